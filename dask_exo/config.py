@@ -1,0 +1,138 @@
+"""Configuration: one frozen `Config`, read once from ``dask.config`` and checked.
+
+The keys, their units and defaults stand in ``exo.yaml``, their types in
+``exo-schema.yaml``. Below the scheduler's front door nothing reads ``dask.config``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import dask.config
+import yaml
+from dask.utils import parse_bytes, parse_timedelta
+
+from dask_exo.errors import ConfigError
+
+
+@functools.cache
+def _document(name: str) -> dict[str, Any]:
+    text = resources.files("dask_exo").joinpath(name).read_text(encoding="utf-8")
+    document = yaml.safe_load(text)
+    assert isinstance(document, dict)
+    return document
+
+
+def register_defaults() -> None:
+    """Tell Dask our keys and their defaults."""
+    dask.config.update_defaults(_document("exo.yaml"))
+
+
+@dataclass(frozen=True)
+class Config:
+    """The configuration of one run. Sizes in bytes, times in seconds; see ``exo.yaml``."""
+
+    address: str | None
+    num_cpus: int | None
+    num_gpus: float | None
+    object_store_memory: int | None
+    spill_directory: str | None
+    inline: bool | str
+    inline_limit: int
+    bundle_target: float
+    tasks_per_slot: int
+    memory_fraction: float
+    small_result: int
+    shuffle_algorithm: str
+    shuffle_memory_fraction: float
+    shuffle_round_fraction: float
+    shuffle_integrity: bool
+
+    @classmethod
+    def current(cls) -> Config:
+        """Read and check ``exo.*`` of ``dask.config``.
+
+        Raises
+        ------
+        ConfigError
+            For an unknown key (with the nearest known one), or a value out of range.
+
+        Examples
+        --------
+        >>> with dask.config.set({"exo.object-store-memory": "2GB"}):
+        ...     Config.current().object_store_memory
+        2000000000
+        """
+        keys = dask.config.get("exo")
+        check(keys)
+        scheduler, shuffle = keys["scheduler"], keys["shuffle"]
+        store = keys["object-store-memory"]
+        return cls(
+            address=keys["address"],
+            num_cpus=keys["num-cpus"],
+            num_gpus=keys["num-gpus"],
+            object_store_memory=None if store is None else _bytes("object-store-memory", store),
+            spill_directory=keys["spill-directory"],
+            inline=scheduler["inline"],
+            inline_limit=_bytes("scheduler.inline-limit", scheduler["inline-limit"]),
+            bundle_target=_seconds("scheduler.bundle-target", scheduler["bundle-target"]),
+            tasks_per_slot=scheduler["tasks-per-slot"],
+            memory_fraction=scheduler["memory-fraction"],
+            small_result=_bytes("scheduler.small-result", scheduler["small-result"]),
+            shuffle_algorithm=shuffle["algorithm"],
+            shuffle_memory_fraction=shuffle["memory-fraction"],
+            shuffle_round_fraction=shuffle["round-fraction"],
+            shuffle_integrity=shuffle["integrity"],
+        )
+
+
+def check(keys: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` unless every key under ``exo`` is known and its value allowed."""
+    import jsonschema
+
+    schema = _document("exo-schema.yaml")
+    known = sorted(_leaves(_document("exo.yaml")["exo"]))
+    normal = _canonical(keys)
+    for key in sorted(_leaves(normal)):
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean 'exo.{near[0]}'?" if near else f"known: exo.{', exo.'.join(known)}"
+            raise ConfigError(f"unknown configuration key 'exo.{key}': {hint}")
+    for error in jsonschema.Draft7Validator(schema).iter_errors(normal):
+        where = ".".join(str(p) for p in error.path)
+        raise ConfigError(f"configuration key 'exo.{where}': {error.message}")
+
+
+def _canonical(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys with hyphens, as ``exo.yaml`` has them; Dask treats both spellings as one."""
+    return {
+        k.replace("_", "-"): _canonical(v) if isinstance(v, Mapping) else v
+        for k, v in keys.items()
+    }
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def _bytes(key: str, value: int | str) -> int:
+    try:
+        return int(parse_bytes(value))
+    except ValueError as error:
+        raise ConfigError(f"configuration key 'exo.{key}': {value!r} is not a size") from error
+
+
+def _seconds(key: str, value: float | str) -> float:
+    try:
+        return float(parse_timedelta(value))
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"configuration key 'exo.{key}': {value!r} is not a time") from error

@@ -1,0 +1,73 @@
+"""Every error raised on purpose: one class for each thing a caller can act on.
+
+Each is an `ExoError`, and also the builtin a caller expects. Messages say what failed,
+where, what is needed against what is there, and which key or argument to change. An
+exception raised by user code is not wrapped: it reaches the caller with its own type and
+traceback, and a note that names the key.
+"""
+
+from __future__ import annotations
+
+
+class ExoError(Exception):
+    """Base of the errors of dask_exo."""
+
+
+class ConfigError(ExoError, ValueError):
+    """A configuration key is unknown, or its value is not one it can have."""
+
+
+class ClusterError(ExoError, ConnectionError):
+    """A Ray cluster could not be started, or not be reached at its address."""
+
+
+class NotEnabledError(ExoError, RuntimeError):
+    """Dask would not run on dask_exo, although `enable` was asked for."""
+
+
+class ShuffleMethodError(ExoError, ValueError):
+    """``dataframe.shuffle.method`` names a shuffle that neither Dask nor dask_exo has."""
+
+
+class SerializationError(ExoError, TypeError):
+    """A task cannot be sent to another process."""
+
+
+class ResultError(ExoError, RuntimeError):
+    """A task failed with an exception that cannot be sent back; its text is in the message."""
+
+
+class WorkerLostError(ExoError, RuntimeError):
+    """The process or node of a task died more often than it is retried."""
+
+
+class StoreFullError(ExoError, MemoryError):
+    """A partition does not fit into the object store."""
+
+
+class SpillError(ExoError, OSError):
+    """The directory for spilled objects cannot be written, or is full."""
+
+
+class IntegrityError(ExoError, AssertionError):
+    """Rows that went into a shuffle are not those that came out."""
+
+
+class OutputExistsError(ExoError, FileExistsError):
+    """The place to write to is already there."""
+
+
+class OutputError(ExoError, OSError):
+    """The output cannot be written."""
+
+
+class InputError(ExoError, ValueError):
+    """The input cannot be read as asked: nothing there, no such column, unknown format."""
+
+
+class SortKeyError(ExoError, TypeError):
+    """The values of a sort key cannot be ordered against each other."""
+
+
+class ValidationError(ExoError, AssertionError):
+    """A sorted output is not the sorted input."""

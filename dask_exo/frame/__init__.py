@@ -1,0 +1,1 @@
+"""What a partition is. Nothing above this package knows how its rows are kept."""

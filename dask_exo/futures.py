@@ -1,0 +1,149 @@
+"""The waist: the few verbs that everything which runs asks for.
+
+Algorithms, policies and the driver loop see a cluster only through `Futures`.
+Three implementations exist: `dask_exo.on_ray.RayFutures` (a Ray cluster),
+`dask_exo.testing.InlineFutures` (plain calls) and `dask_exo.testing.SimFutures`
+(a simulated cluster with a virtual clock). The same code runs on all three.
+
+A *ref* stands for a value that may not exist yet. It is opaque, hashable, may
+be an argument of later calls, and its value lives as long as somebody holds the
+ref. References: distributed futures, Exoshuffle section 3.3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Ref = Any  # opaque and hashable
+Steps = Generator[Collection[Ref], None, T]
+"""A coroutine on the waist: it submits, yields refs it must see finished, returns a `T`."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of the cluster.
+
+    Attributes
+    ----------
+    id : str
+        Name of the node, as `Futures.submit` takes it for placement.
+    slots : int
+        Tasks it runs side by side.
+    store : int
+        Size of its object store in bytes.
+    """
+
+    id: str
+    slots: int
+    store: int
+
+
+class Futures(Protocol):
+    """What a cluster can be asked for.
+
+    A task is ``fn(*args)``; refs among ``args`` (not nested ones) are replaced by their
+    values before it starts. ``node`` asks for a place, softly: a dead node does not fail
+    the task. Submission never blocks and never runs user code in the caller, but for the
+    inline implementation.
+    """
+
+    def submit(self, fn: Callable[..., Any], *args: Any, node: str | None = None) -> Ref:
+        """Start one task; return the ref of its result."""
+        ...
+
+    def split(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[Ref]:
+        """Start one task that returns a sequence of ``count`` values; return a ref for each."""
+        ...
+
+    def stream(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[Ref]:
+        """Start one task that yields ``count`` values, each stored (and freed by the task)
+        as it is yielded; return a ref for each."""
+        ...
+
+    def put(self, value: Any) -> Ref:
+        """Store a value once, so that many tasks can take it by ref."""
+        ...
+
+    def wait(
+        self, refs: Sequence[Ref], timeout: float | None = None
+    ) -> tuple[list[Ref], list[Ref]]:
+        """Block until at least one of ``refs`` is finished (or ``timeout`` seconds have
+        passed); return those finished and the others."""
+        ...
+
+    def get(self, refs: Sequence[Ref]) -> list[Any]:
+        """Values of ``refs``, in order; raises what made one of them fail."""
+        ...
+
+    def cancel(self, refs: Sequence[Ref]) -> None:
+        """Stop the tasks behind ``refs`` where that is still possible."""
+        ...
+
+    def nodes(self) -> list[Node]:
+        """The nodes that run tasks, in a fixed order."""
+        ...
+
+
+def drive(futures: Futures, steps: Steps[T]) -> T:
+    """Run one coroutine alone, to its end.
+
+    Parameters
+    ----------
+    futures : Futures
+        The cluster that ``steps`` submits to.
+    steps : generator
+        Yields collections of refs; goes on when all of one are finished.
+
+    Returns
+    -------
+    object
+        What ``steps`` returns.
+
+    Examples
+    --------
+    >>> from dask_exo.testing import InlineFutures
+    >>> f = InlineFutures()
+    >>> def double_twice(x):
+    ...     ref = f.submit(lambda v: 2 * v, x)
+    ...     yield [ref]
+    ...     return f.submit(lambda v: 2 * v, ref)
+    >>> f.get([drive(f, double_twice(5))])
+    [20]
+    """
+    try:
+        while True:
+            pending: Sequence[Ref] = list(next(steps))
+            while pending:
+                _, pending = futures.wait(pending)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def evenly(count: int, groups: int) -> list[range]:
+    """Cut ``range(count)`` into contiguous ranges of (nearly) one length.
+
+    Examples
+    --------
+    >>> evenly(5, 2)
+    [range(0, 2), range(2, 5)]
+    """
+    cuts = [count * i // groups for i in range(groups + 1)]
+    return [range(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+def adjacent(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Neighbouring groups of at most ``size`` items.
+
+    Examples
+    --------
+    >>> list(adjacent([1, 2, 3], 2))
+    [[1, 2], [3]]
+    """
+    return (items[i : i + size] for i in range(0, len(items), size))

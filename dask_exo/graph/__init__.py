@@ -1,0 +1,1 @@
+"""Graph in, rewrite, run: from what Dask hands a scheduler to values."""

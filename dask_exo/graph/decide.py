@@ -1,0 +1,54 @@
+"""When the driver starts the next task: decisions from numbers alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class View:
+    """What the driver knows when it could start a task.
+
+    Attributes
+    ----------
+    in_flight : int
+        Tasks that were started and have not finished.
+    slots : int
+        Tasks that the cluster runs side by side.
+    held : int
+        Bytes of the values that the driver holds refs of.
+    promised : int
+        Bytes that the tasks in flight are expected to return.
+    expected : int
+        Bytes that the next task is expected to return.
+    """
+
+    in_flight: int
+    slots: int
+    held: int
+    promised: int
+    expected: int
+
+
+def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
+    """Whether to start one more task.
+
+    1. An idle cluster always gets a task: what does not fit is spilled, but nothing stalls.
+    2. No more than ``tasks_per_slot`` tasks a slot are in flight.
+    3. Within the byte budget; over it, one task a slot, since the tasks that free memory come
+       first in Dask's order.
+
+    Examples
+    --------
+    >>> full = View(in_flight=2, slots=2, held=90, promised=10, expected=5)
+    >>> admit(full, tasks_per_slot=3, budget=100)
+    False
+    >>> admit(full, tasks_per_slot=3, budget=1000)
+    True
+    """
+    if view.in_flight == 0:
+        return True
+    if view.in_flight >= view.slots * tasks_per_slot:
+        return False
+    fits = view.held + view.promised + view.expected <= budget
+    return fits or view.in_flight < view.slots

@@ -1,0 +1,268 @@
+"""What runs inside a task: bundles of the graph, and the map of a shuffle.
+
+The driver sends `Work` (code, small values, and where the others are among the arguments); the
+task sends back values and a `Done` for each bundle. Exceptions travel as `Failure`, so that Ray
+does not retry what user code raised.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from dask.sizeof import sizeof
+
+from dask_exo.dask_adapter import GraphNode
+from dask_exo.errors import StoreFullError
+from dask_exo.failure import Failure
+from dask_exo.frame import host
+from dask_exo.graph.normalize import Key
+from dask_exo.graph.rewrite import Split
+from dask_exo.shuffle.blocks import Packed, pack
+from dask_exo.shuffle.integrity import Tally, tally
+from dask_exo.shuffle.spec import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Argument ``index`` of the call."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Output ``column`` of a shuffle: block ``slot`` of each of the arguments ``indices``."""
+
+    stage: Key
+    column: int
+    slot: int
+    indices: Sequence[int]
+    split: Split
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A small value, sent with the code."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One bundle: its nodes, in order, and where their inputs come from."""
+
+    key: Key
+    nodes: Sequence[GraphNode]
+    inputs: dict[Key, Argument | Gathered | Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What one assembled shuffle output had in it."""
+
+    stage: Key
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of one bundle.
+
+    Attributes
+    ----------
+    seconds : float
+        Time it took.
+    nbytes : int
+        Estimated size of its value.
+    value : object
+        The value itself where it is small, else None.
+    small : bool
+        Whether ``value`` is it.
+    arrived : tuple of Arrived
+    failure : Failure, optional
+    """
+
+    seconds: float = 0.0
+    nbytes: int = 0
+    value: Any = None
+    small: bool = False
+    arrived: tuple[Arrived, ...] = ()
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What a map call adds to its `Receipt`: the parts it made, and what it read for them."""
+
+    parts: int = 0
+    arrived: tuple[Arrived, ...] = ()
+    failure: Failure | None = None
+
+
+def dumps(jobs: Sequence[Job]) -> bytes:
+    """Code of several jobs as bytes; functions of ``__main__`` and closures by value."""
+    data: bytes = cloudpickle.dumps(jobs)
+    return data
+
+
+def run_apart(data: bytes, small: int, *args: Any) -> list[Any]:
+    """Run jobs; return the value of each (None if small or failed), then a list of `Done`."""
+    values, done = _run_all(data, small, args)
+    return [*values, done]
+
+
+def run_together(data: bytes, small: int, *args: Any) -> list[Done]:
+    """Run jobs whose values are small; return one list of `Done` with the values in it."""
+    del small  # whatever the size: nothing else is returned
+    _, done = _run_all(data, 2**63, args)
+    return done
+
+
+def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
+    """Make some parts of a shuffle and cut them: W packed blocks, then a `Receipt`.
+
+    Parameters
+    ----------
+    owned : (W,)
+        Reducers of each node.
+    data : bytes
+        Jobs of the parts, the `Split`, whether to compute digests, and the bytes that a block
+        may have.
+    """
+    start = time.perf_counter()
+    jobs, split, integrity, limit = pickle.loads(data)  # noqa: S301  our own driver's bytes
+    arrived: list[Arrived] = []
+    frames = []
+    for job in jobs:
+        frame, failure = _attempt(job, args, arrived)
+        if failure is not None:
+            return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
+        frames.append(frame)
+    try:
+        blocks, sent = _cut(host.concat(frames), split, owned, integrity=integrity)
+        nbytes = [sizeof(block.frame) for block in blocks]
+        _check_size(max(nbytes), limit, jobs)
+    except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+        failure = Failure.of(jobs[0].key, error)
+        return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
+    seconds = time.perf_counter() - start
+    return [*blocks, Receipt(sent, sum(nbytes), seconds, Detail(len(jobs), tuple(arrived)))]
+
+
+def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[Done]]:
+    jobs: list[Job] = pickle.loads(data)  # noqa: S301  our own driver's bytes
+    values: list[Any] = []
+    done: list[Done] = []
+    for job in jobs:
+        start = time.perf_counter()
+        arrived: list[Arrived] = []
+        value, failure = _attempt(job, args, arrived)
+        if failure is not None:
+            values.append(None)
+            done.append(Done(failure=failure))
+            continue
+        nbytes = sizeof(value)
+        seconds = time.perf_counter() - start
+        if nbytes <= small:
+            values.append(None)
+            done.append(Done(seconds, nbytes, value, small=True, arrived=tuple(arrived)))
+        else:
+            values.append(value)
+            done.append(Done(seconds, nbytes, arrived=tuple(arrived)))
+    return values, done
+
+
+def _attempt(
+    job: Job, args: Sequence[Any], arrived: list[Arrived]
+) -> tuple[Any, Failure | None]:
+    """Run one job; a second time with copies, if it wrote into a read-only input."""
+    try:
+        return _run(job, args, arrived), None
+    except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+        if "read-only" not in str(error):
+            return None, Failure.of(_failed_key(job, error), error)
+    arrived.clear()
+    try:
+        return _run(job, [host.own(arg) for arg in args], arrived), None
+    except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+        return None, Failure.of(_failed_key(job, error), error)
+
+
+def _failed_key(job: Job, error: BaseException) -> Key:
+    return getattr(error, "_exo_key", job.key)
+
+
+def _run(job: Job, args: Sequence[Any], arrived: list[Arrived]) -> Any:
+    values: dict[Key, Any] = {}
+    for name, source in job.inputs.items():
+        if isinstance(source, Value):
+            values[name] = source.value
+        elif isinstance(source, Argument):
+            values[name] = args[source.index]
+        else:
+            values[name] = _assemble(source, args, arrived)
+    if not job.nodes:
+        (value,) = values.values()
+        return value
+    last_use = {name: i for i, node in enumerate(job.nodes) for name in node.dependencies}
+    for i, node in enumerate(job.nodes):
+        values[node.key] = node(values)
+        for name in node.dependencies:
+            if last_use[name] == i:
+                del values[name]  # a partition that is used up need not stay in memory
+    return values[job.nodes[-1].key]
+
+
+def _assemble(source: Gathered, args: Sequence[Any], arrived: list[Arrived]) -> Any:
+    """Put the blocks of one shuffle output together."""
+    packed: list[Packed] = [args[i] for i in source.indices]
+    blocks = [p.block(source.slot) for p in packed]
+    split = source.split
+    frame = host.concat(blocks, ignore_index=split.ignore_index)
+    counts = np.array([len(frame)])
+    arrived.append(Arrived(source.stage, tally(frame, split.keys, counts, source.column)))
+    mark = packed[0].mark
+    if split.ignore_index and len(blocks) == 1:
+        frame = frame.reset_index(drop=True)
+    if mark is not None and not split.drop:
+        place, dtype = mark
+        if frame is blocks[0]:
+            frame = frame.copy(deep=False)
+        frame.insert(place, host.MARK, np.full(len(frame), split.numbers[source.column], dtype))
+    return frame
+
+
+def _cut(
+    frame: Any, split: Split, owned: Sequence[range], *, integrity: bool
+) -> tuple[list[Packed], Tally]:
+    """Split one partition into packed blocks, one for each node."""
+    ids = host.destinations(frame, split.column, split.npartitions)
+    mark = host.mark(frame, split.column, ids)
+    if mark is not None:
+        frame = frame.drop(columns=host.MARK)
+    elif split.drop:
+        frame = frame.drop(columns=split.column)
+    if split.kept is not None:
+        places = np.full(split.npartitions, -1)
+        places[list(split.kept)] = np.arange(len(split.kept))
+        here = places[ids]
+        mask = here >= 0
+        frame, ids = frame[mask], here[mask].astype(np.min_scalar_type(len(split.kept)))
+    blocks = pack(frame, ids, owned, mark)
+    counts = np.concatenate([np.diff(block.offsets) for block in blocks])
+    return blocks, tally(frame, split.keys if integrity else (), counts)
+
+
+def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:
+    if nbytes > limit:
+        raise StoreFullError(
+            f"partition {jobs[0].key!r} makes a shuffle block of {nbytes / 1e6:.0f} MB; a node's "
+            f"object store takes {limit / 1e6:.0f} MB at a time. Raise exo.object-store-memory, "
+            f"or make smaller partitions (blocksize=, .repartition(partition_size=))"
+        )

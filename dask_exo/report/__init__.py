@@ -1,0 +1,26 @@
+"""What happened, as events; observers count, print and draw, and never decide."""
+
+from dask_exo.report.events import (
+    Event,
+    RunFinished,
+    RunStarted,
+    ShuffleChosen,
+    ShuffleFinished,
+    TasksFinished,
+    emit,
+    observing,
+)
+from dask_exo.report.stats import Stats, recording
+
+__all__ = [
+    "Event",
+    "RunFinished",
+    "RunStarted",
+    "ShuffleChosen",
+    "ShuffleFinished",
+    "Stats",
+    "TasksFinished",
+    "emit",
+    "observing",
+    "recording",
+]

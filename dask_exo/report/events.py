@@ -1,0 +1,89 @@
+"""Events of a run, and who hears of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened."""
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """A run begins with so many tasks of each group (name → count)."""
+
+    groups: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RunFinished(Event):
+    """A run is over: seconds, calls and refs made, bytes spilled and restored meanwhile."""
+
+    seconds: float
+    calls: int
+    objects: int
+    spilled: int
+    restored: int
+    failed: bool
+
+
+@dataclass(frozen=True)
+class TasksFinished(Event):
+    """Tasks of one group finished: how many, their seconds of work and bytes of results."""
+
+    group: str
+    count: int
+    seconds: float
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class ShuffleChosen(Event):
+    """A shuffle has seen its first maps and picked an algorithm."""
+
+    name: str
+    algorithm: str
+    reason: str
+    maps: int
+    reducers: int
+    per_round: int
+
+
+@dataclass(frozen=True)
+class ShuffleFinished(Event):
+    """The map side (and the merges) of a shuffle are done."""
+
+    name: str
+    algorithm: str
+    reason: str
+    maps: int
+    reducers: int
+    rounds: int
+    calls: int
+    rows: int
+    nbytes: int
+    seconds: float
+
+
+Observer = Callable[[Event], None]
+_observers: list[Observer] = []
+
+
+def emit(event: Event) -> None:
+    """Tell everybody who listens."""
+    for observer in tuple(_observers):
+        observer(event)
+
+
+@contextlib.contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Let ``observer`` hear the events of all runs of this process, in any thread."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)

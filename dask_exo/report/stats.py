@@ -1,0 +1,60 @@
+"""Totals of what happened."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from dask_exo.report.events import Event, RunFinished, ShuffleFinished, TasksFinished, observing
+
+
+@dataclass
+class Stats:
+    """Totals over all runs that were observed.
+
+    Attributes
+    ----------
+    calls, objects : int
+        Tasks submitted to Ray, and refs they returned (small ones never enter the store).
+    spilled, restored : int
+        Bytes that the object stores wrote to disk and read back.
+    seconds : float
+        Sum of the runs' durations.
+    tasks : dict
+        Group → number of graph tasks finished.
+    shuffles : list of ShuffleFinished
+        In the order in which they ended.
+    """
+
+    calls: int = 0
+    objects: int = 0
+    spilled: int = 0
+    restored: int = 0
+    seconds: float = 0.0
+    tasks: dict[str, int] = field(default_factory=dict)
+    shuffles: list[ShuffleFinished] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        """Count one event."""
+        if isinstance(event, RunFinished):
+            self.calls += event.calls
+            self.objects += event.objects
+            self.spilled += event.spilled
+            self.restored += event.restored
+            self.seconds += event.seconds
+        elif isinstance(event, ShuffleFinished):
+            self.shuffles.append(event)
+        elif isinstance(event, TasksFinished):
+            self.tasks[event.group] = self.tasks.get(event.group, 0) + event.count
+
+
+@contextlib.contextmanager
+def recording(observe: Callable[[Event], None] | None = None) -> Iterator[Stats]:
+    """Count what all runs inside the block do; ``observe`` hears the events too."""
+    stats = Stats()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(observing(stats))
+        if observe is not None:
+            stack.enter_context(observing(observe))
+        yield stats

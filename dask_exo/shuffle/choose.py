@@ -1,0 +1,111 @@
+"""Which shuffle, and with which knobs: decisions from numbers alone.
+
+The guide is Exoshuffle section 3.5.1.2: data that stays in memory is shuffled fastest by
+`simple`, which copies nothing twice; data that does not is shuffled by `push`, which writes
+few large sequential pieces where `simple` would read back its spilled outputs R times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any measure
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An algorithm, its knobs, and the reason in words."""
+
+    algorithm: str
+    per_round: int
+    reason: str
+
+
+def batch_size(
+    *, seconds: float, nbytes: int, remaining: int, slots: int, target: float
+) -> int:
+    """How many tasks of one kind share a call.
+
+    Parameters
+    ----------
+    seconds, nbytes : float, int
+        Mean time and output of one such task.
+    remaining : int
+        Tasks still to start.
+    slots : int
+        Tasks that run side by side: each slot shall get two calls at least.
+    target : float
+        Seconds that a call shall last.
+
+    Examples
+    --------
+    >>> batch_size(seconds=0.001, nbytes=1000, remaining=400, slots=2, target=0.05)
+    50
+    >>> batch_size(seconds=1.0, nbytes=1000, remaining=400, slots=2, target=0.05)
+    1
+    """
+    by_time = int(target / max(seconds, 1e-6))
+    by_bytes = LARGEST_BATCH // max(nbytes, 1)
+    by_balance = -(-remaining // (2 * slots))
+    return max(1, min(by_time, by_bytes, by_balance))
+
+
+def choose(
+    *,
+    nbytes: int,
+    parts: int,
+    nodes: int,
+    slots: int,
+    store: int,
+    memory_fraction: float,
+    round_fraction: float,
+    wanted: str = "auto",
+) -> Choice:
+    """Pick the algorithm of one shuffle, and the number of parts per round of `push`.
+
+    Parameters
+    ----------
+    nbytes : int
+        Estimated size of all map outputs.
+    parts : int
+        M.
+    nodes, slots : int
+        W, and the tasks that the cluster runs side by side.
+    store : int
+        Bytes of object store of the whole cluster.
+    memory_fraction : float
+        Share of the store that `simple` may fill.
+    round_fraction : float
+        Share of the store that one round of `push` may fill.
+    wanted : {'auto', 'simple', 'push'}
+        The user's word, if not ``'auto'``.
+
+    Examples
+    --------
+    >>> few = dict(parts=100, nodes=1, slots=2, memory_fraction=0.5, round_fraction=0.33)
+    >>> choose(nbytes=10**9, store=4 * 10**9, **few).algorithm
+    'simple'
+    >>> choose(nbytes=10**10, store=2 * 10**9, **few).per_round
+    6
+    """
+    part = max(nbytes // max(parts, 1), 1)
+    per_round = max(1, min(parts, int(store * round_fraction) // part))
+    per_round = max(min(slots, parts), per_round)
+    fits = nbytes <= memory_fraction * store
+    if wanted != "auto":
+        algorithm, why = wanted, "exo.shuffle.algorithm says so"
+    elif fits:
+        algorithm = "simple"
+        why = f"{_size(nbytes)} fit into {memory_fraction:.0%} of the {_size(store)} store"
+    else:
+        algorithm = "push"
+        why = f"{_size(nbytes)} exceed {memory_fraction:.0%} of the {_size(store)} store"
+    return Choice(algorithm, per_round, why)
+
+
+def _size(nbytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if nbytes < 1000 or unit == "TB":
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    raise AssertionError

@@ -1,0 +1,116 @@
+"""Nothing lost: what the maps sent is what the reducers have got.
+
+On both sides of every shuffle rows are counted, the (hashed) partition numbers of all rows are
+summed, and so are the fixed-width key columns. All three sums are independent of order, and
+reading a column once costs little beside the copies that a shuffle makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dask_exo.errors import IntegrityError
+from dask_exo.frame import host
+
+_WORD = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What is conserved of some rows.
+
+    Attributes
+    ----------
+    rows : int
+    places : int
+        Sum over all rows of a hash of the reducer, modulo 2**64.
+    dtypes : tuple of str or None
+        Of the key columns in ``keys``; None where parts differ and sums cannot be compared.
+    keys : int
+        Sum over the key columns, modulo 2**64.
+
+    Examples
+    --------
+    >>> Tally(2, 5, ("int64",), 7) + Tally(1, 3, ("int64",), 1)
+    Tally(rows=3, places=8, dtypes=('int64',), keys=8)
+    >>> Tally() + Tally(1, 3, ("int64",), 1)
+    Tally(rows=1, places=3, dtypes=('int64',), keys=1)
+    """
+
+    rows: int = 0
+    places: int = 0
+    dtypes: tuple[str, ...] | None = ()
+    keys: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        """Tally of the rows of both."""
+        if not self.rows or not other.rows:
+            return other if other.rows else self
+        same = self.dtypes == other.dtypes
+        return Tally(
+            self.rows + other.rows,
+            (self.places + other.places) % _WORD,
+            self.dtypes if same else None,
+            (self.keys + other.keys) % _WORD,
+        )
+
+
+def tally(frame: Any, columns: Sequence[Any], counts: np.ndarray, first: int = 0) -> Tally:
+    """Count and sum rows that go to, or have come to, reducers.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        (n,) rows.
+    columns : sequence of labels
+        Key columns.
+    counts : (k,)
+        How many of the rows belong to each of k reducers.
+    first : int
+        Number of the first of these reducers.
+    """
+    # an odd multiplier of the golden ratio spreads neighbouring numbers over the word
+    with np.errstate(over="ignore"):
+        hashes = np.arange(first + 1, first + 1 + len(counts), dtype=np.uint64)
+        hashes *= np.uint64(0x9E3779B97F4A7C15)
+        places = int((hashes * counts.astype(np.uint64)).sum(dtype=np.uint64))
+    dtypes, keys = host.checksum(frame, columns)
+    return Tally(len(frame), places, dtypes, keys)
+
+
+def verify(name: str, sent: Tally, arrived: Tally) -> None:
+    """Compare both sides of one shuffle.
+
+    Parameters
+    ----------
+    name : str
+        The shuffle, for the message.
+    sent, arrived : Tally
+
+    Raises
+    ------
+    IntegrityError
+        They differ.
+
+    Examples
+    --------
+    >>> verify("shuffle", Tally(10, 4), Tally(10, 4))
+    >>> verify("shuffle", Tally(10, 4), Tally(9, 3))
+    Traceback (most recent call last):
+    ...
+    dask_exo.errors.IntegrityError: shuffle: 10 rows went in, 9 came out; no result is returned
+    """
+    if sent.rows != arrived.rows:
+        raise IntegrityError(
+            f"{name}: {sent.rows} rows went in, {arrived.rows} came out; no result is returned"
+        )
+    comparable = sent.dtypes is not None and sent.dtypes == arrived.dtypes
+    if sent.places != arrived.places or (comparable and sent.keys != arrived.keys):
+        raise IntegrityError(
+            f"{name}: as many rows came out as went in ({sent.rows}), but not the same ones, or "
+            f"not where they belong; no result is returned"
+        )

@@ -1,0 +1,35 @@
+"""Simple shuffle: every reducer pulls its block from every map.
+
+Right while the data stays in memory: each row is copied once by the map and once by the
+reducer. Blocks of one node's reducers are packed into one object, so M·W objects are made
+where the textbook's M·R would be. Out of core, each of the R reducers restores every spilled
+packed object whole: use `push`.
+
+References: Exoshuffle section 3.3.2.1, listing 2 (``simple_shuffle``).
+"""
+
+from __future__ import annotations
+
+from dask_exo.futures import Futures, Steps
+from dask_exo.shuffle.maps import Maps
+from dask_exo.shuffle.spec import Column, Spec
+
+
+def simple(futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:
+    """Map every part; reducer ``r`` of node ``w`` reads object ``w`` of each.
+
+    Returns
+    -------
+    list of Column : (R,)
+    """
+    rows = yield from maps.take(len(maps))  # (M, W)
+    yield from maps.finish()
+    packed = [[row[w] for row in rows] for w in range(len(spec.nodes))]  # (W, M)
+    return [
+        Column(packed[w], slot) for w, mine in enumerate(spec.owned) for slot in range(len(mine))
+    ]
+
+
+def simple_objects(calls: int, nodes: int) -> int:
+    """Packed objects and receipts that `simple` makes in ``calls`` map calls on W nodes."""
+    return calls * (nodes + 1)

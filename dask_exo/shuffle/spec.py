@@ -1,0 +1,83 @@
+"""What is shuffled, apart from how.
+
+Names as in the papers: M parts go in, R reducers come out, W nodes do the work. A map makes
+one part and cuts it; the blocks of all the reducers that live on one node are packed into one
+object, so that a map returns W objects and not R.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_exo.futures import Node, Ref, evenly
+from dask_exo.shuffle.integrity import Tally
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a map tells the driver about itself.
+
+    Attributes
+    ----------
+    tally : Tally
+        Rows and keys it sent.
+    nbytes : int
+        Bytes of the blocks it made.
+    seconds : float
+        Time it took, without waiting.
+    detail : object, optional
+        What the maker of the parts wants to know; see `Parts.settle`.
+    """
+
+    tally: Tally = Tally()
+    nbytes: int = 0
+    seconds: float = 0.0
+    detail: Any = None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One shuffle, for every algorithm.
+
+    Attributes
+    ----------
+    reducers : int
+        R, the number of output partitions.
+    nodes : tuple of Node
+        (W,) the nodes that reduce.
+    map : callable
+        ``map(owned, *call) -> (W packed blocks…, Receipt)`` with ``owned`` : (W,) ranges of
+        reducers and ``call`` what `Parts.call` returned.
+    merge : callable
+        ``merge(count, *packed) -> iterator`` of ``count`` packed blocks with one block each:
+        block ``i`` of every argument, in order.
+    """
+
+    reducers: int
+    nodes: tuple[Node, ...]
+    map: Callable[..., Sequence[Any]]
+    merge: Callable[..., Iterator[Any]]
+    owned: tuple[range, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "owned", tuple(evenly(self.reducers, len(self.nodes))))
+
+    @property
+    def slots(self) -> int:
+        """Tasks the cluster runs side by side."""
+        return sum(node.slots for node in self.nodes)
+
+    @property
+    def store(self) -> int:
+        """Bytes of object store of the whole cluster."""
+        return sum(node.store for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """All that goes to one reducer: block ``slot`` of every packed block in ``refs``."""
+
+    refs: tuple[Ref, ...] | list[Ref]
+    slot: int

@@ -1,0 +1,25 @@
+"""Stand-ins for the outside world, shipped: the same code runs on them as on a cluster."""
+
+from dask_exo.testing.inline import InlineFutures
+from dask_exo.testing.sim import SimFutures
+from dask_exo.testing.sim_model import (
+    Call,
+    Cost,
+    CostModel,
+    DeadlockError,
+    NodeDeath,
+    Stragglers,
+    TaskRun,
+)
+
+__all__ = [
+    "Call",
+    "Cost",
+    "CostModel",
+    "DeadlockError",
+    "InlineFutures",
+    "NodeDeath",
+    "SimFutures",
+    "Stragglers",
+    "TaskRun",
+]

@@ -1,0 +1,191 @@
+"""Plain calls behind the waist: each task runs at once, in the calling thread.
+
+The oracle for everything that submits tasks, and the quickest way to debug it: a
+breakpoint in a task is reached below the line that submitted it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from dask_exo.futures import Node
+
+Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
+"""How one call becomes ``count`` values: `result`, `returned` or `yielded`."""
+
+END = object()
+
+
+def name(fn: Callable[..., Any]) -> str:
+    """Say what a function is called, also behind `functools.partial`."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def result(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
+    """Produce the one value that ``fn`` returns."""
+    assert count == 1
+    yield fn(*args)
+
+
+def returned(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
+    """Produce the ``count`` values of the sequence that ``fn`` returns.
+
+    Raises
+    ------
+    ValueError
+        The sequence has another length.
+    """
+    values = list(fn(*args))
+    if len(values) != count:
+        raise ValueError(f"{name(fn)} returned {len(values)} values, submitted with count={count}")
+    yield from values
+
+
+def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
+    """Produce the ``count`` values that the generator function ``fn`` yields, one by one.
+
+    Raises
+    ------
+    ValueError
+        In place of the first missing value; of the last one, if there are more.
+    """
+    values = iter(fn(*args))
+    more = f"{name(fn)} yielded more than {count} values, submitted with count={count}"
+    for i in range(count):
+        if (value := next(values, END)) is END:
+            raise ValueError(f"{name(fn)} yielded {i} values, submitted with count={count}")
+        if i == count - 1 and next(values, END) is not END:
+            raise ValueError(more)
+        yield value
+    if not count and next(values, END) is not END:
+        raise ValueError(more)
+
+
+class InlineRef:
+    """The value of a call, or the exception that it raised; held only by this ref."""
+
+    __slots__ = ("__weakref__", "error", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.error: Exception | None = None
+
+
+class InlineFutures:
+    """Run each task at once, in the calling thread; implements `Futures`.
+
+    A task that raises stores its exception in its refs, and so does, with the same
+    exception, each task that takes one of them. A stored exception holds the frames of
+    its traceback, so the refs of failed tasks may live until the next garbage collection.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        What `nodes` tells; nothing is placed anywhere.
+
+    Attributes
+    ----------
+    calls : int
+        Tasks submitted.
+    objects : int
+        Refs made.
+
+    Examples
+    --------
+    >>> f = InlineFutures()
+    >>> low, high = f.split(2, divmod, 17, 5)
+    >>> f.get([low, high, f.submit(pow, low, high)])
+    [3, 2, 9]
+    >>> f.calls, f.objects, f.live
+    (2, 3, 2)
+    """
+
+    def __init__(self, nodes: Sequence[Node] = (Node("inline", 1, 2**30),)) -> None:
+        self.calls = 0
+        self.objects = 0
+        self._nodes = list(nodes)
+        self._ids = frozenset(node.id for node in nodes)
+        self._held: weakref.WeakSet[InlineRef] = weakref.WeakSet()
+
+    @property
+    def live(self) -> int:
+        """Refs that somebody still holds, so that their values exist."""
+        return len(self._held)
+
+    def submit(self, fn: Callable[..., Any], *args: Any, node: str | None = None) -> InlineRef:
+        """Run one task; return the ref of its result."""
+        return self._run(result, 1, fn, args, node)[0]
+
+    def split(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[InlineRef]:
+        """Run one task that returns ``count`` values; return a ref for each."""
+        return self._run(returned, count, fn, args, node)
+
+    def stream(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[InlineRef]:
+        """Run one task that yields ``count`` values, to its end; return a ref for each."""
+        return self._run(yielded, count, fn, args, node)
+
+    def put(self, value: Any) -> InlineRef:
+        """Store a value."""
+        (ref,) = self._refs(1)
+        ref.value = value
+        return ref
+
+    def wait(
+        self, refs: Sequence[InlineRef], timeout: float | None = None
+    ) -> tuple[list[InlineRef], list[InlineRef]]:
+        """Return all ``refs`` as finished, since they are."""
+        return list(refs), []
+
+    def get(self, refs: Sequence[InlineRef]) -> list[Any]:
+        """Values of ``refs``, in order; raises what made the first failed one fail."""
+        return [_value(ref) for ref in refs]
+
+    def cancel(self, refs: Sequence[InlineRef]) -> None:
+        """Do nothing: each task has ended before somebody could have cancelled it."""
+
+    def nodes(self) -> list[Node]:
+        """The nodes as they were given."""
+        return list(self._nodes)
+
+    def _refs(self, count: int) -> list[InlineRef]:
+        refs = [InlineRef() for _ in range(count)]
+        self._held.update(refs)
+        self.objects += count
+        return refs
+
+    def _run(
+        self,
+        produce: Produce,
+        count: int,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        node: str | None,
+    ) -> list[InlineRef]:
+        if node is not None and node not in self._ids:
+            raise ValueError(f"no node is called {node!r}; there are {sorted(self._ids)}")
+        self.calls += 1
+        refs = self._refs(count)
+        done = 0
+        try:
+            given = [_value(arg) if isinstance(arg, InlineRef) else arg for arg in args]
+            for done, value in enumerate(produce(count, fn, given), 1):  # noqa: B007
+                refs[done - 1].value = value
+        except Exception as error:  # noqa: BLE001 - whoever asks for the value gets it
+            for ref in refs[done:]:
+                ref.error = error
+        return refs
+
+
+def _value(ref: InlineRef) -> Any:
+    if ref.error is not None:
+        raise ref.error
+    return ref.value

@@ -1,0 +1,193 @@
+"""Records of the sort benchmark, made on the spot: 100 bytes, of which 10 are the key.
+
+A record is three columns: ``key_hi`` (uint64, the first 8 bytes of the key read as a
+big-endian number), ``key_lo`` (uint16, the other 2) and ``payload`` (90 bytes). Sorting by
+``[key_hi, key_lo]`` is therefore sorting the 10 key bytes with ``memcmp``. Row ``n`` of a
+seed is always the same record, however the rows are cut into partitions.
+
+References: the sort benchmark (sortbenchmark.org); their ``gensort`` numbers its records in
+the same way, our keys come from splitmix64 instead of a 128-bit linear generator.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+RECORD_BYTES = 100
+PAYLOAD_BYTES = 90
+COLUMNS = ("key_hi", "key_lo", "payload")
+KEYS = ("key_hi", "key_lo")
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_CHUNK = 16384  # rows at a time: temporaries stay in the core's cache
+_TILE = 4096  # rows of filler that repeat; 4096 * 90 is a multiple of 8
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def records(
+    start: int,
+    count: int,
+    *,
+    seed: int,
+    skew: float = 0.0,
+    columns: Sequence[str] | None = None,
+) -> pd.DataFrame:
+    """Make rows ``start`` to ``start + count`` of the records of a seed.
+
+    Parameters
+    ----------
+    start, count : int
+        Number of the first row, and how many rows.
+    seed : int
+        Another seed, other records.
+    skew : float, optional
+        0: keys are uniform (and ``key_hi`` is unique). Above: ``key_hi`` is
+        ``2**64 * u**(1 + skew)`` of a uniform ``u``, a power law that crowds the low keys and
+        makes equal ones (at skew 9 every hundredth ``key_hi`` is 0). Rounded to sixteenths,
+        which multiplications and square roots compute alike on every machine.
+    columns : sequence of str, optional
+        Make these only, in this order; all of `COLUMNS` by default.
+
+    Returns
+    -------
+    DataFrame : (count,)
+        The index is the row number. No two records are equal: the payload starts with the
+        row number (8 bytes, little-endian), the other 82 bytes are a repeating random filler.
+
+    Raises
+    ------
+    ValueError
+        If ``skew`` is negative.
+    KeyError
+        For a column that records do not have.
+
+    Examples
+    --------
+    >>> records(0, 2, seed=7, columns=["key_lo"]).equals(records(0, 2, seed=7)[["key_lo"]])
+    True
+    """
+    if not skew >= 0:
+        raise ValueError(f"skew must be 0 or more, not {skew!r}")
+    names = COLUMNS if columns is None else columns
+    made = {name: _MAKERS[name](start, count, seed, skew) for name in names}
+    return pd.DataFrame(made, index=pd.RangeIndex(start, start + count), copy=False)
+
+
+def frame(nbytes: int, *, seed: int = 0, skew: float = 0.0, partition_bytes: int) -> Any:
+    """Make a Dask DataFrame of records.
+
+    Parameters
+    ----------
+    nbytes : int
+        Size of all the records, in bytes; rounded down to whole ones.
+    seed, skew
+        As in `records`.
+    partition_bytes : int
+        Most bytes of records in one partition; the rows are spread evenly.
+
+    Returns
+    -------
+    dask.dataframe.DataFrame
+        Asking it for some columns makes only those.
+    """
+    import dask.dataframe as dd
+
+    rows = nbytes // RECORD_BYTES
+    partitions = max(-(-rows // max(partition_bytes // RECORD_BYTES, 1)), 1)
+    edges = [rows * i // partitions for i in range(partitions + 1)]
+    counts = [end - begin for begin, end in zip(edges, edges[1:], strict=False)]
+    return dd.from_map(
+        records,
+        edges[:-1],
+        counts,
+        seed=seed,
+        skew=skew,
+        meta=records(0, 0, seed=seed),
+        label="records",
+    )
+
+
+def _mix(words: Words) -> None:
+    """Finish splitmix64 in place: a bijection of 64-bit words."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    words ^= words >> np.uint64(31)
+
+
+def _fill_random(out: Words, start: int, seed: int) -> None:
+    """Fill ``out`` with words ``start``, ``start + 1``, … of the seed's splitmix64 sequence."""
+    origin = np.array([seed % 2**64], np.uint64)
+    _mix(origin)
+    first = np.uint64((start + int(origin[0])) % 2**64)
+    out[:] = np.arange(len(out), dtype=np.uint64)
+    out += first
+    out *= np.uint64(_GOLDEN)
+    _mix(out)
+
+
+def _key_hi(start: int, count: int, seed: int, skew: float) -> Words:
+    out = np.empty(count, np.uint64)
+    for begin in range(0, count, _CHUNK):
+        chunk = out[begin : begin + _CHUNK]
+        _fill_random(chunk, start + begin, 2 * seed)
+        if skew:
+            uniform = (chunk >> np.uint64(11)) * 2.0**-53
+            chunk[:] = (_power(uniform, round((1 + skew) * 16)) * 2.0**64).astype(np.uint64)
+    return out
+
+
+def _key_lo(start: int, count: int, seed: int, skew: float) -> np.ndarray[Any, Any]:
+    out = np.empty(count, np.uint16)
+    words = np.empty(min(count, _CHUNK), np.uint64)
+    for begin in range(0, count, _CHUNK):
+        chunk = words[: min(_CHUNK, count - begin)]
+        _fill_random(chunk, start + begin, 2 * seed + 1)
+        out[begin : begin + _CHUNK] = chunk  # the low 16 bits
+    return out
+
+
+def _power(base: np.ndarray[Any, Any], sixteenths: int) -> np.ndarray[Any, Any]:
+    """Raise to ``sixteenths / 16`` with operations that IEEE 754 rounds in one way only."""
+    whole, rest = divmod(sixteenths, 16)
+    result, root, square = np.ones_like(base), base, base
+    for bit in (8, 4, 2, 1):
+        root = np.sqrt(root)
+        if rest & bit:
+            result = result * root
+    while whole:
+        if whole & 1:
+            result = result * square
+        square, whole = square * square, whole >> 1
+    return result
+
+
+@functools.lru_cache(maxsize=4)
+def _tile(seed: int) -> np.ndarray[Any, Any]:
+    words = np.empty(_TILE * PAYLOAD_BYTES // 8, np.uint64)
+    _fill_random(words, 0, ~seed)
+    return words.astype("<u8").view(np.uint8).reshape(_TILE, PAYLOAD_BYTES)
+
+
+def _payload(start: int, count: int, seed: int, skew: float) -> pd.api.extensions.ExtensionArray:
+    out = np.empty((count, PAYLOAD_BYTES), np.uint8)
+    tile, begin = _tile(seed), 0
+    while begin < count:
+        first = (start + begin) % _TILE
+        end = min(begin + _TILE - first, count)
+        out[begin:end] = tile[first : first + end - begin]
+        numbers = np.ndarray((end - begin,), "<u8", out.data, begin * PAYLOAD_BYTES, (PAYLOAD_BYTES,))
+        numbers[:] = np.arange(start + begin, start + end, dtype=np.uint64)
+        begin = end
+    values = pa.Array.from_buffers(pa.binary(PAYLOAD_BYTES), count, [None, pa.py_buffer(out)])
+    return pd.arrays.ArrowExtensionArray(values)
+
+
+_MAKERS = {"key_hi": _key_hi, "key_lo": _key_lo, "payload": _payload}

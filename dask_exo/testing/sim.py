@@ -1,0 +1,304 @@
+"""A simulated cluster behind the waist: virtual time, slots, stores, spilling, faults.
+
+Shuffles, policies and the driver loop run on it unchanged. With ``execute=True`` the
+tasks compute what they compute anywhere; with ``execute=False`` nothing but their number,
+order, duration and size is simulated, which is how the control plane of a sort of
+100 TB fits into a laptop.
+
+What is modelled, and how:
+
+- A value has one copy, on the node of the task that made it. Taking it on another node
+  moves bytes, which are counted (`SimFutures.moved`) and known to the cost model
+  (`Call.moved`), but makes no second copy.
+- The driver's own values (`put`) lie outside the nodes: never spilled, never lost.
+- A dead node takes all its values with it, at once; those that somebody holds are made
+  again by running their tasks again, recursively (lineage).
+
+References: Exoshuffle sections 4.2 (spilling) and 4.3 (lineage); Ray's ownership paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from random import Random
+from typing import Any
+
+from dask_exo.futures import Node
+from dask_exo.testing.inline import Produce, name, result, returned, yielded
+from dask_exo.testing.sim_cluster import Cluster
+from dask_exo.testing.sim_faults import plan_faults
+from dask_exo.testing.sim_model import CostModel, DeadlockError, NodeDeath, Stragglers, TaskRun
+from dask_exo.testing.sim_store import FAILED, PENDING, Entry, SimRef
+from dask_exo.testing.sim_tasks import Task
+
+
+class SimFutures:
+    """Run tasks on a simulated cluster with a virtual clock; implements `Futures`.
+
+    Time passes only in `wait` and `get`. A task waits for its arguments, then for a slot:
+    on the node it asks for while that is alive, else on the node with a free slot that
+    holds most bytes of its arguments, else on the least loaded one. Functions run when
+    their virtual time is over, generators step by step, evenly.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        The cluster.
+    cost : callable
+        `Call` -> `Cost`, pure; asked when a task starts.
+    execute : bool
+        Whether functions are called; if not, all values are None.
+    seed : int
+        Of the generator that ``stragglers`` draws from.
+    faults : sequence of NodeDeath
+        Without any, nothing is kept for lineage.
+    stragglers : mapping or callable, optional
+        How many times longer tasks take: factors by node id, or a function that draws
+        one for each start of a task.
+    measure : callable, optional
+        Bytes of a value that is `put`; 0 by default.
+    trace : bool
+        Whether `trace` is kept.
+
+    Attributes
+    ----------
+    now : float
+        Virtual seconds since the beginning.
+    calls : int
+        Tasks submitted.
+    trace : list of TaskRun
+        Each stay of a task in a slot, in the order of their ends.
+
+    Raises
+    ------
+    ValueError
+        Two nodes have one id, or a fault or factor is for a node that is not there.
+
+    Examples
+    --------
+    >>> node = Node("a", slots=2, store=100)
+    >>> f = SimFutures([node], lambda call: Cost(seconds=3, sizes=60))
+    >>> refs = [f.submit(pow, 2, i) for i in range(3)]
+    >>> f.get(refs), f.now
+    ([1, 2, 4], 6.0)
+    >>> f.spilled, f.peak_store  # 3 values of 60 bytes, one fits
+    (120, {'a': 60})
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        cost: CostModel,
+        *,
+        execute: bool = True,
+        seed: int = 0,
+        faults: Sequence[NodeDeath] = (),
+        stragglers: Stragglers | None = None,
+        measure: Callable[[Any], int] = lambda value: 0,
+        trace: bool = False,
+    ) -> None:
+        ids = {node.id for node in nodes}
+        if len(ids) != len(nodes):
+            raise ValueError(f"two nodes have one id: {[node.id for node in nodes]}")
+        self.calls = 0
+        self.trace: list[TaskRun] = []
+        self._measure = measure
+        self._cluster = Cluster(
+            nodes,
+            cost,
+            _slowness(stragglers, seed, ids),
+            execute=execute,
+            lineage=bool(faults),
+            trace=self.trace if trace else None,
+        )
+        self._machines = {machine.node.id: machine for machine in self._cluster.machines}
+        plan_faults(self._cluster, faults)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self._cluster.now
+
+    @property
+    def objects(self) -> int:
+        """Refs made."""
+        return self._cluster.ledger.objects
+
+    @property
+    def live(self) -> int:
+        """Refs that somebody holds, a task that is to take them included."""
+        return self._cluster.ledger.live
+
+    @property
+    def peak_live(self) -> int:
+        """The most `live` has been."""
+        return self._cluster.ledger.peak_live
+
+    @property
+    def spilled(self) -> int:
+        """Bytes written to disk since the beginning."""
+        return self._cluster.ledger.spilled
+
+    @property
+    def restored(self) -> int:
+        """Bytes read back from disk since the beginning."""
+        return self._cluster.ledger.restored
+
+    @property
+    def moved(self) -> int:
+        """Bytes of arguments that tasks took from another node since the beginning."""
+        return self._cluster.ledger.moved
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Bytes in the memory of each node's store, by node id."""
+        return {id_: machine.store.used for id_, machine in self._machines.items()}
+
+    @property
+    def peak_store(self) -> dict[str, int]:
+        """The most bytes there have been in the memory of each node's store, by node id."""
+        return {id_: max(m.peak, m.store.peak) for id_, m in self._machines.items()}
+
+    def submit(self, fn: Callable[..., Any], *args: Any, node: str | None = None) -> SimRef:
+        """Start one task; return the ref of its result."""
+        return self._start(result, 1, fn, args, node)[0]
+
+    def split(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[SimRef]:
+        """Start one task that returns ``count`` values; return a ref for each."""
+        return self._start(returned, count, fn, args, node)
+
+    def stream(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[SimRef]:
+        """Start one task that yields ``count`` values, evenly; return a ref for each."""
+        return self._start(yielded, count, fn, args, node)
+
+    def put(self, value: Any) -> SimRef:
+        """Store a value at the driver."""
+        cluster = self._cluster
+        entry = cluster.entry(None, 0)
+        entry.size, entry.value = self._measure(value), value
+        cluster.driver.add(entry)
+        cluster.ledger.made(1)
+        return SimRef(entry)
+
+    def wait(
+        self, refs: Sequence[SimRef], timeout: float | None = None
+    ) -> tuple[list[SimRef], list[SimRef]]:
+        """Let time pass until at least one of ``refs`` is finished, or for ``timeout``
+        virtual seconds; return those finished by then and the others.
+
+        Raises
+        ------
+        DeadlockError
+            Without a timeout: none of them can ever finish.
+        """
+        cluster = self._cluster
+        deadline = float("inf") if timeout is None else cluster.now + timeout
+        done = [ref for ref in refs if ref.entry.state != PENDING]
+        while refs and not done and self._pass([ref.entry for ref in refs], deadline):
+            done = [ref for ref in refs if ref.entry.state != PENDING]
+        if not done and timeout is not None:
+            cluster.now = deadline
+        elif not done and refs:
+            raise DeadlockError(self._explain(refs[0].entry))
+        return done, [ref for ref in refs if ref.entry.state == PENDING]
+
+    def get(self, refs: Sequence[SimRef]) -> list[Any]:
+        """Let time pass until ``refs`` are finished; return their values, in order.
+
+        Raises
+        ------
+        Exception
+            What made the first failed one fail.
+        DeadlockError
+            One of them can never finish.
+        """
+        values = []
+        for ref in refs:
+            entry = ref.entry
+            while entry.state == PENDING:
+                if not self._cluster.step():
+                    raise DeadlockError(self._explain(entry))
+            if entry.state == FAILED:
+                raise entry.value
+            entry.store.restore(entry)
+            values.append(entry.value)
+        return values
+
+    def cancel(self, refs: Sequence[SimRef]) -> None:
+        """Stop the tasks behind ``refs``, queued or running; what they have not made yet
+        fails with `concurrent.futures.CancelledError`."""
+        for ref in refs:
+            task = ref.entry.task
+            if ref.entry.state == PENDING and task is not None:
+                error = CancelledError(f"{name(task.fn)} was cancelled")
+                self._cluster.cancel(task, error)
+
+    def nodes(self) -> list[Node]:
+        """The nodes that are alive, in the order in which they were given."""
+        return [machine.node for machine in self._cluster.machines if machine.alive]
+
+    def _start(
+        self,
+        produce: Produce,
+        count: int,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        node: str | None,
+    ) -> list[SimRef]:
+        if node is not None and node not in self._machines:
+            raise ValueError(f"no node is called {node!r}; there are {sorted(self._machines)}")
+        self.calls += 1
+        cluster = self._cluster
+        task = Task(produce, count, fn, args, None if node is None else self._machines[node])
+        outs = [cluster.entry(task, i) for i in range(count)]
+        task.outs = list(outs)
+        cluster.ledger.made(count)
+        cluster.admit(task)
+        return [SimRef(entry) for entry in outs]
+
+    def _pass(self, watched: Sequence[Entry], deadline: float) -> bool:
+        """Let time pass until one of ``watched`` is finished, and the events of that
+        moment have happened; tell whether it is."""
+        cluster = self._cluster
+        cluster.watched, cluster.seen = set(watched), False
+        events = cluster.events
+        while events and events[0][0] <= (cluster.now if cluster.seen else deadline):
+            cluster.step()
+        cluster.watched = set()
+        return cluster.seen
+
+    def _explain(self, entry: Entry) -> str:
+        """Say what a value waits for, down to a task that waits for a slot."""
+        hops = []
+        task = entry.task
+        while task is not None and len(hops) < 10:
+            args = [arg.entry for arg in task.args if isinstance(arg, SimRef)]
+            pending = [arg for arg in args if arg.state == PENDING]
+            what = f"a slot on {task.wish.node.id if task.wish else 'any node'}"
+            following = None
+            if pending and (following := pending[0].task) is not None:
+                what = f"{name(following.fn)} ({len(pending)} of {len(args)} arguments are missing)"
+            hops.append(f"{name(task.fn)} waits for {what}")
+            task = following
+        nodes = ", ".join(
+            f"{id_} {'has' if m.alive else 'is dead, had'} {m.node.slots} slots"
+            for id_, m in self._machines.items()
+        )
+        return f"nothing can happen any more at {self.now} s: {'; '.join(hops)}. Nodes: {nodes}"
+
+
+def _slowness(stragglers: Stragglers | None, seed: int, ids: set[str]) -> Callable[[str], float]:
+    if stragglers is None:
+        return lambda node: 1.0
+    if not isinstance(stragglers, Mapping):
+        random, draw = Random(seed), stragglers
+        return lambda node: draw(random)
+    if not stragglers.keys() <= ids:
+        raise ValueError(f"stragglers {sorted(stragglers)} among nodes {sorted(ids)}")
+    factors = dict(stragglers)
+    return lambda node: factors.get(node, 1.0)

@@ -1,0 +1,397 @@
+"""A second opinion on a sorted output: order, row count and checksum, read back from disk.
+
+Independent of everything that sorts: Parquet files in, pyarrow and numpy only, one thread
+per part and a bounded number of rows in memory. The checksum of the input is computed by
+the same code in a pass of its own, never taken from the sort.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dask_exo.errors import InputError, ValidationError
+
+_BATCH = 32768  # rows hashed at a time: the temporaries stay in the core's cache
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """How many rows, and the sum of their hashes: the same for any order and partitioning.
+
+    Attributes
+    ----------
+    rows : int
+        Number of rows.
+    total : int
+        Sum of the rows' 64-bit hashes, modulo 2**128.
+    """
+
+    rows: int = 0
+    total: int = 0
+
+    def __add__(self, other: Checksum) -> Checksum:
+        """Checksum of both sets of rows together."""
+        return Checksum(self.rows + other.rows, (self.total + other.total) % 2**128)
+
+
+@dataclass(frozen=True)
+class Disorder:
+    """Row ``row`` of the file ``part`` is smaller than the row before it."""
+
+    part: str
+    row: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is in an output.
+
+    Attributes
+    ----------
+    rows : int
+        Number of rows.
+    checksum : Checksum
+        Of all the columns.
+    duplicates : int
+        Rows whose key equals that of the row before.
+    ordered : bool
+        Whether no row is smaller than the row before it.
+    first_disorder : Disorder or None
+        The first such row.
+    """
+
+    rows: int
+    checksum: Checksum
+    duplicates: int
+    ordered: bool
+    first_disorder: Disorder | None
+
+
+def checksum(frames: Iterable[pd.DataFrame | pa.Table]) -> Checksum:
+    """Compute the checksum of the rows of ``frames``, over all their columns, without index.
+
+    A row's hash mixes the hashes of its columns, each seeded with the column's name. Values
+    that are equal hash alike in whatever type they are kept: numbers of any width, numpy,
+    nullable or Arrow, and whole floats like integers (below 2**63); strings of any type, and
+    categories like their values; points in time of any unit; null, NaN, NaT and None alike.
+
+    Parameters
+    ----------
+    frames : iterable of DataFrame or pyarrow.Table
+        Read one after the other, and not kept.
+
+    Raises
+    ------
+    InputError
+        For a column that has no type in Arrow (objects of several types).
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"a": [1, 2, 3]})
+    >>> checksum([frame]) == checksum([frame[2:].astype("Int8"), frame[:2]])
+    True
+    """
+    return sum((_checksum(_table(frame)) for frame in frames), Checksum())
+
+
+def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1) -> Summary:
+    """Read a sorted output and say what is in it.
+
+    Parameters
+    ----------
+    directory : path
+        Its ``*.parquet`` files are read in the order of the numbers in their names.
+    by : str or list of str
+        Keys of the sort, first things first; ascending, nulls last.
+    workers : int, optional
+        Parts read side by side; each holds about one row group in memory.
+
+    Raises
+    ------
+    InputError
+        If there is no part, or none of the name of a key.
+    ValidationError
+        If a part cannot be read.
+    """
+    keys = [by] if isinstance(by, str) else list(by)
+    paths = sorted(Path(directory).glob("*.parquet"), key=_number)
+    if not paths:
+        raise InputError(f"nothing to validate: no *.parquet in {str(directory)!r}")
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        parts = list(pool.map(functools.partial(_read_part, keys=keys), paths))
+    whole = _Run()
+    for part in parts:
+        whole.append(part)
+    return Summary(
+        whole.checksum.rows, whole.checksum, whole.duplicates, whole.disorder is None, whole.disorder
+    )
+
+
+def require(summary: Summary, expected: Checksum, *, where: str | Path) -> None:
+    """Raise `ValidationError` unless the output is ordered and has exactly the input's rows.
+
+    Parameters
+    ----------
+    summary : Summary
+        What `validate` found.
+    expected : Checksum
+        That of the input.
+    where : path
+        The output, for the message.
+    """
+    have, wrong = summary.checksum, []
+    if have.rows != expected.rows:
+        wrong.append(f"it has {have.rows} rows, the input has {expected.rows}")
+    elif have.total != expected.total:
+        wrong.append(
+            f"its checksum is {have.total:032x}, that of the input {expected.total:032x} "
+            f"({have.rows} rows each): at least one value differs"
+        )
+    if summary.first_disorder is not None:
+        at = summary.first_disorder
+        wrong.append(f"row {at.row} of {at.part} is smaller than the row before it")
+    if wrong:
+        raise ValidationError(f"the output in {str(where)!r} is not valid: {'; '.join(wrong)}")
+
+
+class _Run:
+    """What was seen of a sequence of rows: enough to append the next piece of it."""
+
+    def __init__(self) -> None:
+        self.checksum = Checksum()
+        self.duplicates = 0
+        self.disorder: Disorder | None = None
+        self.first: list[pa.Array] = []  # keys of the first row, and of the last
+        self.last: list[pa.Array] = []
+        self.part = ""
+
+    def append(self, other: _Run) -> None:
+        if not other.first:
+            return
+        if self.last:
+            greater, equal = _relation(self.last, other.first)
+            self.duplicates += int(equal.sum())
+            if greater.any() and self.disorder is None:
+                self.disorder = Disorder(other.part, 0)
+        self.disorder = self.disorder or other.disorder
+        self.checksum += other.checksum
+        self.duplicates += other.duplicates
+        self.first, self.last = self.first or other.first, other.last
+
+    def extend(self, batch: pa.RecordBatch, keys: Sequence[str]) -> None:
+        """Append the next rows of the same part."""
+        columns = [_comparable(batch.column(name)) for name in keys]
+        if len(batch) == 0:
+            return
+        if self.last:
+            # the row before makes one array with the batch: row i is compared with row i - 1
+            columns = [pa.concat_arrays(pair) for pair in zip(self.last, columns, strict=True)]
+        size = len(columns[0]) - 1
+        greater, equal = _relation(
+            [c.slice(0, size) for c in columns], [c.slice(1) for c in columns]
+        )
+        self.duplicates += int(equal.sum())
+        if self.disorder is None and greater.any():
+            row = self.checksum.rows + int(greater.argmax()) + (0 if self.last else 1)
+            self.disorder = Disorder(self.part, row)
+        self.checksum += _checksum(pa.Table.from_batches([batch]))
+        self.first = self.first or [c.slice(0, 1) for c in columns]
+        self.last = [c.take([size]) for c in columns]  # a copy: a slice would hold the batch
+
+
+def _read_part(path: Path, keys: Sequence[str]) -> _Run:
+    run = _Run()
+    run.part = path.name
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            missing = [name for name in keys if name not in file.schema_arrow.names]
+            if missing:
+                raise InputError(f"no column {missing[0]!r} in {str(path)!r}")
+            for batch in file.iter_batches(_BATCH, use_threads=False):
+                run.extend(batch, keys)
+    except (OSError, pa.ArrowException) as error:
+        raise ValidationError(f"cannot read {str(path)!r}: {error}") from error
+    return run
+
+
+def _number(path: Path) -> tuple[list[int], str]:
+    return [int(digits) for digits in re.findall(r"\d+", path.name)], path.name
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())  # Arrow has no comparison of the former
+    return column
+
+
+def _relation(before: Sequence[pa.Array], after: Sequence[pa.Array]) -> tuple[Array, Array]:
+    """Row by row, whether the key before is greater, and whether both are equal."""
+    size = len(before[0])
+    greater, equal = np.zeros(size, bool), np.ones(size, bool)
+    for one, two in zip(before, after, strict=True):
+        if not equal.any():
+            break
+        if one.null_count == two.null_count == 0 and not pa.types.is_floating(one.type):
+            above, same = _bools(pc.greater(one, two)), _bools(pc.equal(one, two))
+        else:
+            gone, going = (_bools(pc.is_null(a, nan_is_null=True)) for a in (one, two))
+            above = (_bools(pc.greater(one, two)) & ~going) | (gone & ~going)
+            same = _bools(pc.equal(one, two)) | (gone & going)
+        greater |= equal & above
+        equal &= same
+    return greater, equal
+
+
+def _bools(array: pa.Array) -> Array:
+    return np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False), bool)
+
+
+def _table(frame: pd.DataFrame | pa.Table) -> pa.Table:
+    if isinstance(frame, pa.Table):
+        return frame
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False, nthreads=1)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"a column cannot be stored: {'; '.join(map(str, error.args))}") from error
+
+
+def _checksum(table: pa.Table) -> Checksum:
+    total = 0
+    for batch in table.to_batches(max_chunksize=_BATCH):
+        hashes = np.zeros(len(batch), np.uint64)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            hashes += _hash_column(column, _seed(name))
+        _scramble(hashes)  # not a linear sum: values exchanged between two rows show up
+        high = int((hashes >> np.uint64(32)).sum())
+        total += (high << 32) + int((hashes & np.uint64(2**32 - 1)).sum())
+    return Checksum(len(table), total % 2**128)
+
+
+@functools.lru_cache(maxsize=1024)
+def _seed(name: str) -> np.uint64:
+    return np.uint64(int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"))
+
+
+def _scramble(hashes: Array) -> None:
+    hashes *= _FACTOR
+    hashes ^= hashes >> np.uint64(32)
+
+
+def _hash_column(column: pa.Array, seed: np.uint64) -> Array:
+    null, words = _words(column)
+    hashes = np.full(len(column), seed)
+    for word in words:
+        np.bitwise_xor(hashes, word, out=hashes)
+        _scramble(hashes)
+    _scramble(hashes)
+    if null is not None:
+        hashes[null] = ~seed
+    return hashes
+
+
+def _words(column: pa.Array) -> tuple[Array | None, Iterator[Array] | list[Array]]:
+    """Split values into unsigned words; also say which are null, if any."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _words(column.storage)
+    if pa.types.is_dictionary(kind):
+        return _words(column.dictionary_decode())
+    if pa.types.is_null(kind):
+        return np.ones(len(column), bool), []
+    null = _bools(column.is_null()) if column.null_count else None
+    if pa.types.is_boolean(kind):
+        return null, [_values(column.cast(pa.uint8()), np.uint8)]
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        return null, [_integers(column)]
+    if pa.types.is_floating(kind):
+        return _floats(column, null)
+    if pa.types.is_fixed_size_binary(kind):
+        return null, _fixed(column)
+    return null, [_objects(column)]
+
+
+def _values(column: pa.Array, dtype: Any) -> Array:
+    """View the values, those of nulls included, without a copy."""
+    data, dtype = column.buffers()[1], np.dtype(dtype)
+    if data is None or not len(column):
+        return np.zeros(len(column), dtype)
+    return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+
+
+def _integers(column: pa.Array) -> Array:
+    kind = column.type
+    signed = "u" if pa.types.is_unsigned_integer(kind) else "i"
+    values = _values(column, f"{signed}{kind.bit_width // 8}")
+    if signed == "i":
+        values = values.astype(np.int64, copy=False).view(np.uint64)
+    if pa.types.is_date(kind):
+        return values * np.uint64(86_400 * 10**9 if kind == pa.date32() else 10**6)
+    # modulo 2**64, so that no unit overflows
+    return values * np.uint64(_NANOSECONDS[kind.unit]) if pa.types.is_temporal(kind) else values
+
+
+def _floats(column: pa.Array, null: Array | None) -> tuple[Array | None, list[Array]]:
+    values = _values(column, f"f{column.type.bit_width // 8}").astype(np.float64, copy=False)
+    nan = np.isnan(values)
+    if nan.any():
+        null = nan if null is None else null | nan
+    whole = (np.trunc(values) == values) & (np.abs(values) < 2.0**63)
+    words = values.view(np.uint64).copy()
+    words[whole] = values[whole].astype(np.int64).view(np.uint64)
+    return null, [words]
+
+
+def _fixed(column: pa.Array) -> Iterator[Array]:
+    width, data, at = column.type.byte_width, column.buffers()[1], 0
+    for size in (8, 4, 2, 1):
+        while len(column) and at + size <= width:
+            start = column.offset * width + at
+            yield np.ndarray((len(column),), f"<u{size}", data, start, (width,))
+            at += size
+
+
+def _objects(column: pa.Array) -> Array:
+    """Hash what has no fixed width: bytes of strings, else the text of the Python value."""
+    kind = column.type
+    if any(test(kind) for test in _BYTES):
+        coded = column.dictionary_encode()
+        distinct = coded.dictionary.to_numpy(zero_copy_only=False)
+        codes = coded.indices.fill_null(0).to_numpy()
+        if not len(distinct):
+            return np.zeros(len(column), np.uint64)
+    else:
+        distinct = np.array([_text(value) for value in column.to_pylist()], object)
+        codes = slice(None)
+    return np.asarray(pd.util.hash_array(distinct, categorize=False))[codes]
+
+
+_BYTES = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
+
+
+def _text(value: Any) -> str:
+    return str(value.normalize()) if isinstance(value, Decimal) else repr(value)
