@@ -68,7 +68,7 @@ class Config:
         ...     Config.current().object_store_memory
         2000000000
         """
-        keys = dask.config.get("exo")
+        keys = _canonical(dask.config.get("exo"))
         check(keys)
         scheduler, shuffle = keys["scheduler"], keys["shuffle"]
         store = keys["object-store-memory"]
@@ -97,13 +97,12 @@ def check(keys: Mapping[str, Any]) -> None:
 
     schema = _document("exo-schema.yaml")
     known = sorted(_leaves(_document("exo.yaml")["exo"]))
-    normal = _canonical(keys)
-    for key in sorted(_leaves(normal)):
+    for key in sorted(_leaves(keys)):
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean 'exo.{near[0]}'?" if near else f"known: exo.{', exo.'.join(known)}"
             raise ConfigError(f"unknown configuration key 'exo.{key}': {hint}")
-    for error in jsonschema.Draft7Validator(schema).iter_errors(normal):
+    for error in jsonschema.Draft7Validator(schema).iter_errors(keys):
         where = ".".join(str(p) for p in error.path)
         raise ConfigError(f"configuration key 'exo.{where}': {error.message}")
 

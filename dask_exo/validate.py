@@ -141,7 +141,11 @@ def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1
     for part in parts:
         whole.append(part)
     return Summary(
-        whole.checksum.rows, whole.checksum, whole.duplicates, whole.disorder is None, whole.disorder
+        rows=whole.checksum.rows,
+        checksum=whole.checksum,
+        duplicates=whole.duplicates,
+        ordered=whole.disorder is None,
+        first_disorder=whole.disorder,
     )
 
 
@@ -214,7 +218,11 @@ class _Run:
             self.disorder = Disorder(self.part, row)
         self.checksum += _checksum(pa.Table.from_batches([batch]))
         self.first = self.first or [c.slice(0, 1) for c in columns]
-        self.last = [c.take([size]) for c in columns]  # a copy: a slice would hold the batch
+        self.last = [c.slice(size) for c in columns]
+
+    def shrink(self) -> None:
+        """Copy the two rows of keys, whose slices hold the batches that they come from."""
+        self.first, self.last = ([c.take([0]) for c in row] for row in (self.first, self.last))
 
 
 def _read_part(path: Path, keys: Sequence[str]) -> _Run:
@@ -227,6 +235,7 @@ def _read_part(path: Path, keys: Sequence[str]) -> _Run:
                 raise InputError(f"no column {missing[0]!r} in {str(path)!r}")
             for batch in file.iter_batches(_BATCH, use_threads=False):
                 run.extend(batch, keys)
+        run.shrink()
     except (OSError, pa.ArrowException) as error:
         raise ValidationError(f"cannot read {str(path)!r}: {error}") from error
     return run
@@ -263,7 +272,8 @@ def _relation(before: Sequence[pa.Array], after: Sequence[pa.Array]) -> tuple[Ar
 
 
 def _bools(array: pa.Array) -> Array:
-    return np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False), bool)
+    absent_is_false = pc.fill_null(array, pa.scalar(value=False))
+    return np.asarray(absent_is_false.to_numpy(zero_copy_only=False), bool)
 
 
 def _table(frame: pd.DataFrame | pa.Table) -> pa.Table:
@@ -289,7 +299,8 @@ def _checksum(table: pa.Table) -> Checksum:
 
 @functools.lru_cache(maxsize=1024)
 def _seed(name: str) -> np.uint64:
-    return np.uint64(int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"))
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
 
 
 def _scramble(hashes: Array) -> None:
@@ -298,7 +309,7 @@ def _scramble(hashes: Array) -> None:
 
 
 def _hash_column(column: pa.Array, seed: np.uint64) -> Array:
-    null, words = _words(column)
+    null, words = _words(_plain(column))
     hashes = np.full(len(column), seed)
     for word in words:
         np.bitwise_xor(hashes, word, out=hashes)
@@ -309,24 +320,31 @@ def _hash_column(column: pa.Array, seed: np.uint64) -> Array:
     return hashes
 
 
-def _words(column: pa.Array) -> tuple[Array | None, Iterator[Array] | list[Array]]:
+def _plain(column: pa.Array) -> pa.Array:
+    """Unwrap what is only another way to keep the same values."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return _plain(column.storage)
+    if pa.types.is_dictionary(column.type):
+        return _plain(column.dictionary_decode())
+    if pa.types.is_boolean(column.type):
+        return column.cast(pa.uint8())
+    if column.type in {pa.string_view(), pa.binary_view()}:
+        return column.cast(pa.large_binary())
+    return column
+
+
+def _words(column: pa.Array) -> tuple[Array | None, Iterable[Array]]:
     """Split values into unsigned words; also say which are null, if any."""
     kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return _words(column.storage)
-    if pa.types.is_dictionary(kind):
-        return _words(column.dictionary_decode())
-    if pa.types.is_null(kind):
-        return np.ones(len(column), bool), []
     null = _bools(column.is_null()) if column.null_count else None
-    if pa.types.is_boolean(kind):
-        return null, [_values(column.cast(pa.uint8()), np.uint8)]
-    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        return null, [_integers(column)]
+    if pa.types.is_null(kind):
+        return null, []
     if pa.types.is_floating(kind):
         return _floats(column, null)
     if pa.types.is_fixed_size_binary(kind):
         return null, _fixed(column)
+    if pa.types.is_integer(kind) or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind)):
+        return null, [_integers(column)]
     return null, [_objects(column)]
 
 
@@ -382,7 +400,8 @@ def _objects(column: pa.Array) -> Array:
     else:
         distinct = np.array([_text(value) for value in column.to_pylist()], object)
         codes = slice(None)
-    return np.asarray(pd.util.hash_array(distinct, categorize=False))[codes]
+    hashes: Array = pd.util.hash_array(distinct, categorize=False)[codes]
+    return hashes
 
 
 _BYTES = (

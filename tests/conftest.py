@@ -1,11 +1,16 @@
 """What all tests share."""
 
+import gc
 import os
+import threading
+import time
+from collections.abc import Iterator
 
 # Before anything imports Ray or starts it.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import hypothesis
+import pytest
 
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.register_profile(
@@ -13,4 +18,29 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-# --- Ray: the session-scoped fixture `ray_cluster` goes here. ---
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A private Ray with two slots and a small store; Dask runs on it."""
+    import dask_exo
+
+    with dask_exo.enable(num_cpus=2, object_store_memory="300MB"):
+        yield
+
+
+@pytest.fixture
+def cluster(ray_cluster: None) -> Iterator[None]:
+    """The shared Ray; afterwards its store is empty again, and no thread of ours is left."""
+    from dask_exo.on_ray import RayFutures
+
+    futures = RayFutures()
+    threads = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 20
+    while (used := futures.store().used) and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.2)
+    assert used == 0, f"{used} bytes are still in the object store"
+    left = {t for t in threading.enumerate() if t not in threads and not t.daemon}
+    assert not left, f"threads left behind: {left}"

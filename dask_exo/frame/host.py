@@ -6,6 +6,7 @@ reducer order, a slice of them, a concatenation, and a copy that may be written 
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -93,6 +94,15 @@ def arrange(frame: Frame, ids: np.ndarray, count: int) -> tuple[Frame, np.ndarra
     return frame.take(order), offsets
 
 
+class _Owner(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles read-only arrays as writable copies of themselves."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.ndarray and not obj.flags.writeable and not obj.dtype.hasobject:
+            return obj.copy(order="K").__reduce_ex__(5)
+        return super().reducer_override(obj)
+
+
 def own(value: Any) -> Any:
     """The same value, in memory of this process that may be written to.
 
@@ -100,13 +110,17 @@ def own(value: Any) -> Any:
     such buffers are returned as they are.
     """
     buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
     try:
-        data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        _Owner(file, protocol=5, buffer_callback=buffers.append).dump(value)
     except Exception:  # noqa: BLE001  whatever cannot be pickled did not come from the store
         return value
     if not buffers:
         return value
-    return pickle.loads(data, buffers=[bytearray(b.raw()) for b in buffers])  # noqa: S301
+    # arrays have been copied above; what is still read-only is Arrow's, and stays so
+    raw = [b.raw() for b in buffers]
+    mine = [bytes(b) if b.readonly else b for b in raw]
+    return pickle.loads(file.getbuffer(), buffers=mine)  # noqa: S301  pickled above
 
 
 def checksum(frame: Frame, columns: Sequence[Any]) -> tuple[tuple[str, ...], int]:

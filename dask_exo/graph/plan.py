@@ -36,8 +36,9 @@ class Bundle:
     ----------
     key : Key
         Of the value.
-    nodes : list of GraphNode
-        Dependencies first; empty where the value is an input as it is.
+    nodes : list of (Key, GraphNode)
+        Dependencies first; empty where the value is an input as it is. A node's own ``key`` is not
+        always the one under which it is in the graph.
     inputs : dict
         Name under which the nodes know a value → key of the unit that makes it.
     literals : dict
@@ -47,7 +48,7 @@ class Bundle:
     """
 
     key: Key
-    nodes: list[GraphNode] = field(default_factory=list)
+    nodes: list[tuple[Key, GraphNode]] = field(default_factory=list)
     inputs: dict[Key, Key] = field(default_factory=dict)
     literals: dict[Key, Any] = field(default_factory=dict)
     priority: int = 0
@@ -65,7 +66,7 @@ class Bundle:
     @property
     def getitem(self) -> bool:
         """Whether it only picks an item out of a value."""
-        return len(self.nodes) == 1 and getattr(self.nodes[0], "func", None) is operator.getitem
+        return [getattr(node, "func", None) for _, node in self.nodes] == [operator.getitem]
 
 
 @dataclass(slots=True)
@@ -161,7 +162,7 @@ def plan(graph: Graph, keys: set[Key], *, small: int) -> Plan:
                 bundle.literals[name] = literals[source]
             else:
                 bundle.inputs[name] = source
-        bundle.nodes.append(node)
+        bundle.nodes.append((key, node))
         for name, source in _fusable(bundle, bundles, readers, asked):
             _absorb(bundle, name, bundles.pop(source))
         bundles[key] = bundle
@@ -243,7 +244,7 @@ def _absorb(bundle: Bundle, name: Key, inner: Bundle) -> None:
     bundle.inputs.update(inner.inputs)
     bundle.literals.update(inner.literals)
     if name != inner.key:
-        bundle.nodes.insert(0, Alias(name, inner.key))
+        bundle.nodes.insert(0, (name, Alias(name, inner.key)))
     bundle.nodes[:0] = inner.nodes
 
 

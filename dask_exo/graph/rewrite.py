@@ -20,6 +20,7 @@ from dask_exo.dask_adapter import (
     Expr,
     HashJoinP2P,
     P2PShuffle,
+    PartitionsFiltered,
     RearrangeByColumn,
     RepartitionToFewer,
     SelectPartitions,
@@ -101,11 +102,11 @@ class Split:
         return [part.reset_index(drop=True) for part in out] if self.ignore_index else out
 
 
-class ExoShuffle(Expr):  # type: ignore[misc]
+class ExoShuffle(PartitionsFiltered, Expr):  # type: ignore[misc]
     """A shuffle by a column of partition numbers.
 
-    Parameters are those of Dask's ``SimpleShuffle``, ``drop_column`` for P2P's habit of leaving
-    the partition numbers out.
+    Operands as of Dask's ``SimpleShuffle``; ``drop_column`` stands for P2P's habit of leaving the
+    partition numbers out.
     """
 
     _parameters = (
@@ -113,25 +114,25 @@ class ExoShuffle(Expr):  # type: ignore[misc]
         "partitioning_index",
         "npartitions_out",
         "ignore_index",
-        "kept",
         "keys",
         "meta",
         "drop_column",
+        "_partitions",
     )
+    _defaults = {"_partitions": None}  # noqa: RUF012  as Dask's expressions have it
 
     @functools.cached_property
     def _meta(self) -> Any:
         return self.operand("meta")
 
     def _divisions(self) -> tuple[None, ...]:
-        count = self.npartitions_out if self.kept is None else len(self.kept)
-        return (None,) * (count + 1)
+        return (None,) * (self.npartitions_out + 1)
 
     def _layer(self) -> dict[Any, Any]:
         split = Split(
             self.partitioning_index,
             self.npartitions_out,
-            self.kept,
+            tuple(self._partitions) if self._filtered else None,
             self.keys,
             ignore_index=self.ignore_index,
             drop=self.drop_column,
@@ -202,10 +203,10 @@ def _as_exoshuffle(shuffle: SimpleShuffle) -> ExoShuffle:
         column,
         shuffle.npartitions_out,
         bool(shuffle.ignore_index),
-        tuple(shuffle._partitions) if shuffle._filtered else None,
         keys,
         shuffle._meta,
         isinstance(shuffle, P2PShuffle),
+        list(shuffle._partitions) if shuffle._filtered else None,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import time
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ class Run:
             while self._left:
                 self._advance()
                 self._launch()
-                if self._left:
+                if all(active.waiting for active in self._active) and self._left:
                     self._settle(self._wait())
         except BaseException:
             self._abandon()
@@ -212,11 +213,9 @@ class Run:
             bundle = self._ready[0][2]
             if self._on_driver(bundle):
                 self._pop()
-                (name, source), *_ = bundle.inputs.items()
-                held = self._read(source)
-                assert isinstance(held, Local)
-                node = bundle.nodes[0]
-                self._finish(bundle, Local(node({name: held.value, **bundle.literals})))
+                taken = {key: self._read(key) for key in bundle.sources}
+                values = {name: value_of(taken[key], {}) for name, key in bundle.inputs.items()}
+                self._finish(bundle, Local(bundle.nodes[0][1]({**values, **bundle.literals})))
                 continue
             known = self._experience[bundle.group]
             in_flight = len(self._flying) + sum(len(a.waiting) for a in self._active)
@@ -409,6 +408,7 @@ class Run:
     def _take(self, call: Call, dones: Sequence[work.Done]) -> None:
         refs = call.refs or [None] * len(dones)
         for bundle, done, ref in zip(call.bundles, dones, refs, strict=True):
+            warn_again(done.warned)
             if done.failure is not None:
                 done.failure.reraise()
             self._experience[bundle.group].add(done)
@@ -452,6 +452,7 @@ class StageParts:
     def settle(self, receipt: Receipt) -> None:
         """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""
         detail: work.Detail = receipt.detail
+        warn_again(detail.warned)
         if detail.failure is not None:
             detail.failure.reraise()
         self._run.arrive(detail.arrived)
@@ -485,6 +486,17 @@ def _sendable(job: work.Job) -> bool:
     except Exception:  # noqa: BLE001  whatever it is, it is the reason
         return False
     return True
+
+
+_warned_before: dict[Any, Any] = {}  # as each module has it: one place warns once by default
+
+
+def warn_again(warned: Iterable[work.Warned]) -> None:
+    """Give here the warnings that user code gave in a task; this process's filters apply."""
+    for one in warned:
+        warnings.warn_explicit(
+            one.message, one.category, one.filename, one.lineno, registry=_warned_before
+        )
 
 
 def value_of(held: Held, fetched: dict[Ref, Any]) -> Any:

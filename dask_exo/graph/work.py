@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import pickle
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -26,6 +27,9 @@ from dask_exo.graph.rewrite import Split
 from dask_exo.shuffle.blocks import Packed, pack
 from dask_exo.shuffle.integrity import Tally, tally
 from dask_exo.shuffle.spec import Receipt
+
+
+MOST_WARNINGS = 20  # of one task
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class Job:
     """One bundle: its nodes, in order, and where their inputs come from."""
 
     key: Key
-    nodes: Sequence[GraphNode]
+    nodes: Sequence[tuple[Key, GraphNode]]
     inputs: dict[Key, Argument | Gathered | Value]
 
 
@@ -68,6 +72,15 @@ class Arrived:
 
     stage: Key
     tally: Tally
+
+
+class Warned(NamedTuple):
+    """A warning that user code gave, as `warnings.warn_explicit` takes it."""
+
+    message: Warning
+    category: type[Warning]
+    filename: str
+    lineno: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,8 @@ class Done:
     small : bool
         Whether ``value`` is it.
     arrived : tuple of Arrived
+    warned : tuple of Warned
+        At most `MOST_WARNINGS`.
     failure : Failure, optional
     """
 
@@ -93,6 +108,7 @@ class Done:
     value: Any = None
     small: bool = False
     arrived: tuple[Arrived, ...] = ()
+    warned: tuple[Warned, ...] = ()
     failure: Failure | None = None
 
 
@@ -102,6 +118,7 @@ class Detail:
 
     parts: int = 0
     arrived: tuple[Arrived, ...] = ()
+    warned: tuple[Warned, ...] = ()
     failure: Failure | None = None
 
 
@@ -137,22 +154,23 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     """
     start = time.perf_counter()
     jobs, split, integrity, limit = pickle.loads(data)  # noqa: S301  our own driver's bytes
-    arrived: list[Arrived] = []
-    frames = []
+    outs = []
     for job in jobs:
-        frame, failure = _attempt(job, args, arrived)
-        if failure is not None:
-            return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
-        frames.append(frame)
+        outs.append(_attempt(job, args))
+        if outs[-1].failure is not None:
+            return [*[None] * len(owned), Receipt(detail=Detail(failure=outs[-1].failure))]
     try:
-        blocks, sent = _cut(host.concat(frames), split, owned, integrity=integrity)
+        whole = host.concat([out.value for out in outs])
+        blocks, sent = _cut(whole, split, owned, integrity=integrity)
         nbytes = [sizeof(block.frame) for block in blocks]
         _check_size(max(nbytes), limit, jobs)
     except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
         failure = Failure.of(jobs[0].key, error)
         return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
     seconds = time.perf_counter() - start
-    return [*blocks, Receipt(sent, sum(nbytes), seconds, Detail(len(jobs), tuple(arrived)))]
+    arrived = tuple(one for out in outs for one in out.arrived)
+    warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
+    return [*blocks, Receipt(sent, sum(nbytes), seconds, Detail(len(jobs), arrived, warned))]
 
 
 def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[Done]]:
@@ -161,41 +179,61 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
     done: list[Done] = []
     for job in jobs:
         start = time.perf_counter()
-        arrived: list[Arrived] = []
-        value, failure = _attempt(job, args, arrived)
-        if failure is not None:
-            values.append(None)
-            done.append(Done(failure=failure))
-            continue
-        nbytes = sizeof(value)
+        out = _attempt(job, args)
+        nbytes = sizeof(out.value)
         seconds = time.perf_counter() - start
-        if nbytes <= small:
-            values.append(None)
-            done.append(Done(seconds, nbytes, value, small=True, arrived=tuple(arrived)))
-        else:
-            values.append(value)
-            done.append(Done(seconds, nbytes, arrived=tuple(arrived)))
+        here = nbytes <= small or out.failure is not None
+        values.append(None if here else out.value)
+        done.append(
+            Done(
+                seconds,
+                nbytes,
+                out.value if here else None,
+                small=here,
+                arrived=out.arrived,
+                warned=out.warned,
+                failure=out.failure,
+            )
+        )
     return values, done
 
 
-def _attempt(
-    job: Job, args: Sequence[Any], arrived: list[Arrived]
-) -> tuple[Any, Failure | None]:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one job: a value or a failure, and what happened on the way."""
+
+    value: Any
+    failure: Failure | None
+    arrived: tuple[Arrived, ...]
+    warned: tuple[Warned, ...]
+
+
+def _attempt(job: Job, args: Sequence[Any]) -> Outcome:
     """Run one job; a second time with copies, if it wrote into a read-only input."""
-    try:
-        return _run(job, args, arrived), None
-    except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-        if "read-only" not in str(error):
-            return None, Failure.of(_failed_key(job, error), error)
-    arrived.clear()
-    try:
-        return _run(job, [host.own(arg) for arg in args], arrived), None
-    except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-        return None, Failure.of(_failed_key(job, error), error)
+    arrived: list[Arrived] = []
+    value, failure = None, None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            try:
+                value = _run(job, args, arrived)
+            except ValueError as error:
+                if "read-only" not in str(error):
+                    raise
+                arrived.clear()
+                value = _run(job, [host.own(arg) for arg in args], arrived)
+        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            failure = Failure.of(job.key, error)
+    return Outcome(value, failure, tuple(arrived), _distinct(caught))
 
 
-def _failed_key(job: Job, error: BaseException) -> Key:
-    return getattr(error, "_exo_key", job.key)
+def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
+    found: dict[Any, Warned] = {}
+    for one in caught:
+        message = one.message if isinstance(one.message, Warning) else one.category(one.message)
+        place = (str(message), one.category, one.filename, one.lineno)
+        found.setdefault(place, Warned(message, one.category, one.filename, one.lineno))
+    return tuple(found.values())[:MOST_WARNINGS]
 
 
 def _run(job: Job, args: Sequence[Any], arrived: list[Arrived]) -> Any:
@@ -210,13 +248,13 @@ def _run(job: Job, args: Sequence[Any], arrived: list[Arrived]) -> Any:
     if not job.nodes:
         (value,) = values.values()
         return value
-    last_use = {name: i for i, node in enumerate(job.nodes) for name in node.dependencies}
-    for i, node in enumerate(job.nodes):
-        values[node.key] = node(values)
+    last_use = {name: i for i, (_, node) in enumerate(job.nodes) for name in node.dependencies}
+    for i, (key, node) in enumerate(job.nodes):
+        values[key] = node(values)
         for name in node.dependencies:
             if last_use[name] == i:
                 del values[name]  # a partition that is used up need not stay in memory
-    return values[job.nodes[-1].key]
+    return values[job.nodes[-1][0]]
 
 
 def _assemble(source: Gathered, args: Sequence[Any], arrived: list[Arrived]) -> Any:

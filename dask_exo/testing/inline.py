@@ -140,7 +140,9 @@ class InlineFutures:
         return ref
 
     def wait(
-        self, refs: Sequence[InlineRef], timeout: float | None = None
+        self,
+        refs: Sequence[InlineRef],
+        timeout: float | None = None,  # noqa: ARG002
     ) -> tuple[list[InlineRef], list[InlineRef]]:
         """Return all ``refs`` as finished, since they are."""
         return list(refs), []
@@ -177,7 +179,7 @@ class InlineFutures:
         done = 0
         try:
             given = [_value(arg) if isinstance(arg, InlineRef) else arg for arg in args]
-            for done, value in enumerate(produce(count, fn, given), 1):  # noqa: B007
+            for done, value in enumerate(produce(count, fn, given), 1):
                 refs[done - 1].value = value
         except Exception as error:  # noqa: BLE001 - whoever asks for the value gets it
             for ref in refs[done:]:

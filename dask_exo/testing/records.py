@@ -12,7 +12,8 @@ the same way, our keys come from splitmix64 instead of a 128-bit linear generato
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,12 @@ def records(
     if not skew >= 0:
         raise ValueError(f"skew must be 0 or more, not {skew!r}")
     names = COLUMNS if columns is None else columns
-    made = {name: _MAKERS[name](start, count, seed, skew) for name in names}
+    makers: dict[str, Callable[[], Any]] = {
+        "key_hi": lambda: _key_hi(start, count, seed, skew),
+        "key_lo": lambda: _key_lo(start, count, seed),
+        "payload": lambda: _payload(start, count, seed),
+    }
+    made = {name: makers[name]() for name in names}
     return pd.DataFrame(made, index=pd.RangeIndex(start, start + count), copy=False)
 
 
@@ -102,7 +108,7 @@ def frame(nbytes: int, *, seed: int = 0, skew: float = 0.0, partition_bytes: int
     rows = nbytes // RECORD_BYTES
     partitions = max(-(-rows // max(partition_bytes // RECORD_BYTES, 1)), 1)
     edges = [rows * i // partitions for i in range(partitions + 1)]
-    counts = [end - begin for begin, end in zip(edges, edges[1:], strict=False)]
+    counts = [end - begin for begin, end in itertools.pairwise(edges)]
     return dd.from_map(
         records,
         edges[:-1],
@@ -144,7 +150,7 @@ def _key_hi(start: int, count: int, seed: int, skew: float) -> Words:
     return out
 
 
-def _key_lo(start: int, count: int, seed: int, skew: float) -> np.ndarray[Any, Any]:
+def _key_lo(start: int, count: int, seed: int) -> np.ndarray[Any, Any]:
     out = np.empty(count, np.uint16)
     words = np.empty(min(count, _CHUNK), np.uint64)
     for begin in range(0, count, _CHUNK):
@@ -176,18 +182,16 @@ def _tile(seed: int) -> np.ndarray[Any, Any]:
     return words.astype("<u8").view(np.uint8).reshape(_TILE, PAYLOAD_BYTES)
 
 
-def _payload(start: int, count: int, seed: int, skew: float) -> pd.api.extensions.ExtensionArray:
+def _payload(start: int, count: int, seed: int) -> pd.api.extensions.ExtensionArray:
     out = np.empty((count, PAYLOAD_BYTES), np.uint8)
     tile, begin = _tile(seed), 0
     while begin < count:
         first = (start + begin) % _TILE
         end = min(begin + _TILE - first, count)
         out[begin:end] = tile[first : first + end - begin]
-        numbers = np.ndarray((end - begin,), "<u8", out.data, begin * PAYLOAD_BYTES, (PAYLOAD_BYTES,))
+        at = begin * PAYLOAD_BYTES
+        numbers = np.ndarray((end - begin,), "<u8", out.data, at, (PAYLOAD_BYTES,))
         numbers[:] = np.arange(start + begin, start + end, dtype=np.uint64)
         begin = end
     values = pa.Array.from_buffers(pa.binary(PAYLOAD_BYTES), count, [None, pa.py_buffer(out)])
     return pd.arrays.ArrowExtensionArray(values)
-
-
-_MAKERS = {"key_hi": _key_hi, "key_lo": _key_lo, "payload": _payload}

@@ -19,18 +19,23 @@ References: Exoshuffle sections 4.2 (spilling) and 4.3 (lineage); Ray's ownershi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
-from random import Random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dask_exo.futures import Node
-from dask_exo.testing.inline import Produce, name, result, returned, yielded
+from dask_exo.testing.inline import Produce, result, returned, yielded
 from dask_exo.testing.sim_cluster import Cluster
 from dask_exo.testing.sim_faults import plan_faults
-from dask_exo.testing.sim_model import CostModel, DeadlockError, NodeDeath, Stragglers, TaskRun
+from dask_exo.testing.sim_model import (
+    CostModel,
+    DeadlockError,
+    NodeDeath,
+    Stragglers,
+    TaskRun,
+    slowness,
+)
 from dask_exo.testing.sim_store import FAILED, PENDING, Entry, SimRef
-from dask_exo.testing.sim_tasks import Task
+from dask_exo.testing.sim_tasks import Task, explain
 
 
 class SimFutures:
@@ -77,6 +82,7 @@ class SimFutures:
 
     Examples
     --------
+    >>> from dask_exo.testing import Cost
     >>> node = Node("a", slots=2, store=100)
     >>> f = SimFutures([node], lambda call: Cost(seconds=3, sizes=60))
     >>> refs = [f.submit(pow, 2, i) for i in range(3)]
@@ -86,7 +92,7 @@ class SimFutures:
     (120, {'a': 60})
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a default, and names one thing that can vary
         self,
         nodes: Sequence[Node],
         cost: CostModel,
@@ -95,7 +101,7 @@ class SimFutures:
         seed: int = 0,
         faults: Sequence[NodeDeath] = (),
         stragglers: Stragglers | None = None,
-        measure: Callable[[Any], int] = lambda value: 0,
+        measure: Callable[[Any], int] = lambda _: 0,
         trace: bool = False,
     ) -> None:
         ids = {node.id for node in nodes}
@@ -107,7 +113,7 @@ class SimFutures:
         self._cluster = Cluster(
             nodes,
             cost,
-            _slowness(stragglers, seed, ids),
+            slowness(stragglers, seed, ids),
             execute=execute,
             lineage=bool(faults),
             trace=self.trace if trace else None,
@@ -189,7 +195,8 @@ class SimFutures:
         self, refs: Sequence[SimRef], timeout: float | None = None
     ) -> tuple[list[SimRef], list[SimRef]]:
         """Let time pass until at least one of ``refs`` is finished, or for ``timeout``
-        virtual seconds; return those finished by then and the others.
+        virtual seconds; return those finished by then and the others. Without ``refs``,
+        just let time pass.
 
         Raises
         ------
@@ -199,12 +206,14 @@ class SimFutures:
         cluster = self._cluster
         deadline = float("inf") if timeout is None else cluster.now + timeout
         done = [ref for ref in refs if ref.entry.state != PENDING]
-        while refs and not done and self._pass([ref.entry for ref in refs], deadline):
+        if not refs and timeout is None:
+            return [], []
+        while not done and self._pass([ref.entry for ref in refs], deadline):
             done = [ref for ref in refs if ref.entry.state != PENDING]
-        if not done and timeout is not None:
+        if not done:
+            if timeout is None:
+                raise DeadlockError(self._why(refs[0].entry))
             cluster.now = deadline
-        elif not done and refs:
-            raise DeadlockError(self._explain(refs[0].entry))
         return done, [ref for ref in refs if ref.entry.state == PENDING]
 
     def get(self, refs: Sequence[SimRef]) -> list[Any]:
@@ -222,7 +231,7 @@ class SimFutures:
             entry = ref.entry
             while entry.state == PENDING:
                 if not self._cluster.step():
-                    raise DeadlockError(self._explain(entry))
+                    raise DeadlockError(self._why(entry))
             if entry.state == FAILED:
                 raise entry.value
             entry.store.restore(entry)
@@ -231,12 +240,11 @@ class SimFutures:
 
     def cancel(self, refs: Sequence[SimRef]) -> None:
         """Stop the tasks behind ``refs``, queued or running; what they have not made yet
-        fails with `concurrent.futures.CancelledError`."""
-        for ref in refs:
-            task = ref.entry.task
-            if ref.entry.state == PENDING and task is not None:
-                error = CancelledError(f"{name(task.fn)} was cancelled")
-                self._cluster.cancel(task, error)
+        fails with `concurrent.futures.CancelledError`.
+        """
+        entries = [ref.entry for ref in refs]
+        tasks = [e.task for e in entries if e.state == PENDING and e.task is not None]
+        self._cluster.cancel(dict.fromkeys(tasks))
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive, in the order in which they were given."""
@@ -263,7 +271,8 @@ class SimFutures:
 
     def _pass(self, watched: Sequence[Entry], deadline: float) -> bool:
         """Let time pass until one of ``watched`` is finished, and the events of that
-        moment have happened; tell whether it is."""
+        moment have happened; tell whether it is.
+        """
         cluster = self._cluster
         cluster.watched, cluster.seen = set(watched), False
         events = cluster.events
@@ -272,33 +281,6 @@ class SimFutures:
         cluster.watched = set()
         return cluster.seen
 
-    def _explain(self, entry: Entry) -> str:
-        """Say what a value waits for, down to a task that waits for a slot."""
-        hops = []
-        task = entry.task
-        while task is not None and len(hops) < 10:
-            args = [arg.entry for arg in task.args if isinstance(arg, SimRef)]
-            pending = [arg for arg in args if arg.state == PENDING]
-            what = f"a slot on {task.wish.node.id if task.wish else 'any node'}"
-            following = None
-            if pending and (following := pending[0].task) is not None:
-                what = f"{name(following.fn)} ({len(pending)} of {len(args)} arguments are missing)"
-            hops.append(f"{name(task.fn)} waits for {what}")
-            task = following
-        nodes = ", ".join(
-            f"{id_} {'has' if m.alive else 'is dead, had'} {m.node.slots} slots"
-            for id_, m in self._machines.items()
-        )
-        return f"nothing can happen any more at {self.now} s: {'; '.join(hops)}. Nodes: {nodes}"
-
-
-def _slowness(stragglers: Stragglers | None, seed: int, ids: set[str]) -> Callable[[str], float]:
-    if stragglers is None:
-        return lambda node: 1.0
-    if not isinstance(stragglers, Mapping):
-        random, draw = Random(seed), stragglers
-        return lambda node: draw(random)
-    if not stragglers.keys() <= ids:
-        raise ValueError(f"stragglers {sorted(stragglers)} among nodes {sorted(ids)}")
-    factors = dict(stragglers)
-    return lambda node: factors.get(node, 1.0)
+    def _why(self, entry: Entry) -> str:
+        what = explain(entry, self._cluster.machines)
+        return f"nothing can happen any more at {self.now} s: {what}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from itertools import count as count_up
 from typing import Any
 
@@ -27,7 +28,7 @@ from dask_exo.testing.sim_store import (
     SimRef,
     Store,
 )
-from dask_exo.testing.sim_tasks import DONE, READY, RUNNING, WAITING, Machine, Task
+from dask_exo.testing.sim_tasks import DONE, READY, RUNNING, WAITING, Machine, Task, nearest
 
 
 class Cluster:
@@ -35,9 +36,8 @@ class Cluster:
 
     Parameters
     ----------
-    nodes : sequence of Node
-    cost : callable
-        What a task takes.
+    nodes, cost
+        As `SimFutures` takes them.
     slowness : callable
         How many times longer a task takes that starts on the node of an id.
     execute : bool
@@ -128,20 +128,20 @@ class Cluster:
             task.state = DONE
             for entry in task.outs:
                 if entry is not None and entry.state == PENDING:
-                    entry.state = FAILED if entry.refs else FREED
-                    entry.value = error if entry.refs else None
-                    entry.task = None
-                    self._finished(entry)
+                    entry.state, entry.value, entry.task = FAILED, error, None
+                    self.seen = self.seen or entry in self.watched
                     todo.extend(task.waiters.pop(entry, ()))
             self._forget(task)
 
-    def cancel(self, task: Task, error: Exception) -> None:
-        """Stop a task, running or not."""
-        machine = task.machine
-        if machine is not None:
-            self.release(task, "cancelled")
-        self.fail(task, error)
-        if machine is not None:
+    def cancel(self, tasks: Iterable[Task]) -> None:
+        """Stop tasks, running or not, before others get their slots."""
+        vacated = []
+        for task in tasks:
+            if task.machine is not None:
+                vacated.append(task.machine)
+                self.release(task, "cancelled")
+            self.fail(task, CancelledError(f"{name(task.fn)} was cancelled"))
+        for machine in vacated:
             self.fill(machine)
 
     def release(self, task: Task, outcome: str) -> None:
@@ -156,8 +156,8 @@ class Cluster:
         task.pinned, task.given = [], []
         task.machine = task.values = None
         if self.trace is not None:
-            run = TaskRun(task.start, self.now, machine.node.id, name(task.fn), outcome)
-            self.trace.append(run)
+            place = machine.node.id
+            self.trace.append(TaskRun(task.start, self.now, place, name(task.fn), outcome))
 
     def fill(self, machine: Machine) -> None:
         """Give the free slots of a node to tasks in the queues, first come, first served."""
@@ -176,22 +176,11 @@ class Cluster:
         task.state = READY
         task.number = next(self.numbers)
         wish = task.wish if task.wish is not None and task.wish.alive else None
-        machine = self._choose(task) if wish is None else wish
+        machine = nearest(task, self.idle) if wish is None else wish
         if machine in self.idle:
             self._start(task, machine)
         else:
             (self.anywhere if wish is None else wish.queue).append(task)
-
-    def _choose(self, task: Task) -> Machine | None:
-        """Of the nodes with a free slot: most argument bytes, then least loaded, then first."""
-        if not self.idle:
-            return None
-        held: dict[Store, int] = {}
-        for arg in task.args:
-            if type(arg) is SimRef:
-                store = arg.entry.store
-                held[store] = held.get(store, 0) + arg.entry.size
-        return max(self.idle, key=lambda m: (held.get(m.store, 0), m.free / m.node.slots, -m.index))
 
     def _start(self, task: Task, machine: Machine) -> None:
         task.state, task.machine, task.start, task.step = RUNNING, machine, self.now, 0
@@ -199,17 +188,18 @@ class Cluster:
         if not machine.free:
             del self.idle[machine]
         sizes = []
-        moved = restored = 0
+        moved = 0
         for arg in task.args:
             if type(arg) is not SimRef:
                 sizes.append(0)
                 continue
             entry = arg.entry
             sizes.append(entry.size)
+            entry.store.pin(entry)
             task.pinned.append((entry.store, entry))
-            restored += entry.store.pin(entry)
             if entry.store is not machine.store:
                 moved += entry.size
+        restored = sum(store.restore(entry) for store, entry in task.pinned)
         self.ledger.moved += moved
         call = Call(task.fn, task.args, tuple(sizes), task.count, machine.node.id, moved, restored)
         seconds, made = self.cost(call)
@@ -283,8 +273,8 @@ class Cluster:
                 outs[i] = None  # comes back if it is lost
             else:
                 entry.task = None
-            if self.watched:
-                self._finished(entry)
+            if entry in self.watched:
+                self.seen = True
             made.append(entry)
         return made
 
@@ -307,7 +297,3 @@ class Cluster:
                 if not waiter.missing:
                     # An argument that was there may have been lost since.
                     (self.admit if self.lineage else self._queue)(waiter)
-
-    def _finished(self, entry: Entry) -> None:
-        if entry in self.watched:
-            self.seen = True

@@ -43,8 +43,7 @@ def _die(cluster: Cluster, machine: Machine) -> None:
     stopped += sorted(queued, key=lambda task: task.number)
     for task in stopped:
         task.state = WAITING
-    assert machine.store.listed is not None
-    lost = list(machine.store.listed)
+    lost = machine.store.lose()
     machine.peak = max(machine.peak, machine.store.peak)
     machine.store = cluster.new_store(machine.node)
     for task in stopped + _to_repeat(cluster, lost):

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from dask_exo.errors import ExoError
 
 
-class Call(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Call:
     """What a cost model is told about a task at the moment it starts.
 
     Attributes
@@ -110,3 +111,22 @@ class TaskRun:
 
 class DeadlockError(ExoError, RuntimeError):
     """Somebody waits for a task that can never run."""
+
+
+def slowness(stragglers: Stragglers | None, seed: int, ids: set[str]) -> Callable[[str], float]:
+    """Make the function that says how many times longer a task takes on a node.
+
+    Raises
+    ------
+    ValueError
+        A factor is for a node that is not there.
+    """
+    if stragglers is None:
+        return lambda _: 1.0
+    if not isinstance(stragglers, Mapping):
+        random, draw = Random(seed), stragglers
+        return lambda _: draw(random)
+    if not stragglers.keys() <= ids:
+        raise ValueError(f"stragglers {sorted(stragglers)} among nodes {sorted(ids)}")
+    factors = dict(stragglers)
+    return lambda node: factors.get(node, 1.0)

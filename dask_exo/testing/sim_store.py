@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_exo.testing.sim_cluster import Task
+    from dask_exo.testing.sim_tasks import Task
 
 PENDING, MEMORY, SPILLED, FAILED, FREED = range(5)
 
@@ -32,8 +32,7 @@ class Ledger:
     def held(self, count: int) -> None:
         """Count values that somebody begins to hold."""
         self.live += count
-        if self.live > self.peak_live:
-            self.peak_live = self.live
+        self.peak_live = max(self.peak_live, self.live)
 
 
 class Entry:
@@ -153,22 +152,29 @@ class Store:
     def free(self, entry: Entry) -> None:
         """Forget a value that nobody holds any more."""
         self.ledger.live -= 1
-        entry.value = None
         if entry.state == MEMORY:
             self.used -= entry.size
             self._count -= 1
             if self._parked:
                 self._parked.pop(entry, None)
-        if entry.state != PENDING:
-            entry.state = FREED
+        if entry.state in (MEMORY, SPILLED):
+            entry.state, entry.value = FREED, None
         if self.listed is not None:
             self.listed.pop(entry, None)
         self._tidy()
 
-    def pin(self, entry: Entry) -> int:
-        """Keep a value in memory for a task; return the bytes read back from disk for it."""
+    def lose(self) -> list[Entry]:
+        """Return, and forget, all values that somebody holds: the node is dead."""
+        assert self.listed is not None
+        lost = list(self.listed)
+        self.listed.clear()
+        self._age.clear()
+        self._parked.clear()
+        return lost
+
+    def pin(self, entry: Entry) -> None:
+        """Do not spill a value while a task takes it."""
         self._pins[entry] = self._pins.get(entry, 0) + 1
-        return self.restore(entry)
 
     def unpin(self, entry: Entry) -> None:
         """Undo one `pin`."""
@@ -179,7 +185,7 @@ class Store:
             self._released = True
 
     def restore(self, entry: Entry) -> int:
-        """Read a value back from disk, if it is there; return the bytes read."""
+        """Read a value back from disk, if it is there, as the newest; return the bytes read."""
         if entry.state != SPILLED:
             return 0
         self.ledger.restored += entry.size

@@ -1,14 +1,14 @@
-"""What a simulated cluster is made of: tasks and machines."""
+"""What a simulated cluster is made of: tasks, machines, and which task goes where."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from dask_exo.futures import Node
-from dask_exo.testing.inline import Produce
-from dask_exo.testing.sim_store import Entry, Store
+from dask_exo.testing.inline import Produce, name
+from dask_exo.testing.sim_store import PENDING, Entry, SimRef, Store
 
 WAITING, READY, RUNNING, DONE = range(4)
 
@@ -78,3 +78,37 @@ class Machine:
     def free(self) -> int:
         """Slots in which nothing runs."""
         return self.node.slots - len(self.running)
+
+
+def nearest(task: Task, idle: Collection[Machine]) -> Machine | None:
+    """Choose the node that holds most bytes of the arguments, of ``idle`` ones.
+
+    Among equals the least loaded one, and among those the first.
+    """
+    held: dict[Store, int] = {}
+    if not idle:
+        return None
+    for arg in task.args:
+        if type(arg) is SimRef:
+            store = arg.entry.store
+            held[store] = held.get(store, 0) + arg.entry.size
+    return max(idle, key=lambda m: (held.get(m.store, 0), m.free / m.node.slots, -m.index))
+
+
+def explain(entry: Entry, machines: Sequence[Machine]) -> str:
+    """Say what a value waits for, down to a task that waits for a slot."""
+    hops: list[str] = []
+    task = entry.task
+    while task is not None and len(hops) < 10:
+        args = [arg.entry for arg in task.args if isinstance(arg, SimRef)]
+        pending = [arg for arg in args if arg.state == PENDING]
+        what = f"a slot on {task.wish.node.id if task.wish else 'any node'}"
+        following = None
+        if pending and (following := pending[0].task) is not None:
+            what = f"{name(following.fn)} ({len(pending)} of {len(args)} arguments are missing)"
+        hops.append(f"{name(task.fn)} waits for {what}")
+        task = following
+    nodes = ", ".join(
+        f"{m.node.id} {'has' if m.alive else 'is dead, had'} {m.node.slots} slots" for m in machines
+    )
+    return f"{'; '.join(hops)}. Nodes: {nodes}"

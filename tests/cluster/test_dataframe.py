@@ -1,0 +1,113 @@
+"""What people do with dataframes, on real Ray, against pandas, whatever shuffle is configured.
+
+``EXO_TEST_BYTES=1GB pytest tests/cluster/test_dataframe.py`` does it at size.
+"""
+
+from __future__ import annotations
+
+import os
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from dask.utils import parse_bytes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+ROWS = parse_bytes(os.environ.get("EXO_TEST_BYTES", "4MB")) // 40
+KEYS = ["i", "f", "s", "low"]
+
+
+def make(rows: int, seed: int) -> pd.DataFrame:
+    """Rows of 40 bytes or so: integers, floats, strings of high and low cardinality, a time."""
+    rng = np.random.default_rng(seed)
+    i = rng.integers(0, rows // 4 + 1, rows)
+    return pd.DataFrame(
+        {
+            "i": i,
+            "f": rng.random(rows).round(6),
+            "s": pd.Series(i % 1009).map("user-{:05d}".format),
+            "low": pd.Series(rng.integers(0, 7, rows)).map(list("abcdefg").__getitem__),
+            "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 10**6, rows), "s"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("data")
+    for name, rows, seed in (("left", ROWS, 1), ("right", ROWS // 4, 2)):
+        with dask.config.set(scheduler="threads"):
+            dd.from_pandas(make(rows, seed), npartitions=8).to_parquet(root / name)
+    return {name: str(root / name) for name in ("left", "right")}
+
+
+@pytest.fixture(params=["tasks", "disk", "p2p"])
+def frames(request, files):
+    with dask.config.set({"dataframe.shuffle.method": request.param}):
+        ddf, other = (dd.read_parquet(files[name]) for name in ("left", "right"))
+        yield ddf, pd.read_parquet(files["left"]), other, pd.read_parquet(files["right"])
+
+
+def same(got: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """Equal rows in any order, equal dtypes."""
+    by = list(expected.columns)
+    got, expected = (x.sort_values(by).reset_index(drop=True) for x in (got, expected))
+    pd.testing.assert_frame_equal(got, expected)
+
+
+def test_shuffle_brings_equal_keys_together(frames) -> None:
+    ddf, df, _, _ = frames
+    shuffled = ddf.shuffle("s")
+    same(shuffled.compute(), df)
+    homes = shuffled.map_partitions(lambda part: part[["s"]].drop_duplicates(), meta={"s": "str"})
+    assert homes.compute()["s"].is_unique
+
+
+def test_set_index(frames) -> None:
+    ddf, df, _, _ = frames
+    got = ddf.set_index("i").compute()
+    assert got.index.is_monotonic_increasing
+    same(got.reset_index()[df.columns], df)
+
+
+def test_sort_values(frames) -> None:
+    ddf, df, _, _ = frames
+    parts = dask.compute(*ddf.sort_values(["f", "i"]).to_delayed())
+    got = pd.concat(parts)
+    pd.testing.assert_frame_equal(
+        got[["f", "i"]].reset_index(drop=True),
+        df.sort_values(["f", "i"])[["f", "i"]].reset_index(drop=True),
+    )
+    same(got, df)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
+def test_merge(frames, how: str) -> None:
+    ddf, df, other, small = frames
+    columns = ["i", "f"]
+    got = ddf[columns].merge(other[columns], on="i", how=how, broadcast=False).compute()
+    same(got, df[columns].merge(small[columns], on="i", how=how))
+
+
+def test_groupby_agg_with_many_outputs(frames) -> None:
+    ddf, df, _, _ = frames
+    spec = {"f": ["sum", "mean", "count"], "t": ["max"]}
+    got = ddf.groupby("i").agg(spec, split_out=4).compute().sort_index()
+    pd.testing.assert_frame_equal(got, df.groupby("i").agg(spec).sort_index())
+
+
+def test_groupby_apply(frames) -> None:
+    ddf, df, _, _ = frames
+    meta = pd.Series(dtype="f8")
+    got = ddf[["s", "f"]].groupby("s").apply(lambda g: g["f"].max() - g["f"].min(), meta=meta)
+    expected = df[["s", "f"]].groupby("s").apply(lambda g: g["f"].max() - g["f"].min())
+    pd.testing.assert_series_equal(got.compute().sort_index(), expected, check_names=False)
+
+
+def test_drop_duplicates(frames) -> None:
+    ddf, df, _, _ = frames
+    got = ddf[["i", "low"]].drop_duplicates(split_out=4).compute()
+    same(got, df[["i", "low"]].drop_duplicates())

@@ -1,0 +1,103 @@
+"""Splitting, packing and merging against pandas' own boolean masks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo.frame import host
+from dask_exo.futures import evenly
+from dask_exo.shuffle.blocks import merge, pack
+
+DTYPES = {
+    "int64": lambda v: pd.Series(v, dtype="int64"),
+    "int8": lambda v: pd.Series([x % 100 for x in v], dtype="int8"),
+    "float32": lambda v: pd.Series(v, dtype="float32"),
+    "nullable": lambda v: pd.Series([None if x % 3 == 0 else x for x in v], dtype="Int64"),
+    "bool": lambda v: pd.Series([x % 2 == 0 for x in v], dtype="bool"),
+    "str": lambda v: pd.Series([f"s{x}" for x in v], dtype="str"),
+    "object": lambda v: pd.Series([(x, "t") for x in v], dtype="object"),
+    "category": lambda v: pd.Series([f"c{x % 5}" for x in v], dtype="category"),
+    "zoned": lambda v: pd.Series(pd.to_datetime(v, unit="s", utc=True).tz_convert("Asia/Tokyo")),
+    "timedelta": lambda v: pd.Series(pd.to_timedelta(v, unit="s")),
+}
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> tuple[pd.DataFrame, np.ndarray, int, int]:
+    """A frame of some dtypes, the reducer of each row, and R and W."""
+    values = draw(st.lists(st.integers(0, 10**6), max_size=40))
+    names = draw(st.lists(st.sampled_from(sorted(DTYPES)), min_size=1, unique=True))
+    reducers = draw(st.integers(1, 30))
+    nodes = draw(st.integers(1, 5))
+    ids = draw(
+        st.lists(st.integers(0, reducers - 1), min_size=len(values), max_size=len(values))
+    )
+    frame = pd.DataFrame({name: DTYPES[name](values) for name in names})
+    frame.index = pd.Index(range(100, 100 + len(values)), name="idx")
+    return frame, np.array(ids, dtype=np.uint8), reducers, nodes
+
+
+@given(frames())
+def test_a_packed_block_holds_the_rows_of_its_reducer_in_their_order(data) -> None:
+    frame, ids, reducers, nodes = data
+    owned = evenly(reducers, nodes)
+    packed = pack(frame, ids, owned)
+    assert len(packed) == nodes
+    for mine, one in zip(owned, packed, strict=True):
+        for slot, r in enumerate(mine):
+            pd.testing.assert_frame_equal(one.block(slot), frame[ids == r])
+
+
+@given(frames(), frames())
+def test_merging_packed_blocks_is_concatenation_block_by_block(first, second) -> None:
+    frame, ids, reducers, _ = first
+    other = frame.iloc[::-1]
+    packed = [
+        pack(frame, ids, [range(reducers)])[0],
+        pack(other, ids[::-1], [range(reducers)])[0],
+    ]
+    for r, merged in enumerate(merge(reducers, *packed)):
+        expected = pd.concat([frame[ids == r], other[ids[::-1] == r]])
+        pd.testing.assert_frame_equal(merged.block(0), expected)
+
+
+def test_partition_numbers_out_of_range_wrap_as_in_dask() -> None:
+    frame = pd.DataFrame({"_partitions": [-1, 0, 5, 7]})
+    assert host.destinations(frame, "_partitions", 5).tolist() == [4, 0, 0, 2]
+    assert host.mark(frame, "_partitions", np.array([4, 0, 0, 2])) is None
+
+
+def test_a_column_of_partition_numbers_is_restored_from_the_ids() -> None:
+    frame = pd.DataFrame({"a": [1, 2], "_partitions": np.array([3, 1], dtype="int32")})
+    ids = host.destinations(frame, "_partitions", 4)
+    assert host.mark(frame, "_partitions", ids) == (1, np.dtype("int32"))
+
+
+@pytest.mark.parametrize("npartitions", [2, 3, 200, 300, 70_000])
+def test_ids_have_the_smallest_type_and_equal_a_dask_hash(npartitions: int) -> None:
+    from dask.dataframe.dispatch import hash_object_dispatch
+
+    frame = pd.DataFrame({"k": range(1000)})
+    ids = host.destinations(frame, ["k"], npartitions)
+    assert ids.dtype == np.min_scalar_type(npartitions - 1)
+    expected = hash_object_dispatch(frame[["k"]], index=False) % npartitions
+    np.testing.assert_array_equal(ids, expected)
+
+
+def test_own_makes_a_writable_copy_of_what_lies_in_foreign_buffers() -> None:
+    import pickle
+
+    frame = pd.DataFrame({"a": np.arange(5.0), "s": list("abcde")})
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(frame, protocol=5, buffer_callback=buffers.append)
+    foreign = pickle.loads(data, buffers=[bytes(b.raw()) for b in buffers])
+    with pytest.raises(ValueError, match="read-only"):
+        foreign.iloc[0, 0] = 7.0
+    mine = host.own(foreign)
+    mine.iloc[0, 0] = 7.0
+    assert mine["a"].tolist() == [7.0, 1.0, 2.0, 3.0, 4.0]
+    assert foreign["a"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]

@@ -1,0 +1,75 @@
+"""Each private name that we need of Dask and Ray, so that one that moves fails by name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+import dask_exo
+
+PACKAGE = Path(dask_exo.__file__).parent
+
+
+def imported(path: Path) -> list[tuple[str, str]]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        (node.module, alias.name)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__"
+        for alias in node.names
+    ]
+
+
+FOREIGN = [
+    (module, name)
+    for path in (PACKAGE / "dask_adapter.py", PACKAGE / "on_ray.py")
+    for module, name in imported(path)
+    if module.split(".")[0] in ("dask", "distributed", "ray")
+]
+
+
+@pytest.mark.parametrize(("module", "name"), FOREIGN, ids=[f"{m}.{n}" for m, n in FOREIGN])
+def test_a_name_of_dask_or_ray_is_where_we_import_it_from(module: str, name: str) -> None:
+    assert hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize(
+    ("cls", "names"),
+    [
+        ("SimpleShuffle", ["_filtered", "_partitions"]),
+        ("HashJoinP2P", ["_filtered", "_partitions"]),
+        ("Expr", ["_name", "walk", "_parameters"]),
+        ("Task", ["func", "args", "dependencies"]),
+    ],
+)
+def test_the_attributes_that_the_rewrite_reads_are_there(cls: str, names: list[str]) -> None:
+    adapter = importlib.import_module("dask_exo.dask_adapter")
+    for name in names:
+        assert hasattr(getattr(adapter, cls), name), f"{cls}.{name}"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        (
+            "SimpleShuffle",
+            {"frame", "partitioning_index", "npartitions_out", "ignore_index", "_partitions",
+             "original_partitioning_index"},
+        ),
+        (
+            "HashJoinP2P",
+            {"left", "right", "how", "left_on", "right_on", "left_index", "right_index",
+             "suffixes", "indicator", "shuffle_left_on", "shuffle_right_on", "_npartitions"},
+        ),
+        ("RepartitionToFewer", {"frame", "new_partitions"}),
+        ("FromPandas", {"frame"}),
+    ],
+    ids=lambda p: p[0],
+)
+def test_the_operands_that_the_rewrite_reads_are_there(parameters) -> None:
+    cls, names = parameters
+    adapter = importlib.import_module("dask_exo.dask_adapter")
+    assert names <= set(getattr(adapter, cls)._parameters)
