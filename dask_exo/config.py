@@ -100,7 +100,9 @@ def check(keys: Mapping[str, Any]) -> None:
     for key in sorted(_leaves(keys)):
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean 'exo.{near[0]}'?" if near else f"known: exo.{', exo.'.join(known)}"
+            hint = (
+                f"did you mean 'exo.{near[0]}'?" if near else f"known: exo.{', exo.'.join(known)}"
+            )
             raise ConfigError(f"unknown configuration key 'exo.{key}': {hint}")
     for error in jsonschema.Draft7Validator(schema).iter_errors(keys):
         where = ".".join(str(p) for p in error.path)
@@ -110,8 +112,7 @@ def check(keys: Mapping[str, Any]) -> None:
 def _canonical(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Keys with hyphens, as ``exo.yaml`` has them; Dask treats both spellings as one."""
     return {
-        k.replace("_", "-"): _canonical(v) if isinstance(v, Mapping) else v
-        for k, v in keys.items()
+        k.replace("_", "-"): _canonical(v) if isinstance(v, Mapping) else v for k, v in keys.items()
     }
 
 

@@ -41,6 +41,23 @@ class Node:
     store: int
 
 
+@dataclass(frozen=True)
+class Store:
+    """Totals over the object stores of all nodes, in bytes.
+
+    Attributes
+    ----------
+    used : int
+        In the stores at the moment.
+    spilled, restored : int
+        Written to disk and read back since the cluster began.
+    """
+
+    used: int
+    spilled: int
+    restored: int
+
+
 class Futures(Protocol):
     """What a cluster can be asked for.
 
@@ -48,7 +65,19 @@ class Futures(Protocol):
     values before it starts. ``node`` asks for a place, softly: a dead node does not fail
     the task. Submission never blocks and never runs user code in the caller, but for the
     inline implementation.
+
+    Attributes
+    ----------
+    calls, objects : int
+        Tasks submitted and refs made, so far.
     """
+
+    calls: int
+
+    @property
+    def objects(self) -> int:
+        """Refs made, so far."""
+        ...
 
     def submit(self, fn: Callable[..., Any], *args: Any, node: str | None = None) -> Ref:
         """Start one task; return the ref of its result."""
@@ -64,7 +93,8 @@ class Futures(Protocol):
         self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
     ) -> list[Ref]:
         """Start one task that yields ``count`` values, each stored (and freed by the task)
-        as it is yielded; return a ref for each."""
+        as it is yielded; return a ref for each.
+        """
         ...
 
     def put(self, value: Any) -> Ref:
@@ -75,7 +105,8 @@ class Futures(Protocol):
         self, refs: Sequence[Ref], timeout: float | None = None
     ) -> tuple[list[Ref], list[Ref]]:
         """Block until at least one of ``refs`` is finished (or ``timeout`` seconds have
-        passed); return those finished and the others."""
+        passed); return those finished and the others.
+        """
         ...
 
     def get(self, refs: Sequence[Ref]) -> list[Any]:
@@ -88,6 +119,10 @@ class Futures(Protocol):
 
     def nodes(self) -> list[Node]:
         """The nodes that run tasks, in a fixed order."""
+        ...
+
+    def store(self) -> Store:
+        """How full the object stores are, and what they have spilled."""
         ...
 
 

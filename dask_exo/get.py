@@ -25,9 +25,10 @@ from dask_exo.dask_adapter import (
 )
 from dask_exo.errors import ConfigError, NotEnabledError, ShuffleMethodError
 from dask_exo.frame import host
+from dask_exo.futures import Futures
 from dask_exo.graph.normalize import normalize
 from dask_exo.graph.plan import Plan, plan
-from dask_exo.graph.run import Run, value_of
+from dask_exo.graph.run import Remote, Run, value_of
 from dask_exo.report import events
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
@@ -37,7 +38,23 @@ class Scheduler:
     """The scheduler: ``dask.config.set(scheduler=dask_exo.get)``.
 
     An instance is callable as Dask calls a scheduler, from any number of threads at once.
+
+    Parameters
+    ----------
+    futures : Futures, optional
+        Where to run. By default on Ray: on the cluster that this process is connected to, else
+        on the one that ``exo.address`` names, else on a private one that is started.
+
+    Examples
+    --------
+    >>> import dask
+    >>> from dask_exo.testing import InlineFutures
+    >>> dask.delayed(sum)([1, 2]).compute(scheduler=Scheduler(InlineFutures()))
+    3
     """
+
+    def __init__(self, futures: Futures | None = None) -> None:
+        self._futures = futures
 
     def __call__(self, dsk: Any, keys: Any, **kwargs: Any) -> Any:
         """Compute ``keys`` of a graph.
@@ -64,21 +81,23 @@ class Scheduler:
         """
         config = Config.current()
         check_shuffle_method()
-        if _in_process(dsk, config):
+        if self._futures is None and _in_process(dsk, config):
             return dask.threaded.get(dsk, keys)
         graph, names = normalize(dsk, keys)
         work = plan(graph, set(names.values()), small=config.small_result)
-        values = _run(work, config) if work.bundles or work.stages else work.literals
+        values = work.literals
+        if work.bundles or work.stages:
+            values = _run(work, self._futures or _on_ray(config), config)
         found = {key: values[work.results[name]] for key, name in names.items()}
         return nested_get(keys, found)
 
     def __repr__(self) -> str:
-        """Name of the scheduler."""
-        return "dask_exo.get"
+        """Where it runs."""
+        return "dask_exo.get" if self._futures is None else f"Scheduler({self._futures!r})"
 
-    def __reduce__(self) -> str:
-        """Pickle by name: there is one."""
-        return "get"
+    def __reduce__(self) -> tuple[type[Scheduler], tuple[()]]:
+        """Whatever it ran on here, elsewhere it runs on Ray."""
+        return Scheduler, ()
 
 
 get = Scheduler()
@@ -108,18 +127,22 @@ def _in_process(dsk: Any, config: Config) -> bool:
     return nbytes <= config.inline_limit
 
 
-def _run(work: Plan, config: Config) -> dict[Any, Any]:
-    """Run a plan on Ray; return the value of each result's source."""
+def _on_ray(config: Config) -> Futures:
     connect(config)
-    futures = on_ray.RayFutures()
+    return on_ray.RayFutures()
+
+
+def _run(work: Plan, futures: Futures, config: Config) -> dict[Any, Any]:
+    """Run a plan; return the value of each result's source."""
     groups = Counter(key_split(bundle.key) for bundle in work.bundles)
     groups.update({stage.name: len(stage.parts) for stage in work.stages})
     events.emit(events.RunStarted(dict(groups)))
     started, before = time.perf_counter(), futures.store()
+    calls, objects = futures.calls, futures.objects
     failed = True
     try:
         held = Run(work, futures, config).results()
-        refs = [h.ref for h in held.values() if not hasattr(h, "value")]
+        refs = [h.ref for h in held.values() if isinstance(h, Remote)]
         fetched = dict(zip(refs, futures.get(refs), strict=True))
         values = {key: host.own(value_of(h, fetched)) for key, h in held.items()}
         failed = False
@@ -128,8 +151,8 @@ def _run(work: Plan, config: Config) -> dict[Any, Any]:
         events.emit(
             events.RunFinished(
                 time.perf_counter() - started,
-                futures.calls,
-                futures.objects,
+                futures.calls - calls,
+                futures.objects - objects,
                 after.spilled - before.spilled,
                 after.restored - before.restored,
                 failed,
@@ -181,8 +204,8 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
     Examples
     --------
     >>> import dask_exo
-    >>> dask_exo.enable(num_cpus=2)            # doctest: +SKIP
-    >>> with dask_exo.enable():                # doctest: +SKIP
+    >>> dask_exo.enable(num_cpus=2)  # doctest: +SKIP
+    >>> with dask_exo.enable():  # doctest: +SKIP
     ...     df.set_index("user").to_parquet("out/")
     """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,7 @@ from dask_exo.errors import (
     StoreFullError,
     WorkerLostError,
 )
-from dask_exo.futures import Node, Ref
+from dask_exo.futures import Node, Ref, Store
 
 # Big arrays come from reused memory and not from fresh pages (3 → 12 GB/s measured); bounded by
 # the two thresholds, so that a worker still gives back what one large partition took.
@@ -53,23 +54,8 @@ def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
     yield from fn(*args)
 
 
-@dataclass(frozen=True)
-class Store:
-    """Totals of all object stores, in bytes since the cluster started."""
-
-    used: int
-    spilled: int
-    restored: int
-
-
 class RayFutures:
-    """`dask_exo.futures.Futures` on the Ray cluster that this process is connected to.
-
-    Attributes
-    ----------
-    calls, objects : int
-        Tasks submitted and refs they returned, so far.
-    """
+    """`dask_exo.futures.Futures` on the Ray cluster that this process is connected to."""
 
     def __init__(self) -> None:
         self._call = ray.remote(_call)
@@ -154,7 +140,7 @@ class RayFutures:
         ]
 
     def store(self) -> Store:
-        """Totals of the object stores of the whole cluster."""
+        """See `Futures.store`."""
         state = get_state_from_address(ray.get_runtime_context().gcs_address)
         stats = get_memory_info_reply(state).store_stats
         return Store(
@@ -280,17 +266,37 @@ def disconnect() -> None:
 
 def _join(address: str) -> Cluster:
     try:
+        _reach(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
         raise ClusterError(
-            f"no Ray cluster answers at exo.address={address!r} ({_first_line(error)}). Is it "
-            f"running, and is the port open from here? exo.address=null starts a private one"
+            f"no Ray cluster answers at exo.address={address!r} ({_reasons(error)}). Is it running, "
+            f"and is the port open from here? A cluster that asks for a token needs RAY_AUTH_MODE="
+            f"token and the token in RAY_AUTH_TOKEN. exo.address=null starts a private Ray"
         ) from error
     return Cluster(address, None)
 
 
+def _reach(address: str) -> None:
+    """Knock at a ``host:port``; Ray itself would keep trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+def _reasons(error: BaseException) -> str:
+    """First lines of an exception and of those behind it."""
+    lines = [_first_line(error)]
+    while (cause := error.__cause__) is not None:
+        lines.append(_first_line(cause))
+        error = cause
+    return "; ".join(dict.fromkeys(lines))
+
+
 def _start(config: Config) -> Cluster:
     directory = Path(tempfile.mkdtemp(prefix="exo-"))  # short: Ray puts sockets into it
+    # failures of tasks whose refs were dropped are ours to report, not Ray's to print
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     options: dict[str, Any] = {}
     if config.spill_directory is not None:
         options["object_spilling_directory"] = str(_spill_directory(config.spill_directory))

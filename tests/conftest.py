@@ -19,7 +19,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
-
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """A private Ray with two slots and a small store; Dask runs on it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,10 @@ from dask_exo.graph.rewrite import rewrite
 
 Key = Any  # Dask's: str, bytes, int, float, or a tuple of keys
 Graph = dict[Key, GraphNode]
+
+# Before Python 3.12 ``cached_property``, of which Dask's expressions have many, takes a lock for
+# each property of a class: two threads that walk expressions can lock each other out.
+_one_at_a_time = threading.Lock()
 
 
 def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
@@ -39,13 +44,14 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
     wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]
     names = {key: key for key in wanted}
     if isinstance(dsk, CoreExpr):
-        new = rewrite(dsk)
-        renamed = dict(
-            zip(flatten(dsk.__dask_keys__()), flatten(new.__dask_keys__()), strict=True)
-        )
+        with _one_at_a_time:
+            new = rewrite(dsk)
+            layers = new.__dask_graph__()
+        renamed = dict(zip(flatten(dsk.__dask_keys__()), flatten(new.__dask_keys__()), strict=True))
         names = {key: renamed.get(key, key) for key in wanted}
-        dsk = new.__dask_graph__()
-    graph = convert_legacy_graph(dsk if isinstance(dsk, Mapping) else dict(dsk))
+    else:
+        layers = dsk
+    graph = convert_legacy_graph(layers if isinstance(layers, Mapping) else dict(layers))
     return cull(graph, names.values()), names
 
 

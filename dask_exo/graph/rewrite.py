@@ -13,7 +13,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-
 from dask_exo.dask_adapter import (
     BlockwiseMerge,
     CoreExpr,
@@ -233,5 +232,3 @@ def _as_two_shuffles(join: HashJoinP2P) -> CoreExpr:
 def shuffles(expr: CoreExpr) -> int:
     """Number of distinct Exoshuffle nodes in a rewritten expression."""
     return len({node._name for node in expr.walk() if isinstance(node, ExoShuffle)})
-
-

@@ -262,9 +262,7 @@ class Run:
             done = self._futures.submit(work.run_together, data, small, *args)
             refs = None
         else:
-            *refs, done = self._futures.split(
-                len(bundles) + 1, work.run_apart, data, small, *args
-            )
+            *refs, done = self._futures.split(len(bundles) + 1, work.run_apart, data, small, *args)
         self._promised += promised
         self._flying[done] = Call(bundles, refs, promised)
 

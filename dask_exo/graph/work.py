@@ -28,7 +28,6 @@ from dask_exo.shuffle.blocks import Packed, pack
 from dask_exo.shuffle.integrity import Tally, tally
 from dask_exo.shuffle.spec import Receipt
 
-
 MOST_WARNINGS = 20  # of one task
 
 
@@ -292,7 +291,7 @@ def _cut(
         here = places[ids]
         mask = here >= 0
         frame, ids = frame[mask], here[mask].astype(np.min_scalar_type(len(split.kept)))
-    blocks = pack(frame, ids, owned, mark)
+    blocks = pack(frame, ids, owned, mark, ignore_index=split.ignore_index)
     counts = np.concatenate([np.diff(block.offsets) for block in blocks])
     return blocks, tally(frame, split.keys if integrity else (), counts)
 

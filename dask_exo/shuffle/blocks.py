@@ -36,7 +36,12 @@ class Packed:
 
 
 def pack(
-    frame: Any, ids: np.ndarray, owned: Sequence[range], mark: tuple[int, Any] | None = None
+    frame: Any,
+    ids: np.ndarray,
+    owned: Sequence[range],
+    mark: tuple[int, Any] | None = None,
+    *,
+    ignore_index: bool = False,
 ) -> list[Packed]:
     """Sort rows by reducer and cut them at node boundaries.
 
@@ -50,12 +55,16 @@ def pack(
         Contiguous reducers of each node.
     mark : tuple, optional
         See `Packed`.
+    ignore_index : bool
+        Whether the index need not be sent.
 
     Returns
     -------
     list of Packed : (W,)
     """
     rows, offsets = host.arrange(frame, ids, owned[-1].stop)
+    if ignore_index:
+        rows = rows.reset_index(drop=True)
     if len(owned) == 1:
         return [Packed(rows, offsets, mark)]
     return [

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any measure
 
+LARGEST_ROUND = 0.3  # of the store; two rounds of `push` are alive at a time, and must fit
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -21,9 +23,7 @@ class Choice:
     reason: str
 
 
-def batch_size(
-    *, seconds: float, nbytes: int, remaining: int, slots: int, target: float
-) -> int:
+def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, target: float) -> int:
     """How many tasks of one kind share a call.
 
     Parameters
@@ -76,21 +76,23 @@ def choose(
     memory_fraction : float
         Share of the store that `simple` may fill.
     round_fraction : float
-        Share of the store that one round of `push` may fill.
+        Share of the store that one round of `push` should fill; it may fill up to `LARGEST_ROUND`
+        where slots would idle otherwise.
     wanted : {'auto', 'simple', 'push'}
         The user's word, if not ``'auto'``.
 
     Examples
     --------
-    >>> few = dict(parts=100, nodes=1, slots=2, memory_fraction=0.5, round_fraction=0.33)
+    >>> few = dict(parts=100, nodes=1, slots=2, memory_fraction=0.5, round_fraction=0.08)
     >>> choose(nbytes=10**9, store=4 * 10**9, **few).algorithm
     'simple'
     >>> choose(nbytes=10**10, store=2 * 10**9, **few).per_round
-    6
+    2
     """
     part = max(nbytes // max(parts, 1), 1)
-    per_round = max(1, min(parts, int(store * round_fraction) // part))
-    per_round = max(min(slots, parts), per_round)
+    wanted_round = int(store * round_fraction) // part
+    largest_round = int(store * LARGEST_ROUND) // part
+    per_round = max(1, min(parts, max(wanted_round, min(slots, largest_round))))
     fits = nbytes <= memory_fraction * store
     if wanted != "auto":
         algorithm, why = wanted, "exo.shuffle.algorithm says so"

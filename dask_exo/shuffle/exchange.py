@@ -21,7 +21,7 @@ class Limits:
 
     algorithm: str = "auto"
     memory_fraction: float = 0.5
-    round_fraction: float = 0.15
+    round_fraction: float = 0.08
     bundle_target: float = 0.05
     tasks_per_slot: int = 3
 

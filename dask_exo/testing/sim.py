@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask_exo.futures import Node
+from dask_exo.futures import Node, Store
 from dask_exo.testing.inline import Produce, result, returned, yielded
 from dask_exo.testing.sim_cluster import Cluster
 from dask_exo.testing.sim_faults import plan_faults
@@ -249,6 +249,10 @@ class SimFutures:
     def nodes(self) -> list[Node]:
         """The nodes that are alive, in the order in which they were given."""
         return [machine.node for machine in self._cluster.machines if machine.alive]
+
+    def store(self) -> Store:
+        """How full the stores of the nodes are, and what they have spilled."""
+        return Store(sum(self.used.values()), self.spilled, self.restored)
 
     def _start(
         self,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dask_exo.testing.sim_tasks import Task
 
-PENDING, MEMORY, SPILLED, FAILED, FREED = range(5)
+PENDING, MEMORY, RESTORED, SPILLED, FAILED, FREED = range(6)
 
 
 class Ledger:
@@ -45,7 +45,7 @@ class Entry:
     size : int
         Bytes; 0 until it exists.
     state : int
-        PENDING, MEMORY, SPILLED, FAILED or FREED.
+        PENDING, MEMORY, RESTORED (in memory and on disk), SPILLED, FAILED or FREED.
     store : Store
         Where it is; the driver's while it is nowhere.
     task : Task or None
@@ -144,7 +144,7 @@ class Store:
         if self.listed is not None:
             self.listed[entry] = None
         if self._spill_for(entry.size):
-            self._keep(entry)
+            self._keep(entry, MEMORY)
         else:
             entry.state = SPILLED
             self.ledger.spilled += entry.size
@@ -152,12 +152,12 @@ class Store:
     def free(self, entry: Entry) -> None:
         """Forget a value that nobody holds any more."""
         self.ledger.live -= 1
-        if entry.state == MEMORY:
+        if entry.state in (MEMORY, RESTORED):
             self.used -= entry.size
             self._count -= 1
             if self._parked:
                 self._parked.pop(entry, None)
-        if entry.state in (MEMORY, SPILLED):
+        if entry.state in (MEMORY, RESTORED, SPILLED):
             entry.state, entry.value = FREED, None
         if self.listed is not None:
             self.listed.pop(entry, None)
@@ -190,11 +190,11 @@ class Store:
             return 0
         self.ledger.restored += entry.size
         self._spill_for(entry.size)
-        self._keep(entry)
+        self._keep(entry, RESTORED)
         return entry.size
 
-    def _keep(self, entry: Entry) -> None:
-        entry.state = MEMORY
+    def _keep(self, entry: Entry, state: int) -> None:
+        entry.state = state
         self.used += entry.size
         self._count += 1
         self.peak = max(self.peak, self.used)
@@ -215,14 +215,15 @@ class Store:
             if entry in self._pins:
                 self._parked[entry] = None
             elif self._holds(entry):
+                if entry.state == MEMORY:  # the copy on disk of a restored value is still good
+                    self.ledger.spilled += entry.size
                 entry.state = SPILLED
                 self.used -= entry.size
                 self._count -= 1
-                self.ledger.spilled += entry.size
         return self.used + size <= self.capacity
 
     def _holds(self, entry: Entry) -> bool:
-        return entry.state == MEMORY and entry.store is self
+        return entry.state in (MEMORY, RESTORED) and entry.store is self
 
     def _tidy(self) -> None:
         age = self._age

@@ -55,7 +55,9 @@ def test_push_spills_what_it_has_to_and_little_more() -> None:
     rows = 12_000_000  # 192 MB of int64 pairs and index through a store of 300 MB
     ddf = dd.from_map(make_part, [(i, rows // 24) for i in range(24)], meta=make_part((0, 1)))
     with dask.config.set({"exo.shuffle.algorithm": "push"}), recording() as stats:
-        total = ddf.shuffle("k").map_partitions(lambda p: p.v.sum(), meta=("v", "i8")).sum().compute()
+        total = (
+            ddf.shuffle("k").map_partitions(lambda p: p.v.sum(), meta=("v", "i8")).sum().compute()
+        )
     assert total == sum(range(rows))
     (shuffle,) = stats.shuffles
     assert shuffle.algorithm == "push"

@@ -33,9 +33,7 @@ def frames(draw: st.DrawFn) -> tuple[pd.DataFrame, np.ndarray, int, int]:
     names = draw(st.lists(st.sampled_from(sorted(DTYPES)), min_size=1, unique=True))
     reducers = draw(st.integers(1, 30))
     nodes = draw(st.integers(1, 5))
-    ids = draw(
-        st.lists(st.integers(0, reducers - 1), min_size=len(values), max_size=len(values))
-    )
+    ids = draw(st.lists(st.integers(0, reducers - 1), min_size=len(values), max_size=len(values)))
     frame = pd.DataFrame({name: DTYPES[name](values) for name in names})
     frame.index = pd.Index(range(100, 100 + len(values)), name="idx")
     return frame, np.array(ids, dtype=np.uint8), reducers, nodes

@@ -1,0 +1,117 @@
+"""The driver's side of a 100 TB sort by `push`, on a simulated cluster.
+
+CloudSort's own parameters: M = 50,000 parts of 2 GB, R = 25,000, W = 40 nodes with 128 GiB of
+memory (Exoshuffle section 4.2). No data exists, but every task is submitted and every ref is
+made, held and dropped by the same code that runs on Ray. Run it by itself with
+``python -m asv_bench.benchmarks.control_plane``.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from dask_exo.futures import Futures, Node, Ref, Steps, drive
+from dask_exo.shuffle.exchange import Limits, Shuffled, exchange
+from dask_exo.shuffle.integrity import Tally
+from dask_exo.shuffle.maps import Refs
+from dask_exo.shuffle.spec import Column, Receipt, Spec
+from dask_exo.testing import Call, Cost, SimFutures
+
+PART = 2 * 10**9  # bytes
+MAP, MERGE, REDUCE = 24.0, 8.5, 22.0  # seconds per 2 GB, 1 GB and 4 GB, as section 4.2 measured
+
+
+def _map(*_: Any) -> None: ...
+
+
+def _merge(*_: Any) -> None: ...
+
+
+def _reduce(*_: Any) -> None: ...
+
+
+class ControlPlane(SimFutures):
+    """A cluster where nothing is computed and every receipt says what a map would say."""
+
+    def get(self, refs: Sequence[Ref]) -> list[Any]:
+        """Receipts for maps, as if they had run."""
+        super().get(refs)
+        return [Receipt(Tally(rows=PART // 100), PART, MAP) for _ in refs]
+
+
+def simulated(nodes: int, slots: int, store: int) -> ControlPlane:
+    """A cluster of equal nodes with the durations of CloudSort's."""
+
+    def cost(call: Call) -> Cost:
+        if call.fn is _map:
+            return Cost(MAP, [*[PART // nodes] * nodes, 100])
+        taken = sum(call.sizes)
+        if call.fn is _merge:
+            return Cost(MERGE * taken / 1e9, taken // max(call.count, 1))
+        return Cost(REDUCE * taken / 4e9, 100)
+
+    return ControlPlane([Node(f"n{i}", slots, store) for i in range(nodes)], cost, execute=False)
+
+
+def sort(futures: Futures, parts: int, reducers: int) -> tuple[Shuffled, float, int]:
+    """Shuffle and reduce; returns what was chosen, seconds and merged refs at the peak."""
+    started = time.perf_counter()
+    spec = Spec(reducers, tuple(futures.nodes()), _map, _merge)  # type: ignore[arg-type]
+    limits = Limits()
+    shuffled = drive(futures, exchange(futures, Refs([None] * parts), spec, limits))
+    refs = sum(len(column.refs) for column in shuffled.columns)
+    drive(futures, _reduced(futures, shuffled.columns, spec))
+    return shuffled, time.perf_counter() - started, refs
+
+
+def _reduced(futures: Futures, columns: list[Column], spec: Spec) -> Steps[None]:
+    """Reduce the nodes' columns side by side, a bounded number at a time."""
+    order = [r for group in zip(*spec.owned, strict=False) for r in group]
+    flying: deque[Ref] = deque()
+    for r in order:
+        if len(flying) >= 2 * spec.slots:
+            yield [flying.popleft()]
+        column, columns[r] = columns[r], Column((), 0)
+        flying.append(futures.submit(_reduce, *column.refs))
+    yield flying
+
+
+class Cloudsort:
+    """One hundredth of the 100 TB: 500 parts, 2,500 reducers, 40 nodes."""
+
+    timeout = 600
+
+    def setup(self) -> None:
+        """Simulate the cluster."""
+        self.futures = simulated(40, 12, 38 * 10**9)
+
+    def time_driver(self) -> None:
+        """Seconds of the driver's own work."""
+        sort(self.futures, 500, 2500)
+
+    def track_objects(self) -> int:
+        """Refs made."""
+        sort(self.futures, 500, 2500)
+        return self.futures.objects
+
+
+def main() -> None:
+    """Run all 100 TB of it."""
+    futures = simulated(40, 12, 38 * 10**9)
+    shuffled, seconds, refs = sort(futures, 50_000, 25_000)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(
+        f"{shuffled.choice.algorithm}, {shuffled.choice.per_round} parts a round: "
+        f"{futures.calls:,} tasks, {futures.objects:,} refs, {refs:,} merged blocks held at the "
+        f"end of the shuffle, {futures.peak_live:,} refs alive at the peak\n"
+        f"driver: {seconds:.0f} s and {peak / 1e9:.2f} GB; simulated: {futures.now:.0f} s, "
+        f"{futures.spilled / 1e12:.1f} TB spilled"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""Bad input and bad luck, on real Ray: a typed error that says what to do, and Ray usable after."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_exo
+from dask_exo import errors
+
+pytestmark = [pytest.mark.cluster]
+
+
+@pytest.fixture
+def ddf(cluster):
+    yield dd.from_pandas(pd.DataFrame({"k": range(1000), "v": 1.0}), npartitions=8)
+    assert dask.delayed(sum)([1, 2]).compute() == 3  # whatever happened, Ray still works
+
+
+class Mine(Exception):
+    """An error of a user's own."""
+
+
+def fail(part: pd.DataFrame) -> pd.DataFrame:
+    if 500 in part["k"].values:
+        raise Mine("row 500 is bad")
+    return part
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["map", "shuffle"])
+def test_an_exception_of_user_code_keeps_type_and_traceback_and_names_the_key(ddf, shuffled):
+    bad = ddf.map_partitions(fail, meta=ddf._meta)
+    bad = bad.shuffle("k") if shuffled else bad
+    with pytest.raises(Mine, match="row 500 is bad") as caught:
+        bad.compute()
+    assert any("fail" in note and "dask_exo" in note for note in caught.value.__notes__)
+    assert caught.traceback[-1].name == "fail"
+
+
+def test_an_exception_in_the_task_after_a_shuffle_is_raised(ddf) -> None:
+    with pytest.raises(Mine):
+        ddf.shuffle("k").map_partitions(fail, meta=ddf._meta).compute()
+
+
+class Unpicklable(Exception):
+    def __init__(self, lock: object) -> None:
+        super().__init__("holds a lock")
+        self.lock = lock
+
+
+def raise_unpicklable() -> None:
+    raise Unpicklable(threading.Lock())
+
+
+def test_an_exception_that_cannot_travel_arrives_as_text(cluster) -> None:
+    with pytest.raises(errors.ResultError, match="holds a lock"):
+        dask.delayed(raise_unpicklable)().compute()
+
+
+def test_a_function_that_cannot_be_sent_is_named(cluster) -> None:
+    lock = threading.Lock()
+    bad = dask.delayed(lambda x: (x, lock), name="locked")(1, dask_key_name="my-key")
+    with pytest.raises(errors.SerializationError, match="'my-key' cannot be sent to another"):
+        dask.compute(bad, dask.delayed(abs)(-1))
+
+
+def test_a_warning_in_a_task_reaches_the_caller(cluster) -> None:
+    def warn() -> int:
+        import warnings
+
+        warnings.warn("mind the gap", UserWarning, stacklevel=1)
+        return 1
+
+    with pytest.warns(UserWarning, match="mind the gap"):
+        assert dask.delayed(warn)().compute() == 1
+
+
+def test_an_unknown_shuffle_method_is_refused(ddf) -> None:
+    with (
+        dask.config.set({"dataframe.shuffle.method": "magic"}),
+        pytest.raises(errors.ShuffleMethodError, match="'magic' is no shuffle method"),
+    ):
+        ddf.sum().compute()
+
+
+def test_an_unknown_configuration_key_is_refused_before_anything_runs(ddf) -> None:
+    with (
+        dask.config.set({"exo.shuffle.algorythm": "push"}),
+        pytest.raises(errors.ConfigError, match=r"exo\.shuffle\.algorithm"),
+    ):
+        ddf.sum().compute()
+
+
+def test_a_missing_column_is_named(ddf) -> None:
+    with pytest.raises(KeyError, match="nowhere"):
+        ddf.shuffle("nowhere").compute()
+
+
+def test_a_partition_larger_than_the_store_is_refused_with_need_and_have(cluster) -> None:
+    def big(_: int) -> pd.DataFrame:
+        return pd.DataFrame({"k": np.arange(32 * 2**20)})
+
+    ddf = dd.from_map(big, [0, 1], meta=pd.DataFrame({"k": np.arange(1)}))
+    said = r"268 MB; a node's object store takes 240 MB .* exo.object-store-memory"
+    with pytest.raises(errors.StoreFullError, match=said):
+        ddf.shuffle("k").map_partitions(len).compute()
+
+
+def test_empty_input_has_an_empty_result(cluster) -> None:
+    empty = dd.from_pandas(pd.DataFrame({"k": [1], "v": [1.0]}), npartitions=1)
+    empty = empty[empty.k > 5]
+    assert len(empty.shuffle("k", npartitions=4).compute()) == 0
+    assert empty.merge(empty, on="k").compute().columns.tolist() == ["k", "v_x", "v_y"]
+    assert empty.groupby("k").v.sum(split_out=2).compute().empty
+
+
+def test_a_result_can_be_written_to(ddf) -> None:
+    got = ddf.shuffle("k").compute()
+    got.iloc[0, 0] = 7
+    assert got.iloc[0, 0] == 7
+    array = dask.delayed(np.arange)(100_000).compute()
+    array[0] = 5
+    assert array[0] == 5
+
+
+def test_a_task_may_write_into_its_input(cluster) -> None:
+    def double(array: np.ndarray) -> np.ndarray:
+        array *= 2
+        return array
+
+    source = dask.delayed(np.ones)(50_000)
+    twice, once = dask.compute(dask.delayed(double)(source), dask.delayed(np.sum)(source))
+    assert twice.sum() == 100_000
+    assert once == 50_000
+
+
+def test_several_threads_compute_at_once(ddf) -> None:
+    # optimized here: Dask's own optimizer locks up in threads on Python 3.11, on any scheduler
+    jobs = [ddf.shuffle("k", npartitions=n).map_partitions(len).optimize() for n in range(3, 11)]
+    with ThreadPoolExecutor(4) as pool:
+        lengths = list(pool.map(lambda job: dask_exo.get(job.expr, job.__dask_keys__()), jobs))
+        sums = list(pool.map(lambda n: dask.delayed(sum)([n, n]).compute(), range(50)))
+    assert [sum(part.sum() for part in parts) for parts in lengths] == [1000] * 8
+    assert sums == [2 * n for n in range(50)]
+
+
+def test_an_interrupt_stops_what_runs_and_frees_the_store(cluster, tmp_path: Path) -> None:
+    def slow(i: int) -> np.ndarray:
+        (tmp_path / f"started-{i}").touch()
+        time.sleep(1.0)
+        return np.ones(10**6)
+
+    @dask.delayed
+    def total(parts: list[np.ndarray]) -> float:
+        return float(sum(part.sum() for part in parts))
+
+    job = total([dask.delayed(slow)(i) for i in range(40)])
+
+    def interrupt() -> None:
+        while len(list(tmp_path.iterdir())) < 4:
+            time.sleep(0.05)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        job.compute()
+    time.sleep(2.5)  # what was running may end
+    count = len(list(tmp_path.iterdir()))
+    time.sleep(1.5)
+    assert len(list(tmp_path.iterdir())) == count < 40  # nothing new was started
+    assert dask.delayed(abs)(-1).compute() == 1
+    # the `cluster` fixture checks that the store is empty
+
+
+def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh process, as a user's script."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **env},
+    )
+
+
+def test_an_unreachable_address_is_named() -> None:
+    done = run("""
+        import dask_exo, dask_exo.errors as errors
+        try:
+            dask_exo.enable(address="127.0.0.1:1")
+        except errors.ClusterError as error:
+            print(error)
+        import dask
+        print(dask.config.get("scheduler", None))
+    """)
+    assert "127.0.0.1:1" in done.stdout, done.stderr
+    assert "exo.address" in done.stdout
+    assert done.stdout.strip().endswith("None")
+
+
+def test_a_spill_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = run(f"""
+        import dask_exo, dask_exo.errors as errors
+        try:
+            dask_exo.enable(spill_directory={str(tmp_path / "file")!r})
+        except errors.SpillError as error:
+            print(error)
+    """)
+    assert "exo.spill-directory" in done.stdout, done.stderr
+
+
+def test_one_line_is_enough_and_starts_a_private_ray(tmp_path: Path) -> None:
+    done = run("""
+        import dask, dask.dataframe as dd, pandas as pd, dask_exo
+        dask.config.set(scheduler=dask_exo.get)
+        df = pd.DataFrame({"k": range(100), "v": 2})
+        print(dd.from_pandas(df, npartitions=4).shuffle("k").v.sum().compute())
+        import ray
+        print(ray.is_initialized())
+        print(dask.delayed(sum)([1, 2]).compute(), ray.is_initialized())
+        print(dask.delayed(sum)([1, 2]).compute(scheduler="exo"))
+    """)
+    assert done.stdout.split("\n")[:4] == ["200", "False", "3 True", "3"], done.stderr
+    assert done.stderr.count("dask_exo: started a private Ray") == 1
+
+
+def test_enable_is_undone_by_disable_and_refuses_what_has_no_effect() -> None:
+    done = run("""
+        import dask, dask_exo, ray, dask_exo.errors as errors
+        before = dask.config.get("scheduler", None), dask.config.get("dataframe.shuffle.method", None)
+        dask_exo.enable(num_cpus=1)
+        assert dask.base.get_scheduler() is dask_exo.get
+        try:
+            dask_exo.enable(num_cpus=5)
+        except errors.ConfigError as error:
+            print(error)
+        assert dask.base.get_scheduler() is dask_exo.get
+        dask_exo.disable()
+        assert not ray.is_initialized()
+        after = dask.config.get("scheduler", None), dask.config.get("dataframe.shuffle.method", None)
+        assert before == after
+        with dask_exo.enable(num_cpus=1, **{"shuffle.algorithm": "push"}) as on:
+            print(on)
+        assert not ray.is_initialized()
+        try:
+            dask_exo.enable(num_cpu=1)
+        except errors.ConfigError as error:
+            print(error)
+        assert not ray.is_initialized()
+    """)
+    assert done.returncode == 0, done.stderr
+    assert "num_cpus" in done.stdout
+    assert "<dask_exo on Ray at" in done.stdout
+    assert "exo.num-cpus" in done.stdout
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode != 0,
+    reason="needs the right to mount a small disk",
+)
+def test_a_full_disk_is_an_error_that_names_the_key(tmp_path: Path) -> None:
+    code = textwrap.dedent("""
+        import dask.dataframe as dd, numpy as np, pandas as pd, sys, dask_exo
+        import dask_exo.errors as errors
+        def part(i):
+            return pd.DataFrame({"k": np.random.default_rng(i).integers(0, 2**40, 2_000_000)})
+        with dask_exo.enable(num_cpus=2, object_store_memory="120MB", spill_directory=sys.argv[1]):
+            df = dd.from_map(part, range(24), meta=part(0).iloc[:0])
+            try:
+                print(df.shuffle("k").map_partitions(len).sum().compute())
+            except errors.SpillError as error:
+                print(type(error).__name__, error)
+            print(dd.from_pandas(part(1)[:100], npartitions=2).k.count().compute())
+    """)
+    mount = 'mount -t tmpfs -o size=60m tmpfs "$1" && exec "$2" -c "$3" "$1"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, code],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert "SpillError" in done.stdout, done.stdout + done.stderr
+    assert "exo.spill-directory" in done.stdout
+    assert "\n100\n" in done.stdout

@@ -1,0 +1,184 @@
+"""The whole path but Ray: rewrite, plan, loop and shuffles in one process, against Dask's own."""
+
+from __future__ import annotations
+
+import operator
+
+import dask
+import dask.array as da
+import dask.bag as db
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo import Scheduler
+from dask_exo.futures import Node
+from dask_exo.report import recording
+from dask_exo.testing import InlineFutures
+
+NODES = {
+    1: (Node("a", 2, 10**9),),
+    3: (Node("a", 2, 10**9), Node("b", 1, 10**9), Node("c", 4, 10**9)),
+}
+
+
+@pytest.fixture(params=["simple", "push"])
+def algorithm(request):
+    with dask.config.set({"exo.shuffle.algorithm": request.param}):
+        yield request.param
+
+
+@pytest.fixture(params=[1, 3], ids=["one-node", "three-nodes"])
+def exo(request):
+    return Scheduler(InlineFutures(NODES[request.param]))
+
+
+@pytest.fixture(params=["tasks", "disk", "p2p"])
+def method(request):
+    with dask.config.set({"dataframe.shuffle.method": request.param}):
+        yield request.param
+
+
+def table(rows: int = 2000, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "i": rng.integers(0, 300, rows),
+            "f": rng.random(rows),
+            "n": pd.array(rng.choice([1, 2, None], rows), dtype="Int64"),
+            "c": pd.Categorical(rng.choice(list("abc"), rows)),
+            "z": pd.Timestamp("2026-01-01", tz="UTC")
+            + pd.to_timedelta(rng.integers(0, 99, rows), "h"),
+            "s": rng.choice(["x", "yy", "zzz"], rows),
+        },
+        index=pd.Index(range(rows), name="idx"),
+    )
+
+
+def frames(rows: int = 2000, npartitions: int = 9) -> dd.DataFrame:
+    return dd.from_pandas(table(rows), npartitions=npartitions)
+
+
+CASES = {
+    "shuffle": lambda d: d.shuffle("i"),
+    "shuffle wide": lambda d: d.shuffle("i", npartitions=40),
+    "shuffle narrow": lambda d: d.shuffle("i", npartitions=2),
+    "shuffle on index": lambda d: d.shuffle(on_index=True),
+    "shuffle, one partition": lambda d: d.shuffle("i").partitions[3],
+    "shuffle, some partitions": lambda d: d.shuffle("i", npartitions=20).partitions[[7, 3, 12]],
+    "shuffle, then map": lambda d: d.shuffle("s").map_partitions(lambda p: p.assign(g=p.f * 2)),
+    "two shuffles": lambda d: d.shuffle("i").assign(h=1).shuffle("s", npartitions=5),
+    "set_index": lambda d: d.set_index("f"),
+    "set_index of times": lambda d: d.set_index("z"),
+    "sort_values": lambda d: d.sort_values("f").map_partitions(lambda p: p),
+    "merge": lambda d: d.merge(d[["i", "f"]][d.f < 0.1], on="i", broadcast=False),
+    "merge, outer": lambda d: d[d.f < 0.1].merge(
+        d[d.f > 0.9], on="i", how="outer", broadcast=False
+    ),
+    "merge, left": lambda d: d[d.f < 0.1].merge(d[d.f > 0.9], on="i", how="left", broadcast=False),
+    "groupby apply": lambda d: (
+        d[["s", "f"]].groupby("s").apply(lambda g: g.f.max(), meta=pd.Series(dtype="f8"))
+    ),
+    "groupby agg": lambda d: d.groupby("i").agg({"f": ["sum", "mean"]}, split_out=3),
+    "groupby median": lambda d: d[["i", "f"]].groupby("i").median(split_out=2),
+    "drop_duplicates": lambda d: d[["i", "s"]].drop_duplicates(split_out=3),
+    "value_counts": lambda d: d["i"].value_counts(split_out=2),
+    "nunique": lambda d: d["i"].nunique(),
+    "sum": lambda d: d[["i", "f"]].sum(),
+}
+
+
+def in_order(value):
+    """A frame in an order of its own: a shuffle may bring groups in any."""
+    if not isinstance(value, (pd.DataFrame, pd.Series)):
+        return value
+    return value.sort_values(list(value.columns)) if value.ndim == 2 else value.sort_index()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_dataframe_is_computed_as_by_dask(name, exo, method, algorithm) -> None:
+    build = CASES[name]
+    got = in_order(build(frames()).compute(scheduler=exo))
+    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+        expected = in_order(build(frames()).compute(scheduler="sync"))
+    if isinstance(expected, pd.DataFrame):
+        pd.testing.assert_frame_equal(got, expected)
+    elif isinstance(expected, pd.Series):
+        pd.testing.assert_series_equal(got, expected)
+    else:
+        assert got == expected
+
+
+@pytest.mark.parametrize("name", ["shuffle", "merge", "set_index", "groupby apply"])
+def test_no_shuffle_of_dasks_own_is_left(name, exo, method) -> None:
+    with recording() as stats:
+        CASES[name](frames()).compute(scheduler=exo)
+    assert len(stats.shuffles) == (2 if name == "merge" else 1)
+    assert not [group for group in stats.tasks if "barrier" in group or "split" in group]
+
+
+def test_input_order_is_kept_within_an_output_partition(exo, algorithm) -> None:
+    ddf = frames(npartitions=13)
+    parts = dask.compute(*ddf.shuffle("s", npartitions=4).to_delayed(), scheduler="sync")
+    got = ddf.shuffle("s", npartitions=4).map_partitions(
+        lambda p: pd.DataFrame({"ok": [p.index.is_monotonic_increasing]})
+    )
+    assert got.compute(scheduler=exo)["ok"].all()
+    assert sum(len(part) for part in parts) == 2000
+
+
+def test_arrays_bags_delayed_and_raw_graphs_are_computed(exo) -> None:
+    x = da.random.default_rng(1).random((300, 200), chunks=(50, 70))
+    np.testing.assert_array_equal(
+        (x.T @ x).compute(scheduler=exo), (x.T @ x).compute(scheduler="sync")
+    )
+    bag = db.range(100, npartitions=7).map(lambda v: v % 10).frequencies()
+    assert sorted(bag.compute(scheduler=exo)) == [(i, 10) for i in range(10)]
+    tree = [dask.delayed(operator.add)(i, i) for i in range(20)]
+    assert dask.delayed(sum)(tree).compute(scheduler=exo) == 380
+    graph = {"a": 1, "b": (operator.add, "a", 10), "c": [(operator.mul, "b", 2), "a"], "d": "b"}
+    assert exo(graph, ["a", ["b", "c"], "d"]) == (1, (11, [22, 1]), 11)
+    assert exo(graph, "b") == 11
+
+
+@pytest.mark.filterwarnings("ignore:Computing mixed collections")
+def test_mixed_collections_are_computed_at_once(exo) -> None:
+    ddf, x = frames(), da.ones((10, 10), chunks=5)
+    got = dask.compute(ddf.f.sum(), x.sum(), dask.delayed(1), scheduler=exo)
+    expected = dask.compute(ddf.f.sum(), x.sum(), dask.delayed(1), scheduler="sync")
+    assert got == pytest.approx(expected)
+
+
+def test_a_key_that_is_not_there_is_named(exo) -> None:
+    with pytest.raises(KeyError, match="nowhere"):
+        exo({"a": 1}, "nowhere")
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[dict[str, object], list[str]]:
+    """Random graphs of sums, items, aliases and literals, and some keys of it."""
+    graph: dict[str, object] = {"k0": draw(st.integers(0, 9))}
+    for i in range(1, draw(st.integers(2, 25))):
+        known = st.sampled_from(sorted(graph))
+        graph[f"k{i}"] = draw(
+            st.one_of(
+                st.integers(0, 9),
+                known,
+                st.builds(lambda a, b: (operator.add, a, b), known, known),
+                st.builds(lambda a: (operator.getitem, [(abs, a), 7], 0), known),
+                st.builds(lambda keys: (sum, keys), st.lists(known, max_size=4)),
+            )
+        )
+    keys = draw(st.lists(st.sampled_from(sorted(graph)), min_size=1, max_size=5))
+    return graph, keys
+
+
+@given(graphs())
+def test_any_graph_gives_what_dask_gives_and_leaves_no_ref(case) -> None:
+    graph, keys = case
+    futures = InlineFutures(NODES[3])
+    assert Scheduler(futures)(graph, keys) == dask.get(graph, keys)
+    assert futures.live == 0

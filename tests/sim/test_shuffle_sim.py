@@ -1,0 +1,95 @@
+"""The whole scheduler on a simulated cluster: dying nodes, slow nodes, small stores."""
+
+from __future__ import annotations
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo import Scheduler
+from dask_exo.futures import Node
+from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
+
+
+def cost(call: Call) -> Cost:
+    """One second a task and one for each kilobyte that it reads; results of 1 kB."""
+    return Cost(1.0 + sum(call.sizes) / 1000, 1000)
+
+
+def cluster(count: int = 3, store: int = 10**6, **options) -> SimFutures:
+    return SimFutures([Node(f"n{i}", 2, store) for i in range(count)], cost, **options)
+
+
+def frame() -> pd.DataFrame:
+    return pd.DataFrame({"k": np.arange(600) % 37, "v": np.arange(600)})
+
+
+def shuffled(futures: SimFutures, algorithm: str) -> pd.DataFrame:
+    ddf = dd.from_pandas(frame(), npartitions=20)
+    settings = {"exo.shuffle.algorithm": algorithm, "exo.shuffle.round-fraction": 0.00001}
+    with dask.config.set(settings):
+        got = ddf.shuffle("k", npartitions=12).compute(scheduler=Scheduler(futures))
+    return got.sort_values("v").reset_index(drop=True)
+
+
+@pytest.mark.parametrize("algorithm", ["simple", "push"])
+@given(
+    deaths=st.lists(
+        st.tuples(st.floats(0.5, 60), st.sampled_from(["n1", "n2"]), st.floats(1, 20)), max_size=3
+    ),
+    slow=st.floats(1, 10),
+    seed=st.integers(0, 10),
+)
+def test_dying_and_slow_nodes_change_nothing(algorithm, deaths, slow, seed) -> None:
+    faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
+    futures = cluster(faults=faults, stragglers={"n2": slow}, seed=seed)
+    pd.testing.assert_frame_equal(shuffled(futures, algorithm), frame())
+
+
+@pytest.mark.parametrize("algorithm", ["simple", "push"])
+def test_nothing_is_held_when_a_computation_is_over(algorithm) -> None:
+    futures = cluster()
+    shuffled(futures, algorithm)
+    assert futures.live == 0
+    assert set(futures.used.values()) == {0}
+
+
+@pytest.mark.parametrize("algorithm", ["simple", "push"])
+def test_the_same_cluster_gives_the_same_schedule(algorithm) -> None:
+    traces = []
+    for _ in range(2):
+        futures = cluster(trace=True, seed=3)
+        shuffled(futures, algorithm)
+        traces.append([(t.node, t.name, t.start, t.end) for t in futures.trace])
+    assert traces[0] == traces[1]
+
+
+def test_merges_of_push_run_where_their_reducers_live() -> None:
+    futures = cluster(trace=True)
+    shuffled(futures, "push")
+    merges = [t for t in futures.trace if t.name == "merge"]
+    assert {t.node for t in merges} == {"n0", "n1", "n2"}
+
+
+def test_rounds_are_strict() -> None:
+    """No map of round k + 1 starts before the merges of round k - 1 have ended."""
+    futures = cluster(trace=True)
+    shuffled(futures, "push")
+    maps = sorted(t.start for t in futures.trace if t.name == "run_map")
+    merges = sorted(t.end for t in futures.trace if t.name == "merge")
+    rounds = [maps[i : i + 6] for i in range(0, len(maps), 6)]  # 6 slots: 6 parts a round
+    for k in range(1, len(rounds) - 1):
+        last_merge_of_before = merges[3 * k - 1]  # 3 nodes: 3 merges a round
+        assert min(rounds[k + 1]) >= last_merge_of_before
+
+
+def test_push_spills_no_more_than_what_it_merges() -> None:
+    """In a store that a round fits into, map outputs never reach the disk."""
+    futures = cluster(1, store=60_000)
+    shuffled(futures, "push")
+    merged = futures.spilled
+    assert merged <= 12 * 1000 * 10  # R blocks of 1 kB in each of M / 2 rounds
