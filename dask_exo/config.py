@@ -39,7 +39,7 @@ class Config:
 
     address: str | None
     num_cpus: int | None
-    num_gpus: float | None
+    num_gpus: int | None
     object_store_memory: int | None
     spill_directory: str | None
     inline: bool | str

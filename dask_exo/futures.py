@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -170,7 +171,7 @@ def evenly(count: int, groups: int) -> list[range]:
     [range(0, 2), range(2, 5)]
     """
     cuts = [count * i // groups for i in range(groups + 1)]
-    return [range(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [range(a, b) for a, b in pairwise(cuts)]
 
 
 def adjacent(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -56,7 +56,7 @@ class Scheduler:
     def __init__(self, futures: Futures | None = None) -> None:
         self._futures = futures
 
-    def __call__(self, dsk: Any, keys: Any, **kwargs: Any) -> Any:
+    def __call__(self, dsk: Any, keys: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Compute ``keys`` of a graph.
 
         Parameters
@@ -214,7 +214,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
         address: str | None = None,
         *,
         num_cpus: int | None = None,
-        num_gpus: float | None = None,
+        num_gpus: int | None = None,
         object_store_memory: int | str | None = None,
         spill_directory: str | None = None,
         **config: Any,
@@ -236,15 +236,9 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
         _enabled.append(self)
         try:
             current = Config.current()
-            if self._was_running and any(
-                value is not None
-                for value in (address, num_cpus, num_gpus, object_store_memory, spill_directory)
-            ):
-                raise ConfigError(
-                    "this process is connected to a Ray cluster already, so address, num_cpus, "
-                    "num_gpus, object_store_memory and spill_directory have no effect: call "
-                    "dask_exo.disable() or ray.shutdown() first, or leave them out"
-                )
+            if self._was_running:
+                sizes = (num_cpus, num_gpus, object_store_memory, spill_directory)
+                _refuse_settings_without_effect(address, *sizes)
             self.cluster = connect(current)
             _check_effective()
         except BaseException:
@@ -280,6 +274,15 @@ def disable() -> None:
     while _enabled:
         _enabled[-1]._leave()
     on_ray.disconnect()
+
+
+def _refuse_settings_without_effect(*settings: Any) -> None:
+    if any(value is not None for value in settings):
+        raise ConfigError(
+            "this process is connected to a Ray cluster already, so address, num_cpus, num_gpus, "
+            "object_store_memory and spill_directory have no effect: call dask_exo.disable() or "
+            "ray.shutdown() first, or leave them out"
+        )
 
 
 def _check_effective() -> None:

@@ -8,6 +8,7 @@ the function to call as an argument.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import socket
@@ -21,6 +22,7 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray reads it
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
+import psutil
 import ray
 import ray.exceptions
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
@@ -243,7 +245,7 @@ def connect(config: Config) -> tuple[Cluster, bool]:
     ------
     ClusterError, SpillError
     """
-    global _cluster
+    global _cluster  # noqa: PLW0603  a process has one connection to Ray
     with _lock:
         if ray.is_initialized():
             if _cluster is None:
@@ -255,7 +257,7 @@ def connect(config: Config) -> tuple[Cluster, bool]:
 
 def disconnect() -> None:
     """Leave the cluster, and stop it if it is private."""
-    global _cluster
+    global _cluster  # noqa: PLW0603  a process has one connection to Ray
     with _lock:
         if _cluster is not None:
             ray.shutdown()
@@ -267,12 +269,13 @@ def disconnect() -> None:
 def _join(address: str) -> Cluster:
     try:
         _reach(address)
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
         raise ClusterError(
-            f"no Ray cluster answers at exo.address={address!r} ({_reasons(error)}). Is it running, "
-            f"and is the port open from here? A cluster that asks for a token needs RAY_AUTH_MODE="
-            f"token and the token in RAY_AUTH_TOKEN. exo.address=null starts a private Ray"
+            f"no Ray cluster answers at exo.address={address!r} ({_reasons(error)}). Is it "
+            f"running, and is the port open from here? A cluster that asks for a token needs "
+            f"RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN. exo.address=null starts a "
+            f"private Ray"
         ) from error
     return Cluster(address, None)
 
@@ -310,8 +313,9 @@ def _start(config: Config) -> Cluster:
             object_store_memory=config.object_store_memory,
             include_dashboard=False,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             _temp_dir=str(directory),
+            _system_config={"min_spilling_size": _spill_batch(config.object_store_memory)},
             **options,
         )
     except Exception as error:
@@ -322,6 +326,17 @@ def _start(config: Config) -> Cluster:
             if value is None:
                 os.environ.pop(name, None)
     return Cluster(ray.get_runtime_context().gcs_address, directory)
+
+
+def _spill_batch(store: int | None) -> int:
+    """Bytes that Ray writes at a time: a quarter of the store, 100 MB (its default) at least.
+
+    When the store is full Ray spills whatever no task is reading. Blocks that wait for their
+    merge are among it, so the fewer the batches the less is spilled twice (measured: 1.24 → 1.07
+    times the data).
+    """
+    store = store or int(0.3 * psutil.virtual_memory().total)  # Ray's own default
+    return max(100 * 2**20, store // 4)
 
 
 def _spill_directory(path: str) -> Path:

@@ -94,7 +94,7 @@ def arrange(frame: Frame, ids: np.ndarray, count: int) -> tuple[Frame, np.ndarra
     return frame.take(order), offsets
 
 
-class _Owner(cloudpickle.Pickler):  # type: ignore[misc]
+class _Owner(cloudpickle.Pickler):
     """Pickles read-only arrays as writable copies of themselves."""
 
     def reducer_override(self, obj: Any) -> Any:

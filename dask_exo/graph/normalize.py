@@ -1,4 +1,4 @@
-"""Whatever Dask hands a scheduler becomes ``{key: GraphNode}``, with nothing in it but what is asked for."""
+"""Whatever Dask hands a scheduler becomes ``{key: GraphNode}``, culled to what is asked for."""
 
 from __future__ import annotations
 

@@ -134,44 +134,93 @@ def plan(graph: Graph, keys: set[Key], *, small: int) -> Plan:
     small : int
         Bytes up to which a literal is copied into each task that reads it.
     """
-    ranks = order(graph)
-    aliases, literals = _aliases(graph), _literals(graph)
+    aliases = _aliases(graph)
+    literals = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
     results = {key: aliases.get(key, key) for key in keys}
-    asked = set(results.values())
-    light = {key for key, value in literals.items() if sizeof(value) <= small}
-    readers = _readers(graph, aliases)
-    bundles: dict[Key, Bundle] = {}
-    exchanges: list[Key] = []
-    columns: dict[Key, set[int]] = defaultdict(set)
+    planner = _Planner(graph, aliases, literals, set(results.values()), small)
+    for key in sorted(graph, key=planner.ranks.__getitem__):
+        if key not in literals and not isinstance(graph[key], (Alias, Exchange)):
+            planner.add(key)
+    stages = [planner.stage(node) for node in graph.values() if isinstance(node, Exchange)]
+    return Plan(list(planner.bundles.values()), stages, literals, results)
 
-    for key in sorted(graph, key=ranks.__getitem__):
-        node = graph[key]
-        if key in literals or isinstance(node, Alias):
-            continue
-        if isinstance(node, Exchange):
-            exchanges.append(key)
-            continue
-        bundle = Bundle(key, priority=ranks[key])
-        for name in sorted(node.dependencies, key=ranks.__getitem__):
-            source = aliases.get(name, name)
-            if isinstance(graph.get(source), Exchange):
+
+class _Planner:
+    """The bundles made so far, and the facts about the graph that fusing them asks for."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        aliases: dict[Key, Key],
+        literals: dict[Key, Any],
+        asked: set[Key],
+        small: int,
+    ) -> None:
+        self.ranks: dict[Key, int] = order(graph)
+        self.bundles: dict[Key, Bundle] = {}
+        self._graph, self._aliases, self._asked = graph, aliases, asked
+        self._light = {key: value for key, value in literals.items() if sizeof(value) <= small}
+        self._columns: dict[Key, set[int]] = defaultdict(set)
+        self._readers: dict[Key, set[Key]] = defaultdict(set)
+        for key, node in graph.items():
+            if not isinstance(node, Alias):
+                for name in node.dependencies:
+                    self._readers[aliases.get(name, name)].add(key)
+
+    def add(self, key: Key) -> None:
+        """Make the bundle of one node, around those of its inputs that can run inside it."""
+        node = self._graph[key]
+        bundle = Bundle(key, priority=self.ranks[key])
+        for name in sorted(node.dependencies, key=self.ranks.__getitem__):
+            source = self._aliases.get(name, name)
+            if isinstance(self._graph[source], Exchange):
                 source = ColumnKey(source, _slot(node))
-                columns[source.stage].add(source.slot)
+                self._columns[source.stage].add(source.slot)
                 node = Task(key, _same, Alias(name))
-            if source in light:
-                bundle.literals[name] = literals[source]
+            if source in self._light:
+                bundle.literals[name] = self._light[source]
             else:
                 bundle.inputs[name] = source
         bundle.nodes.append((key, node))
-        for name, source in _fusable(bundle, bundles, readers, asked):
-            _absorb(bundle, name, bundles.pop(source))
-        bundles[key] = bundle
+        for name, source in self._fusable(bundle):
+            _absorb(bundle, name, self.bundles.pop(source))
+        self.bundles[key] = bundle
 
-    stages = [
-        _stage(graph[key], sorted(columns[key]), ranks[key], aliases, readers, asked, bundles)
-        for key in exchanges
-    ]
-    return Plan(list(bundles.values()), stages, literals, results)
+    def stage(self, exchange: Exchange) -> Stage:
+        """Make a stage; bundles that only it reads become its parts."""
+        sources = [self._aliases.get(ref.key, ref.key) for ref in exchange.args]
+        uses, rank = Counter(sources), self.ranks[exchange.key]
+        parts = [
+            self.bundles.pop(source)
+            if uses[source] == 1 and self._private(source)
+            else Bundle(source, inputs={source: source}, priority=rank)
+            for source in sources
+        ]
+        split: Split = exchange.split
+        used = sorted(self._columns[exchange.key])
+        if len(used) < len(split.numbers):
+            split = split.only(used)
+        columns = [ColumnKey(exchange.key, j) for j in used]
+        return Stage(exchange.key, split, parts, columns, rank)
+
+    def _private(self, source: Key) -> bool:
+        """Whether a bundle makes this value, and one node alone reads it."""
+        made = source in self.bundles
+        return made and len(self._readers[source]) == 1 and source not in self._asked
+
+    def _fusable(self, bundle: Bundle) -> list[tuple[Key, Key]]:
+        """Inputs whose bundles may run inside this one without losing parallelism.
+
+        A lone input may, if nobody else reads it. Of several, those may that only assemble
+        columns, one of each shuffle at most: that is a merge of two shuffles, and not the final
+        concatenation of all of one shuffle's outputs.
+        """
+        private = [(n, source) for n, source in bundle.inputs.items() if self._private(source)]
+        if len(bundle.inputs) == 1:
+            return private
+        assembling = [(n, s) for n, s in private if _stages_read(self.bundles[s])]
+        stages = [stage for _, s in assembling for stage in _stages_read(self.bundles[s])]
+        return assembling if len(stages) == len(set(stages)) else []
 
 
 def _same(value: Any) -> Any:
@@ -180,6 +229,7 @@ def _same(value: Any) -> Any:
 
 def _slot(output: GraphNode) -> int:
     """Which output of the shuffle an output node of `ExoShuffle` takes."""
+    assert isinstance(output, Task)
     slot = output.args[1]
     assert isinstance(slot, int)
     return slot
@@ -189,53 +239,18 @@ def _aliases(graph: Graph) -> dict[Key, Key]:
     """Where each alias leads in the end."""
     found: dict[Key, Key] = {}
     for key, node in graph.items():
-        if isinstance(node, Alias):
-            target = node.target
-            while isinstance(graph.get(target), Alias):
-                target = graph[target].target
-            found[key] = target
+        target: GraphNode | None = node
+        while isinstance(target, Alias):
+            found[key] = target.target
+            target = graph.get(target.target)
     return found
 
 
-def _literals(graph: Graph) -> dict[Key, Any]:
-    return {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
-
-
-def _readers(graph: Graph, aliases: dict[Key, Key]) -> dict[Key, set[Key]]:
-    readers: dict[Key, set[Key]] = defaultdict(set)
-    for key, node in graph.items():
-        if not isinstance(node, Alias):
-            for name in node.dependencies:
-                readers[aliases.get(name, name)].add(key)
-    return readers
-
-
-def _columns(bundle: Bundle) -> list[Key]:
+def _stages_read(bundle: Bundle) -> list[Key]:
     """Stages whose columns a bundle reads, if it reads nothing else."""
     sources = bundle.inputs.values()
     stages = [source.stage for source in sources if isinstance(source, ColumnKey)]
     return stages if len(stages) == len(bundle.inputs) else []
-
-
-def _fusable(
-    bundle: Bundle, bundles: dict[Key, Bundle], readers: dict[Key, set[Key]], asked: set[Key]
-) -> list[tuple[Key, Key]]:
-    """Inputs whose bundles may run inside this one without losing parallelism.
-
-    A lone input may, if nobody else reads it. Of several, those may that only assemble columns,
-    one of each shuffle at most: that is a merge of two shuffles, and not the final concatenation
-    of all of one shuffle's outputs.
-    """
-    private = [
-        (name, source)
-        for name, source in bundle.inputs.items()
-        if source in bundles and len(readers[source]) == 1 and source not in asked
-    ]
-    if len(bundle.inputs) == 1:
-        return private
-    from_columns = [(n, s) for n, s in private if _columns(bundles[s])]
-    stages = [stage for _, source in from_columns for stage in _columns(bundles[source])]
-    return from_columns if len(stages) == len(set(stages)) else []
 
 
 def _absorb(bundle: Bundle, name: Key, inner: Bundle) -> None:
@@ -246,37 +261,3 @@ def _absorb(bundle: Bundle, name: Key, inner: Bundle) -> None:
     if name != inner.key:
         bundle.nodes.insert(0, (name, Alias(name, inner.key)))
     bundle.nodes[:0] = inner.nodes
-
-
-def _stage(
-    exchange: GraphNode,
-    used: list[int],
-    priority: int,
-    aliases: dict[Key, Key],
-    readers: dict[Key, set[Key]],
-    asked: set[Key],
-    bundles: dict[Key, Bundle],
-) -> Stage:
-    """Make a stage; bundles that only it reads become its parts."""
-    split: Split = exchange.func
-    sources = [aliases.get(ref.key, ref.key) for ref in exchange.args]
-    uses = Counter(sources)
-    parts = []
-    for source in sources:
-        private = len(readers[source]) == 1 and source not in asked and uses[source] == 1
-        if private and source in bundles:
-            parts.append(bundles.pop(source))
-        else:
-            parts.append(Bundle(source, inputs={source: source}, priority=priority))
-    kept = split.kept
-    if len(used) < len(split.numbers):
-        kept = tuple(split.numbers[j] for j in used)
-    read = Split(
-        split.column,
-        split.npartitions,
-        kept,
-        split.keys,
-        ignore_index=split.ignore_index,
-        drop=split.drop,
-    )
-    return Stage(exchange.key, read, parts, [ColumnKey(exchange.key, j) for j in used], priority)

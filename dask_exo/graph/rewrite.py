@@ -53,6 +53,13 @@ class Exchange(Task):
     def __init__(self, key: Any, func: Split, /, *parts: Any) -> None:
         super().__init__(key, func, *parts)
 
+    @property
+    def split(self) -> Split:
+        """How rows find their partition."""
+        split = self.func
+        assert isinstance(split, Split)
+        return split
+
 
 class Split:
     """How rows find their output partition, and what an output partition looks like.
@@ -91,6 +98,17 @@ class Split:
         """(R,) partition number of each output."""
         return range(self.npartitions) if self.kept is None else self.kept
 
+    def only(self, used: Sequence[int]) -> Split:
+        """The same, with only some of the outputs."""
+        return Split(
+            self.column,
+            self.npartitions,
+            tuple(self.numbers[j] for j in used),
+            self.keys,
+            ignore_index=self.ignore_index,
+            drop=self.drop,
+        )
+
     def __call__(self, *parts: Any) -> list[Any]:
         """Shuffle in one process: (M,) frames in, (R,) frames out."""
         frame = host.concat(parts)
@@ -101,14 +119,14 @@ class Split:
         return [part.reset_index(drop=True) for part in out] if self.ignore_index else out
 
 
-class ExoShuffle(PartitionsFiltered, Expr):  # type: ignore[misc]
+class ExoShuffle(PartitionsFiltered, Expr):
     """A shuffle by a column of partition numbers.
 
     Operands as of Dask's ``SimpleShuffle``; ``drop_column`` stands for P2P's habit of leaving the
     partition numbers out.
     """
 
-    _parameters = (
+    _parameters = [  # noqa: RUF012  as Dask's expressions have it
         "frame",
         "partitioning_index",
         "npartitions_out",
@@ -117,8 +135,8 @@ class ExoShuffle(PartitionsFiltered, Expr):  # type: ignore[misc]
         "meta",
         "drop_column",
         "_partitions",
-    )
-    _defaults = {"_partitions": None}  # noqa: RUF012  as Dask's expressions have it
+    ]
+    _defaults = {"_partitions": None}  # noqa: RUF012
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -223,7 +241,9 @@ def _as_two_shuffles(join: HashJoinP2P) -> CoreExpr:
     )
     names = BlockwiseMerge._parameters
     kwargs = {name: join.operand(name) for name in names if name in HashJoinP2P._parameters}
-    merged = BlockwiseMerge(**{**kwargs, "left": left, "right": right, "_npartitions": npartitions})
+    merged: CoreExpr = BlockwiseMerge(
+        **{**kwargs, "left": left, "right": right, "_npartitions": npartitions}
+    )
     if join._filtered:
         merged = SelectPartitions(merged, list(join._partitions))
     return merged.simplify().lower_completely().simplify()

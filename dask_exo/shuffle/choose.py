@@ -50,11 +50,10 @@ def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, targe
     return max(1, min(by_time, by_bytes, by_balance))
 
 
-def choose(
+def choose(  # noqa: PLR0913  each is a number of its own
     *,
     nbytes: int,
     parts: int,
-    nodes: int,
     slots: int,
     store: int,
     memory_fraction: float,
@@ -69,8 +68,8 @@ def choose(
         Estimated size of all map outputs.
     parts : int
         M.
-    nodes, slots : int
-        W, and the tasks that the cluster runs side by side.
+    slots : int
+        Tasks that the cluster runs side by side.
     store : int
         Bytes of object store of the whole cluster.
     memory_fraction : float
@@ -83,7 +82,7 @@ def choose(
 
     Examples
     --------
-    >>> few = dict(parts=100, nodes=1, slots=2, memory_fraction=0.5, round_fraction=0.08)
+    >>> few = dict(parts=100, slots=2, memory_fraction=0.5, round_fraction=0.08)
     >>> choose(nbytes=10**9, store=4 * 10**9, **few).algorithm
     'simple'
     >>> choose(nbytes=10**10, store=2 * 10**9, **few).per_round

@@ -75,7 +75,6 @@ def exchange(
     choice = choose(
         nbytes=estimate,
         parts=len(parts),
-        nodes=len(spec.nodes),
         slots=spec.slots,
         store=spec.store,
         memory_fraction=limits.memory_fraction,
@@ -86,5 +85,5 @@ def exchange(
     if choice.algorithm == "push":
         columns = yield from push(futures, maps, spec, per_round=choice.per_round)
     else:
-        columns = yield from simple(futures, maps, spec)
+        columns = yield from simple(maps, spec)
     return Shuffled(columns, choice, maps.calls, maps.nbytes, maps.tally)

@@ -31,7 +31,7 @@ class Receipt:
         What the maker of the parts wants to know; see `Parts.settle`.
     """
 
-    tally: Tally = Tally()
+    tally: Tally = field(default_factory=Tally)
     nbytes: int = 0
     seconds: float = 0.0
     detail: Any = None

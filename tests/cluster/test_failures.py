@@ -31,13 +31,13 @@ def ddf(cluster):
     assert dask.delayed(sum)([1, 2]).compute() == 3  # whatever happened, Ray still works
 
 
-class Mine(Exception):
+class MineError(Exception):
     """An error of a user's own."""
 
 
 def fail(part: pd.DataFrame) -> pd.DataFrame:
     if 500 in part["k"].values:
-        raise Mine("row 500 is bad")
+        raise MineError("row 500 is bad")
     return part
 
 
@@ -45,25 +45,25 @@ def fail(part: pd.DataFrame) -> pd.DataFrame:
 def test_an_exception_of_user_code_keeps_type_and_traceback_and_names_the_key(ddf, shuffled):
     bad = ddf.map_partitions(fail, meta=ddf._meta)
     bad = bad.shuffle("k") if shuffled else bad
-    with pytest.raises(Mine, match="row 500 is bad") as caught:
+    with pytest.raises(MineError, match="row 500 is bad") as caught:
         bad.compute()
     assert any("fail" in note and "dask_exo" in note for note in caught.value.__notes__)
     assert caught.traceback[-1].name == "fail"
 
 
 def test_an_exception_in_the_task_after_a_shuffle_is_raised(ddf) -> None:
-    with pytest.raises(Mine):
+    with pytest.raises(MineError):
         ddf.shuffle("k").map_partitions(fail, meta=ddf._meta).compute()
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     def __init__(self, lock: object) -> None:
         super().__init__("holds a lock")
         self.lock = lock
 
 
 def raise_unpicklable() -> None:
-    raise Unpicklable(threading.Lock())
+    raise UnpicklableError(threading.Lock())
 
 
 def test_an_exception_that_cannot_travel_arrives_as_text(cluster) -> None:
@@ -243,7 +243,8 @@ def test_one_line_is_enough_and_starts_a_private_ray(tmp_path: Path) -> None:
 def test_enable_is_undone_by_disable_and_refuses_what_has_no_effect() -> None:
     done = run("""
         import dask, dask_exo, ray, dask_exo.errors as errors
-        before = dask.config.get("scheduler", None), dask.config.get("dataframe.shuffle.method", None)
+        keys = "scheduler", "dataframe.shuffle.method"
+        before = [dask.config.get(key, None) for key in keys]
         dask_exo.enable(num_cpus=1)
         assert dask.base.get_scheduler() is dask_exo.get
         try:
@@ -253,8 +254,7 @@ def test_enable_is_undone_by_disable_and_refuses_what_has_no_effect() -> None:
         assert dask.base.get_scheduler() is dask_exo.get
         dask_exo.disable()
         assert not ray.is_initialized()
-        after = dask.config.get("scheduler", None), dask.config.get("dataframe.shuffle.method", None)
-        assert before == after
+        assert before == [dask.config.get(key, None) for key in keys]
         with dask_exo.enable(num_cpus=1, **{"shuffle.algorithm": "push"}) as on:
             print(on)
         assert not ray.is_initialized()

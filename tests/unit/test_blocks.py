@@ -92,7 +92,7 @@ def test_own_makes_a_writable_copy_of_what_lies_in_foreign_buffers() -> None:
     frame = pd.DataFrame({"a": np.arange(5.0), "s": list("abcde")})
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(frame, protocol=5, buffer_callback=buffers.append)
-    foreign = pickle.loads(data, buffers=[bytes(b.raw()) for b in buffers])
+    foreign = pickle.loads(data, buffers=[bytes(b.raw()) for b in buffers])  # noqa: S301
     with pytest.raises(ValueError, match="read-only"):
         foreign.iloc[0, 0] = 7.0
     mine = host.own(foreign)
