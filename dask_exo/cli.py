@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,8 @@ def main() -> None:
 @click.option(
     "--partition-size",
     type=Size(),
-    help="Bytes in a partition; by default 4 partitions for each CPU, of 8 MB to 128 MB.",
+    help="Bytes in a partition; by default 4 partitions for each CPU, of 8 MB to 128 MB, and 32 "
+    "or more that fit the object store.",
 )
 @click.option("--num-cpus", type=click.IntRange(min=1), help="Tasks of the private Ray.")
 @click.option("--object-store-memory", type=Size(), help="Bytes of its object store.")
@@ -139,8 +140,12 @@ def sort(
     }
     slots = num_cpus or os.cpu_count() or 1
     with _errors_as_lines(), _place(output) as place:
-        job = _records(size, seed, skew, slots, partition_size) if size else None
-        job = job or _files(str(source), str(by), slots, partition_size)
+
+        def each(nbytes: int) -> int:
+            return partition_size or partition_bytes(nbytes, slots, object_store_memory)
+
+        job = _records(size, seed, skew, each(size)) if size else None
+        job = job or _files(str(source), str(by), each)
         if by is not None:
             job.by = [name.strip() for name in by.split(",")]
         _run(job, place, cluster, slots=slots, overwrite=overwrite, check=not no_validate)
@@ -157,21 +162,23 @@ class _Job:
     options: dict[str, Any]
 
 
-def partition_bytes(nbytes: int, slots: int) -> int:
-    """Choose a partition size: 4 for each slot, but of 8 MB to 128 MB.
+def partition_bytes(nbytes: int, slots: int, store: int | None = None) -> int:
+    """Choose a partition size: 4 for each slot, but of 8 MB to 128 MB, and 32 in a small store.
 
     Examples
     --------
     >>> partition_bytes(10**9, 8), partition_bytes(10**6, 8), partition_bytes(10**12, 8)
     (31250000, 8000000, 128000000)
+    >>> partition_bytes(10**12, 8, store=2 * 10**9)
+    62500000
     """
-    return min(max(nbytes // (4 * slots), 8_000_000), 128_000_000)
+    most = 128_000_000 if store is None else min(128_000_000, store // 32)
+    return min(max(nbytes // (4 * slots), 8_000_000), max(most, 8_000_000))
 
 
-def _records(size: int, seed: int, skew: float, slots: int, wanted: int | None) -> _Job:
+def _records(size: int, seed: int, skew: float, each: int) -> _Job:
     from dask_exo.testing import records
 
-    each = wanted or partition_bytes(size, slots)
     frame = records.frame(size, seed=seed, skew=skew, partition_bytes=each)
     nbytes = size // records.RECORD_BYTES * records.RECORD_BYTES
     # random bytes: compressing them, or looking for repeated values, is only a waste of time
@@ -179,11 +186,11 @@ def _records(size: int, seed: int, skew: float, slots: int, wanted: int | None) 
     return _Job(frame, list(records.KEYS), nbytes, nbytes, plain)
 
 
-def _files(source: str, by: str, slots: int, wanted: int | None) -> _Job:
+def _files(source: str, by: str, each: Callable[[int], int]) -> _Job:
     from dask_exo.sort import files, read
 
     nbytes = sum(f.stat().st_size for f in files(source))
-    frame = read(source, partition_bytes=wanted or partition_bytes(nbytes, slots))
+    frame = read(source, partition_bytes=each(nbytes))
     return _Job(frame, [by], nbytes, None, {})
 
 

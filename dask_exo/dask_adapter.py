@@ -6,6 +6,8 @@ these names moves, ``tests/unit/test_dask_adapter.py`` fails and says which.
 
 from __future__ import annotations
 
+import sys
+
 from dask._expr import Expr as CoreExpr
 from dask._task_spec import (
     Alias,
@@ -32,6 +34,13 @@ from dask.local import nested_get
 from dask.order import order
 from dask.utils import get_default_shuffle_method
 
+
+def is_p2p_barrier(node: object) -> bool:
+    """Whether a task can only run on distributed's own workers: the middle of a p2p shuffle."""
+    p2p = sys.modules.get("distributed.shuffle._core")  # not imported: no such task can exist
+    return p2p is not None and isinstance(node, p2p.P2PBarrierTask)
+
+
 __all__ = [
     "Alias",
     "BlockwiseMerge",
@@ -53,6 +62,7 @@ __all__ = [
     "concat_partitions",
     "convert_legacy_graph",
     "get_default_shuffle_method",
+    "is_p2p_barrier",
     "named_schedulers",
     "nested_get",
     "optimize_blockwise_fusion",

@@ -13,6 +13,26 @@ import tblib.pickling_support
 from dask_exo.errors import ResultError
 
 
+class _Bare:
+    """Unpickles to an exception of the same type and arguments, without its traceback."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self._error), self._error.args
+
+
+def _round_trip(error: object) -> bytes | None:
+    """Pickle an exception, or say that it cannot be: some only fail on the way back."""
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        pickle.loads(data)  # noqa: S301  pickled in the line before
+    except Exception:  # noqa: BLE001  whatever it is, there is another way
+        return None
+    return data
+
+
 @dataclass(frozen=True)
 class Failure:
     """What made a task fail.
@@ -35,13 +55,9 @@ class Failure:
     def of(cls, key: Any, error: BaseException) -> Failure:
         """Pack ``error``; frames of dask_exo itself are left out of its traceback."""
         text = "".join(traceback.format_exception(error))
-        try:
-            tblib.pickling_support.install(error)
-            pickled = cloudpickle.dumps(error)
-            pickle.loads(pickled)  # noqa: S301  some exceptions only fail on the way back
-        except Exception:  # noqa: BLE001  any failure to pickle means: send the text
-            pickled = None
-        return cls(key, pickled, text)
+        tblib.pickling_support.install(error)
+        whole = _round_trip(error)
+        return cls(key, _round_trip(_Bare(error)) if whole is None else whole, text)
 
     def reraise(self) -> NoReturn:
         """Raise the exception as the task raised it, with a note that names the key."""

@@ -8,7 +8,13 @@ from typing import Any
 
 from dask.core import flatten
 
-from dask_exo.dask_adapter import CoreExpr, GraphNode, convert_legacy_graph
+from dask_exo.dask_adapter import (
+    CoreExpr,
+    GraphNode,
+    convert_legacy_graph,
+    is_p2p_barrier,
+)
+from dask_exo.errors import ShuffleMethodError
 from dask_exo.graph.rewrite import rewrite
 
 Key = Any  # Dask's: str, bytes, int, float, or a tuple of keys
@@ -40,6 +46,8 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
     ------
     KeyError
         A key is not in the graph.
+    ShuffleMethodError
+        The graph has a shuffle in it that needs distributed's workers.
     """
     wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]
     names = {key: key for key in wanted}
@@ -52,7 +60,21 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
     else:
         layers = dsk
     graph = convert_legacy_graph(layers if isinstance(layers, Mapping) else dict(layers))
-    return cull(graph, names.values()), names
+    graph = cull(graph, names.values())
+    _refuse_p2p(graph)
+    return graph, names
+
+
+def _refuse_p2p(graph: Graph) -> None:
+    """A p2p shuffle that Dask has made a graph of needs distributed's workers."""
+    for key, node in graph.items():
+        if is_p2p_barrier(node):
+            raise ShuffleMethodError(
+                f"{key!r} belongs to a p2p shuffle that was made a graph of before it came here "
+                f"(by to_delayed, or delayed values mixed with dataframes); it runs on "
+                f"distributed's workers only. Set dataframe.shuffle.method (and "
+                f"array.rechunk.method) to 'tasks'"
+            )
 
 
 def cull(graph: Graph, keys: Iterable[Key]) -> Graph:

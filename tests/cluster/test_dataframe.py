@@ -75,8 +75,7 @@ def test_set_index(frames) -> None:
 
 def test_sort_values(frames) -> None:
     ddf, df, _, _ = frames
-    parts = dask.compute(*ddf.sort_values(["f", "i"]).to_delayed())
-    got = pd.concat(parts)
+    got = ddf.sort_values(["f", "i"]).map_partitions(lambda part: part).compute()
     pd.testing.assert_frame_equal(
         got[["f", "i"]].reset_index(drop=True),
         df.sort_values(["f", "i"])[["f", "i"]].reset_index(drop=True),

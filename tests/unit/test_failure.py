@@ -1,0 +1,46 @@
+"""Exceptions on their way from a worker to the caller."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from dask_exo import errors
+from dask_exo.failure import Failure
+
+LEAVES = [
+    cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, errors.ExoError) and cls is not errors.ExoError
+]
+
+
+@pytest.mark.parametrize("cls", LEAVES)
+def test_an_error_of_ours_is_a_builtin_too_and_survives_both_ways(cls) -> None:
+    assert len(cls.__mro__) > len(errors.ExoError.__mro__) + 1
+    assert str(pickle.loads(pickle.dumps(cls("what, where")))) == "what, where"  # noqa: S301
+    with pytest.raises(cls, match="what, where") as caught:
+        Failure.of("key", cls("what, where")).reraise()
+    assert caught.value.__notes__ == ["dask_exo: raised by task 'key'"]
+
+
+def divide(x: int) -> float:
+    return x / 0
+
+
+def test_the_traceback_of_the_task_comes_along() -> None:
+    try:
+        divide(1)
+    except ZeroDivisionError as error:
+        failure = Failure.of(("name", 3), error)
+    with pytest.raises(ZeroDivisionError) as caught:
+        pickle.loads(pickle.dumps(failure)).reraise()  # noqa: S301
+    assert caught.traceback[-1].name == "divide"
+
+
+def test_what_cannot_be_pickled_comes_as_text() -> None:
+    error = ValueError("held", threading.Lock())
+    with pytest.raises(errors.ResultError, match=r"'key' failed .* ValueError: \('held'"):
+        Failure.of("key", error).reraise()
