@@ -132,6 +132,8 @@ class RayFutures:
     def nodes(self) -> list[Node]:
         """See `Futures.nodes`."""
         alive = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= 1]
+        if not alive:
+            raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
         return [
             Node(
                 n["NodeID"],
@@ -282,7 +284,9 @@ def _join(address: str) -> Cluster:
 
 def _reach(address: str) -> None:
     """Knock at a ``host:port``; Ray itself would keep trying for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address.startswith("ray://"):
+        raise ValueError("Ray Client is not supported: run this process on a node of the cluster")
+    host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 

@@ -127,4 +127,4 @@ def test_no_row_is_lost_on_two_nodes_with_private_scratch_directories() -> None:
 if __name__ == "__main__":
     with two_nodes() as (address, env):
         for who in ("stock", "exo"):
-            print(who, *lengths(address, env, who))  # noqa: T201
+            print(who, *lengths(address, env, who))
