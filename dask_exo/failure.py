@@ -1,36 +1,38 @@
-"""An exception on its way from a worker to the caller, with its traceback."""
+"""An exception on its way from a worker to the caller, with its traceback and its causes."""
 
 from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import cloudpickle
-import tblib.pickling_support
+from tblib import Traceback
 
 from dask_exo.errors import ResultError
 
-
-class _Bare:
-    """Unpickles to an exception of the same type and arguments, without its traceback."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self._error), self._error.args
+MOST_CAUSES = 16
 
 
-def _round_trip(error: object) -> bytes | None:
-    """Pickle an exception, or say that it cannot be: some only fail on the way back."""
-    try:
-        data: bytes = cloudpickle.dumps(error)
-        pickle.loads(data)  # noqa: S301  pickled in the line before
-    except Exception:  # noqa: BLE001  whatever it is, there is another way
-        return None
-    return data
+@dataclass(frozen=True)
+class Link:
+    """One exception of a chain of causes.
+
+    Attributes
+    ----------
+    pickled : bytes
+        The exception alone.
+    trace : dict or None
+        Its traceback, as `tblib.Traceback` has it.
+    cause : bool
+        Whether it is the ``__cause__`` of the one before, and not only its ``__context__``.
+    """
+
+    pickled: bytes
+    trace: dict[str, Any] | None
+    cause: bool
 
 
 @dataclass(frozen=True)
@@ -41,32 +43,79 @@ class Failure:
     ----------
     key : object
         Dask key of the task.
-    pickled : bytes or None
-        The exception, with traceback and causes; None where it cannot be pickled.
+    links : tuple of Link
+        The exception and those behind it; empty where it cannot be pickled.
     text : str
         The traceback as text.
     """
 
     key: Any
-    pickled: bytes | None
+    links: tuple[Link, ...]
     text: str
 
     @classmethod
     def of(cls, key: Any, error: BaseException) -> Failure:
-        """Pack ``error``; frames of dask_exo itself are left out of its traceback."""
+        """Pack ``error`` and those behind it."""
         text = "".join(traceback.format_exception(error))
-        tblib.pickling_support.install(error)
-        whole = _round_trip(error)
-        return cls(key, _round_trip(_Bare(error)) if whole is None else whole, text)
+        return cls(key, tuple(_links(error)), text)
 
     def reraise(self) -> NoReturn:
         """Raise the exception as the task raised it, with a note that names the key."""
-        if self.pickled is None:
+        if not self.links:
             last = self.text.strip().splitlines()[-1]
             raise ResultError(
                 f"task {self.key!r} failed with an exception that cannot be pickled: {last}\n"
                 f"{self.text}"
             )
-        error: BaseException = pickle.loads(self.pickled)  # noqa: S301  our own worker's bytes
-        error.add_note(f"dask_exo: raised by task {self.key!r}")
-        raise error
+        errors = [_unpack(link) for link in self.links]
+        for error, behind, link in zip(errors, errors[1:], self.links[1:], strict=False):
+            if link.cause:
+                error.__cause__ = behind
+            else:
+                error.__context__ = behind
+        errors[0].add_note(f"dask_exo: raised by task {self.key!r}")
+        raise errors[0]
+
+
+def _links(error: BaseException) -> Iterator[Link]:
+    """The exception, its cause or context, and so on, as far as they can be pickled."""
+    current: BaseException | None = error
+    cause = False
+    for _ in range(MOST_CAUSES):
+        pickled = None if current is None else _pickled(current)
+        if current is None or pickled is None:
+            return
+        trace = current.__traceback__
+        yield Link(pickled, None if trace is None else Traceback(trace).as_dict(), cause)
+        cause = current.__cause__ is not None
+        hidden = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or hidden
+
+
+def _unpack(link: Link) -> BaseException:
+    error: BaseException = pickle.loads(link.pickled)  # noqa: S301  our own worker's bytes
+    trace = None if link.trace is None else Traceback.from_dict(link.trace).as_traceback()
+    return error.with_traceback(trace)
+
+
+class _Bare:
+    """Unpickles to an exception of the same type and arguments, and no more of its state."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self._error), self._error.args
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """Pickle an exception whole, or at least bare; None if neither survives both ways."""
+    for form in (error, _Bare(error)):
+        try:
+            data: bytes = cloudpickle.dumps(form)
+            back = pickle.loads(data)  # noqa: S301  pickled in the line before
+        except Exception:  # noqa: BLE001  whatever it is, there is another way
+            continue
+        if isinstance(back, BaseException):
+            return data
+    return None

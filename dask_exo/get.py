@@ -28,7 +28,8 @@ from dask_exo.frame import host
 from dask_exo.futures import Futures
 from dask_exo.graph.normalize import normalize
 from dask_exo.graph.plan import Plan, plan
-from dask_exo.graph.run import Remote, Run, value_of
+from dask_exo.graph.run import Run
+from dask_exo.graph.values import Local, Remote
 from dask_exo.report import events
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
@@ -144,7 +145,10 @@ def _run(work: Plan, futures: Futures, config: Config) -> dict[Any, Any]:
         held = Run(work, futures, config).results()
         refs = [h.ref for h in held.values() if isinstance(h, Remote)]
         fetched = dict(zip(refs, futures.get(refs), strict=True))
-        values = {key: host.own(value_of(h, fetched)) for key, h in held.items()}
+        values = {
+            key: host.own(h.value if isinstance(h, Local) else fetched[h.ref])
+            for key, h in held.items()
+        }
         failed = False
     finally:
         after = futures.store()

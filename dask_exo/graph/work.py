@@ -8,6 +8,7 @@ does not retry what user code raised.
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -133,10 +134,9 @@ def run_apart(data: bytes, small: int, *args: Any) -> list[Any]:
     return [*values, done]
 
 
-def run_together(data: bytes, small: int, *args: Any) -> list[Done]:
-    """Run jobs whose values are small; return one list of `Done` with the values in it."""
-    del small  # whatever the size: nothing else is returned
-    _, done = _run_all(data, 2**63, args)
+def run_together(data: bytes, *args: Any) -> list[Done]:
+    """Run jobs whose values should be small; return a list of `Done` with the values in it."""
+    _, done = _run_all(data, sys.maxsize, args)
     return done
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -182,9 +183,14 @@ def test_an_interrupt_stops_what_runs_and_frees_the_store(cluster, tmp_path: Pat
             time.sleep(0.05)
         _thread.interrupt_main()
 
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        job.compute()
+    # started in the background, as by some CI, Python ignores interrupts
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            job.compute()
+    finally:
+        signal.signal(signal.SIGINT, before)
     time.sleep(2.5)  # what was running may end
     count = len(list(tmp_path.iterdir()))
     time.sleep(1.5)

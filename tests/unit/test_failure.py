@@ -40,6 +40,25 @@ def test_the_traceback_of_the_task_comes_along() -> None:
     assert caught.traceback[-1].name == "divide"
 
 
+def chained() -> None:
+    try:
+        divide(1)
+    except ZeroDivisionError as error:
+        raise KeyError("no such ratio") from error
+
+
+def test_causes_and_their_tracebacks_come_along() -> None:
+    try:
+        chained()
+    except KeyError as error:
+        failure = Failure.of("key", error)
+    with pytest.raises(KeyError) as caught:
+        pickle.loads(pickle.dumps(failure)).reraise()  # noqa: S301
+    cause = caught.value.__cause__
+    assert isinstance(cause, ZeroDivisionError)
+    assert cause.__traceback__.tb_next.tb_frame.f_code.co_name == "divide"
+
+
 def test_what_cannot_be_pickled_comes_as_text() -> None:
     error = ValueError("held", threading.Lock())
     with pytest.raises(errors.ResultError, match=r"'key' failed .* ValueError: \('held'"):

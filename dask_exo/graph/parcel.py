@@ -1,0 +1,90 @@
+"""What the driver sends with a task, and what it makes of what comes back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dask_exo.errors import SerializationError
+from dask_exo.futures import Ref
+from dask_exo.graph import work
+from dask_exo.graph.normalize import Key
+from dask_exo.graph.plan import Bundle
+from dask_exo.graph.values import Held, Local, Remote, Values
+
+
+def parcel(bundles: Iterable[Bundle], values: Values) -> tuple[list[work.Job], list[Ref]]:
+    """Code of some bundles, and the refs that they read, each once.
+
+    Returns
+    -------
+    jobs : list of Job
+        With the places of their inputs among ``refs``.
+    refs : list
+        Arguments of the call.
+    """
+    places: dict[Ref, int] = {}
+    piles: dict[int, list[int]] = {}
+
+    def place(ref: Ref) -> int:
+        return places.setdefault(ref, len(places))
+
+    def source(held: Held) -> work.Argument | work.Gathered | work.Value:
+        if isinstance(held, Local):
+            return work.Value(held.value)
+        if isinstance(held, Remote):
+            return work.Argument(place(held.ref))
+        refs, column = held.column.refs, held.column
+        if id(refs) not in piles:  # reducers of one node share their refs
+            piles[id(refs)] = [place(ref) for ref in refs]
+        return work.Gathered(
+            held.key.stage, held.key.slot, column.slot, piles[id(refs)], held.split
+        )
+
+    taken = [{key: values.take(key) for key in bundle.sources} for bundle in bundles]
+    jobs = []
+    for bundle, held in zip(bundles, taken, strict=True):
+        inputs: dict[Key, Any] = {n: source(held[key]) for n, key in bundle.inputs.items()}
+        inputs.update((name, work.Value(value)) for name, value in bundle.literals.items())
+        jobs.append(work.Job(bundle.key, bundle.nodes, inputs))
+    return jobs, list(places)
+
+
+def seal(content: Any, jobs: Sequence[work.Job]) -> bytes:
+    """Pickle what a task is sent, of which ``jobs`` are a part.
+
+    Raises
+    ------
+    SerializationError
+        Names a task that cannot be sent to another process.
+    """
+    try:
+        return work.dumps(content)
+    except Exception as error:
+        culprit = next((job.key for job in jobs if not _sendable(job)), jobs[0].key)
+        raise SerializationError(
+            f"task {culprit!r} cannot be sent to another process: {error}. Open files, locks, "
+            f"connections and generators must be made inside the task"
+        ) from error
+
+
+def _sendable(job: work.Job) -> bool:
+    try:
+        work.dumps([job])
+    except Exception:  # noqa: BLE001  whatever it is, it is the reason
+        return False
+    return True
+
+
+_warned_before: dict[Any, Any] = {}  # as each module has it: one place warns once by default
+
+
+def unseal(came: work.Done | work.Detail) -> None:
+    """Give here the warnings that user code gave in a task, and raise what it raised."""
+    for one in came.warned:
+        warnings.warn_explicit(
+            one.message, one.category, one.filename, one.lineno, registry=_warned_before
+        )
+    if came.failure is not None:
+        came.failure.reraise()

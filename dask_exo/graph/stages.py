@@ -1,0 +1,162 @@
+"""The shuffles of one computation: their parts, their progress, and that nothing gets lost."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_exo.config import Config
+from dask_exo.futures import Futures, Ref, Steps
+from dask_exo.graph import work
+from dask_exo.graph.normalize import Key
+from dask_exo.graph.parcel import parcel, seal, unseal
+from dask_exo.graph.plan import ColumnKey, Stage
+from dask_exo.graph.values import Pile, Values
+from dask_exo.report import events
+from dask_exo.shuffle.blocks import merge
+from dask_exo.shuffle.choose import Choice
+from dask_exo.shuffle.exchange import Limits, Shuffled, exchange
+from dask_exo.shuffle.integrity import Tally, verify
+from dask_exo.shuffle.spec import Receipt, Spec
+
+BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the ones it is made of
+
+
+class Ledger:
+    """What each shuffle sent, and what the tasks after it have assembled."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, Tally] = {}
+        self._arrived: dict[Key, Tally] = defaultdict(Tally)
+        self._keys: dict[str, Key] = {}
+
+    def sent(self, stage: Stage, tally: Tally) -> None:
+        """Note what the maps of a shuffle have sent."""
+        name = f"shuffle {stage.name} ({stage.key[0]})"
+        self._sent[name], self._keys[name] = tally, stage.key
+
+    def arrived(self, arrived: Iterable[work.Arrived]) -> None:
+        """Add what a task has assembled."""
+        for one in arrived:
+            self._arrived[one.stage] += one.tally
+
+    def verify(self) -> None:
+        """Compare both sides of every shuffle; raise `IntegrityError` where they differ."""
+        for name, sent in self._sent.items():
+            verify(name, sent, self._arrived[self._keys[name]])
+
+
+@dataclass(slots=True)
+class Shuffling:
+    """A shuffle under way: a coroutine, and the refs that it waits for."""
+
+    stage: Stage
+    steps: Steps[Shuffled]
+    waiting: set[Ref] = field(default_factory=set)
+    started: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def start(
+        cls, stage: Stage, futures: Futures, values: Values, ledger: Ledger, config: Config
+    ) -> Shuffling:
+        """Begin a shuffle; nothing is submitted before `advance`."""
+        nodes = tuple(futures.nodes())
+        spec = Spec(len(stage.columns), nodes, work.run_map, merge)
+        limits = Limits(
+            config.shuffle_algorithm,
+            config.shuffle_memory_fraction,
+            config.shuffle_round_fraction,
+            config.bundle_target,
+            config.tasks_per_slot,
+        )
+        block = int(BLOCK_SHARE * min(node.store for node in nodes))
+        parts = StageParts(stage, values, ledger, config.shuffle_integrity, block)
+
+        def chosen(choice: Choice) -> None:
+            m, r = len(stage.parts), len(stage.columns)
+            name, reason = choice.algorithm, choice.reason
+            events.emit(events.ShuffleChosen(stage.name, name, reason, m, r, choice.per_round))
+
+        return cls(stage, exchange(futures, parts, spec, limits, chosen))
+
+    def advance(self) -> Shuffled | None:
+        """Go on until it waits for something; return the result if it has ended."""
+        try:
+            while not self.waiting:
+                self.waiting = set(next(self.steps))
+        except StopIteration as stop:
+            result: Shuffled = stop.value
+            self._tell(result)
+            return result
+        return None
+
+    def outputs(self, shuffled: Shuffled) -> Iterator[tuple[ColumnKey, Pile]]:
+        """What the tasks after it have to assemble."""
+        for key, column in zip(self.stage.columns, shuffled.columns, strict=True):
+            yield key, Pile(key, column, self.stage.split)
+
+    def _tell(self, shuffled: Shuffled) -> None:
+        m, choice = len(self.stage.parts), shuffled.choice
+        rounds = -(-m // choice.per_round) if choice.algorithm == "push" else 1
+        events.emit(
+            events.ShuffleFinished(
+                self.stage.name,
+                choice.algorithm,
+                choice.reason,
+                m,
+                len(self.stage.columns),
+                rounds,
+                shuffled.calls,
+                shuffled.tally.rows,
+                shuffled.nbytes,
+                time.perf_counter() - self.started,
+            )
+        )
+
+
+class StageParts:
+    """The parts of one stage, as the map side of a shuffle wants them.
+
+    Parameters
+    ----------
+    stage : Stage
+    values : Values
+    ledger : Ledger
+        Where receipts are noted.
+    integrity : bool
+        Whether maps sum their keys.
+    block : int
+        Bytes that one packed block may have.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        values: Values,
+        ledger: Ledger,
+        integrity: bool,  # noqa: FBT001  passed on as it is
+        block: int,
+    ) -> None:
+        self._stage, self._values, self._ledger = stage, values, ledger
+        self._options = (stage.split, integrity, block)
+
+    def __len__(self) -> int:
+        """M."""
+        return len(self._stage.parts)
+
+    def call(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Arguments with which `work.run_map` makes and cuts parts ``start`` to ``stop``."""
+        jobs, refs = parcel(self._stage.parts[start:stop], self._values)
+        return seal((jobs, *self._options), jobs), *refs
+
+    def settle(self, receipt: Receipt) -> None:
+        """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""
+        detail: work.Detail = receipt.detail
+        unseal(detail)
+        self._ledger.arrived(detail.arrived)
+        events.emit(
+            events.TasksFinished(self._stage.name, detail.parts, receipt.seconds, receipt.nbytes)
+        )

@@ -1,0 +1,113 @@
+"""What the driver holds of each value, and for how many readers still.
+
+A ref that the driver holds is memory that the store cannot free, so a value is let go when its
+last reader takes it: from then on Ray keeps it for as long as that task needs it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dask_exo.futures import Ref
+from dask_exo.graph.normalize import Key
+from dask_exo.graph.plan import ColumnKey
+from dask_exo.graph.rewrite import Split
+from dask_exo.shuffle.spec import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A value in the driver's own memory."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A value in the object store, and its estimated size in bytes."""
+
+    ref: Ref
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pile:
+    """One output of a shuffle that waits for the task that assembles it."""
+
+    key: ColumnKey
+    column: Column
+    split: Split
+
+
+Held = Local | Remote | Pile
+
+
+class Values:
+    """The values of one computation that exist and are still to be read.
+
+    Parameters
+    ----------
+    literals : dict
+        Values that are in the graph itself; each is stored when a task first reads it.
+    put : callable
+        Stores one.
+
+    Attributes
+    ----------
+    nbytes : int
+        Estimated size of those in the object store.
+
+    Examples
+    --------
+    >>> values = Values({}, put=lambda value: "ref")
+    >>> values.expect(["x", "x"])
+    >>> values.add("x", Remote("ref-x", 10))
+    >>> values.take("x").ref, values.nbytes, values.take("x").ref, values.nbytes
+    ('ref-x', 10, 'ref-x', 0)
+    """
+
+    def __init__(self, literals: dict[Key, Any], put: Callable[[Any], Ref]) -> None:
+        self._literals, self._put = literals, put
+        self._readers: Counter[Key] = Counter()
+        self._held: dict[Key, Held] = {}
+        self.nbytes = 0
+
+    def expect(self, keys: Iterable[Key]) -> None:
+        """Count one more reader for each of ``keys``."""
+        self._readers.update(keys)
+
+    def add(self, key: Key, held: Held) -> None:
+        """Keep a value for those who will read it, if there are any."""
+        if self._readers[key]:
+            self._held[key] = held
+            self.nbytes += held.nbytes if isinstance(held, Remote) else 0
+
+    def take(self, key: Key) -> Held:
+        """Give a value to a task that is being submitted; the last reader takes it away."""
+        if key in self._literals and key not in self._held:
+            self._held[key] = Remote(self._put(self._literals[key]), 0)
+        held = self._held[key]
+        self._readers[key] -= 1
+        if not self._readers[key]:
+            del self._held[key]
+            self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
+        return held
+
+    def result(self, key: Key) -> Local | Remote:
+        """Give a value to the caller of the computation."""
+        if key in self._literals:
+            return Local(self._literals[key])
+        held = self._held[key]
+        assert not isinstance(held, Pile)  # the outputs of a shuffle are inputs of bundles only
+        return held
+
+    def here(self, key: Key) -> bool:
+        """Whether a value is in the driver's own memory."""
+        return isinstance(self._held.get(key), Local)
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._held.clear()
