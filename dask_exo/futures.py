@@ -12,7 +12,7 @@ ref. References: distributed futures, Exoshuffle section 3.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
@@ -172,14 +172,3 @@ def evenly(count: int, groups: int) -> list[range]:
     """
     cuts = [count * i // groups for i in range(groups + 1)]
     return [range(a, b) for a, b in pairwise(cuts)]
-
-
-def adjacent(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Neighbouring groups of at most ``size`` items.
-
-    Examples
-    --------
-    >>> list(adjacent([1, 2, 3], 2))
-    [[1, 2], [3]]
-    """
-    return (items[i : i + size] for i in range(0, len(items), size))

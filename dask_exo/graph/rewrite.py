@@ -247,8 +247,3 @@ def _as_two_shuffles(join: HashJoinP2P) -> CoreExpr:
     if join._filtered:
         merged = SelectPartitions(merged, list(join._partitions))
     return merged.simplify().lower_completely().simplify()
-
-
-def shuffles(expr: CoreExpr) -> int:
-    """Number of distinct Exoshuffle nodes in a rewritten expression."""
-    return len({node._name for node in expr.walk() if isinstance(node, ExoShuffle)})

@@ -15,7 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
+from dask_exo.errors import IntegrityError
 from dask_exo.futures import Node
+from dask_exo.graph.normalize import normalize
+from dask_exo.graph.rewrite import Exchange
+from dask_exo.graph.work import run_map
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -155,6 +159,43 @@ def test_mixed_collections_are_computed_at_once(exo) -> None:
 def test_a_key_that_is_not_there_is_named(exo) -> None:
     with pytest.raises(KeyError, match="nowhere"):
         exo({"a": 1}, "nowhere")
+
+
+class Lossy(InlineFutures):
+    """A cluster on which one block loses its last row on the way."""
+
+    def split(self, count, fn, *args, node=None):
+        lossy = self.calls == 0 and fn is run_map
+
+        def lose(*values):
+            blocks = fn(*values)
+            if lossy:
+                blocks[0].offsets[-1] -= 1
+            return blocks
+
+        return super().split(count, lose, *args, node=node)
+
+
+def test_a_row_lost_on_the_way_is_an_error_and_not_a_result() -> None:
+    ddf = frames()
+    with pytest.raises(IntegrityError, match="2000 rows went in, 1999 came out"):
+        ddf.shuffle("i").map_partitions(len).compute(scheduler=Scheduler(Lossy()))
+    with dask.config.set({"exo.shuffle.integrity": False}):
+        assert (
+            ddf.shuffle("i").map_partitions(len).compute(scheduler=Scheduler(Lossy())).sum() == 1999
+        )
+
+
+@pytest.mark.parametrize("name", ["shuffle", "shuffle, some partitions", "merge", "set_index"])
+def test_a_rewritten_graph_computes_the_same_on_any_scheduler(name, method) -> None:
+    expr = CASES[name](frames()).optimize(fuse=False).expr
+    keys = expr.__dask_keys__()
+    graph, names = normalize(expr, keys)
+    assert any(isinstance(node, Exchange) for node in graph.values())
+    got = pd.concat(dask.get(graph, [names[key] for key in keys]))
+    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+        expected = CASES[name](frames()).compute(scheduler="sync")
+    pd.testing.assert_frame_equal(in_order(got), in_order(expected))
 
 
 @st.composite

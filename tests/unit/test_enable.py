@@ -1,0 +1,43 @@
+"""`enable` believes nothing: it reads back what Dask will use."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import dask
+import pytest
+
+from dask_exo.errors import NotEnabledError
+from dask_exo.on_ray import Cluster
+
+get_module = importlib.import_module("dask_exo.get")
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that a cluster is there."""
+    monkeypatch.setattr(get_module, "connect", lambda _: Cluster("somewhere", Path("/nowhere")))
+
+
+def test_another_effective_shuffle_is_refused_and_all_settings_are_undone(monkeypatch) -> None:
+    monkeypatch.setattr(get_module, "get_default_shuffle_method", lambda: "disk")
+    before = dask.config.get("scheduler", None)
+    with pytest.raises(NotEnabledError, match="shuffle by 'disk' and not by 'tasks'"):
+        get_module.enable()
+    assert dask.config.get("scheduler", None) is before
+
+
+def test_another_effective_scheduler_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(dask.base, "get_scheduler", lambda: dask.get)
+    with pytest.raises(NotEnabledError, match="and not on dask_exo"):
+        get_module.enable()
+
+
+def test_blocks_of_enable_nest() -> None:
+    with get_module.enable(**{"shuffle.algorithm": "push"}):
+        with get_module.enable(**{"shuffle.algorithm": "simple"}):
+            assert dask.config.get("exo.shuffle.algorithm") == "simple"
+        assert dask.config.get("exo.shuffle.algorithm") == "push"
+        assert dask.base.get_scheduler() is get_module.get
+    assert dask.config.get("exo.shuffle.algorithm") == "auto"
