@@ -7,6 +7,7 @@ the function to call as an argument.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -46,6 +47,8 @@ WORKER_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
 }
+
+LONGEST_DIRECTORY = 30  # characters
 
 
 def _call(fn: Callable[..., Any], *args: Any) -> Any:
@@ -301,10 +304,13 @@ def _reasons(error: BaseException) -> str:
 
 
 def _start(config: Config) -> Cluster:
-    directory = Path(tempfile.mkdtemp(prefix="exo-"))  # short: Ray puts sockets into it
+    # Ray puts sockets below it, whose paths may have 107 characters in all
+    long = len(tempfile.gettempdir()) > LONGEST_DIRECTORY
+    directory = Path(tempfile.mkdtemp(prefix="exo-", dir="/tmp" if long else None))
     # failures of tasks whose refs were dropped are ours to report, not Ray's to print
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     options: dict[str, Any] = {}
+    atexit.register(disconnect)  # a program that just ends leaves nothing behind
     if config.spill_directory is not None:
         options["object_spilling_directory"] = str(_spill_directory(config.spill_directory))
     saved = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -238,8 +239,10 @@ def test_a_spill_directory_that_cannot_be_written_is_named(tmp_path: Path) -> No
     assert "exo.spill-directory" in done.stdout, done.stderr
 
 
-def test_one_line_is_enough_and_starts_a_private_ray(tmp_path: Path) -> None:
-    done = run("""
+def test_one_line_is_enough_and_starts_a_private_ray() -> None:
+    place = Path(tempfile.mkdtemp(prefix="t"))
+    done = run(
+        """
         import dask, dask.dataframe as dd, pandas as pd, dask_exo
         dask.config.set(scheduler=dask_exo.get)
         df = pd.DataFrame({"k": range(100), "v": 2})
@@ -248,7 +251,10 @@ def test_one_line_is_enough_and_starts_a_private_ray(tmp_path: Path) -> None:
         print(ray.is_initialized())
         print(dask.delayed(sum)([1, 2]).compute(), ray.is_initialized())
         print(dask.delayed(sum)([1, 2]).compute(scheduler="exo"))
-    """)
+    """,
+        TMPDIR=str(place),
+    )
+    place.rmdir()  # it is empty: the private Ray's directory is gone with the program
     assert done.stdout.split("\n")[:4] == ["200", "False", "3 True", "3"], done.stderr
     assert done.stderr.count("dask_exo: started a private Ray") == 1
 
