@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -135,6 +136,22 @@ def _on_ray(config: Config) -> Futures:
 
 def _run(work: Plan, futures: Futures, config: Config) -> dict[Any, Any]:
     """Run a plan; return the value of each result's source."""
+    with _observed(work, futures):
+        held = Run(work, futures, config).results()
+        refs = [h.ref for h in held.values() if isinstance(h, Remote)]
+        fetched = dict(zip(refs, futures.get(refs), strict=True))
+        return {
+            work.results[key]: host.own(h.value if isinstance(h, Local) else fetched[h.ref])
+            for key, h in held.items()
+        }
+
+
+@contextlib.contextmanager
+def _observed(work: Plan, futures: Futures) -> Iterator[None]:
+    """Tell observers of a run and of what it took; without any, it is not even asked for."""
+    if not events.listening():
+        yield
+        return
     groups = Counter(key_split(bundle.key) for bundle in work.bundles)
     groups.update({stage.name: len(stage.parts) for stage in work.stages})
     events.emit(events.RunStarted(dict(groups)))
@@ -142,13 +159,7 @@ def _run(work: Plan, futures: Futures, config: Config) -> dict[Any, Any]:
     calls, objects = futures.calls, futures.objects
     failed = True
     try:
-        held = Run(work, futures, config).results()
-        refs = [h.ref for h in held.values() if isinstance(h, Remote)]
-        fetched = dict(zip(refs, futures.get(refs), strict=True))
-        values = {
-            key: host.own(h.value if isinstance(h, Local) else fetched[h.ref])
-            for key, h in held.items()
-        }
+        yield
         failed = False
     finally:
         after = futures.store()
@@ -162,7 +173,6 @@ def _run(work: Plan, futures: Futures, config: Config) -> dict[Any, Any]:
                 failed,
             )
         )
-    return {work.results[key]: value for key, value in values.items()}
 
 
 def connect(config: Config) -> on_ray.Cluster:

@@ -8,6 +8,7 @@ from dask_exo.report.events import (
     ShuffleFinished,
     TasksFinished,
     emit,
+    listening,
     observing,
 )
 from dask_exo.report.stats import Stats, recording
@@ -21,6 +22,7 @@ __all__ = [
     "Stats",
     "TasksFinished",
     "emit",
+    "listening",
     "observing",
     "recording",
 ]

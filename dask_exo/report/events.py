@@ -73,6 +73,11 @@ Observer = Callable[[Event], None]
 _observers: list[Observer] = []
 
 
+def listening() -> bool:
+    """Whether anybody does."""
+    return bool(_observers)
+
+
 def emit(event: Event) -> None:
     """Tell everybody who listens."""
     for observer in tuple(_observers):
