@@ -30,6 +30,7 @@ from dask.dataframe.dask_expr._merge import BlockwiseMerge, HashJoinP2P
 from dask.dataframe.dask_expr._repartition import RepartitionToFewer
 from dask.dataframe.dask_expr._shuffle import P2PShuffle, RearrangeByColumn, SimpleShuffle
 from dask.dataframe.dask_expr.io import FromPandas
+from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.local import nested_get
 from dask.order import order
 from dask.utils import get_default_shuffle_method
@@ -43,6 +44,7 @@ def is_p2p_barrier(node: object) -> bool:
 
 __all__ = [
     "Alias",
+    "ArrowDatasetEngine",
     "BlockwiseMerge",
     "CoreExpr",
     "DataNode",

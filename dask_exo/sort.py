@@ -17,9 +17,9 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.utils import format_bytes
 
+from dask_exo.dask_adapter import ArrowDatasetEngine
 from dask_exo.errors import ExoError, InputError, OutputError, OutputExistsError, SortKeyError
 from dask_exo.validate import Checksum, checksum
 
