@@ -41,7 +41,7 @@ class WorkerLostError(ExoError, RuntimeError):
     """The process or node of a task died more often than it is retried."""
 
 
-class StoreFullError(ExoError, MemoryError):
+class StoreFullError(MemoryError, ExoError):  # the order in which it can be made by `__new__`
     """A partition does not fit into the object store."""
 
 

@@ -6,6 +6,7 @@ import pickle
 import threading
 
 import pytest
+import tblib.pickling_support
 
 from dask_exo import errors
 from dask_exo.failure import Failure
@@ -15,6 +16,13 @@ LEAVES = [
     for cls in vars(errors).values()
     if isinstance(cls, type) and issubclass(cls, errors.ExoError) and cls is not errors.ExoError
 ]
+
+
+@pytest.mark.parametrize("cls", LEAVES)
+def test_an_error_of_ours_is_pickled_by_tblib_too_as_distributed_has_it(cls) -> None:
+    error = cls("what, where")
+    tblib.pickling_support.install(error)
+    assert str(pickle.loads(pickle.dumps(error))) == "what, where"  # noqa: S301
 
 
 @pytest.mark.parametrize("cls", LEAVES)
