@@ -87,7 +87,7 @@ class Maps:
         self._window, self._target = window, target
         self._flying: deque[tuple[Ref, int]] = deque()
         self._ahead: list[Row] = []
-        self._submitted = self._taken = 0
+        self._submitted = 0
         self._batch = 1
         self.calls = self.parts = self.nbytes = 0
         self.seconds = 0.0
@@ -99,14 +99,13 @@ class Maps:
 
     def __bool__(self) -> bool:
         """Whether a part has not been taken yet."""
-        return self._taken < len(self._parts)
+        return bool(self._ahead) or self._submitted < len(self._parts)
 
     def probe(self, count: int) -> Steps[None]:
         """Map the first ``count`` parts by themselves and wait, to learn time and size."""
         rows = yield from self.take(count)
         yield from self.finish()
         self._ahead = rows
-        self._taken = 0
 
     def take(self, count: int) -> Steps[list[Row]]:
         """Start the maps of the next ``count`` parts (fewer at the end); return their blocks.
@@ -116,17 +115,15 @@ class Maps:
         list : (T, W)
             T is less than ``count`` where parts share a call.
         """
-        stop = min(self._taken + count, len(self._parts))
-        rows = list(self._ahead)  # the probed ones come first, and together
-        self._ahead.clear()
-        self._taken = self._submitted
+        taken = 0 if self._ahead else self._submitted
+        stop = min(taken + count, len(self._parts))
+        rows, self._ahead = self._ahead, []  # the probed ones come first, and together
         while self._submitted < stop:
             if len(self._flying) >= self._window:
                 yield [self._flying[0][0]]
                 self._learn()
             size = min(self._batch, stop - self._submitted)
             start, self._submitted = self._submitted, self._submitted + size
-            self._taken = self._submitted
             *blocks, receipt = self._futures.split(
                 len(self._spec.nodes) + 1,
                 self._spec.map,
