@@ -25,7 +25,7 @@ def imported(path: Path) -> list[tuple[str, str]]:
 
 FOREIGN = [
     (module, name)
-    for path in (PACKAGE / "dask_adapter.py", PACKAGE / "on_ray.py")
+    for path in (PACKAGE / "dask_adapter.py", PACKAGE / "on_ray" / "futures.py")
     for module, name in imported(path)
     if module.split(".")[0] in ("dask", "distributed", "ray")
 ]

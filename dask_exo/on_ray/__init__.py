@@ -1,0 +1,15 @@
+"""Ray: the waist on it, and the cluster it needs. Only this package imports ray.
+
+The driver owns every ref: tasks neither `put` nor hold any, so that losing a worker or a node
+loses nothing that Ray cannot make again.
+"""
+
+import os
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray reads it
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+from dask_exo.on_ray.cluster import Cluster, connect, disconnect, running
+from dask_exo.on_ray.futures import RayFutures
+
+__all__ = ["Cluster", "RayFutures", "connect", "disconnect", "running"]

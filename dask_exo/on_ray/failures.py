@@ -1,0 +1,52 @@
+"""Ray's own failures as ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import ray.exceptions
+
+from dask_exo.errors import ExoError, SpillError, StoreFullError, WorkerLostError
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Ray's own failures as ours, saying what to change."""
+    try:
+        yield
+    except ray.exceptions.OutOfDiskError as error:
+        raise SpillError(
+            "the disk for spilled objects is full: free space there, or set exo.spill-directory "
+            f"to a larger one ({first_line(error)})"
+        ) from error
+    except ray.exceptions.ObjectStoreFullError as error:
+        raise StoreFullError(
+            "a value does not fit into the object store: raise exo.object-store-memory, or make "
+            f"smaller partitions ({first_line(error)})"
+        ) from error
+    except ray.exceptions.OutOfMemoryError as error:
+        raise WorkerLostError(
+            "a task was stopped because its node ran out of memory, more often than it is "
+            "retried: make smaller partitions, or run fewer tasks at a time with exo.num-cpus "
+            f"({first_line(error)})"
+        ) from error
+    except (
+        ray.exceptions.WorkerCrashedError,
+        ray.exceptions.NodeDiedError,
+        ray.exceptions.ObjectLostError,
+        ray.exceptions.OwnerDiedError,
+    ) as error:
+        raise WorkerLostError(
+            f"the worker or node of a task died more often than it is retried ({first_line(error)})"
+        ) from error
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause if isinstance(error.cause, Exception) else error
+        if isinstance(cause, (MemoryError, ExoError)) or not isinstance(cause, OSError):
+            raise cause from error
+        raise SpillError(f"a worker could not reach its storage: {cause}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """First line of what an exception says, or its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,129 @@
+"""`dask_exo.futures.Futures` on Ray.
+
+All code runs through two remote functions, which take the function to call as an argument.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ray
+from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from dask_exo.errors import ClusterError
+from dask_exo.futures import Node, Ref, Store
+from dask_exo.on_ray.failures import translated
+
+
+def _call(fn: Callable[..., Any], *args: Any) -> Any:
+    return fn(*args)
+
+
+def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
+    yield from fn(*args)
+
+
+class RayFutures:
+    """`dask_exo.futures.Futures` on the Ray cluster that this process is connected to."""
+
+    def __init__(self) -> None:
+        self._call = ray.remote(_call)
+        self._iterate = ray.remote(_iterate)
+        self.calls = self.objects = 0
+
+    def submit(self, fn: Callable[..., Any], *args: Any, node: str | None = None) -> Ref:
+        """See `Futures.submit`."""
+        return self._remote(self._call, 1, fn, args, node)
+
+    def split(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[Ref]:
+        """See `Futures.split`."""
+        if count == 1:  # Ray would not unpack a list of one
+            return [self._remote(self._call, 1, _only, (fn, *args), node)]
+        refs: list[Ref] = self._remote(self._call, count, fn, args, node)
+        return refs
+
+    def stream(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[Ref]:
+        """See `Futures.stream`."""
+        if count == 1:
+            return [self._remote(self._call, 1, _only, (fn, *args), node)]
+        refs: list[Ref] = self._remote(self._iterate, count, fn, args, node)
+        return refs
+
+    def _remote(
+        self, task: Any, count: int, fn: Callable[..., Any], args: Sequence[Any], node: str | None
+    ) -> Any:
+        self.calls += 1
+        self.objects += count
+        options: dict[str, Any] = {"num_returns": count, "name": fn.__name__}
+        if node is not None:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+        with translated():
+            return task.options(**options).remote(fn, *args)
+
+    def put(self, value: Any) -> Ref:
+        """See `Futures.put`."""
+        self.objects += 1
+        with translated():
+            return ray.put(value)
+
+    def wait(
+        self, refs: Sequence[Ref], timeout: float | None = None
+    ) -> tuple[list[Ref], list[Ref]]:
+        """See `Futures.wait`. Values stay where they are."""
+        # Ray's default copies every value to this node
+        if not refs:
+            return [], []
+        count = 1 if timeout is None else len(refs)
+        with translated():
+            done, pending = ray.wait(
+                list(refs), num_returns=count, timeout=timeout, fetch_local=False
+            )
+        return done, pending
+
+    def get(self, refs: Sequence[Ref]) -> list[Any]:
+        """See `Futures.get`."""
+        with translated():
+            values: list[Any] = ray.get(list(refs))
+        return values
+
+    def cancel(self, refs: Sequence[Ref]) -> None:
+        """See `Futures.cancel`."""
+        for ref in refs:
+            with contextlib.suppress(Exception):  # finished or gone: nothing to stop
+                ray.cancel(ref, force=False)
+
+    def nodes(self) -> list[Node]:
+        """See `Futures.nodes`."""
+        alive = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= 1]
+        if not alive:
+            raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
+        return [
+            Node(
+                n["NodeID"],
+                int(n["Resources"]["CPU"]),
+                int(n["Resources"].get("object_store_memory", 0)),
+            )
+            for n in sorted(alive, key=lambda n: n["NodeID"])
+        ]
+
+    def store(self) -> Store:
+        """See `Futures.store`."""
+        state = get_state_from_address(ray.get_runtime_context().gcs_address)
+        stats = get_memory_info_reply(state).store_stats
+        return Store(
+            int(stats.object_store_bytes_used),
+            int(stats.spilled_bytes_total),
+            int(stats.restored_bytes_total),
+        )
+
+
+def _only(fn: Callable[..., Any], *args: Any) -> Any:
+    (value,) = fn(*args)
+    return value
