@@ -52,6 +52,8 @@ class Config:
     shuffle_memory_fraction: float
     shuffle_round_fraction: float
     shuffle_integrity: bool
+    settings: Mapping[str, Any]
+    """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
     @classmethod
     def current(cls) -> Config:
@@ -88,6 +90,7 @@ class Config:
             shuffle_memory_fraction=shuffle["memory-fraction"],
             shuffle_round_fraction=shuffle["round-fraction"],
             shuffle_integrity=shuffle["integrity"],
+            settings=_settings(),
         )
 
 
@@ -96,8 +99,8 @@ def check(keys: Mapping[str, Any]) -> None:
     import jsonschema
 
     schema = _document("exo-schema.yaml")
-    known = sorted(_leaves(_document("exo.yaml")["exo"]))
-    for key in sorted(_leaves(keys)):
+    known = sorted(key for key, _ in _leaves(_document("exo.yaml")["exo"]))
+    for key in sorted(key for key, _ in _leaves(keys)):
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = (
@@ -109,6 +112,17 @@ def check(keys: Mapping[str, Any]) -> None:
         raise ConfigError(f"configuration key 'exo.{where}': {error.message}")
 
 
+def _settings() -> dict[str, Any]:
+    """Dask's settings as they go with tasks: all plain values that are not the defaults.
+
+    A computation inside a task runs here too, so the scheduler is always ours.
+    """
+    defaults = dict(_leaves(dask.config.merge(*dask.config.defaults)))
+    mine = {k: v for k, v in _leaves(dask.config.config) if k not in defaults or defaults[k] != v}
+    plain = (bool, int, float, str, list, tuple, type(None))
+    return {**{k: v for k, v in mine.items() if isinstance(v, plain)}, "scheduler": "exo"}
+
+
 def _canonical(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Keys with hyphens, as ``exo.yaml`` has them; Dask treats both spellings as one."""
     return {
@@ -116,12 +130,12 @@ def _canonical(keys: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield prefix + key
+            yield prefix + key, value
 
 
 def _bytes(key: str, value: int | str) -> int:

@@ -7,8 +7,14 @@ these names moves, ``tests/unit/test_dask_adapter.py`` fails and says which.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
+import dask
+import dask._expr
+import dask.base
+from dask._collections import new_collection
 from dask._expr import Expr as CoreExpr
+from dask._expr import FinalizeCompute
 from dask._task_spec import (
     Alias,
     DataNode,
@@ -17,20 +23,32 @@ from dask._task_spec import (
     TaskRef,
     convert_legacy_graph,
 )
-from dask.base import named_schedulers
+from dask._task_spec import _execute_subgraph as execute_subgraph
+from dask.array.core import concatenate3
+from dask.array.rechunk import old_to_new
+from dask.base import collections_to_expr, get_annotations, named_schedulers
 from dask.dataframe.core import _concat as concat_partitions
 from dask.dataframe.dask_expr._expr import (
     Expr,
     Fused,
     PartitionsFiltered,
+    Projection,
+    determine_column_projection,
     optimize_blockwise_fusion,
 )
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
 from dask.dataframe.dask_expr._merge import BlockwiseMerge, HashJoinP2P
 from dask.dataframe.dask_expr._repartition import RepartitionToFewer
-from dask.dataframe.dask_expr._shuffle import P2PShuffle, RearrangeByColumn, SimpleShuffle
+from dask.dataframe.dask_expr._shuffle import (
+    AssignPartitioningIndex,
+    P2PShuffle,
+    RearrangeByColumn,
+    Shuffle,
+    SimpleShuffle,
+)
 from dask.dataframe.dask_expr.io import FromPandas
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
+from dask.dataframe.multi import merge_chunk
 from dask.local import nested_get
 from dask.order import order
 from dask.utils import get_default_shuffle_method
@@ -42,31 +60,88 @@ def is_p2p_barrier(node: object) -> bool:
     return p2p is not None and isinstance(node, p2p.P2PBarrierTask)
 
 
+ROLES = {
+    "shuffle_transfer": ("distributed.shuffle._shuffle", "transfer"),
+    "_shuffle_transfer": ("dask.dataframe.dask_expr._shuffle", "transfer"),
+    "merge_transfer": ("distributed.shuffle._merge", "transfer"),
+    "create_assign_index_merge_transfer.<locals>.assign_index_merge_transfer": (
+        "dask.dataframe.dask_expr._merge",
+        "hashing transfer",
+    ),
+    "rechunk_transfer": ("distributed.shuffle._rechunk", "rechunk transfer"),
+    "shuffle_unpack": ("distributed.shuffle._shuffle", "unpack"),
+    "rechunk_unpack": ("distributed.shuffle._rechunk", "unpack"),
+    "merge_unpack": ("distributed.shuffle._merge", "merging unpack"),
+    "partition": ("dask.bag.core", "partition"),
+    "collect": ("dask.bag.core", "collect"),
+    "make_group": ("dask.bag.core", "make_group"),
+    "load_store_chunk": ("dask.array.core", "storing"),
+}
+"""Functions that a graph is searched for, by qualified name: their module and role."""
+
+
+def role(node: object) -> str | None:
+    """What a task does that must not run as it is; see `ROLES`.
+
+    By name: a graph without such a task must not import what makes them.
+    """
+    func = getattr(node, "func", None)
+    module, found = ROLES.get(getattr(func, "__qualname__", ""), (None, None))
+    return found if getattr(func, "__module__", None) == module else None
+
+
+def is_composite(expr: object) -> bool:
+    """Whether an expression stands for a collection of several others; older Dasks have none."""
+    kind = getattr(dask._expr, "CompositeExpr", None)
+    return kind is not None and isinstance(expr, kind)
+
+
+def rebuild_composite(collection: Any, expr: Any, tasks: dict[Any, Any]) -> Any:
+    """Put a collection of several others together again, from what stands for each key."""
+    return dask.base._rebuild_composite_collection(collection, expr, tasks, cull_to_child_keys=True)
+
+
 __all__ = [
+    "ROLES",
     "Alias",
     "ArrowDatasetEngine",
+    "AssignPartitioningIndex",
     "BlockwiseMerge",
     "CoreExpr",
     "DataNode",
     "Expr",
+    "FinalizeCompute",
     "FromPandas",
     "Fused",
     "GraphNode",
     "HashJoinP2P",
     "P2PShuffle",
     "PartitionsFiltered",
+    "Projection",
     "RearrangeByColumn",
     "RepartitionToFewer",
     "SelectPartitions",
+    "Shuffle",
     "SimpleShuffle",
     "Task",
     "TaskRef",
+    "collections_to_expr",
     "concat_partitions",
+    "concatenate3",
     "convert_legacy_graph",
+    "determine_column_projection",
+    "execute_subgraph",
+    "get_annotations",
     "get_default_shuffle_method",
+    "is_composite",
     "is_p2p_barrier",
+    "merge_chunk",
     "named_schedulers",
     "nested_get",
+    "new_collection",
+    "old_to_new",
     "optimize_blockwise_fusion",
     "order",
+    "rebuild_composite",
+    "role",
 ]

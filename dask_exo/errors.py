@@ -8,6 +8,8 @@ traceback, and a note that names the key.
 
 from __future__ import annotations
 
+import concurrent.futures
+
 
 class ExoError(Exception):
     """Base of the errors of dask_exo."""
@@ -69,5 +71,27 @@ class SortKeyError(ExoError, TypeError):
     """The values of a sort key cannot be ordered against each other."""
 
 
+class ColumnError(ExoError, KeyError):
+    """There is no column, or index level, of that name."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
+class SortArgumentError(ExoError, ValueError):
+    """An argument of a sort is not one that it can have."""
+
+
 class ValidationError(ExoError, AssertionError):
     """A sorted output is not the sorted input."""
+
+
+class UnsupportedError(ExoError, NotImplementedError, AttributeError):
+    """A part of `distributed` that does not exist here."""
+
+
+class NoClientError(ExoError, ValueError):
+    """There is no client, since this process is not connected to a Ray cluster."""
+
+
+class CancelledError(ExoError, concurrent.futures.CancelledError):
+    """A computation, or a future of it, was stopped before its end."""

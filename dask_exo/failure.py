@@ -61,9 +61,13 @@ class Failure:
 
     def reraise(self) -> NoReturn:
         """Raise the exception as the task raised it, with a note that names the key."""
+        raise self.error()
+
+    def error(self) -> BaseException:
+        """Make the exception as the task raised it, with a note that names the key."""
         if not self.links:
             last = self.text.strip().splitlines()[-1]
-            raise ResultError(
+            return ResultError(
                 f"task {self.key!r} failed with an exception that cannot be pickled: {last}\n"
                 f"{self.text}"
             )
@@ -74,7 +78,7 @@ class Failure:
             else:
                 error.__context__ = behind
         errors[0].add_note(f"dask_exo: raised by task {self.key!r}")
-        raise errors[0]
+        return errors[0]
 
 
 def _links(error: BaseException) -> Iterator[Link]:
@@ -113,9 +117,10 @@ def _pickled(error: BaseException) -> bytes | None:
     for form in (error, _Bare(error)):
         try:
             data: bytes = cloudpickle.dumps(form)
-            back = pickle.loads(data)  # noqa: S301  pickled in the line before
+            # not kept: where tblib is registered its traceback would lead back to this frame
+            survives = isinstance(pickle.loads(data), BaseException)  # noqa: S301  our own bytes
         except Exception:  # noqa: BLE001  whatever it is, there is another way
             continue
-        if isinstance(back, BaseException):
+        if survives:
             return data
     return None

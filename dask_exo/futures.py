@@ -12,13 +12,16 @@ ref. References: distributed futures, Exoshuffle section 3.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Ref = Any  # opaque and hashable
+Needs = Mapping[str, Any]
+"""What a task asks of its place: ``num_cpus``, ``num_gpus``, ``memory``, ``resources``, and
+whatever else the cluster knows. Empty means one slot."""
 Steps = Generator[Collection[Ref], None, T]
 """A coroutine on the waist: it submits, yields refs it must see finished, returns a `T`."""
 
@@ -64,8 +67,8 @@ class Futures(Protocol):
 
     A task is ``fn(*args)``; refs among ``args`` (not nested ones) are replaced by their
     values before it starts. ``node`` asks for a place, softly: a dead node does not fail
-    the task. Submission never blocks and never runs user code in the caller, but for the
-    inline implementation.
+    the task; ``needs`` asks for its resources. Submission never blocks and never runs user
+    code in the caller, but for the inline implementation.
 
     Attributes
     ----------
@@ -80,12 +83,23 @@ class Futures(Protocol):
         """Refs made, so far."""
         ...
 
-    def submit(self, fn: Callable[..., Any], *args: Any, node: str | None = None) -> Ref:
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,
+    ) -> Ref:
         """Start one task; return the ref of its result."""
         ...
 
     def split(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+        self,
+        count: int,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,
     ) -> list[Ref]:
         """Start one task that returns a sequence of ``count`` values; return a ref for each."""
         ...

@@ -24,6 +24,9 @@ Frame = Any
 MARK = "_partitions"
 """Column in which Dask's own lowering leaves the number of the partition a row goes to."""
 
+JOIN_MARK = "__hash_partition"
+"""The same, in Dask's hash joins by p2p."""
+
 
 def concat(frames: Sequence[Frame], *, ignore_index: bool = False) -> Frame:
     """Put partitions below each other, as Dask does it (categories united, empty ones skipped)."""
@@ -48,8 +51,8 @@ def destinations(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
         In the smallest unsigned type that holds ``npartitions``.
     """
     columns = [column] if isinstance(column, str) else list(column)
-    if columns and columns[0] == MARK:
-        ids = np.asarray(frame[MARK])
+    if columns and columns[0] in (MARK, JOIN_MARK):
+        ids = np.asarray(frame[columns[0]])
     else:
         ids = hash_object_dispatch(frame[columns] if columns else frame, index=False)
     small = np.min_scalar_type(max(npartitions - 1, 0))

@@ -11,10 +11,11 @@ from dask.core import flatten
 from dask_exo.dask_adapter import (
     CoreExpr,
     GraphNode,
+    Task,
     convert_legacy_graph,
-    is_p2p_barrier,
 )
-from dask_exo.errors import ShuffleMethodError
+from dask_exo.graph import passes
+from dask_exo.graph.promise import fetch, named
 from dask_exo.graph.rewrite import rewrite
 
 Key = Any  # Dask's: str, bytes, int, float, or a tuple of keys
@@ -22,11 +23,11 @@ Graph = dict[Key, GraphNode]
 
 # Before Python 3.12 ``cached_property``, of which Dask's expressions have many, takes a lock for
 # each property of a class: two threads that walk expressions can lock each other out.
-_one_at_a_time = threading.Lock()
+_one_at_a_time = threading.RLock()  # making a graph may compute: metadata of `from_map`, say
 
 
 def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
-    """Materialize, convert and cull.
+    """Materialize, convert, cull, and run the passes.
 
     Parameters
     ----------
@@ -47,7 +48,8 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
     KeyError
         A key is not in the graph.
     ShuffleMethodError
-        The graph has a shuffle in it that needs distributed's workers.
+        The graph has a shuffle in it that needs distributed's workers, or a shared disk, and is
+        not understood.
     """
     wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]
     names = {key: key for key in wanted}
@@ -61,20 +63,16 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
         layers = dsk
     graph = convert_legacy_graph(layers if isinstance(layers, Mapping) else dict(layers))
     graph = cull(graph, names.values())
-    _refuse_p2p(graph)
-    return graph, names
+    passed = passes.apply(graph, set(names.values()))
+    return graph if passed is graph else cull(passed, names.values()), names
 
 
-def _refuse_p2p(graph: Graph) -> None:
-    """A p2p shuffle that Dask has made a graph of needs distributed's workers."""
-    for key, node in graph.items():
-        if is_p2p_barrier(node):
-            raise ShuffleMethodError(
-                f"{key!r} belongs to a p2p shuffle that was made a graph of before it came here "
-                f"(by to_delayed, or delayed values mixed with dataframes); it runs on "
-                f"distributed's workers only. Set dataframe.shuffle.method (and "
-                f"array.rechunk.method) to 'tasks'"
-            )
+def _future(key: Key) -> GraphNode:
+    """The node that stands for a future, of which a graph has only the key."""
+    future = named.get(key)
+    if future is None:
+        raise KeyError(f"{key!r} is neither in the graph nor the key of a future that somebody has")
+    return Task(key, fetch, future.promise)
 
 
 def cull(graph: Graph, keys: Iterable[Key]) -> Graph:
@@ -84,6 +82,6 @@ def cull(graph: Graph, keys: Iterable[Key]) -> Graph:
     while stack:
         key = stack.pop()
         if key not in kept:
-            kept[key] = graph[key]
+            kept[key] = graph[key] if key in graph else _future(key)
             stack.extend(kept[key].dependencies)
     return kept

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dask_exo.errors import SerializationError
+from dask_exo.errors import ExoError, SerializationError
 from dask_exo.futures import Ref
 from dask_exo.graph import work
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.plan import Bundle
-from dask_exo.graph.values import Held, Local, Remote, Values
+from dask_exo.graph.promise import Local, Remote, lifting
+from dask_exo.graph.values import Held, Values
 
 
-def parcel(bundles: Iterable[Bundle], values: Values) -> tuple[list[work.Job], list[Ref]]:
+def parcel(
+    bundles: Iterable[Bundle], values: Values, settings: Mapping[str, Any]
+) -> tuple[list[work.Job], list[Ref]]:
     """Code of some bundles, and the refs that they read, each once.
+
+    Parameters
+    ----------
+    bundles : iterable of Bundle
+    values : Values
+        Of this run.
+    settings : mapping
+        What the tasks find in ``dask.config``.
 
     Returns
     -------
@@ -47,12 +58,14 @@ def parcel(bundles: Iterable[Bundle], values: Values) -> tuple[list[work.Job], l
     for bundle, held in zip(bundles, taken, strict=True):
         inputs: dict[Key, Any] = {n: source(held[key]) for n, key in bundle.inputs.items()}
         inputs.update((name, work.Value(value)) for name, value in bundle.literals.items())
-        jobs.append(work.Job(bundle.key, bundle.nodes, inputs))
+        jobs.append(work.Job(bundle.key, bundle.nodes, inputs, bundle.asked.retries, settings))
     return jobs, list(places)
 
 
-def seal(content: Any, jobs: Sequence[work.Job]) -> bytes:
+def seal(content: Any, jobs: Sequence[work.Job], args: list[Ref]) -> bytes:
     """Pickle what a task is sent, of which ``jobs`` are a part.
+
+    Values of other computations that are in it (see `Promise`) become further ``args``.
 
     Raises
     ------
@@ -60,7 +73,10 @@ def seal(content: Any, jobs: Sequence[work.Job]) -> bytes:
         Names a task that cannot be sent to another process.
     """
     try:
-        return work.dumps(content)
+        with lifting(args):
+            return work.dumps(content)
+    except ExoError:
+        raise
     except Exception as error:
         culprit = next((job.key for job in jobs if not _sendable(job)), jobs[0].key)
         raise SerializationError(

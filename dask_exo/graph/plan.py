@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 from dask.sizeof import sizeof
 from dask.utils import key_split
 
-from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, order
+from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, role
+from dask_exo.graph.annotations import NOTHING, Asked
 from dask_exo.graph.normalize import Graph, Key
-from dask_exo.graph.rewrite import Exchange, Split
+from dask_exo.graph.promise import Promise, promised
+from dask_exo.graph.splits import Exchange, Split
 
 
 class ColumnKey(NamedTuple):
@@ -45,6 +49,8 @@ class Bundle:
         Name → small value that goes with the code.
     priority : int
         Lower runs first.
+    asked : Asked
+        What the user asks for it.
     """
 
     key: Key
@@ -52,6 +58,7 @@ class Bundle:
     inputs: dict[Key, Key] = field(default_factory=dict)
     literals: dict[Key, Any] = field(default_factory=dict)
     priority: int = 0
+    asked: Asked = NOTHING
 
     @property
     def group(self) -> str:
@@ -112,17 +119,27 @@ class Plan:
     stages : list of Stage
     literals : dict
         Values that are in the graph itself.
+    given : dict
+        Values that other computations have made or are making.
     results : dict
-        Key in the graph → key of the unit or literal that has its value.
+        Key in the graph → key of the unit, literal or given value that has its value.
     """
 
     bundles: list[Bundle]
     stages: list[Stage]
     literals: dict[Key, Any]
+    given: dict[Key, Promise]
     results: dict[Key, Key]
 
 
-def plan(graph: Graph, keys: set[Key], *, small: int) -> Plan:
+def plan(
+    graph: Graph,
+    keys: set[Key],
+    *,
+    small: int,
+    asked: Mapping[Key, Asked] | None = None,
+    fuse: bool = True,
+) -> Plan:
     """Cut a graph into units.
 
     Parameters
@@ -133,16 +150,23 @@ def plan(graph: Graph, keys: set[Key], *, small: int) -> Plan:
         Those asked for: their values are kept.
     small : int
         Bytes up to which a literal is copied into each task that reads it.
+    asked : mapping, optional
+        What the user asks for tasks.
+    fuse : bool
+        Whether tasks may run inside others, and their values not be seen by the driver.
     """
     aliases = _aliases(graph)
     literals = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
+    given = {key: found for key, node in graph.items() if (found := promised(node))}
     results = {key: aliases.get(key, key) for key in keys}
-    planner = _Planner(graph, aliases, literals, set(results.values()), small)
+    kept = set(results.values()) if fuse else set(graph)
+    planner = _Planner(graph, aliases, literals, kept, small=small, asked=asked or {})
+    there = literals.keys() | given.keys()
     for key in sorted(graph, key=planner.ranks.__getitem__):
-        if key not in literals and not isinstance(graph[key], (Alias, Exchange)):
+        if key not in there and not isinstance(graph[key], (Alias, Exchange)):
             planner.add(key)
     stages = [planner.stage(node) for node in graph.values() if isinstance(node, Exchange)]
-    return Plan(list(planner.bundles.values()), stages, literals, results)
+    return Plan(list(planner.bundles.values()), stages, literals, given, results)
 
 
 class _Planner:
@@ -153,12 +177,14 @@ class _Planner:
         graph: Graph,
         aliases: dict[Key, Key],
         literals: dict[Key, Any],
-        asked: set[Key],
+        kept: set[Key],
+        *,
         small: int,
+        asked: Mapping[Key, Asked],
     ) -> None:
         self.ranks: dict[Key, int] = order(graph)
         self.bundles: dict[Key, Bundle] = {}
-        self._graph, self._aliases, self._asked = graph, aliases, asked
+        self._graph, self._aliases, self._kept, self._asked = graph, aliases, kept, asked
         self._light = {key: value for key, value in literals.items() if sizeof(value) <= small}
         self._columns: dict[Key, set[int]] = defaultdict(set)
         self._readers: dict[Key, set[Key]] = defaultdict(set)
@@ -170,7 +196,10 @@ class _Planner:
     def add(self, key: Key) -> None:
         """Make the bundle of one node, around those of its inputs that can run inside it."""
         node = self._graph[key]
-        bundle = Bundle(key, priority=self.ranks[key])
+        asked = self._asked.get(key, NOTHING)
+        if role(node) == "storing" and self._writes_here(node):
+            asked = replace(asked, here=True)
+        bundle = Bundle(key, priority=self.ranks[key], asked=asked)
         for name in sorted(node.dependencies, key=self.ranks.__getitem__):
             source = self._aliases.get(name, name)
             if isinstance(self._graph[source], Exchange):
@@ -186,13 +215,22 @@ class _Planner:
             _absorb(bundle, name, self.bundles.pop(source))
         self.bundles[key] = bundle
 
+    def _writes_here(self, node: GraphNode) -> bool:
+        """Whether a task of ``da.store`` writes into an array of this process."""
+        assert isinstance(node, Task)
+        target = node.kwargs["out"] if "out" in node.kwargs else node.args[1]
+        if isinstance(target, (Alias, TaskRef)):
+            key = target.target if isinstance(target, Alias) else target.key
+            target = self._graph.get(self._aliases.get(key, key))
+        return isinstance(target.value if isinstance(target, DataNode) else target, np.ndarray)
+
     def stage(self, exchange: Exchange) -> Stage:
         """Make a stage; bundles that only it reads become its parts."""
         sources = [self._aliases.get(ref.key, ref.key) for ref in exchange.args]
         uses, rank = Counter(sources), self.ranks[exchange.key]
         parts = [
             self.bundles.pop(source)
-            if uses[source] == 1 and self._private(source)
+            if uses[source] == 1 and self._private(source, NOTHING)
             else Bundle(source, inputs={source: source}, priority=rank)
             for source in sources
         ]
@@ -203,10 +241,11 @@ class _Planner:
         columns = [ColumnKey(exchange.key, j) for j in used]
         return Stage(exchange.key, split, parts, columns, rank)
 
-    def _private(self, source: Key) -> bool:
-        """Whether a bundle makes this value, and one node alone reads it."""
-        made = source in self.bundles
-        return made and len(self._readers[source]) == 1 and source not in self._asked
+    def _private(self, source: Key, asked: Asked) -> bool:
+        """Whether a bundle makes this value in the same kind of place for one node alone."""
+        if source not in self.bundles or self.bundles[source].asked != asked:
+            return False
+        return len(self._readers[source]) == 1 and source not in self._kept
 
     def _fusable(self, bundle: Bundle) -> list[tuple[Key, Key]]:
         """Inputs whose bundles may run inside this one without losing parallelism.
@@ -215,7 +254,11 @@ class _Planner:
         columns, one of each shuffle at most: that is a merge of two shuffles, and not the final
         concatenation of all of one shuffle's outputs.
         """
-        private = [(n, source) for n, source in bundle.inputs.items() if self._private(source)]
+        private = [
+            (n, source)
+            for n, source in bundle.inputs.items()
+            if self._private(source, bundle.asked)
+        ]
         if len(bundle.inputs) == 1:
             return private
         assembling = [(n, s) for n, s in private if _stages_read(self.bundles[s])]

@@ -10,10 +10,10 @@ the caller maps old keys to new ones by position.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from dask_exo.dask_adapter import (
+    Alias,
     BlockwiseMerge,
     CoreExpr,
     Expr,
@@ -28,95 +28,9 @@ from dask_exo.dask_adapter import (
     TaskRef,
     optimize_blockwise_fusion,
 )
-from dask_exo.frame import host
+from dask_exo.graph.splits import Exchange, Rows, take
 
-__all__ = ["Exchange", "ExoShuffle", "rewrite"]
-
-
-class Exchange(Task):
-    """The task of one whole shuffle: M partitions in, a list of R partitions out.
-
-    The driver loop runs it as an Exoshuffle. Called as a plain task, which any other scheduler
-    can do, it computes the same thing.
-
-    Parameters
-    ----------
-    key : tuple
-    split : Split
-        How rows find their partition.
-    *parts : TaskRef
-        (M,) the input partitions.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, key: Any, func: Split, /, *parts: Any) -> None:
-        super().__init__(key, func, *parts)
-
-    @property
-    def split(self) -> Split:
-        """How rows find their partition."""
-        split = self.func
-        assert isinstance(split, Split)
-        return split
-
-
-class Split:
-    """How rows find their output partition, and what an output partition looks like.
-
-    Parameters
-    ----------
-    column : label or list of labels
-        Column of ready partition numbers, or columns to hash.
-    npartitions : int
-        Number of output partitions before any selection.
-    kept : tuple of int, optional
-        Output partitions that are asked for, in order; None means all.
-    keys : tuple of labels
-        Columns that the partition numbers come from, for the integrity check.
-    ignore_index : bool
-        Whether output partitions get a new index.
-    drop : bool
-        Whether the column of partition numbers is left out of the output.
-    """
-
-    def __init__(
-        self,
-        column: Any,
-        npartitions: int,
-        kept: tuple[int, ...] | None,
-        keys: tuple[Any, ...],
-        *,
-        ignore_index: bool,
-        drop: bool,
-    ) -> None:
-        self.column, self.npartitions, self.kept, self.keys = column, npartitions, kept, keys
-        self.ignore_index, self.drop = ignore_index, drop
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """(R,) partition number of each output."""
-        return range(self.npartitions) if self.kept is None else self.kept
-
-    def only(self, used: Sequence[int]) -> Split:
-        """The same, with only some of the outputs."""
-        return Split(
-            self.column,
-            self.npartitions,
-            tuple(self.numbers[j] for j in used),
-            self.keys,
-            ignore_index=self.ignore_index,
-            drop=self.drop,
-        )
-
-    def __call__(self, *parts: Any) -> list[Any]:
-        """Shuffle in one process: (M,) frames in, (R,) frames out."""
-        frame = host.concat(parts)
-        ids = host.destinations(frame, self.column, self.npartitions)
-        if self.drop:
-            frame = frame.drop(columns=self.column)
-        out = [frame[ids == number] for number in self.numbers]
-        return [part.reset_index(drop=True) for part in out] if self.ignore_index else out
+__all__ = ["ExoShuffle", "rewrite"]
 
 
 class ExoShuffle(PartitionsFiltered, Expr):
@@ -146,26 +60,27 @@ class ExoShuffle(PartitionsFiltered, Expr):
         return (None,) * (self.npartitions_out + 1)
 
     def _layer(self) -> dict[Any, Any]:
-        split = Split(
-            self.partitioning_index,
-            self.npartitions_out,
-            tuple(self._partitions) if self._filtered else None,
-            self.keys,
+        numbers = self._partitions if self._filtered else range(self.npartitions_out)
+        first = {number: j for j, number in reversed(list(enumerate(numbers)))}
+        slots = {number: slot for slot, number in enumerate(sorted(first))}
+        split = Rows(
+            column=self.partitioning_index,
+            count=self.npartitions_out,
+            kept=tuple(slots) if self._filtered else None,
+            keys=self.keys,
             ignore_index=self.ignore_index,
             drop=self.drop_column,
         )
-        frame = self.frame
+        frame, name = self.frame, self._name
         refs = [TaskRef((frame._name, i)) for i in range(frame.npartitions)]
-        whole = Exchange((f"exchange-{self._name}", 0), split, *refs)
-        outputs = {
-            (self._name, j): Task((self._name, j), _take, TaskRef(whole.key), j)
-            for j in range(len(split.numbers))
-        }
-        return {whole.key: whole, **outputs}
-
-
-def _take(parts: list[Any], j: int) -> Any:
-    return parts[j]
+        whole = Exchange((f"exchange-{name}", 0), split, *refs)
+        layer: dict[Any, Any] = {whole.key: whole}
+        for j, number in enumerate(numbers):
+            if first[number] == j:
+                layer[name, j] = Task((name, j), take, TaskRef(whole.key), slots[number])
+            else:  # somebody wants the same partition twice
+                layer[name, j] = Alias((name, j), (name, first[number]))
+        return layer
 
 
 def rewrite(expr: CoreExpr) -> CoreExpr:

@@ -7,9 +7,8 @@ submits its own tasks and is resumed when what it waits for is done.
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from dask.utils import key_split
@@ -21,10 +20,14 @@ from dask_exo.graph.decide import View, admit
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import Bundle, Plan, Stage
+from dask_exo.graph.promise import POLL, Local, Promise, Remote
 from dask_exo.graph.stages import Ledger, Shuffling
-from dask_exo.graph.values import Held, Local, Remote, Values
+from dask_exo.graph.state import Consumer, State
+from dask_exo.graph.values import Values
 from dask_exo.report import events
 from dask_exo.shuffle.choose import batch_size
+
+LOOK = 0.5  # seconds between two looks at whether the results are still wanted
 
 
 @dataclass(slots=True)
@@ -58,6 +61,20 @@ class Call:
     promised: int
 
 
+class Watcher:
+    """Is told what becomes of the nodes of the graph; this one does not care."""
+
+    def started(self, keys: Iterable[Key]) -> None:
+        """Nodes run."""
+
+    def finished(self, key: Key, inner: Iterable[Key], held: Local | Remote | None) -> None:
+        """A node and those inside it have run; ``held`` is the value of ``key``, if kept."""
+
+
+class NobodyWantsThis(Exception):  # noqa: N818  no error: it ends a run
+    """All promises of a run's results have been dropped."""
+
+
 class Run:
     """One computation.
 
@@ -66,40 +83,32 @@ class Run:
     plan : Plan
     futures : Futures
     config : Config
+    watcher : Watcher, optional
+    consumer : Consumer, optional
+        Takes results as they come; without it, the first failure ends the run.
     """
 
-    def __init__(self, plan: Plan, futures: Futures, config: Config) -> None:
-        self._results, self._futures, self._config = plan.results, futures, config
+    def __init__(
+        self,
+        plan: Plan,
+        futures: Futures,
+        config: Config,
+        watcher: Watcher | None = None,
+        consumer: Consumer | None = None,
+    ) -> None:
+        self._futures, self._config = futures, config
+        self._watcher, self._consumer = watcher or Watcher(), consumer
         nodes = futures.nodes()
         self._slots = sum(node.slots for node in nodes)
         self._budget = int(config.memory_fraction * sum(node.store for node in nodes))
         self._values = Values(plan.literals, futures.put)
         self._ledger = Ledger()
-        self._ready: list[tuple[int, int, Bundle]] = []
-        self._queued: Counter[str] = Counter()
+        self._state = State(plan, self._values, self._ledger, consumer)
+        self._awaited: dict[Key, Promise] = dict(plan.given)
         self._flying: dict[Ref, Call] = {}
         self._promised = 0
         self._shuffling: list[Shuffling] = []
         self._experience: dict[str, Experience] = defaultdict(Experience)
-        self._left = len(plan.bundles) + len(plan.stages)
-        self._waits: dict[int, int] = {}
-        self._dependents: dict[Key, list[Bundle | Stage]] = defaultdict(list)
-        self._link(plan)
-
-    def _link(self, plan: Plan) -> None:
-        """Who waits for what, and how many read each value."""
-        readers = [*plan.bundles, *(part for stage in plan.stages for part in stage.parts)]
-        for reader in readers:
-            self._values.expect(reader.sources)
-        self._values.expect(set(plan.results.values()))  # the caller reads these
-        units: list[Bundle | Stage] = [*plan.bundles, *plan.stages]
-        for unit in units:
-            missing = unit.sources - plan.literals.keys()
-            self._waits[id(unit)] = len(missing)
-            for source in missing:
-                self._dependents[source].append(unit)
-            if not missing:
-                self._enqueue(unit)
 
     def results(self) -> dict[Key, Local | Remote]:
         """Run to the end; return what is held for each of the plan's results.
@@ -110,53 +119,87 @@ class Run:
             Whatever a task raised.
         IntegrityError
             A shuffle has lost rows.
+        NobodyWantsThis
+            The consumer does not.
         """
         try:
-            while self._left:
+            while self._unfinished:
+                self._begin()
                 self._advance()
+                self._arrive()
                 self._launch()
-                if all(shuffling.waiting for shuffling in self._shuffling) and self._left:
+                moving = self._state.stages or not all(s.waiting for s in self._shuffling)
+                if self._unfinished and not moving:
                     self._settle(self._wait())
+                self._check_wanted()
             if self._config.shuffle_integrity:
                 self._ledger.verify()
+            return self._state.finish()
         except BaseException:
             self._abandon()
             raise
-        return {key: self._values.result(source) for key, source in self._results.items()}
 
-    def _enqueue(self, unit: Bundle | Stage) -> None:
-        if isinstance(unit, Stage):
-            started = Shuffling.start(unit, self._futures, self._values, self._ledger, self._config)
+    @property
+    def _unfinished(self) -> bool:
+        return bool(self._state.left or self._awaited)
+
+    def _check_wanted(self) -> None:
+        if self._consumer and not self._consumer.wants():
+            raise NobodyWantsThis
+
+    def _arrive(self) -> None:
+        """Take the values that other computations have made by now."""
+        for key, promise in list(self._awaited.items()):
+            if promise.known:
+                del self._awaited[key]
+                try:
+                    self._state.have(key, promise.held())
+                except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
+                    self._state.lose(key, error)
+
+    def _begin(self) -> None:
+        """Start the shuffles whose inputs exist."""
+        while self._state.stages:
+            stage = self._state.stages.pop(0)
+            self._watcher.started(_inside(stage))
+            started = Shuffling.start(
+                stage, self._futures, self._values, self._ledger, self._config
+            )
             self._shuffling.append(started)
-        else:
-            heapq.heappush(self._ready, (unit.priority, id(unit), unit))
-            self._queued[unit.group] += 1
-
-    def _have(self, key: Key, held: Held) -> None:
-        """A value exists: keep it for its readers, and wake those who waited for it."""
-        self._values.add(key, held)
-        for unit in self._dependents.pop(key, ()):
-            self._waits[id(unit)] -= 1
-            if not self._waits[id(unit)]:
-                self._enqueue(unit)
 
     def _advance(self) -> None:
         """Resume every shuffle that has what it waited for."""
         for shuffling in [s for s in self._shuffling if not s.waiting]:
-            shuffled = shuffling.advance()
+            stage = shuffling.stage
+            try:
+                shuffled = shuffling.advance()
+            except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
+                self._shuffling.remove(shuffling)
+                self._fail(shuffling, error)
+                continue
             if shuffled is not None:
                 self._shuffling.remove(shuffling)
-                self._ledger.sent(shuffling.stage, shuffled.tally)
-                self._left -= 1
+                self._ledger.sent(stage, shuffled.tally)
+                self._state.left -= 1
+                self._watcher.finished(stage.key, _inside(stage), None)
                 for key, pile in shuffling.outputs(shuffled):
-                    self._have(key, pile)
+                    self._state.have(key, pile)
+
+    def _fail(self, shuffling: Shuffling, error: Exception) -> None:
+        """A shuffle has ended with an exception."""
+        self._futures.cancel(list(shuffling.waiting))
+        self._state.left -= 1
+        for part in shuffling.stage.parts:
+            self._state.excuse(part)
+        for column in shuffling.stage.columns:
+            self._state.lose(column, error)
 
     def _launch(self) -> None:
         """Start bundles while the policy admits them."""
-        while self._ready:
-            bundle = self._ready[0][2]
-            if bundle.getitem and all(map(self._values.here, bundle.sources)):
-                self._pick(self._pop())
+        while (bundle := self._state.first) is not None:
+            picking = bundle.getitem and all(map(self._values.here, bundle.sources))
+            if bundle.asked.here or picking:  # picking an item is not worth a task
+                self._run_here(self._state.pop())
                 continue
             known = self._experience[bundle.group]
             in_flight = len(self._flying) + sum(len(s.waiting) for s in self._shuffling)
@@ -165,57 +208,67 @@ class Run:
                 return
             self._submit(self._batch(known), known)
 
-    def _pick(self, bundle: Bundle) -> None:
-        """Take an item out of a value that is here: that is not worth a task."""
+    def _run_here(self, bundle: Bundle) -> None:
+        """Run a task in the driver."""
         values = dict(bundle.literals)
         for name, source in bundle.inputs.items():
-            held = self._values.take(source)
-            assert isinstance(held, Local)
-            values[name] = held.value
+            values[name] = self._values.bring(source, self._futures.get)
         ((_, node),) = bundle.nodes
-        self._left -= 1
-        self._have(bundle.key, Local(node(values)))
-
-    def _pop(self) -> Bundle:
-        bundle = heapq.heappop(self._ready)[2]
-        self._queued[bundle.group] -= 1
-        return bundle
+        self._state.left -= 1
+        try:
+            held = Local(node(values))
+        except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
+            self._state.lose(bundle.key, error)
+            return
+        self._watcher.started([bundle.key])
+        self._watcher.finished(bundle.key, (), held)
+        self._state.have(bundle.key, held)
 
     def _batch(self, known: Experience) -> list[Bundle]:
         """The next bundle, and as many of its group as should share a call with it."""
-        first = self._pop()
+        first = self._state.pop()
         size = 1
         if known.count:
             size = batch_size(
                 seconds=known.seconds / known.count,
                 nbytes=known.mean,
-                remaining=self._queued[first.group] + 1,
+                remaining=self._state.queued(first.group) + 1,
                 slots=self._slots,
                 target=self._config.bundle_target,
             )
         bundles = [first]
-        while len(bundles) < size and self._ready and self._ready[0][2].group == first.group:
-            bundles.append(self._pop())
+        while len(bundles) < size and (other := self._state.first) is not None:
+            if (other.group, other.asked) != (first.group, first.asked):
+                break
+            bundles.append(self._state.pop())
         return bundles
 
     def _submit(self, bundles: list[Bundle], known: Experience) -> None:
-        jobs, args = parcel(bundles, self._values)
+        jobs, args = parcel(bundles, self._values, self._config.settings)
         small = self._config.small_result
-        data = seal(jobs, jobs)
+        data = seal(jobs, jobs, args)
+        needs = bundles[0].asked.needs
         refs: list[Ref] | None = None
+        self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
         if known.count and known.largest <= small:
-            done = self._futures.submit(work.run_together, data, *args)
+            done = self._futures.submit(work.run_together, data, *args, needs=needs)
         else:
             count = len(bundles) + 1
-            *refs, done = self._futures.split(count, work.run_apart, data, small, *args)
+            fn = work.run_apart
+            *refs, done = self._futures.split(count, fn, data, small, *args, needs=needs)
         call = Call(bundles, refs, known.mean * len(bundles))
         self._promised += call.promised
         self._flying[done] = call
 
     def _wait(self) -> Collection[Ref]:
         refs = [*self._flying, *{ref for s in self._shuffling for ref in s.waiting}]
+        if self._awaited and not refs:
+            next(iter(self._awaited.values())).pause()
+            return []
         assert refs, "work is left, but nothing is ready and nothing is running"
-        done, pending = self._futures.wait(refs)
+        # what another thread makes, and whether anybody wants the results, has to be looked up
+        timeout = POLL if self._awaited else LOOK if self._consumer else None
+        done, pending = self._futures.wait(refs, timeout=timeout)
         if pending:
             more, _ = self._futures.wait(pending, timeout=0)
             done.extend(more)
@@ -234,11 +287,18 @@ class Run:
     def _take(self, call: Call, dones: Sequence[work.Done]) -> None:
         refs = call.refs or [None] * len(dones)
         for bundle, done, ref in zip(call.bundles, dones, refs, strict=True):
-            unseal(done)
+            self._state.left -= 1
+            try:
+                unseal(done)
+            except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
+                self._state.excuse(bundle)
+                self._state.lose(bundle.key, error)
+                continue
             self._experience[bundle.group].add(done)
             self._ledger.arrived(done.arrived)
-            self._left -= 1
-            self._have(bundle.key, Local(done.value) if done.small else Remote(ref, done.nbytes))
+            held = Local(done.value) if done.small else Remote(ref, done.nbytes)
+            self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], held)
+            self._state.have(bundle.key, held)
         group = key_split(call.bundles[0].key)
         seconds = sum(done.seconds for done in dones)
         nbytes = sum(done.nbytes for done in dones)
@@ -252,3 +312,8 @@ class Run:
         self._flying.clear()
         self._shuffling.clear()
         self._values.clear()
+
+
+def _inside(stage: Stage) -> list[Key]:
+    """Nodes of the graph that a shuffle runs."""
+    return [stage.key, *(key for part in stage.parts for key, _ in part.nodes)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_exo.config import Config
@@ -32,6 +32,7 @@ class Ledger:
         self._sent: dict[str, Tally] = {}
         self._arrived: dict[Key, Tally] = defaultdict(Tally)
         self._keys: dict[str, Key] = {}
+        self._excused: set[Key] = set()
 
     def sent(self, stage: Stage, tally: Tally) -> None:
         """Note what the maps of a shuffle have sent."""
@@ -43,9 +44,15 @@ class Ledger:
         for one in arrived:
             self._arrived[one.stage] += one.tally
 
+    def excuse(self, stage: Key) -> None:
+        """Some outputs of a shuffle will not be assembled, since a task failed."""
+        self._excused.add(stage)
+
     def verify(self) -> None:
         """Compare both sides of every shuffle; raise `IntegrityError` where they differ."""
         for name, sent in self._sent.items():
+            if self._keys[name] in self._excused:
+                continue
             verify(name, sent, self._arrived[self._keys[name]])
 
 
@@ -63,6 +70,8 @@ class Shuffling:
         cls, stage: Stage, futures: Futures, values: Values, ledger: Ledger, config: Config
     ) -> Shuffling:
         """Begin a shuffle; nothing is submitted before `advance`."""
+        if not config.shuffle_integrity:
+            stage = replace(stage, split=stage.split.unchecked())
         nodes = tuple(futures.nodes())
         spec = Spec(len(stage.columns), nodes, work.run_map, merge)
         limits = Limits(
@@ -73,7 +82,7 @@ class Shuffling:
             config.tasks_per_slot,
         )
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
-        parts = StageParts(stage, values, ledger, config.shuffle_integrity, block)
+        parts = StageParts(stage, values, ledger, config, block)
 
         def chosen(choice: Choice) -> None:
             m, r = len(stage.parts), len(stage.columns)
@@ -95,8 +104,11 @@ class Shuffling:
 
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[ColumnKey, Pile]]:
         """What the tasks after it have to assemble."""
-        for key, column in zip(self.stage.columns, shuffled.columns, strict=True):
-            yield key, Pile(key, column, self.stage.split)
+        # the split knows only the outputs that are read, by their places among those
+        for place, (key, column) in enumerate(
+            zip(self.stage.columns, shuffled.columns, strict=True)
+        ):
+            yield key, Pile(ColumnKey(key.stage, place), column, self.stage.split)
 
     def _tell(self, shuffled: Shuffled) -> None:
         m, choice = len(self.stage.parts), shuffled.choice
@@ -126,22 +138,17 @@ class StageParts:
     values : Values
     ledger : Ledger
         Where receipts are noted.
-    integrity : bool
-        Whether maps sum their keys.
+    config : Config
     block : int
         Bytes that one packed block may have.
     """
 
     def __init__(
-        self,
-        stage: Stage,
-        values: Values,
-        ledger: Ledger,
-        integrity: bool,  # noqa: FBT001  passed on as it is
-        block: int,
+        self, stage: Stage, values: Values, ledger: Ledger, config: Config, block: int
     ) -> None:
         self._stage, self._values, self._ledger = stage, values, ledger
-        self._options = (stage.split, integrity, block)
+        self._settings = config.settings
+        self._options = (stage.split, block)
 
     def __len__(self) -> int:
         """M."""
@@ -149,8 +156,9 @@ class StageParts:
 
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
         """Arguments with which `work.run_map` makes and cuts parts ``start`` to ``stop``."""
-        jobs, refs = parcel(self._stage.parts[start:stop], self._values)
-        return seal((jobs, *self._options), jobs), *refs
+        jobs, refs = parcel(self._stage.parts[start:stop], self._values, self._settings)
+        data = seal((jobs, *self._options), jobs, refs)
+        return data, *refs
 
     def settle(self, receipt: Receipt) -> None:
         """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""

@@ -14,23 +14,9 @@ from typing import Any
 from dask_exo.futures import Ref
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.plan import ColumnKey
-from dask_exo.graph.rewrite import Split
+from dask_exo.graph.promise import Local, Remote
+from dask_exo.graph.splits import Split
 from dask_exo.shuffle.spec import Column
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """A value in the driver's own memory."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """A value in the object store, and its estimated size in bytes."""
-
-    ref: Ref
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +65,12 @@ class Values:
         """Count one more reader for each of ``keys``."""
         self._readers.update(keys)
 
+    def forget(self, key: Key) -> None:
+        """Count one reader less: it will not come."""
+        self._readers[key] -= 1
+        held = None if self._readers[key] else self._held.pop(key, None)
+        self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
+
     def add(self, key: Key, held: Held) -> None:
         """Keep a value for those who will read it, if there are any."""
         if self._readers[key]:
@@ -95,6 +87,15 @@ class Values:
             del self._held[key]
             self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
         return held
+
+    def bring(self, key: Key, get: Callable[[list[Ref]], list[Any]]) -> Any:
+        """Give a value to a task that runs in the driver."""
+        if key in self._literals:
+            self.forget(key)
+            return self._literals[key]
+        held = self.take(key)
+        assert not isinstance(held, Pile)
+        return held.value if isinstance(held, Local) else get([held.ref])[0]
 
     def result(self, key: Key) -> Local | Remote:
         """Give a value to the caller of the computation."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import pickle
 import sys
 import time
+import traceback
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import cloudpickle
-import numpy as np
+import dask.config
 from dask.sizeof import sizeof
 
 from dask_exo.dask_adapter import GraphNode
@@ -24,9 +25,9 @@ from dask_exo.errors import StoreFullError
 from dask_exo.failure import Failure
 from dask_exo.frame import host
 from dask_exo.graph.normalize import Key
-from dask_exo.graph.rewrite import Split
-from dask_exo.shuffle.blocks import Packed, pack
-from dask_exo.shuffle.integrity import Tally, tally
+from dask_exo.graph.promise import landing
+from dask_exo.graph.splits import Split
+from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.spec import Receipt
 
 MOST_WARNINGS = 20  # of one task
@@ -64,6 +65,8 @@ class Job:
     key: Key
     nodes: Sequence[tuple[Key, GraphNode]]
     inputs: dict[Key, Argument | Gathered | Value]
+    retries: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +151,19 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     owned : (W,)
         Reducers of each node.
     data : bytes
-        Jobs of the parts, the `Split`, whether to compute digests, and the bytes that a block
-        may have.
+        Jobs of the parts, the `Split`, and the bytes that a block may have.
     """
     start = time.perf_counter()
-    jobs, split, integrity, limit = pickle.loads(data)  # noqa: S301  our own driver's bytes
+    with landing(args):
+        jobs, split, limit = pickle.loads(data)  # noqa: S301  our own driver's bytes
     outs = []
     for job in jobs:
         outs.append(_attempt(job, args))
         if outs[-1].failure is not None:
             return [*[None] * len(owned), Receipt(detail=Detail(failure=outs[-1].failure))]
     try:
-        whole = host.concat([out.value for out in outs])
-        blocks, sent = _cut(whole, split, owned, integrity=integrity)
-        nbytes = [sizeof(block.frame) for block in blocks]
+        blocks, sent = split.cut([out.value for out in outs], owned)
+        nbytes = [block.nbytes for block in blocks]
         _check_size(max(nbytes), limit, jobs)
     except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
         failure = Failure.of(jobs[0].key, error)
@@ -173,7 +175,8 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
 
 
 def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[Done]]:
-    jobs: list[Job] = pickle.loads(data)  # noqa: S301  our own driver's bytes
+    with landing(args):
+        jobs: list[Job] = pickle.loads(data)  # noqa: S301  our own driver's bytes
     values: list[Any] = []
     done: list[Done] = []
     for job in jobs:
@@ -211,19 +214,31 @@ def _attempt(job: Job, args: Sequence[Any]) -> Outcome:
     """Run one job; a second time with copies, if it wrote into a read-only input."""
     arrived: list[Arrived] = []
     value, failure = None, None
-    with warnings.catch_warnings(record=True) as caught:
+
+    def call(args: Sequence[Any]) -> Any:
+        arrived.clear()
+        return _run(job, args, arrived)
+
+    with warnings.catch_warnings(record=True) as caught, dask.config.set(dict(job.settings)):
         warnings.simplefilter("always")
-        try:
+        for _ in range(job.retries + 1):
             try:
-                value = _run(job, args, arrived)
-            except ValueError as error:
-                if "read-only" not in str(error):
-                    raise
-                arrived.clear()
-                value = _run(job, [host.own(arg) for arg in args], arrived)
-        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-            failure = Failure.of(job.key, error)
+                value, failure = write_or_copy(call, args), None
+                break
+            except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+                failure = Failure.of(job.key, error)
+                traceback.clear_frames(error.__traceback__)  # they hold what is in the store
     return Outcome(value, failure, tuple(arrived), _distinct(caught))
+
+
+def write_or_copy(call: Callable[[Sequence[Any]], Any], args: Sequence[Any]) -> Any:
+    """Call with arguments from the store; once more with copies, if it wrote into one of them."""
+    try:
+        return call(args)
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+    return call([host.own(arg) for arg in args])
 
 
 def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
@@ -241,9 +256,13 @@ def _run(job: Job, args: Sequence[Any], arrived: list[Arrived]) -> Any:
         if isinstance(source, Value):
             values[name] = source.value
         elif isinstance(source, Argument):
-            values[name] = args[source.index]
+            values[name] = arg = args[source.index]
+            if isinstance(arg, Failure):  # of a task whose ref was known before it ran
+                arg.reraise()
         else:
-            values[name] = _assemble(source, args, arrived)
+            packed = [args[i] for i in source.indices]
+            values[name], tally = source.split.assemble(packed, source.slot, source.column)
+            arrived.append(Arrived(source.stage, tally))
     if not job.nodes:
         (value,) = values.values()
         return value
@@ -254,46 +273,6 @@ def _run(job: Job, args: Sequence[Any], arrived: list[Arrived]) -> Any:
             if last_use[name] == i:
                 del values[name]  # a partition that is used up need not stay in memory
     return values[job.nodes[-1][0]]
-
-
-def _assemble(source: Gathered, args: Sequence[Any], arrived: list[Arrived]) -> Any:
-    """Put the blocks of one shuffle output together."""
-    packed: list[Packed] = [args[i] for i in source.indices]
-    blocks = [p.block(source.slot) for p in packed]
-    split = source.split
-    frame = host.concat(blocks, ignore_index=split.ignore_index)
-    counts = np.array([len(frame)])
-    arrived.append(Arrived(source.stage, tally(frame, split.keys, counts, source.column)))
-    mark = packed[0].mark
-    if split.ignore_index and len(blocks) == 1:
-        frame = frame.reset_index(drop=True)
-    if mark is not None and not split.drop:
-        place, dtype = mark
-        if frame is blocks[0]:
-            frame = frame.copy(deep=False)
-        frame.insert(place, host.MARK, np.full(len(frame), split.numbers[source.column], dtype))
-    return frame
-
-
-def _cut(
-    frame: Any, split: Split, owned: Sequence[range], *, integrity: bool
-) -> tuple[list[Packed], Tally]:
-    """Split one partition into packed blocks, one for each node."""
-    ids = host.destinations(frame, split.column, split.npartitions)
-    mark = host.mark(frame, split.column, ids)
-    if mark is not None:
-        frame = frame.drop(columns=host.MARK)
-    elif split.drop:
-        frame = frame.drop(columns=split.column)
-    if split.kept is not None:
-        places = np.full(split.npartitions, -1)
-        places[list(split.kept)] = np.arange(len(split.kept))
-        here = places[ids]
-        mask = here >= 0
-        frame, ids = frame[mask], here[mask].astype(np.min_scalar_type(len(split.kept)))
-    blocks = pack(frame, ids, owned, mark, ignore_index=split.ignore_index)
-    counts = np.concatenate([np.diff(block.offsets) for block in blocks])
-    return blocks, tally(frame, split.keys if integrity else (), counts)
 
 
 def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:

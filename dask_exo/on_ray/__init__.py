@@ -9,7 +9,17 @@ import os
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray reads it
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
+from dask_exo.on_ray.actors import Service, service
 from dask_exo.on_ray.cluster import Cluster, connect, disconnect, running
-from dask_exo.on_ray.futures import RayFutures
+from dask_exo.on_ray.futures import RayFutures, check_needs
 
-__all__ = ["Cluster", "RayFutures", "connect", "disconnect", "running"]
+__all__ = [
+    "Cluster",
+    "RayFutures",
+    "Service",
+    "check_needs",
+    "connect",
+    "disconnect",
+    "running",
+    "service",
+]

@@ -55,6 +55,7 @@ class Cluster:
 
 _lock = threading.Lock()
 _cluster: Cluster | None = None
+_process: int | None = None  # which connected
 
 
 def running() -> bool:
@@ -75,8 +76,15 @@ def connect(config: Config) -> tuple[Cluster, bool]:
     ------
     ClusterError, SpillError
     """
-    global _cluster  # noqa: PLW0603  a process has one connection to Ray
+    global _cluster, _process  # noqa: PLW0603  a process has one connection to Ray
     with _lock:
+        if _process not in (None, os.getpid()):
+            raise ClusterError(
+                "this process was forked from one that is connected to Ray, and cannot use that "
+                "connection: start it with multiprocessing's 'spawn' method, or compute in the "
+                "parent"
+            )
+        _process = os.getpid()
         if ray.is_initialized():
             if _cluster is None:
                 _cluster = Cluster(ray.get_runtime_context().gcs_address, None)

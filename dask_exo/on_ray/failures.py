@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 import ray.exceptions
 
-from dask_exo.errors import ExoError, SpillError, StoreFullError, WorkerLostError
+from dask_exo.errors import (
+    CancelledError,
+    ExoError,
+    SpillError,
+    StoreFullError,
+    WorkerLostError,
+)
 
 
 @contextlib.contextmanager
@@ -15,6 +21,8 @@ def translated() -> Iterator[None]:
     """Ray's own failures as ours, saying what to change."""
     try:
         yield
+    except ray.exceptions.TaskCancelledError as error:
+        raise CancelledError("the task was cancelled, or one whose result it needs") from error
     except ray.exceptions.OutOfDiskError as error:
         raise SpillError(
             "the disk for spilled objects is full: free space there, or set exo.spill-directory "
@@ -42,6 +50,8 @@ def translated() -> Iterator[None]:
         ) from error
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
+        if isinstance(cause, ray.exceptions.TaskCancelledError):
+            raise CancelledError("a task whose result this one needs was cancelled") from error
         if isinstance(cause, (MemoryError, ExoError)) or not isinstance(cause, OSError):
             raise cause from error
         raise SpillError(f"a worker could not reach its storage: {cause}") from error

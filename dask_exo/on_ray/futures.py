@@ -6,6 +6,7 @@ All code runs through two remote functions, which take the function to call as a
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dask_exo.errors import ClusterError
-from dask_exo.futures import Node, Ref, Store
+from dask_exo.errors import ClusterError, ConfigError
+from dask_exo.futures import Needs, Node, Ref, Store
 from dask_exo.on_ray.failures import translated
 
 
@@ -33,18 +34,31 @@ class RayFutures:
         self._call = ray.remote(_call)
         self._iterate = ray.remote(_iterate)
         self.calls = self.objects = 0
+        self._checked: list[dict[str, Any]] = []
 
-    def submit(self, fn: Callable[..., Any], *args: Any, node: str | None = None) -> Ref:
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,
+    ) -> Ref:
         """See `Futures.submit`."""
-        return self._remote(self._call, 1, fn, args, node)
+        return self._remote(self._call, 1, fn, args, self._options(node, needs))
 
     def split(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+        self,
+        count: int,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,
     ) -> list[Ref]:
         """See `Futures.split`."""
+        options = self._options(node, needs)
         if count == 1:  # Ray would not unpack a list of one
-            return [self._remote(self._call, 1, _only, (fn, *args), node)]
-        refs: list[Ref] = self._remote(self._call, count, fn, args, node)
+            return [self._remote(self._call, 1, _only, (fn, *args), options)]
+        refs: list[Ref] = self._remote(self._call, count, fn, args, options)
         return refs
 
     def stream(
@@ -52,20 +66,34 @@ class RayFutures:
     ) -> list[Ref]:
         """See `Futures.stream`."""
         if count == 1:
-            return [self._remote(self._call, 1, _only, (fn, *args), node)]
-        refs: list[Ref] = self._remote(self._iterate, count, fn, args, node)
+            return [self._remote(self._call, 1, _only, (fn, *args), self._options(node))]
+        refs: list[Ref] = self._remote(self._iterate, count, fn, args, self._options(node))
         return refs
 
     def _remote(
-        self, task: Any, count: int, fn: Callable[..., Any], args: Sequence[Any], node: str | None
+        self,
+        task: Any,
+        count: int,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        options: dict[str, Any],
     ) -> Any:
         self.calls += 1
         self.objects += count
-        options: dict[str, Any] = {"num_returns": count, "name": fn.__name__}
-        if node is not None:
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
         with translated():
-            return task.options(**options).remote(fn, *args)
+            named = task.options(**{"num_returns": count, "name": fn.__name__, **options})
+            return named.remote(fn, *args)
+
+    def _options(self, node: str | None, needs: Needs | None = None) -> dict[str, Any]:
+        """Ray's options for a task."""
+        options = dict(needs or {})
+        if options and options not in self._checked:
+            check_needs(options)
+            self._checked.append(options)
+        if node is not None:
+            placed = NodeAffinitySchedulingStrategy(node, soft=True)
+            options.setdefault("scheduling_strategy", placed)
+        return options
 
     def put(self, value: Any) -> Ref:
         """See `Futures.put`."""
@@ -80,7 +108,7 @@ class RayFutures:
         # Ray's default copies every value to this node
         if not refs:
             return [], []
-        count = 1 if timeout is None else len(refs)
+        count = len(refs) if timeout == 0 else 1
         with translated():
             done, pending = ray.wait(
                 list(refs), num_returns=count, timeout=timeout, fetch_local=False
@@ -121,6 +149,30 @@ class RayFutures:
             int(stats.object_store_bytes_used),
             int(stats.spilled_bytes_total),
             int(stats.restored_bytes_total),
+        )
+
+
+def check_needs(needs: Needs) -> None:
+    """Raise `ConfigError` for options that Ray does not take; warn where no node has what is asked.
+
+    A cluster that grows by itself may get such a node, so that is not an error.
+    """
+    try:
+        ray.remote(_only).options(**needs)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"Ray takes no task with {dict(needs)}: {error}") from error
+    asked = {
+        "CPU": needs.get("num_cpus"),
+        "GPU": needs.get("num_gpus"),
+        **needs.get("resources", {}),
+    }
+    wanted = {name: amount for name, amount in asked.items() if amount}
+    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    if not any(all(has.get(k, 0) >= v for k, v in wanted.items()) for has in nodes):
+        warnings.warn(
+            f"no node of the cluster has {wanted}: the tasks that ask for it wait until one joins. "
+            f"Start Ray with it, or ask for less",
+            stacklevel=2,
         )
 
 

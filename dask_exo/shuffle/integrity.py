@@ -1,20 +1,18 @@
 """Nothing lost: what the maps sent is what the reducers have got.
 
-On both sides of every shuffle rows are counted, the (hashed) partition numbers of all rows are
-summed, and so are the fixed-width key columns. All three sums are independent of order, and
-reading a column once costs little beside the copies that a shuffle makes.
+On both sides of every shuffle rows (items of a bag, elements of an array) are counted, the
+(hashed) partition numbers of all of them are summed, and so are the fixed-width key columns of
+frames. All three sums are independent of order, and reading a column once costs little beside the
+copies that a shuffle makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dask_exo.errors import IntegrityError
-from dask_exo.frame import host
 
 _WORD = 2**64
 
@@ -26,6 +24,7 @@ class Tally:
     Attributes
     ----------
     rows : int
+        Or items, or elements.
     places : int
         Sum over all rows of a hash of the reducer, modulo 2**64.
     dtypes : tuple of str or None
@@ -59,27 +58,27 @@ class Tally:
         )
 
 
-def tally(frame: Any, columns: Sequence[Any], counts: np.ndarray, first: int = 0) -> Tally:
-    """Count and sum rows that go to, or have come to, reducers.
+def tally(
+    counts: np.ndarray, first: int = 0, *, dtypes: tuple[str, ...] = (), keys: int = 0
+) -> Tally:
+    """Count what goes to, or has come to, reducers.
 
     Parameters
     ----------
-    frame : DataFrame
-        (n,) rows.
-    columns : sequence of labels
-        Key columns.
     counts : (k,)
-        How many of the rows belong to each of k reducers.
+        How many rows (items, elements) each of k reducers gets.
     first : int
         Number of the first of these reducers.
+    dtypes, keys
+        See `Tally`.
     """
+    counts = np.asarray(counts, np.uint64)
     # an odd multiplier of the golden ratio spreads neighbouring numbers over the word
     with np.errstate(over="ignore"):
         hashes = np.arange(first + 1, first + 1 + len(counts), dtype=np.uint64)
         hashes *= np.uint64(0x9E3779B97F4A7C15)
-        places = int((hashes * counts.astype(np.uint64)).sum(dtype=np.uint64))
-    dtypes, keys = host.checksum(frame, columns)
-    return Tally(len(frame), places, dtypes, keys)
+        places = int((hashes * counts).sum(dtype=np.uint64))
+    return Tally(int(counts.sum()), places, dtypes, keys)
 
 
 def verify(name: str, sent: Tally, arrived: Tally) -> None:

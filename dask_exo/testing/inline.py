@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dask_exo.futures import Node, Store
+from dask_exo.futures import Needs, Node, Store
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
 """How one call becomes ``count`` values: `result`, `returned` or `yielded`."""
@@ -116,12 +116,23 @@ class InlineFutures:
         """Refs that somebody still holds, so that their values exist."""
         return len(self._held)
 
-    def submit(self, fn: Callable[..., Any], *args: Any, node: str | None = None) -> InlineRef:
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
+    ) -> InlineRef:
         """Run one task; return the ref of its result."""
         return self._run(result, 1, fn, args, node)[0]
 
     def split(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+        self,
+        count: int,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
     ) -> list[InlineRef]:
         """Run one task that returns ``count`` values; return a ref for each."""
         return self._run(returned, count, fn, args, node)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask_exo.futures import Node, Store
+from dask_exo.futures import Needs, Node, Store
 from dask_exo.testing.inline import Produce, result, returned, yielded
 from dask_exo.testing.sim_cluster import Cluster
 from dask_exo.testing.sim_faults import plan_faults
@@ -166,12 +166,23 @@ class SimFutures:
         """The most bytes there have been in the memory of each node's store, by node id."""
         return {id_: max(m.peak, m.store.peak) for id_, m in self._machines.items()}
 
-    def submit(self, fn: Callable[..., Any], *args: Any, node: str | None = None) -> SimRef:
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
+    ) -> SimRef:
         """Start one task; return the ref of its result."""
         return self._start(result, 1, fn, args, node)[0]
 
     def split(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+        self,
+        count: int,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
     ) -> list[SimRef]:
         """Start one task that returns ``count`` values; return a ref for each."""
         return self._start(returned, count, fn, args, node)

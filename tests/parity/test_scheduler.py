@@ -18,7 +18,7 @@ from dask_exo import Scheduler
 from dask_exo.errors import IntegrityError
 from dask_exo.futures import Node
 from dask_exo.graph.normalize import normalize
-from dask_exo.graph.rewrite import Exchange
+from dask_exo.graph.splits import Exchange
 from dask_exo.graph.work import run_map
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
@@ -164,7 +164,7 @@ def test_a_key_that_is_not_there_is_named(exo) -> None:
 class Lossy(InlineFutures):
     """A cluster on which one block loses its last row on the way."""
 
-    def split(self, count, fn, *args, node=None):
+    def split(self, count, fn, *args, node=None, needs=None):
         lossy = self.calls == 0 and fn is run_map
 
         def lose(*values):
@@ -173,7 +173,7 @@ class Lossy(InlineFutures):
                 blocks[0].offsets[-1] -= 1
             return blocks
 
-        return super().split(count, lose, *args, node=node)
+        return super().split(count, lose, *args, node=node, needs=needs)
 
 
 def test_a_row_lost_on_the_way_is_an_error_and_not_a_result() -> None:
@@ -223,3 +223,33 @@ def test_any_graph_gives_what_dask_gives_and_leaves_no_ref(case) -> None:
     futures = InlineFutures(NODES[3])
     assert Scheduler(futures)(graph, keys) == dask.get(graph, keys)
     assert futures.live == 0
+
+
+def make_part(number: int, columns=None) -> pd.DataFrame:
+    return pd.DataFrame({"a": [number], "b": [2 * number]})[columns or ["a", "b"]]
+
+
+def test_making_a_graph_may_compute() -> None:
+    """The metadata of a projected ``from_map`` is computed while its graph is made."""
+    exo = Scheduler(InlineFutures())
+    with dask.config.set(scheduler=exo):
+        ddf = dd.from_map(make_part, range(3), enforce_metadata=True)
+        found = ddf[["a"]].compute()
+    pd.testing.assert_frame_equal(found.reset_index(drop=True), pd.DataFrame({"a": [0, 1, 2]}))
+
+
+def test_store_writes_into_arrays_of_this_process() -> None:
+    exo = Scheduler(InlineFutures())
+    x = np.arange(100_000.0).reshape(400, 250)
+    chunked = da.from_array(x, chunks=(150, 100)) + 1
+    target, other = np.zeros_like(x), np.zeros_like(x)
+    chunked.store(target, scheduler=exo)
+    np.testing.assert_array_equal(target, x + 1)
+    kept = da.store([chunked, chunked * 2], [target, other], return_stored=True, compute=False)
+    first, second = dask.compute(*kept, scheduler=exo)
+    np.testing.assert_array_equal(first, x + 1)
+    np.testing.assert_array_equal(second, (x + 1) * 2)
+    np.testing.assert_array_equal(other, (x + 1) * 2)
+    small = np.zeros(4)
+    da.store(da.ones(4, chunks=2), small, regions=(slice(0, 4),), scheduler=exo)
+    np.testing.assert_array_equal(small, 1)

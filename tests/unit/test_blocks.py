@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dask_exo.frame import host
 from dask_exo.futures import evenly
-from dask_exo.shuffle.blocks import merge, pack
+from dask_exo.shuffle.blocks import merge, pack, pickled
 
 DTYPES = {
     "int64": lambda v: pd.Series(v, dtype="int64"),
@@ -61,6 +61,32 @@ def test_merging_packed_blocks_is_concatenation_block_by_block(first, second) ->
     for r, merged in enumerate(merge(reducers, *packed)):
         expected = pd.concat([frame[ids == r], other[ids[::-1] == r]])
         pd.testing.assert_frame_equal(merged.block(0), expected)
+
+
+VALUES = st.one_of(st.integers(), st.text(), st.none(), st.tuples(st.floats(allow_nan=False)))
+
+
+@given(st.lists(st.lists(VALUES), min_size=1, max_size=9), st.integers(1, 4))
+def test_pickled_blocks_hold_the_values_of_their_reducer_also_when_merged(lists, nodes) -> None:
+    owned = evenly(len(lists), nodes)
+    packed = pickled(lists, owned)
+    for mine, one in zip(owned, packed, strict=True):
+        assert [one.block(slot) for slot in range(len(mine))] == [lists[r] for r in mine]
+        merged = merge(len(mine), one, one)
+        assert [block.block(0) for block in merged] == [lists[r] * 2 for r in mine]
+
+
+def test_arrays_in_a_pickled_block_are_views_of_it() -> None:
+    import pickle
+
+    (packed,) = pickled([[np.arange(1000.0)], [np.arange(5)]], [range(2)])
+    assert 8000 < packed.nbytes < 9000
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
+    assert len(data) < 1000
+    again = pickle.loads(data, buffers=buffers)  # noqa: S301
+    assert np.shares_memory(again.block(0)[0], again.pickles[0][0][1])
+    np.testing.assert_array_equal(again.block(1)[0], np.arange(5))
 
 
 def test_partition_numbers_out_of_range_wrap_as_in_dask() -> None:

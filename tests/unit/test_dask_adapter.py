@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dask_exo
+from dask_exo.dask_adapter import ROLES
 
 PACKAGE = Path(dask_exo.__file__).parent
 
@@ -91,3 +92,13 @@ def test_the_operands_that_the_rewrite_reads_are_there(parameters) -> None:
     cls, names = parameters
     adapter = importlib.import_module("dask_exo.dask_adapter")
     assert names <= set(getattr(adapter, cls)._parameters)
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_a_function_of_dasks_shuffles_is_where_we_look_for_it(name: str) -> None:
+    module = importlib.import_module(ROLES[name][0])
+    outer, _, inner = name.partition(".<locals>.")
+    found = getattr(module, outer)
+    if inner:
+        found = found()  # it makes the function
+    assert (found.__module__, found.__qualname__) == (ROLES[name][0], name)

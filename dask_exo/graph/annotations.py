@@ -1,0 +1,115 @@
+"""What users ask for single tasks, or for a whole computation: ``dask.annotate`` and keywords."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_exo.dask_adapter import CoreExpr
+from dask_exo.errors import ConfigError
+from dask_exo.futures import Needs
+
+Key = Any
+
+KNOWN = {"num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user asks for a task.
+
+    Attributes
+    ----------
+    needs : dict
+        Of the place where it runs, as `Futures.submit` takes it.
+    retries : int
+        How often it may run again after an exception.
+    priority : float
+        Tasks with a higher one run before others that are ready.
+    here : bool
+        Whether it must run in the driver, since it changes something there.
+    """
+
+    needs: Needs = field(default_factory=dict)
+    retries: int = 0
+    priority: float = 0
+    here: bool = False
+
+
+NOTHING = Asked()
+
+
+def asked_of(dsk: Any, keys: Iterable[Key], everywhere: Mapping[str, Any]) -> dict[Key, Asked]:
+    """What is asked for each of ``keys`` that anything is asked for.
+
+    Parameters
+    ----------
+    dsk : Expr or mapping
+        As Dask hands it to a scheduler.
+    keys : iterable of Key
+        All keys of the graph that was made of it.
+    everywhere : mapping
+        Annotations around the call, and keywords of it: they hold for all tasks.
+
+    Warns
+    -----
+    UserWarning
+        An annotation means nothing here, or has been dropped by Dask's own optimization.
+    """
+    single: Mapping[str, Mapping[Key, Any]] = {}
+    if isinstance(dsk, CoreExpr):
+        single = dsk.__dask_annotations__()
+        _warn_of_dropped(dsk, single)
+    unknown = sorted((single.keys() | everywhere.keys()) - KNOWN)
+    if unknown:
+        warnings.warn(
+            f"annotations {unknown} mean nothing to dask_exo; it knows {sorted(KNOWN)}",
+            stacklevel=4,
+        )
+    if not single and not everywhere:
+        return {}
+    common = asked_by(everywhere)
+    found = {}
+    for key in keys:
+        mine = {name: values[key] for name, values in single.items() if key in values}
+        one = asked_by({**everywhere, **mine}) if mine else common
+        if one != NOTHING:
+            found[key] = one
+    return found
+
+
+def asked_by(annotations: Mapping[str, Any]) -> Asked:
+    """What annotations that hold for a task ask for it."""
+    needs: dict[str, Any] = {}
+    resources = dict(annotations.get("resources") or {})
+    for name, option in (("CPU", "num_cpus"), ("GPU", "num_gpus"), ("MEMORY", "memory")):
+        if name in resources:
+            needs[option] = resources.pop(name)
+    if resources:
+        needs["resources"] = resources
+    needs.update({n: annotations[n] for n in ("num_cpus", "num_gpus") if n in annotations})
+    more = annotations.get("ray_remote_args") or {}
+    if not isinstance(more, Mapping):
+        raise ConfigError(f"ray_remote_args={more!r} is no dictionary of Ray's task options")
+    needs.update(more)
+    return Asked(needs, annotations.get("retries", 0), annotations.get("priority", 0))
+
+
+def _warn_of_dropped(dsk: CoreExpr, single: Mapping[str, Any]) -> None:
+    """Dask's optimizations of bags and legacy arrays lose annotations, silently."""
+    names = {
+        name
+        for expr in dsk.walk()
+        if hasattr(type(expr), "hlg")  # not of the object: a dataframe would look for a column
+        for layer in getattr(expr.hlg, "layers", {}).values()
+        for name in layer.annotations or ()
+    }
+    lost = sorted(name for name in names if not single.get(name))
+    if lost:
+        warnings.warn(
+            f"Dask's optimization has dropped the annotations {lost} of this collection: compute "
+            f"it with optimize_graph=False, or put dask.annotate around the call of compute()",
+            stacklevel=5,
+        )

@@ -1,0 +1,119 @@
+"""A whole shuffle as one task of the graph, and what it has to know of its data."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from dask_exo.dask_adapter import Task
+from dask_exo.shuffle.blocks import Blocks
+from dask_exo.shuffle.integrity import Tally
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Split(abc.ABC):
+    """How parts are cut, and how an output is put together.
+
+    Attributes
+    ----------
+    count : int
+        Number of outputs before any selection.
+    kept : tuple of int, optional
+        Outputs that are asked for, each once; None means all.
+    checked : bool
+        Whether to add up what identifies the data, and not only how much there is of it.
+    """
+
+    count: int
+    kept: tuple[int, ...] | None = None
+    checked: bool = True
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """(R,) number of each output among all."""
+        return range(self.count) if self.kept is None else self.kept
+
+    def only(self, used: Sequence[int]) -> Self:
+        """The same, with only some of the outputs."""
+        return replace(self, kept=tuple(self.numbers[j] for j in used))
+
+    def unchecked(self) -> Self:
+        """The same, without sums."""
+        return replace(self, checked=False)
+
+    @abc.abstractmethod
+    def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[Sequence[Blocks], Tally]:
+        """Cut parts, and pack what goes to each node.
+
+        Parameters
+        ----------
+        parts : sequence
+            Consecutive ones, in their order.
+        owned : (W,)
+            Outputs of each node, as positions in `numbers`.
+
+        Returns
+        -------
+        blocks : (W,)
+        sent : Tally
+        """
+
+    @abc.abstractmethod
+    def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:
+        """Put an output together.
+
+        Parameters
+        ----------
+        packed : sequence of Blocks
+            In the order of the parts.
+        slot : int
+            Block of each that belongs to this output.
+        column : int
+            Position of the output in `numbers`.
+
+        Returns
+        -------
+        output : object
+        arrived : Tally
+        """
+
+    def __call__(self, *parts: Any) -> list[Any]:
+        """Shuffle in one process: (M,) parts in, (R,) outputs out."""
+        columns = range(len(self.numbers))
+        (blocks,), _ = self.cut(parts, [columns])
+        return [self.assemble([blocks], j, j)[0] for j in columns]
+
+
+class Exchange(Task):
+    """The task of one whole shuffle: M parts in, a list of R outputs out.
+
+    The driver loop runs it as an Exoshuffle. Called as a plain task, which any other scheduler
+    can do, it computes the same thing. Each output is read by one task alone, made by `take`.
+
+    Parameters
+    ----------
+    key : tuple
+    split : Split
+        How parts are cut.
+    *parts : TaskRef
+        (M,) the parts.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, key: Any, func: Split, /, *parts: Any) -> None:
+        super().__init__(key, func, *parts)
+
+    @property
+    def split(self) -> Split:
+        """How parts are cut."""
+        split = self.func
+        assert isinstance(split, Split)
+        return split
+
+
+def take(outputs: list[Any], j: int) -> Any:
+    """Output ``j`` of an `Exchange`."""
+    return outputs[j]

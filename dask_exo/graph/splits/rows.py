@@ -1,0 +1,74 @@
+"""Rows of frames, by partition number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dask_exo.frame import host
+from dask_exo.graph.splits.exchange import Split
+from dask_exo.shuffle.blocks import Packed, pack
+from dask_exo.shuffle.integrity import Tally, tally
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows(Split):
+    """How rows find their output partition, and what an output partition looks like.
+
+    Attributes
+    ----------
+    column : label or list of labels
+        Column of ready partition numbers, or columns to hash.
+    keys : tuple of labels
+        Columns that the partition numbers come from, for the integrity check.
+    ignore_index : bool
+        Whether output partitions get a new index.
+    drop : bool
+        Whether the column of partition numbers is left out of the output.
+    """
+
+    column: Any
+    keys: tuple[Any, ...] = ()
+    ignore_index: bool = False
+    drop: bool = False
+
+    def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[list[Packed], Tally]:
+        """Sort the rows of some partitions by where they go."""
+        frame = host.concat(parts)
+        ids = host.destinations(frame, self.column, self.count)
+        mark = host.mark(frame, self.column, ids)
+        if mark is not None:
+            frame = frame.drop(columns=host.MARK)
+        elif self.drop:
+            frame = frame.drop(columns=self.column)
+        if self.kept is not None:
+            places = np.full(self.count, -1)
+            places[list(self.kept)] = np.arange(len(self.kept))
+            here = places[ids]
+            mask = here >= 0
+            frame, ids = frame[mask], here[mask].astype(np.min_scalar_type(len(self.kept)))
+        blocks = pack(frame, ids, owned, mark, ignore_index=self.ignore_index)
+        counts = np.concatenate([np.diff(block.offsets) for block in blocks])
+        return blocks, self._tally(frame, counts)
+
+    def assemble(self, packed: Sequence[Packed], slot: int, column: int) -> tuple[Any, Tally]:
+        """Put one output partition together."""
+        blocks = [p.block(slot) for p in packed]
+        frame = host.concat(blocks, ignore_index=self.ignore_index)
+        arrived = self._tally(frame, np.array([len(frame)]), column)
+        mark = packed[0].mark
+        if self.ignore_index and len(blocks) == 1:
+            frame = frame.reset_index(drop=True)
+        if mark is not None and not self.drop:
+            place, dtype = mark
+            if frame is blocks[0]:
+                frame = frame.copy(deep=False)
+            frame.insert(place, host.MARK, np.full(len(frame), self.numbers[column], dtype))
+        return frame, arrived
+
+    def _tally(self, frame: Any, counts: np.ndarray, first: int = 0) -> Tally:
+        dtypes, keys = host.checksum(frame, self.keys if self.checked else ())
+        return tally(counts, first, dtypes=dtypes, keys=keys)

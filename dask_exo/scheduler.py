@@ -1,0 +1,315 @@
+"""The scheduler that Dask calls: from an expression to values, or to promises of them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import dask
+import dask.config
+import dask.threaded
+from dask.callbacks import local_callbacks
+from dask.core import flatten
+from dask.utils import key_split
+
+from dask_exo import on_ray
+from dask_exo.config import Config
+from dask_exo.dask_adapter import (
+    CoreExpr,
+    FromPandas,
+    Task,
+    collections_to_expr,
+    convert_legacy_graph,
+    get_annotations,
+    is_composite,
+    nested_get,
+    rebuild_composite,
+)
+from dask_exo.errors import ShuffleMethodError
+from dask_exo.failure import Failure
+from dask_exo.frame import host
+from dask_exo.futures import Futures
+from dask_exo.graph.annotations import asked_of
+from dask_exo.graph.background import Background
+from dask_exo.graph.normalize import Key, cull, normalize
+from dask_exo.graph.plan import Plan, plan
+from dask_exo.graph.promise import Local, Promise, Remote, fetch
+from dask_exo.graph.run import Run, Watcher
+from dask_exo.report import events
+from dask_exo.report.callbacks import Callbacks
+
+SHUFFLE_METHODS = ("tasks", "disk", "p2p")
+KEYWORDS = ("num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries")
+
+
+class Scheduler:
+    """The scheduler: ``dask.config.set(scheduler=dask_exo.get)``.
+
+    An instance is callable as Dask calls a scheduler, from any number of threads at once.
+
+    Parameters
+    ----------
+    futures : Futures, optional
+        Where to run. By default on Ray: on the cluster that this process is connected to, else
+        on the one that ``exo.address`` names, else on a private one that is started.
+
+    Examples
+    --------
+    >>> import dask
+    >>> from dask_exo.testing import InlineFutures
+    >>> dask.delayed(sum)([1, 2]).compute(scheduler=Scheduler(InlineFutures()))
+    3
+    """
+
+    def __init__(self, futures: Futures | None = None) -> None:
+        self._futures = futures
+
+    def __call__(self, dsk: Any, keys: Any, **kwargs: Any) -> Any:
+        """Compute ``keys`` of a graph.
+
+        Parameters
+        ----------
+        dsk : Expr or mapping
+            What Dask hands a scheduler: an optimized expression, or a graph.
+        keys : key or nested list of keys
+        **kwargs
+            ``num_cpus``, ``num_gpus``, ``resources``, ``retries``, ``priority`` and
+            ``ray_remote_args`` hold for all tasks. Others, which other schedulers know, have no
+            meaning here.
+
+        Returns
+        -------
+        object
+            Values in the shape of ``keys``, in memory of this process.
+
+        Raises
+        ------
+        ExoError
+            See `dask_exo.errors`.
+        Exception
+            Whatever a task raised, with its own type and traceback.
+        """
+        config = Config.current()
+        check_shuffle_method()
+        if self._in_process(dsk, config):
+            return dask.threaded.get(dsk, keys)
+        with local_callbacks(kwargs.get("callbacks")) as active:
+            callbacks, failed = Callbacks(list(active)), True
+            try:
+                work, names = _prepare(dsk, keys, kwargs, config, callbacks)
+                values = work.literals
+                if work.bundles or work.stages or work.given:
+                    values = _run(work, self._cluster(config), config, callbacks)
+                failed = False
+            finally:
+                callbacks.end(failed=failed)
+        found = {key: values[work.results[name]] for key, name in names.items()}
+        return nested_get(keys, found)
+
+    def start(self, dsk: Any, keys: Any, **kwargs: Any) -> dict[Key, Promise]:
+        """Compute in the background: as a call, but return at once.
+
+        Returns
+        -------
+        dict
+            The promise of each key. A task that fails breaks the promises that need its value,
+            and no others.
+        """
+        config = Config.current()
+        check_shuffle_method()
+        work, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
+        futures = self._cluster(config)
+        promises = Background(work, futures, config, partial(_observed, work, futures)).start()
+        return {key: promises[name] for key, name in names.items()}
+
+    def persist(
+        self,
+        collections: Sequence[Any],
+        optimize_graph: bool = True,  # noqa: FBT001, FBT002  Dask passes it by name
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Keep collections in the object store; ``dask.persist`` calls this.
+
+        Returns at once, while the data is being made. It lives as long as one of the collections
+        (or one that is made of them) does. Any other scheduler can compute them too.
+
+        Parameters
+        ----------
+        collections : sequence
+            Of any kind.
+        optimize_graph : bool
+            Whether Dask optimizes graphs that are no expressions.
+        **kwargs
+            See `Scheduler.__call__`.
+
+        Returns
+        -------
+        list
+            One collection for each, with the same metadata.
+        """
+        expr = collections_to_expr(collections, optimize_graph)
+        composite = [is_composite(child) for child in expr.operands]
+        expr = expr.optimize()
+        keys = [list(flatten(mine)) for mine in expr.__dask_keys__()]
+        tasks = self._kept(expr, list(flatten(keys)), kwargs)
+        rebuilt = []
+        for i, collection in enumerate(collections):
+            if composite[i]:
+                rebuilt.append(rebuild_composite(collection, expr.operands[i], tasks))
+            else:
+                rebuild, state = collection.__dask_postpersist__()
+                rebuilt.append(rebuild({key: tasks[key] for key in keys[i]}, *state))
+        return rebuilt
+
+    def _kept(self, expr: Any, keys: list[Key], kwargs: Mapping[str, Any]) -> dict[Key, Any]:
+        """What stands for each key in the graph of a persisted collection."""
+        if self._in_process(expr, Config.current()):
+            return dict(zip(keys, dask.threaded.get(expr, keys), strict=True))
+        promises = self.start(expr, keys, **kwargs)
+        return {key: Task(key, fetch, promise) for key, promise in promises.items()}
+
+    def _in_process(self, dsk: Any, config: Config) -> bool:
+        return self._futures is None and in_process(dsk, config)
+
+    def _cluster(self, config: Config) -> Futures:
+        if self._futures is not None:
+            return self._futures
+        connect(config)
+        return on_ray.RayFutures()
+
+    def __repr__(self) -> str:
+        """Where it runs."""
+        return "dask_exo.get" if self._futures is None else f"Scheduler({self._futures!r})"
+
+    def __reduce__(self) -> tuple[type[Scheduler], tuple[()]]:
+        """Whatever it ran on here, elsewhere it runs on Ray."""
+        return Scheduler, ()
+
+
+def check_shuffle_method() -> None:
+    """Raise `ShuffleMethodError` if Dask is set to a shuffle that does not exist."""
+    method = dask.config.get("dataframe.shuffle.method", None)
+    if method is not None and method not in (*SHUFFLE_METHODS, "simple"):
+        raise ShuffleMethodError(
+            f"dataframe.shuffle.method={method!r} is no shuffle method: with dask_exo leave it at "
+            f"'tasks' (every method becomes an Exoshuffle; exo.shuffle.algorithm picks which)"
+        )
+
+
+def in_process(dsk: Any, config: Config) -> bool:
+    """Whether a computation is so small that no Ray need be started for it."""
+    if config.inline is True:
+        return True
+    if config.inline is False or on_ray.running() or not isinstance(dsk, CoreExpr):
+        return False
+    nodes = list(dsk.walk())
+    leaves = [node for node in nodes if not node.dependencies()]
+    if not leaves or not all(isinstance(leaf, FromPandas) for leaf in leaves):
+        return False
+    nbytes = sum(int(leaf.frame.memory_usage(deep=False).sum()) for leaf in leaves)
+    return nbytes <= config.inline_limit
+
+
+def _prepare(
+    dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
+) -> tuple[Plan, dict[Key, Key]]:
+    """Everything before the first task runs."""
+    graph, names = normalize(dsk, keys)
+    if callbacks:
+        callbacks.begin(graph)
+        graph = cull(convert_legacy_graph(graph), names.values())
+        callbacks.prepare(graph)
+    everywhere = dict(get_annotations() or {})
+    everywhere.update((name, kwargs[name]) for name in KEYWORDS if name in kwargs)
+    work = plan(
+        graph,
+        set(names.values()),
+        small=config.small_result,
+        asked=asked_of(dsk, graph, everywhere),
+        fuse=not callbacks.values,
+    )
+    return work, names
+
+
+class _Watching(Watcher):
+    """Tells Dask's callbacks what a run does."""
+
+    def __init__(self, callbacks: Callbacks, futures: Futures) -> None:
+        self._callbacks, self._futures = callbacks, futures
+
+    def started(self, keys: Iterable[Key]) -> None:
+        """See `Watcher.started`."""
+        self._callbacks.started(keys)
+
+    def finished(self, key: Key, inner: Iterable[Key], held: Local | Remote | None) -> None:
+        """See `Watcher.finished`."""
+        value = None
+        if self._callbacks.values and held is not None:
+            value = Promise(self._futures, held).result()
+        for name in inner:
+            self._callbacks.finished(name, value if name == key else None)
+        self._callbacks.finished(key, value)
+
+
+def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> dict[Any, Any]:
+    """Run a plan; return the value of each result's source."""
+    watcher = _Watching(callbacks, futures) if callbacks else None
+    with _observed(work, futures):
+        held = Run(work, futures, config, watcher).results()
+        refs = [h.ref for h in held.values() if isinstance(h, Remote)]
+        fetched = dict(zip(refs, futures.get(refs), strict=True))
+        values = {}
+        for key, h in held.items():
+            value = host.own(h.value if isinstance(h, Local) else fetched[h.ref])
+            if isinstance(value, Failure):  # of a task that was given as a promise
+                value.reraise()
+            values[work.results[key]] = value
+        return values
+
+
+@contextlib.contextmanager
+def _observed(work: Plan, futures: Futures) -> Iterator[None]:
+    """Tell observers of a run and of what it took; without any, it is not even asked for."""
+    if not events.listening():
+        yield
+        return
+    groups = Counter(key_split(bundle.key) for bundle in work.bundles)
+    groups.update({stage.name: len(stage.parts) for stage in work.stages})
+    events.emit(events.RunStarted(dict(groups)))
+    started, before = time.perf_counter(), futures.store()
+    calls, objects = futures.calls, futures.objects
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        after = futures.store()
+        events.emit(
+            events.RunFinished(
+                time.perf_counter() - started,
+                futures.calls - calls,
+                futures.objects - objects,
+                after.spilled - before.spilled,
+                after.restored - before.restored,
+                failed,
+            )
+        )
+
+
+def connect(config: Config) -> on_ray.Cluster:
+    """Make sure that there is a cluster; say so in one line where one had to be started."""
+    started = time.perf_counter()
+    cluster, new = on_ray.connect(config)
+    if new and cluster.private:
+        nodes = on_ray.RayFutures().nodes()
+        slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
+        sys.stderr.write(
+            f"dask_exo: started a private Ray ({slots} slots, {store / 1e9:.1f} GB object store) "
+            f"in {time.perf_counter() - started:.1f} s\n"
+        )
+    return cluster
