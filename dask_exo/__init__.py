@@ -6,10 +6,14 @@
 3
 """
 
+from dask_exo.client import Client, get_client
 from dask_exo.config import register_defaults
-from dask_exo.get import Scheduler, disable, enable, get, register
+from dask_exo.dataframe import register_accessors
+from dask_exo.get import disable, enable, get, register
+from dask_exo.scheduler import Scheduler
 
-__all__ = ["Scheduler", "disable", "enable", "get"]
+__all__ = ["Client", "Scheduler", "disable", "enable", "get", "get_client"]
 
 register_defaults()
 register()
+register_accessors()

@@ -97,6 +97,23 @@ def arrange(frame: Frame, ids: np.ndarray, count: int) -> tuple[Frame, np.ndarra
     return frame.take(order), offsets
 
 
+_FIXED = (type(None), bool, int, float, complex, str, bytes)  # nobody can change these
+
+
+def fresh(value: Any) -> Any:
+    """The same value, which others do not see change; what is read-only is not copied."""
+    if isinstance(value, _FIXED):
+        return value
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    except Exception:  # noqa: BLE001  whatever cannot be pickled did not come from the store
+        return value
+    raw = [b.raw() for b in buffers]
+    mine = [b if b.readonly else bytearray(b) for b in raw]
+    return pickle.loads(data, buffers=mine)  # noqa: S301  pickled above
+
+
 class _Owner(cloudpickle.Pickler):
     """Pickles read-only arrays as writable copies of themselves."""
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 from dask.sizeof import sizeof
 from dask.utils import key_split
@@ -187,6 +188,7 @@ class _Planner:
         self._graph, self._aliases, self._kept, self._asked = graph, aliases, kept, asked
         self._light = {key: value for key, value in literals.items() if sizeof(value) <= small}
         self._columns: dict[Key, set[int]] = defaultdict(set)
+        self._staying: dict[tuple[int, ...], bool] = {}  # by the identities of arguments
         self._readers: dict[Key, set[Key]] = defaultdict(set)
         for key, node in graph.items():
             if not isinstance(node, Alias):
@@ -197,7 +199,7 @@ class _Planner:
         """Make the bundle of one node, around those of its inputs that can run inside it."""
         node = self._graph[key]
         asked = self._asked.get(key, NOTHING)
-        if role(node) == "storing" and self._writes_here(node):
+        if role(node) == "storing" and self._stays(node):
             asked = replace(asked, here=True)
         bundle = Bundle(key, priority=self.ranks[key], asked=asked)
         for name in sorted(node.dependencies, key=self.ranks.__getitem__):
@@ -215,14 +217,25 @@ class _Planner:
             _absorb(bundle, name, self.bundles.pop(source))
         self.bundles[key] = bundle
 
-    def _writes_here(self, node: GraphNode) -> bool:
-        """Whether a task of ``da.store`` writes into an array of this process."""
+    def _stays(self, node: GraphNode) -> bool:
+        """Whether a task of ``da.store`` writes into, or locks, what is in this process only."""
         assert isinstance(node, Task)
-        target = node.kwargs["out"] if "out" in node.kwargs else node.args[1]
-        if isinstance(target, (Alias, TaskRef)):
-            key = target.target if isinstance(target, Alias) else target.key
-            target = self._graph.get(self._aliases.get(key, key))
-        return isinstance(target.value if isinstance(target, DataNode) else target, np.ndarray)
+        mine = [self._literal(arg) for arg in (*node.args[1:], *node.kwargs.values())]
+        fixed = tuple(id(arg) for arg in mine if not isinstance(arg, (tuple, bool, type(None))))
+        if fixed not in self._staying:
+            self._staying[fixed] = any(isinstance(arg, np.ndarray) for arg in mine) or any(
+                not _sendable(arg) for arg in mine
+            )
+        return self._staying[fixed]
+
+    def _literal(self, arg: Any) -> Any:
+        """An argument, or None if a task makes it."""
+        if isinstance(arg, (Alias, TaskRef)):
+            key = arg.target if isinstance(arg, Alias) else arg.key
+            arg = self._graph.get(self._aliases.get(key, key))
+        if isinstance(arg, GraphNode):
+            return arg.value if isinstance(arg, DataNode) else None
+        return arg
 
     def stage(self, exchange: Exchange) -> Stage:
         """Make a stage; bundles that only it reads become its parts."""
@@ -268,6 +281,14 @@ class _Planner:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _sendable(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001  whatever it is, it is the reason
+        return False
+    return True
 
 
 def _slot(output: GraphNode) -> int:

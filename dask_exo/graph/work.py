@@ -158,7 +158,7 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
         jobs, split, limit = pickle.loads(data)  # noqa: S301  our own driver's bytes
     outs = []
     for job in jobs:
-        outs.append(_attempt(job, args))
+        outs.append(_attempt(job, args, alone=len(jobs) == 1))
         if outs[-1].failure is not None:
             return [*[None] * len(owned), Receipt(detail=Detail(failure=outs[-1].failure))]
     try:
@@ -181,7 +181,7 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
     done: list[Done] = []
     for job in jobs:
         start = time.perf_counter()
-        out = _attempt(job, args)
+        out = _attempt(job, args, alone=len(jobs) == 1)
         nbytes = sizeof(out.value)
         seconds = time.perf_counter() - start
         here = nbytes <= small or out.failure is not None
@@ -210,14 +210,18 @@ class Outcome:
     warned: tuple[Warned, ...]
 
 
-def _attempt(job: Job, args: Sequence[Any]) -> Outcome:
-    """Run one job; a second time with copies, if it wrote into a read-only input."""
+def _attempt(job: Job, args: Sequence[Any], *, alone: bool) -> Outcome:
+    """Run one job; a second time with copies, if it wrote into a read-only input.
+
+    Jobs of one call share what they are sent: unless one is ``alone``, it gets its own.
+    """
     arrived: list[Arrived] = []
     value, failure = None, None
 
-    def call(args: Sequence[Any]) -> Any:
+    def call(mine: Sequence[Any]) -> Any:
         arrived.clear()
-        return _run(job, args, arrived)
+        sent = (_same if alone else host.fresh) if mine is args else host.own
+        return _run(job, mine, arrived, sent)
 
     with warnings.catch_warnings(record=True) as caught, dask.config.set(dict(job.settings)):
         warnings.simplefilter("always")
@@ -250,13 +254,18 @@ def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
     return tuple(found.values())[:MOST_WARNINGS]
 
 
-def _run(job: Job, args: Sequence[Any], arrived: list[Arrived]) -> Any:
+def _same(value: Any) -> Any:
+    return value
+
+
+def _run(job: Job, args: Sequence[Any], arrived: list[Arrived], own: Callable[[Any], Any]) -> Any:
     values: dict[Key, Any] = {}
     for name, source in job.inputs.items():
         if isinstance(source, Value):
-            values[name] = source.value
+            values[name] = own(source.value)
         elif isinstance(source, Argument):
-            values[name] = arg = args[source.index]
+            arg = args[source.index]
+            values[name] = own(arg)
             if isinstance(arg, Failure):  # of a task whose ref was known before it ran
                 arg.reraise()
         else:

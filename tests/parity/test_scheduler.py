@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import tempfile
+import threading
 
 import dask
 import dask.array as da
@@ -238,6 +240,17 @@ def test_making_a_graph_may_compute() -> None:
     pd.testing.assert_frame_equal(found.reset_index(drop=True), pd.DataFrame({"a": [0, 1, 2]}))
 
 
+class Target:
+    """Cannot leave the process."""
+
+    def __init__(self):
+        self.rows, self.lock = 0, threading.Lock()
+
+    def __setitem__(self, where, what):
+        with self.lock:
+            self.rows += len(what)
+
+
 def test_store_writes_into_arrays_of_this_process() -> None:
     exo = Scheduler(InlineFutures())
     x = np.arange(100_000.0).reshape(400, 250)
@@ -250,6 +263,13 @@ def test_store_writes_into_arrays_of_this_process() -> None:
     np.testing.assert_array_equal(first, x + 1)
     np.testing.assert_array_equal(second, (x + 1) * 2)
     np.testing.assert_array_equal(other, (x + 1) * 2)
+    with tempfile.TemporaryDirectory() as directory:
+        mapped = np.memmap(f"{directory}/x", x.dtype, "w+", shape=x.shape)
+        da.store(chunked, mapped, lock=threading.Lock(), scheduler=exo)
+        np.testing.assert_array_equal(mapped, x + 1)
+    mine = Target()
+    da.store(chunked, mine, scheduler=exo)
+    assert mine.rows == len(x) * 3  # three chunks across
     small = np.zeros(4)
     da.store(da.ones(4, chunks=2), small, regions=(slice(0, 4),), scheduler=exo)
     np.testing.assert_array_equal(small, 1)

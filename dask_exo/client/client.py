@@ -1,0 +1,335 @@
+"""A client as in `distributed`, on Ray: submit calls, get futures."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import dask.config
+from dask.base import is_dask_collection
+from dask.core import flatten
+from dask.delayed import delayed
+from dask.utils import parse_timedelta
+
+from dask_exo import on_ray
+from dask_exo.client import options as cluster_options
+from dask_exo.client.completion import (
+    futures_of,
+)
+from dask_exo.client.future import Future, rebuild
+from dask_exo.client.submitter import Submitter, no_workers
+from dask_exo.config import Config
+from dask_exo.dask_adapter import FinalizeCompute, collections_to_expr
+from dask_exo.errors import ConfigError, NoClientError, UnsupportedError
+from dask_exo.graph.background import stop_all
+from dask_exo.graph.promise import named
+from dask_exo.scheduler import Scheduler, connect
+
+_lock = threading.RLock()
+_open: weakref.WeakSet[Client] = weakref.WeakSet()
+_defaults: list[weakref.ref[Client]] = []
+_settings: list[dask.config.set] = []  # of the first default client; they restore those before
+_joined: Client | None = None  # of tasks, and of programs that have only called `enable`
+
+
+class Client(Submitter):
+    """The futures of `distributed`, on Ray.
+
+    Parameters
+    ----------
+    address : str, optional
+        Ray cluster to join; by default the one that this process is connected to, else a private
+        one is started.
+    set_as_default : bool
+        Whether Dask's collections are computed here, until the client is closed.
+    **options
+        ``num_cpus``, ``num_gpus``, ``object_store_memory``, ``spill_directory`` of the private Ray
+        (see `enable`), or what `distributed.LocalCluster` takes: ``n_workers`` times
+        ``threads_per_worker`` is ``num_cpus``.
+
+    Raises
+    ------
+    ConfigError, ClusterError
+    UnsupportedError
+        What is asked for does not exist here.
+
+    Examples
+    --------
+    >>> with Client(n_workers=2, threads_per_worker=1) as client:  # doctest: +SKIP
+    ...     client.gather(client.map(abs, [-1, 2]))
+    [1, 2]
+    """
+
+    asynchronous = False
+
+    def __init__(self, address: Any = None, *, set_as_default: bool = True, **options: Any) -> None:
+        found = cluster_options.settings(address, options)
+        self.id = f"Client-{uuid.uuid4()}"
+        with _lock, dask.config.set(found):
+            _check_size(found)
+            self._starts = not on_ray.running()
+            self._cluster = connect(Config.current())
+            super().__init__(on_ray.RayFutures())
+            self._scheduler = Scheduler()
+            _open.add(self)
+        if set_as_default:
+            _become_default(self)
+
+    @classmethod
+    def current(cls, allow_global: bool = True) -> Client:
+        """Return the default client, see `get_client`."""
+        return get_client()
+
+    def close(self, timeout: float | str | None = None) -> None:
+        """Restore Dask's settings; stop the private Ray with its last client."""
+        global _joined
+        with _lock:
+            if self.status == "closed":
+                return
+            self.status = "closed"
+            _open.discard(self)
+            _resign(self)
+            others = [client for client in _open if client is not _joined]
+            if self._starts and others:
+                others[0]._starts = True
+            elif self._starts:
+                if _joined is not None:
+                    _joined.status, _joined = "closed", None
+                stop_all()
+                on_ray.disconnect()
+
+    def shutdown(self) -> None:
+        """Close all clients; a Ray that was joined goes on."""
+        for client in list(_open):
+            client.close()
+
+    def compute(
+        self,
+        collections: Any,
+        sync: bool = False,
+        optimize_graph: bool = True,
+        workers: Any = None,
+        traverse: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Compute collections in the background.
+
+        Parameters
+        ----------
+        collections : collection, or sequence of them
+            Other values in a sequence are returned as they are.
+        sync : bool
+            Wait, and return values.
+        **kwargs
+            See `Scheduler.__call__`.
+
+        Returns
+        -------
+        Future, or list of them
+        """
+        self._check_open()
+        no_workers(workers)
+        single = not isinstance(collections, (list, tuple, set, frozenset))
+        given = [collections] if single else list(collections)
+        if traverse:
+            nested = (list, set, tuple, dict)
+            given = [delayed(one) if isinstance(one, nested) else one for one in given]
+        lazy = [one for one in given if is_dask_collection(one)]
+        futures = iter(self._compute(lazy, optimize_graph, kwargs))
+        found = [next(futures) if is_dask_collection(one) else one for one in given]
+        result = self.gather(found) if sync else found
+        return result[0] if single else result
+
+    def _compute(
+        self, lazy: list[Any], optimize_graph: bool, kwargs: dict[str, Any]
+    ) -> list[Future]:
+        if not lazy:
+            return []
+        expr = FinalizeCompute(collections_to_expr(lazy, optimize_graph)).optimize()
+        keys = list(flatten(expr.__dask_keys__()))
+        found = {key: one for key in keys if isinstance(one := named.get(key), Future)}
+        new = [key for key in dict.fromkeys(keys) if key not in found]
+        if new:
+            promises = self._scheduler.start(expr, new, **kwargs)
+            found.update((key, rebuild(key, promises[key])) for key in new)
+        return [found[key] for key in keys]
+
+    def persist(
+        self, collections: Any, optimize_graph: bool = True, workers: Any = None, **kwargs: Any
+    ) -> Any:
+        """Keep collections in the object store; return at once. See `Scheduler.persist`."""
+        self._check_open()
+        no_workers(workers)
+        if isinstance(collections, (list, tuple, set, frozenset)):
+            return self._scheduler.persist(list(collections), optimize_graph, **kwargs)
+        return self._scheduler.persist([collections], optimize_graph, **kwargs)[0]
+
+    def get(self, dsk: Any, keys: Any, sync: bool = True, **kwargs: Any) -> Any:
+        """Compute keys of a graph: what Dask calls where the client is the scheduler.
+
+        Parameters
+        ----------
+        dsk : Expr or mapping
+        keys : key or nested list of keys
+        sync : bool
+            Return values; else futures.
+        """
+        self._check_open()
+        if sync:
+            return self._scheduler(dsk, keys, **kwargs)
+        promises = self._scheduler.start(dsk, keys, **kwargs)
+        return _packed(keys, {k: rebuild(k, one) for k, one in promises.items()})
+
+    def cancel(self, futures: Any, asynchronous: Any = None, force: bool = False) -> None:
+        """Stop the tasks of futures, and let go of their values."""
+        for future in futures_of(futures):
+            future.cancel()
+
+    def nthreads(self, workers: Any = None) -> dict[str, int]:
+        """Slots of each node."""
+        return {node.id: node.slots for node in self._futures.nodes()}
+
+    ncores = nthreads
+
+    def wait_for_workers(self, n_workers: int, timeout: float | str | None = None) -> None:
+        """Wait until the cluster has so many slots.
+
+        Raises
+        ------
+        TimeoutError
+            It has fewer after ``timeout``.
+        """
+        seconds = parse_timedelta(timeout)
+        end = None if seconds is None else time.perf_counter() + seconds
+        while sum(self.nthreads().values()) < n_workers:
+            if end is not None and time.perf_counter() > end:
+                raise TimeoutError(f"the cluster has {self.nthreads()} slots, not {n_workers}")
+            time.sleep(0.2)
+
+    def scheduler_info(self, n_workers: int = -1) -> dict[str, Any]:
+        """What is known of the cluster: its address, and the slots and store of each node."""
+        nodes = self._futures.nodes()
+        workers = {n.id: {"nthreads": n.slots, "object_store": n.store} for n in nodes}
+        return {"type": "Ray", "id": self.id, "address": self._cluster.address, "workers": workers}
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            import distributed
+
+            if hasattr(distributed.Client, name):
+                raise UnsupportedError(
+                    f"Client.{name} does not exist on Ray; docs/client.md says what to use instead"
+                )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Elsewhere it is the client of that process."""
+        return get_client, ()
+
+    def __repr__(self) -> str:
+        """Say where it is connected to."""
+        return f"<Client: {self.status}, Ray at {self._cluster.address}>"
+
+    def _repr_html_(self) -> str:
+        address = html.escape(self._cluster.address)
+        return f"<b>Client</b>: {self.status}, Ray at <code>{address}</code>"
+
+
+def get_client(
+    address: object = None, timeout: object = None, resolve_address: bool = True
+) -> Client:
+    """The client of this process: the last one that became the default; in a task, its own.
+
+    Raises
+    ------
+    NoClientError
+        This process is not connected to Ray.
+    """
+    global _joined  # noqa: PLW0603  there is one connection
+    with _lock:
+        for one in reversed(_defaults):
+            client = one()
+            if client is not None and client.status == "running":
+                return client
+        if not on_ray.running():
+            raise NoClientError("there is no client: create one with dask_exo.Client()")
+        cluster, _ = on_ray.connect(Config.current())
+        if _joined is None or _joined._cluster is not cluster:
+            _joined = Client(set_as_default=False)
+        return _joined
+
+
+default_client = get_client
+
+
+@contextlib.contextmanager
+def worker_client(timeout: object = None, separate_thread: bool = True) -> Iterator[Client]:
+    """In a task: its client, see `get_client`."""
+    yield get_client()
+
+
+def secede() -> None:
+    """Do nothing: a task that waits for futures gives its slot away by itself."""
+
+
+def rejoin() -> None:
+    """Do nothing, see `secede`."""
+
+
+def _check_size(found: Mapping[str, Any]) -> None:
+    """Refuse settings of a cluster where there is one, unless that is as asked for."""
+    if not on_ray.running():
+        return
+    cluster, _ = on_ray.connect(Config.current())
+    there = {
+        "exo.address": cluster.address,
+        "exo.num-cpus": sum(node.slots for node in on_ray.RayFutures().nodes()),
+    }
+    wrong = sorted(name for name, value in found.items() if there.get(name) != value)
+    if wrong:
+        raise ConfigError(
+            f"this process is connected to the Ray cluster at {cluster.address} "
+            f"({there['exo.num-cpus']} slots) already, so {wrong} have no effect: close the client "
+            f"that started it, or call dask_exo.disable() or ray.shutdown() first"
+        )
+
+
+def _become_default(client: Client) -> None:
+    with _lock:
+        if not _settings:
+            new = {"scheduler": client, "dataframe.shuffle.method": "tasks"}
+            _settings.append(dask.config.set(new))
+        dask.config.set(scheduler=client)
+        _defaults.append(weakref.ref(client))
+
+
+def _resign(client: Client) -> None:
+    """Let the default client before be it again, or Dask's settings be as they were."""
+    was = [one for one in _defaults if one() is client]
+    _defaults[:] = [one for one in _defaults if one() not in (client, None)]
+    if was and _defaults:
+        dask.config.set(scheduler=_defaults[-1]())
+    elif was:
+        _settings.pop().__exit__(None, None, None)
+
+
+def _packed(keys: Any, found: Mapping[Any, Any]) -> Any:
+    return [_packed(key, found) for key in keys] if isinstance(keys, list) else found[keys]

@@ -1,0 +1,201 @@
+"""What locks, events, queues and variables hold, in a process of its own (see `dask_exo.sync`).
+
+All calls run in one event loop, so that each has the desk for itself until it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+LOOK = 1.0  # seconds between two looks for such leases, while somebody waits
+
+Record = tuple[Any, ...]
+"""A value, as its sender has packed it."""
+
+
+class _Holders:
+    """Who holds a semaphore."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.leases: dict[str, float] = {}
+        self.changed = asyncio.Condition()
+        self.waiting = 0
+
+    def free(self, now: float) -> bool:
+        """Whether there is a lease to be had; those whose holders have died end."""
+        self.leases = {lease: end for lease, end in self.leases.items() if end > now}
+        return len(self.leases) < self.limit
+
+
+class Desk:
+    """The state behind the names, one method for each thing that can be asked.
+
+    Waiting takes a ``timeout`` in seconds, None for ever.
+
+    Attributes
+    ----------
+    lease : float
+        Seconds after which a lease ends if nobody says that its holder lives.
+    """
+
+    lease = 30.0
+
+    def __init__(self) -> None:
+        self._semaphores: dict[str, _Holders] = {}
+        self._events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._queues: dict[str, asyncio.Queue[Record]] = {}
+        self._variables: dict[str, Record] = {}
+        self._assigned: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def acquire(self, name: str, limit: int, lease: str, timeout: float | None) -> bool:
+        """Wait for a lease; return whether there was one.
+
+        Raises
+        ------
+        ValueError
+            Others know the semaphore with another limit.
+        """
+        holders = self._semaphores.setdefault(name, _Holders(limit))
+        if holders.limit != limit:
+            raise ValueError(
+                f"semaphore {name!r} has max_leases={holders.limit} elsewhere, not {limit}"
+            )
+        clock = asyncio.get_running_loop()
+        end = None if timeout is None else clock.time() + timeout
+        holders.waiting += 1
+        try:
+            async with holders.changed:
+                while not holders.free(clock.time()):
+                    left = LOOK if end is None else min(LOOK, end - clock.time())
+                    if left <= 0:
+                        return False
+                    await _within(left, holders.changed.wait())
+                holders.leases[lease] = clock.time() + self.lease
+                return True
+        finally:
+            holders.waiting -= 1
+            self._tidy(name)
+
+    async def release(self, name: str, lease: str) -> bool:
+        """End a lease; return whether there was such a lease."""
+        holders = self._semaphores.get(name)
+        if holders is None:
+            return False
+        async with holders.changed:
+            found = holders.leases.pop(lease, None) is not None
+            holders.changed.notify()
+        self._tidy(name)
+        return found
+
+    async def leases(self, name: str) -> int:
+        """How many leases there are."""
+        if name not in self._semaphores:
+            return 0
+        self._semaphores[name].free(asyncio.get_running_loop().time())
+        return len(self._semaphores[name].leases)
+
+    async def refresh(self, leases: Iterable[tuple[str, str]]) -> None:
+        """Take note that holders live."""
+        end = asyncio.get_running_loop().time() + self.lease
+        for name, lease in leases:
+            if name in self._semaphores and lease in self._semaphores[name].leases:
+                self._semaphores[name].leases[lease] = end
+
+    async def close_semaphore(self, name: str) -> None:
+        """End all leases."""
+        holders = self._semaphores.get(name)
+        if holders is not None:
+            async with holders.changed:
+                holders.leases.clear()
+                holders.changed.notify_all()
+            self._tidy(name)
+
+    def _tidy(self, name: str) -> None:
+        holders = self._semaphores.get(name)
+        if holders is not None and not holders.leases and not holders.waiting:
+            del self._semaphores[name]
+
+    async def event_wait(self, name: str, timeout: float | None) -> bool:
+        """Wait until an event is set; return whether it is."""
+        event = self._events[name]
+        return event.is_set() or await _within(timeout, event.wait())
+
+    async def event_set(self, name: str) -> None:
+        """Set an event."""
+        self._events[name].set()
+
+    async def event_clear(self, name: str) -> None:
+        """Clear an event."""
+        self._events[name].clear()
+
+    async def event_is_set(self, name: str) -> bool:
+        """Whether an event is set."""
+        return name in self._events and self._events[name].is_set()
+
+    def _queue(self, name: str, maxsize: int) -> asyncio.Queue[Record]:
+        return self._queues.setdefault(name, asyncio.Queue(maxsize))
+
+    async def queue_put(
+        self, name: str, maxsize: int, record: Record, timeout: float | None
+    ) -> bool:
+        """Append a record; return whether there was room in time."""
+        queue = self._queue(name, maxsize)
+        if not queue.full():
+            queue.put_nowait(record)
+            return True
+        return await _within(timeout, queue.put(record))
+
+    async def queue_get(self, name: str, maxsize: int, timeout: float | None) -> list[Record]:
+        """Take the first record; a list of none if there is none in time."""
+        got: list[Record] = []
+        queue = self._queue(name, maxsize)
+        if not queue.empty():
+            return [queue.get_nowait()]
+
+        async def get() -> None:
+            got.append(await queue.get())
+
+        await _within(timeout, get())
+        return got
+
+    async def queue_drain(self, name: str, maxsize: int) -> list[Record]:
+        """Take all records."""
+        queue = self._queue(name, maxsize)
+        return [queue.get_nowait() for _ in range(queue.qsize())]
+
+    async def queue_size(self, name: str) -> int:
+        """How many records there are."""
+        return self._queues[name].qsize() if name in self._queues else 0
+
+    async def queue_close(self, name: str) -> None:
+        """Forget a queue."""
+        self._queues.pop(name, None)
+
+    async def variable_set(self, name: str, record: Record) -> None:
+        """Assign a record."""
+        self._variables[name] = record
+        self._assigned[name].set()
+
+    async def variable_get(self, name: str, timeout: float | None) -> list[Record]:
+        """Wait until a record is assigned; a list of none if there is none in time."""
+        if name not in self._variables:
+            await _within(timeout, self._assigned[name].wait())
+        return [self._variables[name]] if name in self._variables else []
+
+    async def variable_delete(self, name: str) -> None:
+        """Forget a record."""
+        self._variables.pop(name, None)
+        self._assigned[name].clear()
+
+
+async def _within(timeout: float | None, waiting: Any) -> bool:
+    """Wait; return whether it has come to an end in time."""
+    try:
+        await asyncio.wait_for(waiting, timeout)
+    except TimeoutError:
+        return False
+    return True

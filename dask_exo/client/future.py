@@ -1,0 +1,210 @@
+"""Futures, as `distributed.Future` has it: one for each call, named by its key."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from dask.utils import parse_timedelta, typename
+
+from dask_exo.dask_adapter import TaskRef
+from dask_exo.errors import CancelledError
+from dask_exo.failure import Failure
+from dask_exo.futures import Futures, Ref
+from dask_exo.graph.afterwards import Afterwards
+from dask_exo.graph.background import stop_with_all
+from dask_exo.graph.promise import Local, Promise, Remote, named, wait
+
+
+class Future(TaskRef):
+    """The value of a call, which may still run.
+
+    Dask takes it wherever it takes a key. Its value lives as long as it does.
+
+    Parameters
+    ----------
+    key : str or tuple
+    promise : Promise
+        Of the value.
+    report : ref, optional
+        Of the `Report` of the call, where there is one.
+
+    Examples
+    --------
+    >>> Future("x", Promise(held=Local(1)))
+    <Future: finished, type: int, key: x>
+    """
+
+    def __init__(self, key: Any, promise: Promise, report: Ref | None = None) -> None:
+        super().__init__(key)
+        self.promise, self.report = promise, report
+        self._type: str | None = None
+        self._status = "pending"
+        named[key] = self
+        stop_with_all(_futures)
+
+    @property
+    def cluster(self) -> Futures:
+        """Where its refs are from."""
+        assert self.promise.futures is not None
+        return self.promise.futures
+
+    def begin(self, value: Ref, report: Ref) -> None:
+        """Say of which task it is."""
+        self.report = report
+        self.promise.fulfil(Remote(value, 0))
+
+    @property
+    def status(self) -> str:
+        """One of ``pending``, ``finished``, ``error`` and ``cancelled``."""
+        if self._status == "pending" and self.promise.done():
+            failures([self])
+        return self._status
+
+    @property
+    def type(self) -> str | None:
+        """Name of the type of the value, where it is known."""
+        return self._type if self.status == "finished" else None
+
+    def done(self) -> bool:
+        """Whether it has ended: with a value, an exception, or because it was cancelled."""
+        return self._status != "pending" or self.promise.done()
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled, or something that it needs."""
+        return self.status == "cancelled"
+
+    def result(self, timeout: float | str | None = None) -> Any:
+        """Wait for the value; it is in memory of this process, and may be written to.
+
+        Parameters
+        ----------
+        timeout : number or str, optional
+            Seconds, or as in ``"2 minutes"``.
+
+        Raises
+        ------
+        TimeoutError
+            It is not there by then.
+        CancelledError
+            It was cancelled, or something that it needs.
+        Exception
+            Whatever the function raised.
+        """
+        return self.promise.result(parse_timedelta(timeout))
+
+    def exception(self, timeout: float | str | None = None) -> BaseException | None:
+        """Wait for the end; return what the function raised, None if it did not.
+
+        Raises
+        ------
+        TimeoutError
+            It has not ended by then.
+        """
+        timeout = parse_timedelta(timeout)
+        if wait([self.promise], timeout=timeout)[1]:
+            raise TimeoutError(f"{self.key!r} has not ended after {timeout} s")
+        (error,) = failures([self])
+        return error
+
+    def traceback(self, timeout: float | str | None = None) -> TracebackType | None:
+        """Wait for the end; return the traceback of what the function raised, if it did."""
+        error = self.exception(timeout)
+        return None if error is None else error.__traceback__
+
+    def cancel(self) -> None:
+        """Stop the task, if it runs, and let go of the value."""
+        ref = self.promise.ref
+        self.promise.fail(CancelledError(f"{self.key!r} was cancelled"))
+        self._status, self.report = "cancelled", None
+        if named.get(self.key) is self:
+            del named[self.key]
+        if ref is not None:
+            self.cluster.cancel([ref])
+
+    def release(self) -> None:
+        """Do nothing: the value is let go when nobody has the future any more."""
+
+    def add_done_callback(self, fn: Callable[[Future], Any]) -> None:
+        """Call ``fn`` with the future, in another thread, when it has ended in whatever way."""
+        _callbacks.when_done(self.promise, lambda: fn(self))
+
+    def __dask_tokenize__(self) -> tuple[str, Any, str]:
+        return "exo-future", self.key, self.promise.token
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (self.key, self.promise)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        """Say what is known of it."""
+        kind = f", type: {self.type}" if self.type else ""
+        return f"<Future: {self.status}{kind}, key: {self.key}>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        kind = f", type: {html.escape(self.type)}" if self.type else ""
+        return f"<b>Future</b>: {self.status}{kind}, key: <code>{html.escape(str(self.key))}</code>"
+
+
+def failures(futures: Sequence[Future]) -> list[BaseException | None]:
+    """What ended futures have failed with, None for those that have not."""
+    reported = [f for f in futures if f.report is not None and f.promise.ref is not None]
+    reports: dict[Ref, Any] = {}
+    if reported:
+        cluster, refs = reported[0].cluster, [f.report for f in reported]
+        with contextlib.suppress(Exception):  # of one of them; each is asked below
+            reports.update(zip(refs, cluster.get(refs), strict=True))
+    errors = []
+    for future in futures:
+        error = _failure(future, reports)
+        future._status = "finished" if error is None else "error"
+        if isinstance(error, CancelledError):
+            future._status = "cancelled"
+        errors.append(error)
+    return errors
+
+
+def _failure(future: Future, reports: dict[Ref, Any]) -> BaseException | None:
+    try:
+        held = future.promise.held()
+        if isinstance(held, Local):
+            value = held.value
+        elif future.report is None:
+            (value,) = future.cluster.get([held.ref])
+        else:
+            report = reports.get(future.report) or future.cluster.get([future.report])[0]
+            future._type = report.type
+            return None if report.failure is None else report.failure.error()
+    except Exception as error:  # noqa: BLE001  it is what was asked for
+        return error
+    future._type = typename(type(value))
+    return value.error() if isinstance(value, Failure) else None
+
+
+class _Futures:
+    """All futures of this process."""
+
+    def stop(self) -> None:
+        """Break those that somebody has: their values are gone with the connection."""
+        for future in list(named.values()):
+            future.promise.fail(CancelledError("the connection to Ray was closed"))
+
+
+_futures = _Futures()
+_callbacks = Afterwards("dask_exo-callbacks")
+
+
+def rebuild(key: Any, promise: Promise, report: Ref | None = None) -> Future:
+    """The future of this process that has a key, or a new one."""
+    found = named.get(key)
+    return found if isinstance(found, Future) else Future(key, promise, report)

@@ -1,0 +1,295 @@
+"""What Dask's dataframes can do with dask_exo that they cannot do otherwise: ``ddf.exo``."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+from dask.dataframe.extensions import register_dataframe_accessor, register_series_accessor
+from dask.utils import M
+
+from dask_exo.dask_adapter import new_collection
+from dask_exo.errors import ColumnError, SortArgumentError
+from dask_exo.graph.sort_rows import SortRows
+
+_VALUES = "values"
+
+
+class _Accessor:
+    """A namespace that says what is in it."""
+
+    def __repr__(self) -> str:
+        methods = [
+            f"  {name}{_bare(getattr(type(self), name))}"
+            for name in sorted(vars(type(self)))
+            if not name.startswith("_")
+        ]
+        return "\n".join([f"{type(self).__name__} of dask_exo:", *methods])
+
+
+class FrameAccessor(_Accessor):
+    """Methods of a Dask DataFrame under ``.exo``.
+
+    Registered by ``import dask_exo``. It hides a column "exo", which ``ddf["exo"]`` still gets.
+
+    Parameters
+    ----------
+    frame : dask.dataframe.DataFrame
+    """
+
+    def __init__(self, frame: dd.DataFrame) -> None:
+        self._frame = frame
+
+    def sort_values(
+        self,
+        by: Any,
+        *,
+        ascending: bool | Sequence[bool] = True,
+        na_position: str = "last",
+        npartitions: int | str | None = None,
+        ignore_index: bool = False,
+        key: None = None,
+    ) -> dd.DataFrame:
+        """Sort rows over all partitions, stably, in one pass over the input.
+
+        Gives what `pandas.DataFrame.sort_values` with ``kind="stable"`` gives for the
+        concatenated frame, row by row and with its index. Nothing is computed on the call.
+
+        Parameters
+        ----------
+        by : label or list of labels
+            Columns, or the name of the index; the first is the most significant.
+        ascending : bool or list of bool
+            One for all, or one for each.
+        na_position : {"last", "first"}
+            Where nulls come, whatever the direction.
+        npartitions : int, optional
+            Number of output partitions. By default, and with "auto", as many as there are.
+        ignore_index : bool
+            Whether to number the rows anew, from 0 on over all partitions.
+        key : None
+            Not supported: assign a column to sort by.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Of partitions about equally long, divisions unknown. Equal keys may be in several.
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        SortArgumentError
+            Any other argument is not one of those above.
+        SortKeyError
+            When it is computed: values of a key cannot be compared with each other.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> df = pd.DataFrame({"a": [2, None, 1, 2], "b": list("xyzw")})
+        >>> ddf = dd.from_pandas(df, npartitions=2)
+        >>> ddf.exo.sort_values(["a", "b"], na_position="first").compute()
+             a  b
+        1  NaN  y
+        2  1.0  z
+        3  2.0  w
+        0  2.0  x
+        """
+        names = _labels(self._frame, by)
+        if key is not None:
+            raise SortArgumentError(
+                f"key={key!r} is not supported: assign a column, ddf.assign(k=...), sort by it, "
+                f"and drop it"
+            )
+        sort = SortRows(
+            self._frame,
+            names,
+            _directions(ascending, names),
+            _na_position(na_position),
+            _count(npartitions),
+            bool(ignore_index),
+        )
+        return new_collection(sort)
+
+    def set_index(
+        self,
+        column: Any,
+        *,
+        drop: bool = True,
+        npartitions: Any = None,
+        split_equal: bool = False,
+        **options: Any,
+    ) -> dd.DataFrame:
+        """Make a column the index, rows sorted by it.
+
+        Parameters
+        ----------
+        column : label
+            Without ``split_equal``, whatever Dask's takes.
+        drop : bool
+            Whether the column is only in the index afterwards.
+        npartitions : int, optional
+            Number of output partitions.
+        split_equal : bool
+            Whether rows of equal index may be in several partitions. By default they may not:
+            this is Dask's ``set_index``, with known divisions, which a look at all the data before
+            the computation finds. With it, partitions are about equally long however often a
+            value repeats, the data is read once, rows of equal index keep their order, nulls
+            come last, and divisions are unknown.
+        **options
+            For Dask's ``set_index``.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        SortArgumentError
+            ``options`` are given with ``split_equal``, or another argument is not one of these.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": [7] * 6, "b": range(6)}), npartitions=3)
+        >>> ddf.exo.set_index("a", split_equal=True).map_partitions(len).compute().tolist()
+        [2, 2, 2]
+        """
+        if not split_equal:
+            return self._frame.set_index(column, drop=drop, npartitions=npartitions, **options)
+        if options:
+            raise SortArgumentError(
+                f"set_index with split_equal=True has no arguments {sorted(options)}: leave them "
+                f"out, or split_equal"
+            )
+        if column not in list(self._frame.columns):
+            raise _missing(column, list(self._frame.columns))
+        ordered = self.sort_values([column], npartitions=npartitions)
+        meta = self._frame._meta.set_index(column, drop=drop)
+        return ordered.map_partitions(M.set_index, column, drop=drop, meta=meta)
+
+
+class SeriesAccessor(_Accessor):
+    """Methods of a Dask Series under ``.exo``.
+
+    Parameters
+    ----------
+    series : dask.dataframe.Series
+    """
+
+    def __init__(self, series: dd.Series) -> None:
+        self._series = series
+
+    def sort_values(
+        self,
+        *,
+        ascending: bool = True,
+        na_position: str = "last",
+        npartitions: int | str | None = None,
+        ignore_index: bool = False,
+        key: None = None,
+    ) -> dd.Series:
+        """Sort over all partitions; see `FrameAccessor.sort_values`.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> s = dd.from_pandas(pd.Series([2, 3, 1]), npartitions=2)
+        >>> s.exo.sort_values(ascending=False).compute().tolist()
+        [3, 2, 1]
+        """
+        frame = self._series.to_frame(name=_VALUES)
+        ordered = FrameAccessor(frame).sort_values(
+            [_VALUES],
+            ascending=ascending,
+            na_position=na_position,
+            npartitions=npartitions,
+            ignore_index=ignore_index,
+            key=key,
+        )
+        meta = ordered._meta[_VALUES].rename(self._series.name)
+        return ordered[_VALUES].map_partitions(M.rename, self._series.name, meta=meta)
+
+
+def register_accessors() -> None:
+    """Give Dask's DataFrame and Series their ``exo``."""
+    for register, accessor in (
+        (register_dataframe_accessor, FrameAccessor),
+        (register_series_accessor, SeriesAccessor),
+    ):
+        register("exo")(accessor)
+
+
+def _bare(method: Any) -> inspect.Signature:
+    """The signature without types and self."""
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    return inspect.Signature(bare)
+
+
+def _labels(frame: dd.DataFrame, by: Any) -> list[Any]:
+    """The labels of the keys, each of one column or of the index."""
+    names = list(by) if isinstance(by, list) else [by]
+    if not names:
+        raise SortArgumentError("by=[] names no column to sort by: give at least one")
+    columns, index = list(frame.columns), frame.index.name
+    for name in names:
+        count = columns.count(name)
+        if count > 1:
+            raise SortArgumentError(
+                f"by={by!r}: there are {count} columns called {name!r}; rename all but one"
+            )
+        is_index = index is not None and name == index
+        if count and is_index:
+            raise SortArgumentError(
+                f"by={by!r}: {name!r} is both the index and a column; rename one of them"
+            )
+        if not count and not is_index:
+            raise _missing(name, columns)
+    return names
+
+
+def _missing(name: Any, columns: Sequence[Any]) -> ColumnError:
+    near = difflib.get_close_matches(str(name), [str(c) for c in columns], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {list(columns)}"
+    return ColumnError(f"no column {name!r} to sort by: {hint}")
+
+
+def _directions(ascending: Any, names: Sequence[Any]) -> list[bool]:
+    given = list(ascending) if isinstance(ascending, (list, tuple)) else None
+    if given is not None and len(given) != len(names):
+        raise SortArgumentError(
+            f"ascending={ascending!r} has {len(given)} directions, need one or {len(names)}, as "
+            f"many as there are keys in by={list(names)!r}"
+        )
+    directions = [ascending] * len(names) if given is None else given
+    if not all(isinstance(one, (bool, int, np.bool_)) for one in directions):
+        raise SortArgumentError(f"ascending={ascending!r}: need a bool, or a list of bools")
+    return [bool(one) for one in directions]
+
+
+def _na_position(given: Any) -> str:
+    if given not in ("first", "last"):
+        raise SortArgumentError(f"invalid na_position: {given!r}; need 'first' or 'last'")
+    return str(given)
+
+
+def _count(npartitions: Any) -> int | None:
+    if npartitions is None or npartitions == "auto":
+        return None
+    is_int = isinstance(npartitions, (int, np.integer)) and not isinstance(npartitions, bool)
+    if not is_int or npartitions < 1:
+        raise SortArgumentError(
+            f"npartitions={npartitions!r}: need a number from 1, None or 'auto'"
+        )
+    return int(npartitions)
