@@ -99,13 +99,6 @@ def test_an_unknown_shuffle_method_is_refused(ddf) -> None:
         ddf.sum().compute()
 
 
-def test_a_p2p_shuffle_that_is_a_graph_already_is_refused_with_the_way_out(ddf) -> None:
-    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
-        parts = ddf.shuffle("k").to_delayed()
-    with pytest.raises(errors.ShuffleMethodError, match=r"dataframe\.shuffle\.method"):
-        dask.compute(*parts)
-
-
 def test_an_unknown_configuration_key_is_refused_before_anything_runs(ddf) -> None:
     with (
         dask.config.set({"exo.shuffle.algorythm": "push"}),
