@@ -76,6 +76,7 @@ ROLES = {
     "collect": ("dask.bag.core", "collect"),
     "make_group": ("dask.bag.core", "make_group"),
     "load_store_chunk": ("dask.array.core", "storing"),
+    "load_chunk": ("dask.array.core", "loading"),
 }
 """Functions that a graph is searched for, by qualified name: their module and role."""
 

@@ -199,7 +199,9 @@ class _Planner:
         """Make the bundle of one node, around those of its inputs that can run inside it."""
         node = self._graph[key]
         asked = self._asked.get(key, NOTHING)
-        if role(node) == "storing" and self._stays(node):
+        if (role(node) == "storing" and self._stays(node)) or (
+            role(node) == "loading" and self._from_here(node)
+        ):
             asked = replace(asked, here=True)
         bundle = Bundle(key, priority=self.ranks[key], asked=asked)
         for name in sorted(node.dependencies, key=self.ranks.__getitem__):
@@ -227,6 +229,11 @@ class _Planner:
                 not _sendable(arg) for arg in mine
             )
         return self._staying[fixed]
+
+    def _from_here(self, node: GraphNode) -> bool:
+        """Whether a task reads back what one that stays in this process has stored."""
+        sources = [self._aliases.get(name, name) for name in node.dependencies]
+        return any(key in self.bundles and self.bundles[key].asked.here for key in sources)
 
     def _literal(self, arg: Any) -> Any:
         """An argument, or None if a task makes it."""
@@ -256,7 +263,7 @@ class _Planner:
 
     def _private(self, source: Key, asked: Asked) -> bool:
         """Whether a bundle makes this value in the same kind of place for one node alone."""
-        if source not in self.bundles or self.bundles[source].asked != asked:
+        if source not in self.bundles or self.bundles[source].asked != asked or asked.here:
             return False
         return len(self._readers[source]) == 1 and source not in self._kept
 

@@ -251,6 +251,20 @@ class Target:
             self.rows += len(what)
 
 
+class Array(Target):
+    """The same, and remembers."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = np.zeros((400, 250))
+
+    def __setitem__(self, where, what):
+        self.values[where] = what
+
+    def __getitem__(self, where):
+        return self.values[where]
+
+
 def test_store_writes_into_arrays_of_this_process() -> None:
     exo = Scheduler(InlineFutures())
     x = np.arange(100_000.0).reshape(400, 250)
@@ -270,6 +284,15 @@ def test_store_writes_into_arrays_of_this_process() -> None:
     mine = Target()
     da.store(chunked, mine, scheduler=exo)
     assert mine.rows == len(x) * 3  # three chunks across
+    kept = da.store(chunked, target, lock=threading.Lock(), return_stored=True, compute=False)
+    np.testing.assert_array_equal(
+        (kept.persist(scheduler=exo) * 2).compute(scheduler=exo), (x + 1) * 2
+    )
+    loaded = da.store(
+        chunked, mine_too := Array(), return_stored=True, load_stored=True, compute=False
+    )
+    np.testing.assert_array_equal(loaded.compute(scheduler=exo), x + 1)
+    assert mine_too.lock.acquire(blocking=False)
     small = np.zeros(4)
     da.store(da.ones(4, chunks=2), small, regions=(slice(0, 4),), scheduler=exo)
     np.testing.assert_array_equal(small, 1)
