@@ -32,7 +32,7 @@ from dask_exo.dask_adapter import (
 )
 from dask_exo.errors import ShuffleMethodError
 from dask_exo.failure import Failure
-from dask_exo.frame import host
+from dask_exo.frame.copies import own
 from dask_exo.futures import Futures
 from dask_exo.graph.annotations import asked_of
 from dask_exo.graph.background import Background
@@ -265,7 +265,7 @@ def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> 
         fetched = dict(zip(refs, futures.get(refs), strict=True))
         values = {}
         for key, h in held.items():
-            value = host.own(h.value if isinstance(h, Local) else fetched[h.ref])
+            value = own(h.value if isinstance(h, Local) else fetched[h.ref])
             if isinstance(value, Failure):  # of a task that was given as a promise
                 value.reraise()
             values[work.results[key]] = value

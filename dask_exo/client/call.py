@@ -16,13 +16,14 @@ from functools import cached_property, partial
 from typing import Any
 
 import dask.config
-from dask.utils import typename
+from dask.utils import key_split, typename
 
 from dask_exo.client.future import Future
 from dask_exo.errors import ExoError, SerializationError
 from dask_exo.failure import Failure
 from dask_exo.futures import Futures, Needs, Ref
 from dask_exo.graph import work
+from dask_exo.graph.in_place import write_or_copy
 from dask_exo.graph.promise import Local, Promise, landing, lifting
 from dask_exo.scheduler import Scheduler
 
@@ -92,8 +93,9 @@ class Code:
         code, shared, places = self._packed
         refs = list(shared)
         lifted, more = _lift(tuple(args), refs)
-        data = _pickled((key, lifted, self._retries, [*places, *more]), refs, repr(key))
-        value, report = self._futures.split(2, run, code, data, *refs, needs=self._needs)
+        head = (key, self._retries, [*places, *more])
+        data = _pickled(lifted, refs, repr(key))
+        value, report = self._futures.split(2, run, head, code, data, *refs, needs=self._needs)
         return value, report
 
 
@@ -160,20 +162,20 @@ def _pickled(content: Any, refs: list[Ref], name: str) -> bytes:
         ) from error
 
 
-def run(code: bytes, data: bytes, *args: Any) -> tuple[Any, Report]:
+def run(
+    head: tuple[Any, int, Sequence[int]], code: bytes, data: bytes, *args: Any
+) -> tuple[Any, Report]:
     """Task of one call: its value and its `Report`."""
-    with landing(args):
-        fn, kwargs = pickle.loads(code)  # noqa: S301  our own driver's bytes
-        key, own, retries, places = pickle.loads(data)  # noqa: S301  our own driver's bytes
+    key, retries, places = head
     for place in places:
         if isinstance(args[place], Failure):  # what prevents an argument prevents the value
             return args[place], Report(failure=args[place])
-    call = partial(_call, fn, own, kwargs)
+    call = partial(_call, code, data, args)
     failure = None
     with dask.config.set({"scheduler": Scheduler(), "dataframe.shuffle.method": "tasks"}):
         for _ in range(retries + 1):
             try:
-                value = work.write_or_copy(call, args)
+                value = write_or_copy(call, key_split(key))
             except Exception as error:  # noqa: BLE001  raised where the value is asked for
                 failure = Failure.of(key, error)
                 traceback.clear_frames(error.__traceback__)  # they hold what is in the store
@@ -182,10 +184,12 @@ def run(code: bytes, data: bytes, *args: Any) -> tuple[Any, Report]:
     return failure, Report(failure=failure)
 
 
-def _call(
-    fn: Callable[..., Any], own: tuple[Any, ...], kwargs: dict[str, Any], args: Sequence[Any]
-) -> Any:
-    own, kwargs = replaced((own, kwargs), lambda place: args[place.index], work.Argument)
+def _call(code: bytes, data: bytes, args: Sequence[Any], bring: Callable[[Any], Any]) -> Any:
+    """One attempt, with code and arguments that no other has seen."""
+    with landing(args):
+        fn, kwargs = pickle.loads(code)  # noqa: S301  our own driver's bytes
+        own = pickle.loads(data)  # noqa: S301  our own driver's bytes
+    own, kwargs = replaced((own, kwargs), lambda place: bring(args[place.index]), work.Argument)
     value = fn(*own, **kwargs)
     return asyncio.run(_result(value)) if inspect.iscoroutine(value) else value
 

@@ -13,7 +13,7 @@ from dask.utils import parse_timedelta
 from dask_exo.client.call import futures_in, replaced
 from dask_exo.client.future import Future, failures, rebuild
 from dask_exo.errors import CancelledError
-from dask_exo.frame import host
+from dask_exo.frame.copies import own
 from dask_exo.graph import promise
 from dask_exo.graph.promise import Local
 
@@ -139,7 +139,7 @@ def _values(futures: list[Future]) -> dict[int, Any]:
     fetched = remote[0].cluster.get([f.promise.ref for f in remote]) if remote else []
     values = {key: one.value for key, one in held.items() if isinstance(one, Local)}
     values.update((id(f), value) for f, value in zip(remote, fetched, strict=True))
-    return {key: host.own(value) for key, value in values.items()}
+    return {key: own(value) for key, value in values.items()}
 
 
 class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distributed

@@ -1,17 +1,14 @@
 """Partitions in host memory: pandas frames.
 
-A shuffle needs five things of a partition: which reducer each row goes to, the rows in
-reducer order, a slice of them, a concatenation, and a copy that may be written to.
+A shuffle needs four things of a partition: which reducer each row goes to, the rows in
+reducer order, a slice of them, and a concatenation.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pandas as pd
 from dask.dataframe.dispatch import hash_object_dispatch
@@ -95,52 +92,6 @@ def arrange(frame: Frame, ids: np.ndarray, count: int) -> tuple[Frame, np.ndarra
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(ids, minlength=count), out=offsets[1:])
     return frame.take(order), offsets
-
-
-_FIXED = (type(None), bool, int, float, complex, str, bytes)  # nobody can change these
-
-
-def fresh(value: Any) -> Any:
-    """The same value, which others do not see change; what is read-only is not copied."""
-    if isinstance(value, _FIXED):
-        return value
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    except Exception:  # noqa: BLE001  whatever cannot be pickled did not come from the store
-        return value
-    raw = [b.raw() for b in buffers]
-    mine = [b if b.readonly else bytearray(b) for b in raw]
-    return pickle.loads(data, buffers=mine)  # noqa: S301  pickled above
-
-
-class _Owner(cloudpickle.Pickler):
-    """Pickles read-only arrays as writable copies of themselves."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is np.ndarray and not obj.flags.writeable and not obj.dtype.hasobject:
-            return obj.copy(order="K").__reduce_ex__(5)
-        return super().reducer_override(obj)
-
-
-def own(value: Any) -> Any:
-    """The same value, in memory of this process that may be written to.
-
-    What comes out of the object store is read-only and lives in the store. Values without
-    such buffers are returned as they are.
-    """
-    buffers: list[pickle.PickleBuffer] = []
-    file = io.BytesIO()
-    try:
-        _Owner(file, protocol=5, buffer_callback=buffers.append).dump(value)
-    except Exception:  # noqa: BLE001  whatever cannot be pickled did not come from the store
-        return value
-    if not buffers:
-        return value
-    # arrays have been copied above; what is still read-only is Arrow's, and stays so
-    raw = [b.raw() for b in buffers]
-    mine = [bytes(b) if b.readonly else b for b in raw]
-    return pickle.loads(file.getbuffer(), buffers=mine)  # noqa: S301  pickled above
 
 
 def checksum(frame: Frame, columns: Sequence[Any]) -> tuple[tuple[str, ...], int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dask.core import flatten
+from dask.utils import key_split
 
 from dask_exo.dask_adapter import (
     CoreExpr,
@@ -24,6 +25,11 @@ Graph = dict[Key, GraphNode]
 # Before Python 3.12 ``cached_property``, of which Dask's expressions have many, takes a lock for
 # each property of a class: two threads that walk expressions can lock each other out.
 _one_at_a_time = threading.RLock()  # making a graph may compute: metadata of `from_map`, say
+
+
+def group_of(key: Key) -> str:
+    """Name of the collection that a key belongs to: tasks of one group take alike."""
+    return str(key[0]) if isinstance(key, tuple) else str(key_split(key))
 
 
 def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:

@@ -21,7 +21,7 @@ from dask.utils import key_split
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, role
 from dask_exo.graph.annotations import NOTHING, Asked
-from dask_exo.graph.normalize import Graph, Key
+from dask_exo.graph.normalize import Graph, Key, group_of
 from dask_exo.graph.promise import Promise, promised
 from dask_exo.graph.splits import Exchange, Split
 
@@ -64,7 +64,7 @@ class Bundle:
     @property
     def group(self) -> str:
         """Name of the collection it belongs to: bundles of one group take alike."""
-        return self.key[0] if isinstance(self.key, tuple) else key_split(self.key)
+        return group_of(self.key)
 
     @property
     def sources(self) -> set[Key]:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from dask_exo.dask_adapter import Task
 from dask_exo.failure import Failure
-from dask_exo.frame import host
+from dask_exo.frame.copies import own
 from dask_exo.futures import Futures, Ref
 
 POLL = 0.02  # seconds between two looks at promises that another thread keeps
@@ -135,7 +135,7 @@ class Promise:
             return held.value
         assert self.futures is not None
         (value,) = self.futures.get([held.ref])
-        return host.own(value)
+        return own(value)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "exo-promise", self.token

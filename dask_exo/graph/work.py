@@ -23,8 +23,9 @@ from dask.sizeof import sizeof
 from dask_exo.dask_adapter import GraphNode
 from dask_exo.errors import StoreFullError
 from dask_exo.failure import Failure
-from dask_exo.frame import host
-from dask_exo.graph.normalize import Key
+from dask_exo.frame.copies import plain
+from dask_exo.graph.in_place import write_or_copy
+from dask_exo.graph.normalize import Key, group_of
 from dask_exo.graph.promise import landing
 from dask_exo.graph.splits import Split
 from dask_exo.shuffle.integrity import Tally
@@ -157,8 +158,8 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     with landing(args):
         jobs, split, limit = pickle.loads(data)  # noqa: S301  our own driver's bytes
     outs = []
-    for job in jobs:
-        outs.append(_attempt(job, args, alone=len(jobs) == 1))
+    for i in range(len(jobs)):
+        outs.append(_attempt(jobs, i, args, lambda: pickle.loads(data)[0]))  # noqa: S301
         if outs[-1].failure is not None:
             return [*[None] * len(owned), Receipt(detail=Detail(failure=outs[-1].failure))]
     try:
@@ -179,9 +180,9 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
         jobs: list[Job] = pickle.loads(data)  # noqa: S301  our own driver's bytes
     values: list[Any] = []
     done: list[Done] = []
-    for job in jobs:
+    for i in range(len(jobs)):
         start = time.perf_counter()
-        out = _attempt(job, args, alone=len(jobs) == 1)
+        out = _attempt(jobs, i, args, lambda: pickle.loads(data))  # noqa: S301
         nbytes = sizeof(out.value)
         seconds = time.perf_counter() - start
         here = nbytes <= small or out.failure is not None
@@ -210,39 +211,40 @@ class Outcome:
     warned: tuple[Warned, ...]
 
 
-def _attempt(job: Job, args: Sequence[Any], *, alone: bool) -> Outcome:
-    """Run one job; a second time with copies, if it wrote into a read-only input.
+def _attempt(
+    jobs: Sequence[Job], i: int, args: Sequence[Any], reload: Callable[[], Sequence[Job]]
+) -> Outcome:
+    """Run job ``i``, as often as it may be retried.
 
-    Jobs of one call share what they are sent: unless one is ``alone``, it gets its own.
+    What an attempt does to its inputs and to the constants in its code is seen neither by the next
+    one nor by the other jobs of the call.
     """
+    job = jobs[i]
     arrived: list[Arrived] = []
     value, failure = None, None
+    sent = [args[s.index] for s in job.inputs.values() if isinstance(s, Argument)]
+    shared = len(jobs) > 1 or job.retries > 0 or not all(map(plain, sent))
+    unused = iter([job])
 
-    def call(mine: Sequence[Any]) -> Any:
+    def call(bring: Callable[[Any], Any]) -> Any:
         arrived.clear()
-        sent = (_same if alone else host.fresh) if mine is args else host.own
-        return _run(job, mine, arrived, sent)
+        return _run(next(unused, None) or again(), args, arrived, bring)
+
+    def again() -> Job:
+        with landing(args):
+            return reload()[i]
 
     with warnings.catch_warnings(record=True) as caught, dask.config.set(dict(job.settings)):
         warnings.simplefilter("always")
         for _ in range(job.retries + 1):
             try:
-                value, failure = write_or_copy(call, args), None
+                value = write_or_copy(call, group_of(job.key), shared=shared)
+                failure = None
                 break
             except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
                 failure = Failure.of(job.key, error)
                 traceback.clear_frames(error.__traceback__)  # they hold what is in the store
     return Outcome(value, failure, tuple(arrived), _distinct(caught))
-
-
-def write_or_copy(call: Callable[[Sequence[Any]], Any], args: Sequence[Any]) -> Any:
-    """Call with arguments from the store; once more with copies, if it wrote into one of them."""
-    try:
-        return call(args)
-    except ValueError as error:
-        if "read-only" not in str(error):
-            raise
-    return call([host.own(arg) for arg in args])
 
 
 def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
@@ -254,23 +256,20 @@ def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
     return tuple(found.values())[:MOST_WARNINGS]
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-def _run(job: Job, args: Sequence[Any], arrived: list[Arrived], own: Callable[[Any], Any]) -> Any:
+def _run(job: Job, args: Sequence[Any], arrived: list[Arrived], bring: Callable[[Any], Any]) -> Any:
     values: dict[Key, Any] = {}
     for name, source in job.inputs.items():
         if isinstance(source, Value):
-            values[name] = own(source.value)
+            values[name] = bring(source.value)
         elif isinstance(source, Argument):
             arg = args[source.index]
-            values[name] = own(arg)
             if isinstance(arg, Failure):  # of a task whose ref was known before it ran
                 arg.reraise()
+            values[name] = bring(arg)
         else:
             packed = [args[i] for i in source.indices]
-            values[name], tally = source.split.assemble(packed, source.slot, source.column)
+            output, tally = source.split.assemble(packed, source.slot, source.column)
+            values[name] = bring(output)
             arrived.append(Arrived(source.stage, tally))
     if not job.nodes:
         (value,) = values.values()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from dask_exo.frame.copies import as_stored
 from dask_exo.futures import Needs, Node, Store
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
@@ -78,9 +79,10 @@ class InlineRef:
 class InlineFutures:
     """Run each task at once, in the calling thread; implements `Futures`.
 
-    A task that raises stores its exception in its refs, and so does, with the same
-    exception, each task that takes one of them. A stored exception holds the frames of
-    its traceback, so the refs of failed tasks may live until the next garbage collection.
+    No task sees what another does to a value that both take. A task that raises stores its
+    exception in its refs, and so does, with the same exception, each task that takes one of them.
+    A stored exception holds the frames of its traceback, so the refs of failed tasks may live
+    until the next garbage collection.
 
     Parameters
     ----------
@@ -192,7 +194,7 @@ class InlineFutures:
         refs = self._refs(count)
         done = 0
         try:
-            given = [_value(arg) if isinstance(arg, InlineRef) else arg for arg in args]
+            given = [as_stored(_value(a)) if isinstance(a, InlineRef) else a for a in args]
             for done, value in enumerate(produce(count, fn, given), 1):
                 refs[done - 1].value = value
         except Exception as error:  # noqa: BLE001 - whoever asks for the value gets it

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.frame import host
+from dask_exo.frame.copies import own
 from dask_exo.futures import evenly
 from dask_exo.shuffle.blocks import merge, pack, pickled
 
@@ -121,7 +122,7 @@ def test_own_makes_a_writable_copy_of_what_lies_in_foreign_buffers() -> None:
     foreign = pickle.loads(data, buffers=[bytes(b.raw()) for b in buffers])  # noqa: S301
     with pytest.raises(ValueError, match="read-only"):
         foreign.iloc[0, 0] = 7.0
-    mine = host.own(foreign)
+    mine = own(foreign)
     mine.iloc[0, 0] = 7.0
     assert mine["a"].tolist() == [7.0, 1.0, 2.0, 3.0, 4.0]
     assert foreign["a"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]

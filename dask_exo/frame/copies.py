@@ -1,0 +1,122 @@
+"""Values that may be written to, made of values that others read too.
+
+What comes out of the object store is shared: its buffers (of arrays, of columns) lie in read-only
+memory, its containers are read by other tasks of the same call, and by the same task when it runs
+again.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from itertools import chain
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+from pandas.api.types import infer_dtype
+
+_CONSTANTS = frozenset({type(None), bool, int, float, complex, str, bytes})
+_CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
+_DEEP = 20  # levels of containers in containers that `plain` looks at
+_FIXED_OBJECTS = frozenset(
+    {"empty", "string", "bytes", "integer", "floating", "boolean", "decimal"}
+)
+_OBJECT = np.dtype(object)
+_COPY_ON_WRITE = int(pd.__version__.split(".")[0]) >= 3
+
+
+def plain(value: Any) -> bool:
+    """Whether there are only containers and constants: no memory that could be read-only.
+
+    Examples
+    --------
+    >>> plain([{"a": 1}, ("b", None)]), plain([np.zeros(1)])
+    (True, False)
+    """
+    level: list[Any] = [value]
+    for _ in range(_DEEP):
+        kinds = set(map(type, level))
+        if kinds <= _CONSTANTS:
+            return True
+        if not kinds <= _CONSTANTS | _CONTAINERS:
+            return False
+        nested = [one for one in level if type(one) in _CONTAINERS]
+        level = list(chain.from_iterable(v.values() if type(v) is dict else v for v in nested))
+    return False
+
+
+def as_stored(value: Any) -> Any:
+    """The same value as it would come out of an object store; arrays are not copied.
+
+    Examples
+    --------
+    >>> as_stored(np.zeros(1)).flags.writeable
+    False
+    """
+    if type(value) is np.ndarray:
+        value = value.view()
+        value.flags.writeable = False
+        return value
+    return fresh(value) if plain(value) else value
+
+
+def fresh(value: Any) -> Any:
+    """The same value, which others do not see change; what is read-only is not copied."""
+    kind = type(value)
+    if kind in _CONSTANTS:
+        return value
+    if kind is np.ndarray and not value.flags.writeable and not value.dtype.hasobject:
+        return value.view()
+    if _COPY_ON_WRITE and _fixed_cells(value):
+        return value.copy(deep=False)
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    except Exception:  # noqa: BLE001  whatever cannot be pickled did not come from the store
+        return value
+    raw = [b.raw() for b in buffers]
+    mine = [b if b.readonly else bytearray(b) for b in raw]
+    return pickle.loads(data, buffers=mine)  # noqa: S301  pickled above
+
+
+def _fixed_cells(value: Any) -> bool:
+    """Whether this is a frame of which nobody can change the cells, only the columns."""
+    if type(value) is pd.DataFrame:
+        dtypes = enumerate(value.dtypes)
+        objects = [value.iloc[:, i] for i, dtype in dtypes if dtype is _OBJECT]
+    elif type(value) is pd.Series:
+        objects = [value] if value.dtype is _OBJECT else []
+    else:
+        return False
+    return all(infer_dtype(column, skipna=True) in _FIXED_OBJECTS for column in objects)
+
+
+class _Owner(cloudpickle.Pickler):
+    """Pickles read-only arrays as writable copies of themselves."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.ndarray and not obj.flags.writeable and not obj.dtype.hasobject:
+            return obj.copy(order="K").__reduce_ex__(5)
+        return super().reducer_override(obj)
+
+
+def own(value: Any) -> Any:
+    """The same value, in memory of this process that may be written to.
+
+    What comes out of the object store is read-only and lives in the store. Values without
+    such buffers are returned as they are.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    try:
+        _Owner(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    except Exception:  # noqa: BLE001  whatever cannot be pickled did not come from the store
+        return value
+    if not buffers:
+        return value
+    # arrays have been copied above; what is still read-only is Arrow's, and stays so
+    raw = [b.raw() for b in buffers]
+    mine = [bytes(b) if b.readonly else b for b in raw]
+    return pickle.loads(file.getbuffer(), buffers=mine)  # noqa: S301  pickled above
