@@ -260,7 +260,7 @@ def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> 
     """Run a plan; return the value of each result's source."""
     watcher = _Watching(callbacks, futures) if callbacks else None
     with _observed(work, futures):
-        held = Run(work, futures, config, watcher).results()
+        held = Run(work, futures, config, watcher, follow=not callbacks.values).results()
         refs = [h.ref for h in held.values() if isinstance(h, Remote)]
         fetched = dict(zip(refs, futures.get(refs), strict=True))
         values = {}

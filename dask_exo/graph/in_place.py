@@ -66,10 +66,11 @@ def write_or_copy(
             warnings.filterwarnings("error", _PYTORCH)
             return call(fresh if shared else _same)
     except Exception as error:
-        complaints = [one for one in _chain(error) if _complains(one)]
+        # whether each is a warning; the exceptions themselves would hold this frame
+        complaints = [isinstance(one, Warning) for one in _chain(error) if _complains(one)]
         if not complaints:
             raise
-        if any(isinstance(one, Warning) for one in complaints):
+        if any(complaints):
             group = _EVERY
         traceback.clear_frames(error.__traceback__)
     if len(_writing) < MOST_GROUPS:

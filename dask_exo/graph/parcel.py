@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dask_exo.errors import ExoError, SerializationError
@@ -15,18 +15,15 @@ from dask_exo.graph.promise import Local, Remote, lifting
 from dask_exo.graph.values import Held, Values
 
 
-def parcel(
-    bundles: Iterable[Bundle], values: Values, settings: Mapping[str, Any]
-) -> tuple[list[work.Job], list[Ref]]:
+def parcel(bundles: Sequence[Bundle], values: Values) -> tuple[list[work.Job], list[Ref]]:
     """Code of some bundles, and the refs that they read, each once.
 
     Parameters
     ----------
-    bundles : iterable of Bundle
+    bundles : sequence of Bundle
+        In an order in which they can run: some may read what others make.
     values : Values
         Of this run.
-    settings : mapping
-        What the tasks find in ``dask.config``.
 
     Returns
     -------
@@ -36,7 +33,7 @@ def parcel(
         Arguments of the call.
     """
     places: dict[Ref, int] = {}
-    piles: dict[int, list[int]] = {}
+    piles: dict[int, tuple[Any, list[int]]] = {}
 
     def place(ref: Ref) -> int:
         return places.setdefault(ref, len(places))
@@ -48,17 +45,28 @@ def parcel(
             return work.Argument(place(held.ref))
         refs, column = held.column.refs, held.column
         if id(refs) not in piles:  # reducers of one node share their refs
-            piles[id(refs)] = [place(ref) for ref in refs]
+            piles[id(refs)] = refs, [place(ref) for ref in refs]
         return work.Gathered(
-            held.key.stage, held.key.slot, column.slot, piles[id(refs)], held.split
+            held.key.stage, held.key.slot, column.slot, piles[id(refs)][1], held.split
         )
 
-    taken = [{key: values.take(key) for key in bundle.sources} for bundle in bundles]
-    jobs = []
-    for bundle, held in zip(bundles, taken, strict=True):
-        inputs: dict[Key, Any] = {n: source(held[key]) for n, key in bundle.inputs.items()}
-        inputs.update((name, work.Value(value)) for name, value in bundle.literals.items())
-        jobs.append(work.Job(bundle.key, bundle.nodes, inputs, bundle.asked.retries, settings))
+    inputs: list[dict[Key, Any]] = []
+    made: dict[Key, int] = {}
+    for i, bundle in enumerate(bundles):
+        sources: dict[Key, Any] = {}
+        for key in bundle.sources:
+            if key in made:
+                values.forget(key)
+                sources[key] = work.Inner(made[key])
+            else:
+                sources[key] = source(values.take(key))
+        given = {name: work.Value(value) for name, value in bundle.literals.items()}
+        inputs.append({**given, **{name: sources[key] for name, key in bundle.inputs.items()}})
+        made[bundle.key] = i
+    jobs = [
+        work.Job(b.key, b.nodes, mine, b.asked.retries, values.awaited(b.key))
+        for b, mine in zip(bundles, inputs, strict=True)
+    ]
     return jobs, list(places)
 
 

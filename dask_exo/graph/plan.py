@@ -199,7 +199,7 @@ class _Planner:
         """Make the bundle of one node, around those of its inputs that can run inside it."""
         node = self._graph[key]
         asked = self._asked.get(key, NOTHING)
-        if (role(node) == "storing" and self._stays(node)) or (
+        if (role(node) in ("storing", "loading") and self._stays(node)) or (
             role(node) == "loading" and self._from_here(node)
         ):
             asked = replace(asked, here=True)
@@ -220,7 +220,7 @@ class _Planner:
         self.bundles[key] = bundle
 
     def _stays(self, node: GraphNode) -> bool:
-        """Whether a task of ``da.store`` writes into, or locks, what is in this process only."""
+        """Whether a task of ``da.store`` uses a target or a lock that is in this process only."""
         assert isinstance(node, Task)
         mine = [self._literal(arg) for arg in (*node.args[1:], *node.kwargs.values())]
         fixed = tuple(id(arg) for arg in mine if not isinstance(arg, (tuple, bool, type(None))))

@@ -16,6 +16,7 @@ from dask.utils import key_split
 from dask_exo.config import Config
 from dask_exo.futures import Futures, Ref
 from dask_exo.graph import work
+from dask_exo.graph.batch import Experience, gather
 from dask_exo.graph.decide import View, admit
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
@@ -25,39 +26,16 @@ from dask_exo.graph.stages import Ledger, Shuffling
 from dask_exo.graph.state import Consumer, State
 from dask_exo.graph.values import Values
 from dask_exo.report import events
-from dask_exo.shuffle.choose import batch_size
 
 LOOK = 0.5  # seconds between two looks at whether the results are still wanted
 
 
 @dataclass(slots=True)
-class Experience:
-    """What the finished bundles of one group have shown."""
-
-    count: int = 0
-    seconds: float = 0.0
-    nbytes: int = 0
-    largest: int = 0
-
-    def add(self, done: work.Done) -> None:
-        """Take note of one more."""
-        self.count += 1
-        self.seconds += done.seconds
-        self.nbytes += done.nbytes
-        self.largest = max(self.largest, done.nbytes)
-
-    @property
-    def mean(self) -> int:
-        """Bytes of a value."""
-        return self.nbytes // max(self.count, 1)
-
-
-@dataclass(slots=True)
 class Call:
-    """A task in flight: its bundles, the refs of their values if they have any, and a promise."""
+    """A task in flight: its bundles, the refs of those values that it returns as such."""
 
     bundles: list[Bundle]
-    refs: list[Ref] | None
+    refs: dict[Key, Ref]
     promised: int
 
 
@@ -86,6 +64,9 @@ class Run:
     watcher : Watcher, optional
     consumer : Consumer, optional
         Takes results as they come; without it, the first failure ends the run.
+    follow : bool
+        Whether a task may go on with what becomes ready by its own values; the watcher does not
+        see those.
     """
 
     def __init__(
@@ -95,8 +76,10 @@ class Run:
         config: Config,
         watcher: Watcher | None = None,
         consumer: Consumer | None = None,
+        *,
+        follow: bool = True,
     ) -> None:
-        self._futures, self._config = futures, config
+        self._futures, self._config, self._follow = futures, config, follow
         self._watcher, self._consumer = watcher or Watcher(), consumer
         nodes = futures.nodes()
         self._slots = sum(node.slots for node in nodes)
@@ -201,12 +184,13 @@ class Run:
             if bundle.asked.here or picking:  # picking an item is not worth a task
                 self._run_here(self._state.pop())
                 continue
-            known = self._experience[bundle.group]
+            known = self._experience.get(bundle.group)
+            expected = known.mean if known is not None else 0
             in_flight = len(self._flying) + sum(len(s.waiting) for s in self._shuffling)
-            view = View(in_flight, self._slots, self._values.nbytes, self._promised, known.mean)
+            view = View(in_flight, self._slots, self._values.nbytes, self._promised, expected)
             if not admit(view, tasks_per_slot=self._config.tasks_per_slot, budget=self._budget):
                 return
-            self._submit(self._batch(known), known)
+            self._submit(self._batch())
 
     def _run_here(self, bundle: Bundle) -> None:
         """Run a task in the driver."""
@@ -224,41 +208,34 @@ class Run:
         self._watcher.finished(bundle.key, (), held)
         self._state.have(bundle.key, held)
 
-    def _batch(self, known: Experience) -> list[Bundle]:
-        """The next bundle, and as many of its group as should share a call with it."""
-        first = self._state.pop()
-        size = 1
-        if known.count:
-            size = batch_size(
-                seconds=known.seconds / known.count,
-                nbytes=known.mean,
-                remaining=self._state.queued(first.group) + 1,
-                slots=self._slots,
-                target=self._config.bundle_target,
-            )
-        bundles = [first]
-        while len(bundles) < size and (other := self._state.first) is not None:
-            if (other.group, other.asked) != (first.group, first.asked):
-                break
-            bundles.append(self._state.pop())
-        return bundles
+    def _batch(self) -> list[Bundle]:
+        return gather(
+            self._state,
+            self._experience,
+            slots=self._slots,
+            target=self._config.bundle_target,
+            follow=self._follow,
+        )
 
-    def _submit(self, bundles: list[Bundle], known: Experience) -> None:
-        jobs, args = parcel(bundles, self._values, self._config.settings)
+    def _submit(self, bundles: list[Bundle]) -> None:
+        jobs, args = parcel(bundles, self._values)
         small = self._config.small_result
-        data = seal(jobs, jobs, args)
+        data = seal((jobs, self._config.settings), jobs, args)
         needs = bundles[0].asked.needs
-        refs: list[Ref] | None = None
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
-        if known.count and known.largest <= small:
+        kept = [bundle for job, bundle in zip(jobs, bundles, strict=True) if job.kept]
+        known = [self._experience.get(bundle.group) for bundle in kept]
+        refs: list[Ref] = []
+        if all(one is not None and one.largest <= small for one in known):
             done = self._futures.submit(work.run_together, data, *args, needs=needs)
         else:
-            count = len(bundles) + 1
-            fn = work.run_apart
-            *refs, done = self._futures.split(count, fn, data, small, *args, needs=needs)
-        call = Call(bundles, refs, known.mean * len(bundles))
-        self._promised += call.promised
-        self._flying[done] = call
+            *refs, done = self._futures.split(
+                len(kept) + 1, work.run_apart, data, small, *args, needs=needs
+            )
+        promised = sum(one.mean for one in known if one is not None)
+        named = dict(zip((bundle.key for bundle in kept), refs, strict=False))
+        self._promised += promised
+        self._flying[done] = Call(bundles, named, promised)
 
     def _wait(self) -> Collection[Ref]:
         refs = [*self._flying, *{ref for s in self._shuffling for ref in s.waiting}]
@@ -285,8 +262,7 @@ class Run:
             self._take(call, dones)
 
     def _take(self, call: Call, dones: Sequence[work.Done]) -> None:
-        refs = call.refs or [None] * len(dones)
-        for bundle, done, ref in zip(call.bundles, dones, refs, strict=True):
+        for bundle, done in zip(call.bundles, dones, strict=True):
             self._state.left -= 1
             try:
                 unseal(done)
@@ -294,9 +270,11 @@ class Run:
                 self._state.excuse(bundle)
                 self._state.lose(bundle.key, error)
                 continue
-            self._experience[bundle.group].add(done)
+            self._experience[bundle.group].add(done.seconds, done.nbytes)
             self._ledger.arrived(done.arrived)
-            held = Local(done.value) if done.small else Remote(ref, done.nbytes)
+            held: Local | Remote = Local(done.value)
+            if not done.small:
+                held = Remote(call.refs[bundle.key], done.nbytes)
             self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], held)
             self._state.have(bundle.key, held)
         group = key_split(call.bundles[0].key)

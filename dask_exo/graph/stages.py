@@ -147,8 +147,7 @@ class StageParts:
         self, stage: Stage, values: Values, ledger: Ledger, config: Config, block: int
     ) -> None:
         self._stage, self._values, self._ledger = stage, values, ledger
-        self._settings = config.settings
-        self._options = (stage.split, block)
+        self._options = (config.settings, stage.split, block)
 
     def __len__(self) -> int:
         """M."""
@@ -156,7 +155,7 @@ class StageParts:
 
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
         """Arguments with which `work.run_map` makes and cuts parts ``start`` to ``stop``."""
-        jobs, refs = parcel(self._stage.parts[start:stop], self._values, self._settings)
+        jobs, refs = parcel(self._stage.parts[start:stop], self._values)
         data = seal((jobs, *self._options), jobs, refs)
         return data, *refs
 

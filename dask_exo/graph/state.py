@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Protocol
 
 from dask_exo.graph.normalize import Key
@@ -11,6 +12,13 @@ from dask_exo.graph.plan import Bundle, ColumnKey, Plan, Stage
 from dask_exo.graph.promise import Local, Remote
 from dask_exo.graph.stages import Ledger
 from dask_exo.graph.values import Held, Values
+
+Entry = tuple[float, int, int, Bundle]
+"""A bundle in the order in which it should run."""
+
+
+def _entry(bundle: Bundle) -> Entry:
+    return -bundle.asked.priority, bundle.priority, id(bundle), bundle
 
 
 class Consumer(Protocol):
@@ -58,10 +66,9 @@ class State:
             self._asking[source].append(key)
         self.left = len(plan.bundles) + len(plan.stages)
         self.stages: list[Stage] = []
-        self._ready: list[tuple[float, int, int, Bundle]] = []
-        self._queued: Counter[str] = Counter()
-        self._waits: dict[int, int] = {}
-        self._lost: set[int] = set()
+        self._ready: list[Entry] = []
+        self._waits: dict[int, int] = {}  # by the identity of units
+        self._gone: set[int] = set()  # started before their inputs existed, or lost
         self._dependents: dict[Key, list[Bundle | Stage]] = defaultdict(list)
         self._link(plan)
 
@@ -92,21 +99,37 @@ class State:
 
     def pop(self) -> Bundle:
         """Take out the bundle to run next."""
-        bundle = heapq.heappop(self._ready)[-1]
-        self._queued[bundle.group] -= 1
-        return bundle
+        return heapq.heappop(self._ready)[-1]
 
-    def queued(self, group: str) -> int:
-        """How many bundles of a group are ready."""
-        return self._queued[group]
+    @property
+    def ready(self) -> int:
+        """How many bundles are ready."""
+        return len(self._ready)
+
+    def woken(self, key: Key, missing: dict[int, int]) -> Iterator[Entry]:
+        """Bundles that would be ready if this value existed, too.
+
+        Parameters
+        ----------
+        key : Key
+        missing : dict
+            Inputs that bundles would still wait for; kept up to date here.
+        """
+        for unit in self._dependents.get(key, ()):
+            if isinstance(unit, Bundle):
+                left = missing[id(unit)] = missing.get(id(unit), self._waits[id(unit)]) - 1
+                if not left:
+                    yield _entry(unit)
+
+    def start(self, bundle: Bundle) -> None:
+        """Take out a bundle of which inputs are still being made."""
+        self._gone.add(id(bundle))
 
     def _enqueue(self, unit: Bundle | Stage) -> None:
         if isinstance(unit, Stage):
             self.stages.append(unit)
         else:
-            entry = (-unit.asked.priority, unit.priority, id(unit), unit)
-            heapq.heappush(self._ready, entry)
-            self._queued[unit.group] += 1
+            heapq.heappush(self._ready, _entry(unit))
 
     # -- what comes of them
 
@@ -115,7 +138,7 @@ class State:
         self._values.add(key, held)
         for unit in self._dependents.pop(key, ()):
             self._waits[id(unit)] -= 1
-            if not self._waits[id(unit)] and id(unit) not in self._lost:
+            if not self._waits[id(unit)] and id(unit) not in self._gone:
                 self._enqueue(unit)
         if self._at_once and self._consumer and key in self._asking:
             self._give(key)
@@ -130,8 +153,8 @@ class State:
             for result in self._asking.pop(key, ()):
                 self._consumer.lose(result, error)
             for unit in self._dependents.pop(key, ()):
-                if id(unit) not in self._lost:
-                    self._lost.add(id(unit))
+                if id(unit) not in self._gone:
+                    self._gone.add(id(unit))
                     self.left -= 1
                     self._forgo(unit)
                     gone.extend([unit.key] if isinstance(unit, Bundle) else unit.columns)

@@ -65,6 +65,10 @@ class Values:
         """Count one more reader for each of ``keys``."""
         self._readers.update(keys)
 
+    def awaited(self, key: Key) -> bool:
+        """Whether somebody will read this value."""
+        return self._readers[key] > 0
+
     def forget(self, key: Key) -> None:
         """Count one reader less: it will not come."""
         self._readers[key] -= 1

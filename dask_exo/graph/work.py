@@ -12,8 +12,8 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -60,14 +60,36 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Inner:
+    """What job ``index`` of the same call has made."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """One bundle: its nodes, in order, and where their inputs come from."""
+    """One bundle: its nodes, in order, and where their inputs come from.
+
+    Attributes
+    ----------
+    key : Key
+    nodes : sequence of (Key, GraphNode)
+    inputs : dict
+    retries : int
+    kept : bool
+        Whether its value is asked for outside of the call.
+    """
 
     key: Key
     nodes: Sequence[tuple[Key, GraphNode]]
-    inputs: dict[Key, Argument | Gathered | Value]
+    inputs: dict[Key, Argument | Gathered | Inner | Value]
     retries: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    kept: bool = True
+
+    @property
+    def inner(self) -> list[int]:
+        """Jobs of the same call whose values it reads."""
+        return [s.index for s in self.inputs.values() if isinstance(s, Inner)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +148,26 @@ class Detail:
     failure: Failure | None = None
 
 
-def dumps(jobs: Sequence[Job]) -> bytes:
-    """Code of several jobs as bytes; functions of ``__main__`` and closures by value."""
-    data: bytes = cloudpickle.dumps(jobs)
+def dumps(content: Any) -> bytes:
+    """What a task is sent as bytes; functions of ``__main__`` and closures by value."""
+    data: bytes = cloudpickle.dumps(content)
     return data
 
 
 def run_apart(data: bytes, small: int, *args: Any) -> list[Any]:
-    """Run jobs; return the value of each (None if small or failed), then a list of `Done`."""
+    """Run jobs; return the values of those that are kept, then a list of `Done`.
+
+    A value that is small, or that there is not, is None; if small, it is in its `Done`.
+
+    Parameters
+    ----------
+    data : bytes
+        Jobs, and what they find in ``dask.config``.
+    small : int
+        Bytes of a small value.
+    *args
+        What the jobs read.
+    """
     values, done = _run_all(data, small, args)
     return [*values, done]
 
@@ -152,52 +186,52 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     owned : (W,)
         Reducers of each node.
     data : bytes
-        Jobs of the parts, the `Split`, and the bytes that a block may have.
+        Jobs of the parts, what they find in ``dask.config``, the `Split`, and the bytes that a
+        block may have.
     """
     start = time.perf_counter()
-    with landing(args):
-        jobs, split, limit = pickle.loads(data)  # noqa: S301  our own driver's bytes
+    jobs, settings, split, limit = _load(data, args)
     outs = []
-    for i in range(len(jobs)):
-        outs.append(_attempt(jobs, i, args, lambda: pickle.loads(data)[0]))  # noqa: S301
-        if outs[-1].failure is not None:
-            return [*[None] * len(owned), Receipt(detail=Detail(failure=outs[-1].failure))]
-    try:
-        blocks, sent = split.cut([out.value for out in outs], owned)
-        nbytes = [block.nbytes for block in blocks]
-        _check_size(max(nbytes), limit, jobs)
-    except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-        failure = Failure.of(jobs[0].key, error)
-        return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
+    with dask.config.set(settings):
+        for out in _outcomes(jobs, args, data):
+            outs.append(out)
+            if out.failure is not None:
+                return [*[None] * len(owned), Receipt(detail=Detail(failure=out.failure))]
+        try:
+            blocks, sent = split.cut([out.value for out in outs], owned)
+            nbytes = [block.nbytes for block in blocks]
+            _check_size(max(nbytes), limit, jobs)
+        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            failure = Failure.of(jobs[0].key, error)
+            return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
     seconds = time.perf_counter() - start
     arrived = tuple(one for out in outs for one in out.arrived)
     warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
     return [*blocks, Receipt(sent, sum(nbytes), seconds, Detail(len(jobs), arrived, warned))]
 
 
-def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[Done]]:
+def _load(data: bytes, args: Sequence[Any]) -> Any:
     with landing(args):
-        jobs: list[Job] = pickle.loads(data)  # noqa: S301  our own driver's bytes
+        return pickle.loads(data)  # noqa: S301  our own driver's bytes
+
+
+def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[Done]]:
+    jobs, settings = _load(data, args)
     values: list[Any] = []
     done: list[Done] = []
-    for i in range(len(jobs)):
+    with dask.config.set(settings):
         start = time.perf_counter()
-        out = _attempt(jobs, i, args, lambda: pickle.loads(data))  # noqa: S301
-        nbytes = sizeof(out.value)
-        seconds = time.perf_counter() - start
-        here = nbytes <= small or out.failure is not None
-        values.append(None if here else out.value)
-        done.append(
-            Done(
-                seconds,
-                nbytes,
-                out.value if here else None,
-                small=here,
-                arrived=out.arrived,
-                warned=out.warned,
-                failure=out.failure,
+        for job, out in zip(jobs, _outcomes(jobs, args, data), strict=True):
+            nbytes = sizeof(out.value)
+            here = nbytes <= small or out.failure is not None or not job.kept
+            if job.kept:
+                values.append(None if here else out.value)
+            value = out.value if here and job.kept else None
+            end = time.perf_counter()
+            done.append(
+                Done(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
             )
-        )
+            start = end
     return values, done
 
 
@@ -205,14 +239,28 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
 class Outcome:
     """What came of one job: a value or a failure, and what happened on the way."""
 
-    value: Any
-    failure: Failure | None
-    arrived: tuple[Arrived, ...]
-    warned: tuple[Warned, ...]
+    value: Any = None
+    failure: Failure | None = None
+    arrived: tuple[Arrived, ...] = ()
+    warned: tuple[Warned, ...] = ()
+
+
+def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[Outcome]:
+    """Run jobs, one after the other."""
+    made: dict[int, Any] = {}
+    last = {index: i for i, job in enumerate(jobs) for index in job.inner}
+    for i, job in enumerate(jobs):
+        failed = [made[index] for index in job.inner if isinstance(made[index], Failure)]
+        out = Outcome(failure=failed[0]) if failed else _attempt(jobs, i, args, made, data)
+        made.update({i: out.failure or out.value} if i in last else {})
+        for index in job.inner:
+            if last[index] == i:
+                made.pop(index, None)  # a value that is used up need not stay in memory
+        yield out
 
 
 def _attempt(
-    jobs: Sequence[Job], i: int, args: Sequence[Any], reload: Callable[[], Sequence[Job]]
+    jobs: Sequence[Job], i: int, args: Sequence[Any], made: Mapping[int, Any], data: bytes
 ) -> Outcome:
     """Run job ``i``, as often as it may be retried.
 
@@ -228,13 +276,9 @@ def _attempt(
 
     def call(bring: Callable[[Any], Any]) -> Any:
         arrived.clear()
-        return _run(next(unused, None) or again(), args, arrived, bring)
+        return _run(next(unused, None) or _load(data, args)[0][i], args, made, arrived, bring)
 
-    def again() -> Job:
-        with landing(args):
-            return reload()[i]
-
-    with warnings.catch_warnings(record=True) as caught, dask.config.set(dict(job.settings)):
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(job.retries + 1):
             try:
@@ -256,11 +300,19 @@ def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
     return tuple(found.values())[:MOST_WARNINGS]
 
 
-def _run(job: Job, args: Sequence[Any], arrived: list[Arrived], bring: Callable[[Any], Any]) -> Any:
+def _run(
+    job: Job,
+    args: Sequence[Any],
+    made: Mapping[int, Any],
+    arrived: list[Arrived],
+    bring: Callable[[Any], Any],
+) -> Any:
     values: dict[Key, Any] = {}
     for name, source in job.inputs.items():
         if isinstance(source, Value):
             values[name] = bring(source.value)
+        elif isinstance(source, Inner):
+            values[name] = bring(made[source.index])
         elif isinstance(source, Argument):
             arg = args[source.index]
             if isinstance(arg, Failure):  # of a task whose ref was known before it ran

@@ -227,6 +227,68 @@ def test_any_graph_gives_what_dask_gives_and_leaves_no_ref(case) -> None:
     assert futures.live == 0
 
 
+def joined(*lists):
+    return [len(lists), *[x for one in lists for x in one][-5:]]
+
+
+def joined_in_place(*lists):
+    """The same, and spoils what it was given."""
+    made = joined(*lists)
+    for one in lists:
+        one.append("spoilt")
+    return made
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[list[tuple[tuple[str, int], list[tuple[str, int]]]], list]:
+    """Groups of tasks alike, each of which reads some of those before; and some of their keys."""
+    tasks: list[tuple[tuple[str, int], list[tuple[str, int]]]] = []
+    for i in range(draw(st.integers(5, 60))):
+        known = [key for key, _ in tasks[-8:]]
+        reads = draw(st.lists(st.sampled_from(known), max_size=3, unique=True)) if known else []
+        tasks.append(((draw(st.sampled_from("abc")), i), reads))
+    keys = draw(st.lists(st.sampled_from([key for key, _ in tasks]), min_size=1, max_size=4))
+    return tasks, keys
+
+
+@given(layers(), st.sampled_from([0, 10**6]))
+def test_tasks_that_follow_each_other_in_a_call_do_not_see_each_others_writes(case, small) -> None:
+    tasks, keys = case
+    expected = dask.get({key: (joined, *reads) for key, reads in tasks}, keys)
+    futures = InlineFutures(NODES[3])
+    with dask.config.set({"exo.scheduler.small-result": small}):
+        got = Scheduler(futures)({key: (joined_in_place, *reads) for key, reads in tasks}, keys)
+    assert got == expected
+    assert futures.live == 0
+
+
+@given(layers(), st.data())
+def test_a_failure_in_a_call_is_that_of_the_task_that_failed(case, data) -> None:
+    tasks, keys = case
+    failing = data.draw(st.sampled_from([key for key, _ in tasks]))
+    graph = {key: (joined, *reads) for key, reads in tasks}
+    graph[failing] = (operator.truediv, 1, 0)
+    try:
+        expected = dask.get(graph, keys)
+    except ZeroDivisionError:
+        with pytest.raises(ZeroDivisionError):
+            Scheduler(InlineFutures())(graph, keys)
+    else:
+        assert Scheduler(InlineFutures())(graph, keys) == expected
+
+
+def test_a_tree_follows_itself_within_few_calls() -> None:
+    level = [("leaf", i) for i in range(1000)]
+    graph: dict = {key: (list, [key[1]]) for key in level}
+    while len(level) > 1:
+        above = [(f"depth{len(level)}", i) for i in range(-(-len(level) // 2))]
+        graph.update({key: (sum, level[2 * key[1] : 2 * key[1] + 2], []) for key in above})
+        level = above
+    futures = InlineFutures(NODES[1])
+    assert sorted(Scheduler(futures)(graph, level)[0]) == list(range(1000))
+    assert futures.calls < 100
+
+
 def make_part(number: int, columns=None) -> pd.DataFrame:
     return pd.DataFrame({"a": [number], "b": [2 * number]})[columns or ["a", "b"]]
 
@@ -293,6 +355,8 @@ def test_store_writes_into_arrays_of_this_process() -> None:
     )
     np.testing.assert_array_equal(loaded.compute(scheduler=exo), x + 1)
     assert mine_too.lock.acquire(blocking=False)
+    stored = da.store(chunked, target, lock=threading.Lock(), return_stored=True, scheduler=exo)
+    np.testing.assert_array_equal(stored.compute(scheduler=exo), x + 1)
     small = np.zeros(4)
     da.store(da.ones(4, chunks=2), small, regions=(slice(0, 4),), scheduler=exo)
     np.testing.assert_array_equal(small, 1)

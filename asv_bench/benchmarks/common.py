@@ -1,0 +1,62 @@
+"""What the benchmarks share: a private Ray for each, and data from a seed."""
+
+from __future__ import annotations
+
+import os
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+
+import dask_exo
+
+ROWS = {"small": 200_000, "medium": 5_000_000, "large": 40_000_000}[
+    os.environ.get("EXO_BENCH_SIZE", "small")
+]
+
+
+class OnRay:
+    """A benchmark on a private Ray with two slots, its workers started and warm."""
+
+    timeout = 600
+
+    def start(self) -> None:
+        """Start Ray; called by each ``setup``."""
+        dask_exo.enable(num_cpus=2, object_store_memory=os.environ.get("EXO_BENCH_STORE", "2GB"))
+        dask.compute([dask.delayed(frame)(10, i) for i in range(8)])
+
+    def teardown(self, *args: object) -> None:
+        """Stop Ray."""
+        dask_exo.disable()
+
+
+def frame(rows: int, seed: int = 0) -> pd.DataFrame:
+    """Rows as in the db-benchmark of h2o: three strings, three integers, three numbers."""
+    rng = np.random.default_rng(seed)
+    few, many = 100, max(ROWS // few_per_group, 1)
+    text = "string[pyarrow]"
+    return pd.DataFrame(
+        {
+            "id1": pd.Series(rng.integers(1, few + 1, rows)).map("id{:03d}".format).astype(text),
+            "id2": pd.Series(rng.integers(1, few + 1, rows)).map("id{:03d}".format).astype(text),
+            "id3": pd.Series(rng.integers(1, many + 1, rows)).map("id{:010d}".format).astype(text),
+            "id4": rng.integers(1, few + 1, rows),
+            "id5": rng.integers(1, few + 1, rows),
+            "id6": rng.integers(1, many + 1, rows),
+            "v1": rng.integers(1, 6, rows),
+            "v2": rng.integers(1, 16, rows),
+            "v3": rng.random(rows) * 100,
+        }
+    )
+
+
+few_per_group = 100
+"""Rows of one value of ``id3`` and ``id6``."""
+
+
+def frames(rows: int, npartitions: int) -> dd.DataFrame:
+    """The same, made in the object store."""
+    each = -(-rows // npartitions)
+    parts = [dask.delayed(frame)(each, i) for i in range(npartitions)]
+    return dd.from_delayed(parts, meta=frame(1).iloc[:0], verify_meta=False).persist()
