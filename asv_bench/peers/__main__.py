@@ -19,12 +19,13 @@ from typing import Any
 
 import psutil
 
-from asv_bench.peers import data
-from asv_bench.peers.jobs import JOBS, outcome
+from asv_bench.peers import data, tpch
+from asv_bench.peers.jobs import MADE_UP
 from asv_bench.peers.memory import Watch
 from asv_bench.peers.systems import SYSTEMS, can
 
 WARM = 20_000  # rows of the run that is not counted
+USUAL = [name for name, system in SYSTEMS.items() if system.usual]
 PACKAGES = ("dask", "distributed", "ray", "pandas", "pyarrow", "polars", "duckdb")
 
 
@@ -72,20 +73,25 @@ class Peer:
 
 def compare(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Run everything, round after round; a line of the result for each run."""
-    full, warm = data.make(folder, options.rows), data.make(folder, WARM)
+    if options.tpch:
+        jobs: dict[str, Any] = tpch.QUERY_JOBS
+        full, warm = tpch.make(folder, options.tpch), tpch.make(folder, tpch.SMALL)
+    else:
+        jobs = MADE_UP
+        full, warm = data.make(folder, options.rows), data.make(folder, WARM)
     out, runs = folder / "out", []
     for turn in range(options.rounds):
         for name in options.systems:
             with (folder / f"{name.replace(' ', '-')}.log").open("a") as log:
                 peer = Peer(name, options.cores, options.memory, log)
             with contextlib.closing(peer):
-                for job in options.jobs:
-                    if not can(name, JOBS[job]):
+                for job in options.jobs or jobs:
+                    if not can(name, jobs[job]):
                         continue
                     peer.run(job, warm, out)
                     run = peer.run(job, full, out)
                     if "seconds" in run:
-                        run["outcome"] = outcome(JOBS[job], out)
+                        run["outcome"] = jobs[job].outcome(full, out)
                     runs.append({"system": name, "job": job, "turn": turn, **run})
                     print(json.dumps(runs[-1]), file=sys.stderr)
     shutil.rmtree(out, ignore_errors=True)
@@ -124,11 +130,12 @@ def main() -> None:
     """Parse, compare, print."""
     parser = argparse.ArgumentParser(prog="python -m asv_bench.peers", description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--tpch", type=float, metavar="SCALE", help="instead of made-up rows")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cores", type=int, default=os.cpu_count())
     parser.add_argument("--memory", type=int, default=int(psutil.virtual_memory().total * 0.8))
-    parser.add_argument("--jobs", type=lambda text: text.split(","), default=list(JOBS))
-    parser.add_argument("--systems", type=lambda text: text.split(","), default=list(SYSTEMS))
+    parser.add_argument("--jobs", type=lambda text: text.split(","), default=None)
+    parser.add_argument("--systems", type=lambda text: text.split(","), default=USUAL)
     parser.add_argument("--folder", type=Path, default=None, help="where data and logs go")
     parser.add_argument("--json", type=Path, default=None, help="where the figures go")
     options = parser.parse_args()
@@ -138,7 +145,7 @@ def main() -> None:
         started = time.perf_counter()
         runs = compare(options, folder)
     about = {
-        "rows": options.rows,
+        **({"tpch": options.tpch} if options.tpch else {"rows": options.rows}),
         "cores": options.cores,
         "memory": options.memory,
         "python": platform.python_version(),

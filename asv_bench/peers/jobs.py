@@ -1,6 +1,7 @@
 """The jobs, written for each system as its own documentation would write them.
 
-Every job reads Parquet and writes Parquet; `check` tells whether what it wrote is right.
+Every job reads Parquet and writes Parquet. What was written is summed up, so that systems can be
+compared.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class Job:
     sql: str | None
     ray: Callable[[Path], Any] | None
     ordered_by: str | None = None
+
+    def outcome(self, data: Path, out: Path) -> dict[str, Any]:
+        """What is in the files that were written, in a few numbers."""
+        return outcome(self, out)
 
 
 def _dd(folder: Path, name: str = "facts") -> Any:
@@ -86,7 +91,7 @@ def _ray_groupby(folder: Path) -> Any:
     )
 
 
-JOBS = {
+MADE_UP = {
     "shuffle": Job(
         dask=lambda folder: _dd(folder).shuffle("k"),
         polars=None,

@@ -18,6 +18,7 @@ from dask_exo.futures import Futures, Ref
 from dask_exo.graph import work
 from dask_exo.graph.batch import Experience, gather
 from dask_exo.graph.decide import View, admit
+from dask_exo.graph.execute import run_apart, run_together
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import Bundle, Plan, Stage
@@ -227,10 +228,10 @@ class Run:
         known = [self._experience.get(bundle.group) for bundle in kept]
         refs: list[Ref] = []
         if all(one is not None and one.largest <= small for one in known):
-            done = self._futures.submit(work.run_together, data, *args, needs=needs)
+            done = self._futures.submit(run_together, data, *args, needs=needs)
         else:
             *refs, done = self._futures.split(
-                len(kept) + 1, work.run_apart, data, small, *args, needs=needs
+                len(kept) + 1, run_apart, data, small, *args, needs=needs
             )
         promised = sum(one.mean for one in known if one is not None)
         named = dict(zip((bundle.key for bundle in kept), refs, strict=False))

@@ -11,6 +11,7 @@ from typing import Any
 from dask_exo.config import Config
 from dask_exo.futures import Futures, Ref, Steps
 from dask_exo.graph import work
+from dask_exo.graph.execute import run_map
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import ColumnKey, Stage
@@ -73,7 +74,7 @@ class Shuffling:
         if not config.shuffle_integrity:
             stage = replace(stage, split=stage.split.unchecked())
         nodes = tuple(futures.nodes())
-        spec = Spec(len(stage.columns), nodes, work.run_map, merge)
+        spec = Spec(len(stage.columns), nodes, run_map, merge)
         limits = Limits(
             config.shuffle_algorithm,
             config.shuffle_memory_fraction,
@@ -154,7 +155,7 @@ class StageParts:
         return len(self._stage.parts)
 
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
-        """Arguments with which `work.run_map` makes and cuts parts ``start`` to ``stop``."""
+        """Arguments with which `run_map` makes and cuts parts ``start`` to ``stop``."""
         jobs, refs = parcel(self._stage.parts[start:stop], self._values)
         data = seal((jobs, *self._options), jobs, refs)
         return data, *refs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import ray
@@ -27,12 +28,21 @@ def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
     yield from fn(*args)
 
 
+# Made once: each one is sent to the cluster, and to every worker, when it is first used.
+_remote_call = ray.remote(_call)
+_remote_iterate = ray.remote(_iterate)
+
+
+@lru_cache(1000)
+def _named(task: Any, count: int, name: str) -> Any:
+    """A remote function that returns ``count`` values, under the name that the dashboard shows."""
+    return task.options(num_returns=count, name=name)
+
+
 class RayFutures:
     """`dask_exo.futures.Futures` on the Ray cluster that this process is connected to."""
 
     def __init__(self) -> None:
-        self._call = ray.remote(_call)
-        self._iterate = ray.remote(_iterate)
         self.calls = self.objects = 0
         self._checked: list[dict[str, Any]] = []
 
@@ -44,7 +54,7 @@ class RayFutures:
         needs: Needs | None = None,
     ) -> Ref:
         """See `Futures.submit`."""
-        return self._remote(self._call, 1, fn, args, self._options(node, needs))
+        return self._remote(_remote_call, 1, fn, args, self._options(node, needs))
 
     def split(
         self,
@@ -57,8 +67,8 @@ class RayFutures:
         """See `Futures.split`."""
         options = self._options(node, needs)
         if count == 1:  # Ray would not unpack a list of one
-            return [self._remote(self._call, 1, _only, (fn, *args), options)]
-        refs: list[Ref] = self._remote(self._call, count, fn, args, options)
+            return [self._remote(_remote_call, 1, _only, (fn, *args), options)]
+        refs: list[Ref] = self._remote(_remote_call, count, fn, args, options)
         return refs
 
     def stream(
@@ -66,8 +76,8 @@ class RayFutures:
     ) -> list[Ref]:
         """See `Futures.stream`."""
         if count == 1:
-            return [self._remote(self._call, 1, _only, (fn, *args), self._options(node))]
-        refs: list[Ref] = self._remote(self._iterate, count, fn, args, self._options(node))
+            return [self._remote(_remote_call, 1, _only, (fn, *args), self._options(node))]
+        refs: list[Ref] = self._remote(_remote_iterate, count, fn, args, self._options(node))
         return refs
 
     def _remote(
@@ -81,8 +91,11 @@ class RayFutures:
         self.calls += 1
         self.objects += count
         with translated():
-            named = task.options(**{"num_returns": count, "name": fn.__name__, **options})
-            return named.remote(fn, *args)
+            if options:
+                task = task.options(**{"num_returns": count, "name": fn.__name__, **options})
+            else:
+                task = _named(task, count, fn.__name__)
+            return task.remote(fn, *args)
 
     def _options(self, node: str | None, needs: Needs | None = None) -> dict[str, Any]:
         """Ray's options for a task."""

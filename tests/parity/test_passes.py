@@ -17,11 +17,11 @@ from dask_exo import Scheduler
 from dask_exo.dask_adapter import Alias, DataNode, Task, TaskRef, is_p2p_barrier, role
 from dask_exo.errors import IntegrityError, ShuffleMethodError
 from dask_exo.futures import Node
+from dask_exo.graph.execute import run_map
 from dask_exo.graph.normalize import normalize
 from dask_exo.graph.passes.unfuse import unfuse
 from dask_exo.graph.promise import Local, Promise, fetch
 from dask_exo.graph.splits import Exchange
-from dask_exo.graph.work import run_map
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -29,6 +29,12 @@ NODES = {
     1: (Node("a", 2, 10**9),),
     3: (Node("a", 2, 10**9), Node("b", 1, 10**9), Node("c", 4, 10**9)),
 }
+
+
+@pytest.fixture(autouse=True)
+def quick_files(monkeypatch):
+    """Dask's groupby by disk, the oracle, waits for the disk after each item."""
+    monkeypatch.setattr("os.fsync", lambda file: None)
 
 
 @pytest.fixture(params=[(1, "simple"), (3, "push")], ids=["one-node", "three-nodes"])

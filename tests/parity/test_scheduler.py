@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from dask_exo import Scheduler
 from dask_exo.errors import IntegrityError
 from dask_exo.futures import Node
+from dask_exo.graph.execute import run_map
 from dask_exo.graph.normalize import normalize
 from dask_exo.graph.splits import Exchange
-from dask_exo.graph.work import run_map
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 

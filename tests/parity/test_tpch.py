@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import dask
@@ -11,9 +10,6 @@ import pytest
 from dask_exo import Scheduler
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from examples.tpch.answers import Answers
 from examples.tpch.queries import QUERIES
 from examples.tpch.tables import Tables, generate, generator, read

@@ -1,0 +1,216 @@
+"""What runs inside a task: bundles of the graph, and the map of a shuffle."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dask.config
+from dask.sizeof import sizeof
+
+from dask_exo.errors import StoreFullError
+from dask_exo.failure import Failure
+from dask_exo.frame.copies import plain
+from dask_exo.graph.in_place import write_or_copy
+from dask_exo.graph.normalize import Key, group_of
+from dask_exo.graph.promise import landing
+from dask_exo.graph.work import Argument, Arrived, Detail, Done, Inner, Job, Value, Warned
+from dask_exo.shuffle.spec import Receipt
+
+MOST_WARNINGS = 20  # of one task
+
+
+def run_apart(data: bytes, small: int, *args: Any) -> list[Any]:
+    """Run jobs; return the values of those that are kept, then a list of `Done`.
+
+    A value that is small, or that there is not, is None; if small, it is in its `Done`.
+
+    Parameters
+    ----------
+    data : bytes
+        Jobs, and what they find in ``dask.config``.
+    small : int
+        Bytes of a small value.
+    *args
+        What the jobs read.
+    """
+    values, done = _run_all(data, small, args)
+    return [*values, done]
+
+
+def run_together(data: bytes, *args: Any) -> list[Done]:
+    """Run jobs whose values should be small; return a list of `Done` with the values in it."""
+    _, done = _run_all(data, sys.maxsize, args)
+    return done
+
+
+def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
+    """Make some parts of a shuffle and cut them: W packed blocks, then a `Receipt`.
+
+    Parameters
+    ----------
+    owned : (W,)
+        Reducers of each node.
+    data : bytes
+        Jobs of the parts, what they find in ``dask.config``, the `Split`, and the bytes that a
+        block may have.
+    """
+    start = time.perf_counter()
+    jobs, settings, split, limit = _load(data, args)
+    outs = []
+    with dask.config.set(settings):
+        for out in _outcomes(jobs, args, data):
+            outs.append(out)
+            if out.failure is not None:
+                return [*[None] * len(owned), Receipt(detail=Detail(failure=out.failure))]
+        try:
+            blocks, sent = split.cut([out.value for out in outs], owned)
+            nbytes = [block.nbytes for block in blocks]
+            _check_size(max(nbytes), limit, jobs)
+        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            failure = Failure.of(jobs[0].key, error)
+            return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
+    seconds = time.perf_counter() - start
+    arrived = tuple(one for out in outs for one in out.arrived)
+    warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
+    return [*blocks, Receipt(sent, sum(nbytes), seconds, Detail(len(jobs), arrived, warned))]
+
+
+def _load(data: bytes, args: Sequence[Any]) -> Any:
+    with landing(args):
+        return pickle.loads(data)  # noqa: S301  our own driver's bytes
+
+
+def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[Done]]:
+    jobs, settings = _load(data, args)
+    values: list[Any] = []
+    done: list[Done] = []
+    with dask.config.set(settings):
+        start = time.perf_counter()
+        for job, out in zip(jobs, _outcomes(jobs, args, data), strict=True):
+            nbytes = sizeof(out.value)
+            here = nbytes <= small or out.failure is not None or not job.kept
+            if job.kept:
+                values.append(None if here else out.value)
+            value = out.value if here and job.kept else None
+            end = time.perf_counter()
+            done.append(
+                Done(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
+            )
+            start = end
+    return values, done
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one job: a value or a failure, and what happened on the way."""
+
+    value: Any = None
+    failure: Failure | None = None
+    arrived: tuple[Arrived, ...] = ()
+    warned: tuple[Warned, ...] = ()
+
+
+def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[Outcome]:
+    """Run jobs, one after the other."""
+    made: dict[int, Any] = {}
+    last = {index: i for i, job in enumerate(jobs) for index in job.inner}
+    for i, job in enumerate(jobs):
+        failed = [made[index] for index in job.inner if isinstance(made[index], Failure)]
+        out = Outcome(failure=failed[0]) if failed else _attempt(jobs, i, args, made, data)
+        made.update({i: out.failure or out.value} if i in last else {})
+        for index in job.inner:
+            if last[index] == i:
+                made.pop(index, None)  # a value that is used up need not stay in memory
+        yield out
+
+
+def _attempt(
+    jobs: Sequence[Job], i: int, args: Sequence[Any], made: Mapping[int, Any], data: bytes
+) -> Outcome:
+    """Run job ``i``, as often as it may be retried.
+
+    What an attempt does to its inputs and to the constants in its code is seen neither by the next
+    one nor by the other jobs of the call.
+    """
+    job = jobs[i]
+    arrived: list[Arrived] = []
+    value, failure = None, None
+    sent = [args[s.index] for s in job.inputs.values() if isinstance(s, Argument)]
+    shared = len(jobs) > 1 or job.retries > 0 or not all(map(plain, sent))
+    unused = iter([job])
+
+    def call(bring: Callable[[Any], Any]) -> Any:
+        arrived.clear()
+        return _run(next(unused, None) or _load(data, args)[0][i], args, made, arrived, bring)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(job.retries + 1):
+            try:
+                value = write_or_copy(call, group_of(job.key), shared=shared)
+                failure = None
+                break
+            except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+                failure = Failure.of(job.key, error)
+                traceback.clear_frames(error.__traceback__)  # they hold what is in the store
+    return Outcome(value, failure, tuple(arrived), _distinct(caught))
+
+
+def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
+    found: dict[Any, Warned] = {}
+    for one in caught:
+        message = one.message if isinstance(one.message, Warning) else one.category(one.message)
+        place = (str(message), one.category, one.filename, one.lineno)
+        found.setdefault(place, Warned(message, one.category, one.filename, one.lineno))
+    return tuple(found.values())[:MOST_WARNINGS]
+
+
+def _run(
+    job: Job,
+    args: Sequence[Any],
+    made: Mapping[int, Any],
+    arrived: list[Arrived],
+    bring: Callable[[Any], Any],
+) -> Any:
+    values: dict[Key, Any] = {}
+    for name, source in job.inputs.items():
+        if isinstance(source, Value):
+            values[name] = bring(source.value)
+        elif isinstance(source, Inner):
+            values[name] = bring(made[source.index])
+        elif isinstance(source, Argument):
+            arg = args[source.index]
+            if isinstance(arg, Failure):  # of a task whose ref was known before it ran
+                arg.reraise()
+            values[name] = bring(arg)
+        else:
+            packed = [args[i] for i in source.indices]
+            output, tally = source.split.assemble(packed, source.slot, source.column)
+            values[name] = bring(output)
+            arrived.append(Arrived(source.stage, tally))
+    if not job.nodes:
+        (value,) = values.values()
+        return value
+    last_use = {name: i for i, (_, node) in enumerate(job.nodes) for name in node.dependencies}
+    for i, (key, node) in enumerate(job.nodes):
+        values[key] = node(values)
+        for name in node.dependencies:
+            if last_use[name] == i:
+                del values[name]  # a partition that is used up need not stay in memory
+    return values[job.nodes[-1][0]]
+
+
+def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:
+    if nbytes > limit:
+        raise StoreFullError(
+            f"partition {jobs[0].key!r} makes a shuffle block of {nbytes / 1e6:.0f} MB; a node's "
+            f"object store takes {limit / 1e6:.0f} MB at a time. Raise exo.object-store-memory, "
+            f"or make smaller partitions (blocksize=, .repartition(partition_size=))"
+        )
