@@ -1,4 +1,4 @@
-"""Draw what `asv_bench.peers` has measured: ``python -m asv_bench.peers.plot OUT.png RUN.json ...``.
+"""Draw what `asv_bench.peers` measured: ``python -m asv_bench.peers.plot OUT.png RUN.json ...``.
 
 One panel for each job: median seconds of each system over the number of rows; a cross where it
 failed.

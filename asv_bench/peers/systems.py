@@ -12,19 +12,21 @@ from asv_bench.peers.jobs import Job
 Run = Callable[[Job, Path, Path], None]
 """Run a job on a folder of data and write into another folder."""
 
+Start = Callable[[int, int], contextlib.AbstractContextManager[Run]]
+"""Start a system on a number of cores and bytes of memory."""
+
 
 class System(NamedTuple):
     """A way to run jobs.
 
     Attributes
     ----------
-    start : callable
-        Of the number of cores and the bytes of memory: a context that gives a `Run`.
+    start : Start
     usual : bool
         Whether it runs unless it is asked for.
     """
 
-    start: Callable[[int, int], contextlib.AbstractContextManager[Run]]
+    start: Start
     usual: bool = True
 
 
