@@ -36,6 +36,7 @@ from dask_exo.frame.copies import own
 from dask_exo.futures import Futures
 from dask_exo.graph.annotations import asked_of
 from dask_exo.graph.background import Background
+from dask_exo.graph.garbage import uncollected
 from dask_exo.graph.normalize import Key, cull, normalize
 from dask_exo.graph.plan import Plan, plan
 from dask_exo.graph.promise import Local, Promise, Remote, fetch
@@ -219,6 +220,13 @@ def _prepare(
     dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
 ) -> tuple[Plan, dict[Key, Key]]:
     """Everything before the first task runs."""
+    with uncollected():
+        return _planned(dsk, keys, kwargs, config, callbacks)
+
+
+def _planned(
+    dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
+) -> tuple[Plan, dict[Key, Key]]:
     graph, names = normalize(dsk, keys)
     if callbacks:
         callbacks.begin(graph)

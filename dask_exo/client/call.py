@@ -189,7 +189,7 @@ def _call(code: bytes, data: bytes, args: Sequence[Any], bring: Callable[[Any], 
     with landing(args):
         fn, kwargs = pickle.loads(code)  # noqa: S301  our own driver's bytes
         own = pickle.loads(data)  # noqa: S301  our own driver's bytes
-    own, kwargs = replaced((own, kwargs), lambda place: bring(args[place.index]), work.Argument)
+    own, kwargs = replaced((own, kwargs), lambda arg: bring(args[arg.place]), work.Argument)
     value = fn(*own, **kwargs)
     return asyncio.run(_result(value)) if inspect.iscoroutine(value) else value
 

@@ -17,6 +17,7 @@ from dask.sizeof import sizeof
 from dask_exo.errors import StoreFullError
 from dask_exo.failure import Failure
 from dask_exo.frame.copies import plain
+from dask_exo.graph.garbage import uncollected
 from dask_exo.graph.in_place import write_or_copy
 from dask_exo.graph.normalize import Key, group_of
 from dask_exo.graph.promise import landing
@@ -83,7 +84,7 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
 
 
 def _load(data: bytes, args: Sequence[Any]) -> Any:
-    with landing(args):
+    with landing(args), uncollected():
         return pickle.loads(data)  # noqa: S301  our own driver's bytes
 
 
@@ -142,7 +143,7 @@ def _attempt(
     job = jobs[i]
     arrived: list[Arrived] = []
     value, failure = None, None
-    sent = [args[s.index] for s in job.inputs.values() if isinstance(s, Argument)]
+    sent = [args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
     shared = len(jobs) > 1 or job.retries > 0 or not all(map(plain, sent))
     unused = iter([job])
 
@@ -184,9 +185,9 @@ def _run(
         if isinstance(source, Value):
             values[name] = bring(source.value)
         elif isinstance(source, Inner):
-            values[name] = bring(made[source.index])
+            values[name] = bring(made[source.place])
         elif isinstance(source, Argument):
-            arg = args[source.index]
+            arg = args[source.place]
             if isinstance(arg, Failure):  # of a task whose ref was known before it ran
                 arg.reraise()
             values[name] = bring(arg)
