@@ -46,9 +46,11 @@ from dask.dataframe.dask_expr._shuffle import (
     Shuffle,
     SimpleShuffle,
 )
+from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPartitions
 from dask.dataframe.dask_expr.io import FromPandas
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.multi import merge_chunk
+from dask.dataframe.shuffle import set_partitions_pre
 from dask.local import nested_get
 from dask.order import order
 from dask.utils import get_default_shuffle_method
@@ -122,6 +124,7 @@ __all__ = [
     "RearrangeByColumn",
     "RepartitionToFewer",
     "SelectPartitions",
+    "SetPartitions",
     "Shuffle",
     "SimpleShuffle",
     "Task",
@@ -145,4 +148,5 @@ __all__ = [
     "order",
     "rebuild_composite",
     "role",
+    "set_partitions_pre",
 ]

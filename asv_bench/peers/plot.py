@@ -27,7 +27,7 @@ def main() -> None:
         rows = found["about"].get("rows") or found["about"]["tpch"]
         for run in found["runs"]:
             spent = points[run["job"]][run["system"]].setdefault(rows, [])
-            spent.extend([run["seconds"]] if "seconds" in run else [])
+            spent.extend([run["seconds"]] if "seconds" in run and not run["first"] else [])
     figure, axes = plt.subplots(
         1, len(points), figsize=(4.5 * len(points), 4), squeeze=False, layout="constrained"
     )

@@ -1,0 +1,44 @@
+"""Partition numbers of strings against Dask's own, which makes Python objects of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from dask.dataframe.shuffle import set_partitions_pre
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo.frame.place import count_up_to, partition_numbers
+
+# few characters, so that words agree: one that is a zero byte, and ones of two to four bytes
+TEXT = st.text(st.sampled_from("ab\0é漢😀"), max_size=30)
+PREFIXED = st.builds(lambda a, b: "a-common-beginning-"[:a] + b, st.integers(0, 19), TEXT)
+
+
+@given(st.lists(PREFIXED, max_size=40), st.lists(PREFIXED, max_size=12))
+def test_bounds_are_counted_as_python_compares(values, bounds) -> None:
+    bounds = sorted(bounds)
+    expected = [sum(bound <= value for bound in bounds) for value in values]
+    assert count_up_to(pa.array(values, pa.large_string()), bounds).tolist() == expected
+    chunks = pa.chunked_array([["zz", *values][1:], values[:2], []], pa.string())
+    assert count_up_to(chunks, bounds).tolist() == expected + expected[:2]
+    assert count_up_to(pa.array(["zz", *values])[1:], bounds).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["str", "string[pyarrow]", "string[python]", object])
+@given(
+    st.lists(st.one_of(TEXT, st.none()), min_size=1, max_size=30),
+    st.lists(TEXT, min_size=2, max_size=8),
+    st.booleans(),
+    st.sampled_from(["first", "last"]),
+)
+def test_partitions_are_those_of_dask(dtype, values, divisions, ascending, na_position) -> None:
+    s, bounds = pd.Series(values, dtype=dtype), pd.Series(sorted(divisions), dtype=object)
+    got = partition_numbers(s, bounds, ascending, na_position)
+    there = s.notna().to_numpy()
+    expected = np.empty(len(s), int)
+    expected[there] = set_partitions_pre(s[there].astype(object), bounds, ascending, na_position)
+    expected[~there] = len(bounds) - 2 if na_position == "last" else 0
+    assert np.asarray(got).tolist() == expected.tolist()
