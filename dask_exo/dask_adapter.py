@@ -45,6 +45,7 @@ from dask.dataframe.dask_expr._shuffle import (
     RearrangeByColumn,
     Shuffle,
     SimpleShuffle,
+    TaskShuffle,
 )
 from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPartitions
 from dask.dataframe.dask_expr.io import FromPandas
@@ -129,6 +130,7 @@ __all__ = [
     "SimpleShuffle",
     "Task",
     "TaskRef",
+    "TaskShuffle",
     "collections_to_expr",
     "concat_partitions",
     "concatenate3",

@@ -27,6 +27,7 @@ from dask_exo.dask_adapter import (
     SimpleShuffle,
     Task,
     TaskRef,
+    TaskShuffle,
     optimize_blockwise_fusion,
 )
 from dask_exo.frame.place import partition_numbers
@@ -144,7 +145,7 @@ def _as_exoshuffle(shuffle: SimpleShuffle) -> ExoShuffle:
         frame,
         column,
         shuffle.npartitions_out,
-        bool(shuffle.ignore_index),
+        bool(shuffle.ignore_index) and isinstance(shuffle, TaskShuffle),  # the others keep it
         keys,
         shuffle._meta,
         isinstance(shuffle, P2PShuffle),

@@ -136,6 +136,20 @@ def test_input_order_is_kept_within_an_output_partition(exo, algorithm) -> None:
     assert sum(len(part) for part in parts) == 2000
 
 
+@pytest.mark.parametrize("ignore_index", [True, False])
+def test_the_index_is_ignored_by_the_shuffles_that_ignore_it_in_dask(
+    exo, method, ignore_index
+) -> None:
+    pdf = pd.DataFrame({"i": range(60)}, index=[f"row {i:02}" for i in range(60)])
+    ddf = dd.from_pandas(pdf, npartitions=5)
+    got = ddf.shuffle("i", ignore_index=ignore_index).compute(scheduler=exo)
+    assert sorted(got.i) == list(pdf.i)
+    if ignore_index and method == "tasks":
+        assert got.index.dtype.kind == "i"
+    else:
+        pd.testing.assert_frame_equal(got.sort_index(), pdf, check_index_type=False)
+
+
 def test_arrays_bags_delayed_and_raw_graphs_are_computed(exo) -> None:
     x = da.random.default_rng(1).random((300, 200), chunks=(50, 70))
     np.testing.assert_array_equal(
