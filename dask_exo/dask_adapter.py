@@ -45,6 +45,7 @@ from dask.dataframe.dask_expr._shuffle import (
     RearrangeByColumn,
     Shuffle,
     SimpleShuffle,
+    SortIndexBlockwise,
     TaskShuffle,
 )
 from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPartitions
@@ -128,6 +129,7 @@ __all__ = [
     "SetPartitions",
     "Shuffle",
     "SimpleShuffle",
+    "SortIndexBlockwise",
     "Task",
     "TaskRef",
     "TaskShuffle",

@@ -10,7 +10,8 @@ from dask.dataframe.shuffle import set_partitions_pre
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.frame.place import count_up_to, partition_numbers
+from dask_exo.frame.place import partition_numbers, sort_index
+from dask_exo.frame.text import count_up_to
 
 # few characters, so that words agree: one that is a zero byte, and ones of two to four bytes
 TEXT = st.text(st.sampled_from("ab\0é漢😀"), max_size=30)
@@ -42,3 +43,15 @@ def test_partitions_are_those_of_dask(dtype, values, divisions, ascending, na_po
     expected[there] = set_partitions_pre(s[there].astype(object), bounds, ascending, na_position)
     expected[~there] = len(bounds) - 2 if na_position == "last" else 0
     assert np.asarray(got).tolist() == expected.tolist()
+
+
+@given(st.lists(st.one_of(PREFIXED, TEXT, st.none()), max_size=60))
+def test_rows_are_sorted_as_by_pandas(labels) -> None:
+    index = pd.Index(labels, dtype="string[pyarrow]", name="label")
+    frame = pd.DataFrame({"x": range(len(labels)), "y": 1.5}, index)
+    expected = frame.set_axis(index.astype(object)).sort_index(kind="stable")
+    pd.testing.assert_frame_equal(
+        sort_index(frame), expected.set_axis(expected.index.astype(index.dtype))
+    )
+    assert sort_index(frame.x).tolist() == expected.x.tolist()
+    assert sort_index(frame.reset_index(drop=True)[::-1]).x.tolist() == frame.x.tolist()
