@@ -27,6 +27,9 @@ _OBJECT = np.dtype(object)
 _COPY_ON_WRITE = int(pd.__version__.split(".")[0]) >= 3
 
 
+_COPY_ON_WRITE_KINDS = frozenset({pd.DataFrame, pd.Series} if _COPY_ON_WRITE else ())
+
+
 def plain(value: Any) -> bool:
     """Whether there are only containers and constants: no memory that could be read-only.
 
@@ -62,6 +65,14 @@ def as_stored(value: Any) -> Any:
     return fresh(value) if plain(value) else value
 
 
+def apart(value: Any) -> Any:
+    """The same value for one of several readers, of which none sees what the others do to it.
+
+    Arrays are not copied: who writes into one fails.
+    """
+    return as_stored(value) if type(value) is np.ndarray else fresh(value)
+
+
 def fresh(value: Any) -> Any:
     """The same value, which others do not see change; what is read-only is not copied."""
     kind = type(value)
@@ -71,6 +82,8 @@ def fresh(value: Any) -> Any:
         return value.view()
     if _COPY_ON_WRITE and _fixed_cells(value):
         return value.copy(deep=False)
+    if kind is dict and all(map(_COPY_ON_WRITE_KINDS.__contains__, map(type, value.values()))):
+        return {key: fresh(item) for key, item in value.items()}
     buffers: list[pickle.PickleBuffer] = []
     try:
         data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from dask.sizeof import sizeof
 
 from dask_exo.errors import StoreFullError
 from dask_exo.failure import Failure
-from dask_exo.frame.copies import plain
+from dask_exo.frame.copies import apart, plain
 from dask_exo.graph.garbage import uncollected
 from dask_exo.graph.in_place import write_or_copy
 from dask_exo.graph.normalize import Key, group_of
@@ -180,6 +181,32 @@ def _run(
     arrived: list[Arrived],
     bring: Callable[[Any], Any],
 ) -> Any:
+    values = _inputs(job, args, made, arrived, bring)
+    if not job.nodes:
+        (value,) = values.values()
+        return value
+    last_use = {name: i for i, (_, node) in enumerate(job.nodes) for name in node.dependencies}
+    readers = Counter(name for _, node in job.nodes for name in node.dependencies)
+    for i, (key, node) in enumerate(job.nodes):
+        given = values
+        if any(readers[name] > 1 for name in node.dependencies):
+            given = {name: values[name] for name in node.dependencies}
+            given.update((n, bring(apart(v))) for n, v in given.items() if readers[n] > 1)
+        values[key] = node(given)
+        del given
+        for name in node.dependencies:
+            if last_use[name] == i:
+                del values[name]  # a partition that is used up need not stay in memory
+    return values[job.nodes[-1][0]]
+
+
+def _inputs(
+    job: Job,
+    args: Sequence[Any],
+    made: Mapping[int, Any],
+    arrived: list[Arrived],
+    bring: Callable[[Any], Any],
+) -> dict[Key, Any]:
     values: dict[Key, Any] = {}
     for name, source in job.inputs.items():
         if isinstance(source, Value):
@@ -196,16 +223,7 @@ def _run(
             output, tally = source.split.assemble(packed, source.slot, source.column)
             values[name] = bring(output)
             arrived.append(Arrived(source.stage, tally))
-    if not job.nodes:
-        (value,) = values.values()
-        return value
-    last_use = {name: i for i, (_, node) in enumerate(job.nodes) for name in node.dependencies}
-    for i, (key, node) in enumerate(job.nodes):
-        values[key] = node(values)
-        for name in node.dependencies:
-            if last_use[name] == i:
-                del values[name]  # a partition that is used up need not stay in memory
-    return values[job.nodes[-1][0]]
+    return values
 
 
 def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:

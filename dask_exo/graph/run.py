@@ -18,6 +18,7 @@ from dask_exo.futures import Futures, Ref
 from dask_exo.graph import work
 from dask_exo.graph.batch import Experience, gather
 from dask_exo.graph.decide import View, admit
+from dask_exo.graph.enclose import enclose
 from dask_exo.graph.execute import run_apart, run_together
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
@@ -66,8 +67,8 @@ class Run:
     consumer : Consumer, optional
         Takes results as they come; without it, the first failure ends the run.
     follow : bool
-        Whether a task may go on with what becomes ready by its own values; the watcher does not
-        see those.
+        Whether tasks may be fused further, and go on with what becomes ready by their own values;
+        the watcher does not see those.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class Run:
         self._watcher, self._consumer = watcher or Watcher(), consumer
         nodes = futures.nodes()
         self._slots = sum(node.slots for node in nodes)
+        if follow:
+            enclose(plan, self._slots)
         self._budget = int(config.memory_fraction * sum(node.store for node in nodes))
         self._values = Values(plan.literals, futures.put)
         self._ledger = Ledger()

@@ -265,11 +265,11 @@ def layers(draw: st.DrawFn) -> tuple[list[tuple[tuple[str, int], list[tuple[str,
     return tasks, keys
 
 
-@given(layers(), st.sampled_from([0, 10**6]))
-def test_tasks_that_follow_each_other_in_a_call_do_not_see_each_others_writes(case, small) -> None:
+@given(layers(), st.sampled_from([0, 10**6]), st.sampled_from([1, 7]))
+def test_tasks_that_share_a_call_do_not_see_each_others_writes(case, small, slots) -> None:
     tasks, keys = case
     expected = dask.get({key: (joined, *reads) for key, reads in tasks}, keys)
-    futures = InlineFutures(NODES[3])
+    futures = InlineFutures([Node("a", slots, 10**9)])
     with dask.config.set({"exo.scheduler.small-result": small}):
         got = Scheduler(futures)({key: (joined_in_place, *reads) for key, reads in tasks}, keys)
     assert got == expected
@@ -301,6 +301,23 @@ def test_a_tree_follows_itself_within_few_calls() -> None:
     futures = InlineFutures(NODES[1])
     assert sorted(Scheduler(futures)(graph, level)[0]) == list(range(1000))
     assert futures.calls < 100
+
+
+def test_a_broadcast_join_is_one_task_for_each_partition() -> None:
+    left = dd.from_pandas(table(4000), npartitions=40).persist(scheduler="sync")
+    right = dd.from_pandas(table(40).drop_duplicates("i"), npartitions=2).persist(scheduler="sync")
+    merged = left.merge(right, on="i", broadcast=True)
+    futures = InlineFutures(NODES[1])
+    with dask.config.set({"exo.scheduler.bundle-target": 0, "exo.scheduler.small-result": 0}):
+        got = merged.compute(scheduler=Scheduler(futures))
+    assert futures.calls < 60
+    expected = table(4000).merge(table(40).drop_duplicates("i"), on="i")
+    columns = list(expected.columns)
+    pd.testing.assert_frame_equal(
+        got.sort_values(columns, ignore_index=True),
+        expected.sort_values(columns, ignore_index=True),
+        check_dtype=False,
+    )
 
 
 def make_part(number: int, columns=None) -> pd.DataFrame:
