@@ -429,7 +429,7 @@ def ways_of(expr: CoreExpr) -> set[str]:
     found = {way(node) for node in nodes if not isinstance(node, ExoShuffle)}
     if len(found) > 1 or shuffles:
         found.discard("blockwise")
-    if shuffles and "_SetPartitionsPreSetIndex" in kinds:
+    if shuffles and "PartitionNumbers" in kinds:
         found.add("shuffle: range")
     elif shuffles:
         joined = len(shuffles) == 2 and "BlockwiseMerge" in kinds
