@@ -28,9 +28,24 @@ def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
     yield from fn(*args)
 
 
+def _cancel(refs: Sequence[Ref]) -> None:
+    """Ask the driver, whose tasks these are, to cancel them.
+
+    A driver that cancels a task by itself dies if the task ends at that moment: its threads race,
+    and Ray aborts on "Tried to complete task that was not pending" (2.50 to 2.60). What others ask
+    of it, it does in the thread that hears of ended tasks. The refs are held until they have ended,
+    or the driver may have dropped the last one when it is asked, and then does nothing.
+    """
+    for ref in refs:
+        with contextlib.suppress(Exception):  # ended or gone: nothing to stop
+            ray.cancel(ref, force=False)
+    ray.wait(list(refs), num_returns=len(refs), timeout=10, fetch_local=False)
+
+
 # Made once: each one is sent to the cluster, and to every worker, when it is first used.
 _remote_call = ray.remote(_call)
 _remote_iterate = ray.remote(_iterate)
+_remote_cancel = ray.remote(_cancel).options(num_cpus=0, name="cancel")
 
 
 @lru_cache(1000)
@@ -136,9 +151,9 @@ class RayFutures:
 
     def cancel(self, refs: Sequence[Ref]) -> None:
         """See `Futures.cancel`."""
-        for ref in refs:
-            with contextlib.suppress(Exception):  # finished or gone: nothing to stop
-                ray.cancel(ref, force=False)
+        pending = self.wait(refs, timeout=0)[1]
+        if pending:
+            _remote_cancel.remote(pending)
 
     def nodes(self) -> list[Node]:
         """See `Futures.nodes`."""

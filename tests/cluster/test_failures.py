@@ -193,6 +193,23 @@ def test_an_interrupt_stops_what_runs_and_frees_the_store(cluster, tmp_path: Pat
     # the `cluster` fixture checks that the store is empty
 
 
+def test_tasks_that_end_while_they_are_cancelled_do_not_end_the_program() -> None:
+    done = run("""
+        import time, ray, dask_exo
+        from dask_exo.on_ray import RayFutures
+        with dask_exo.enable(num_cpus=2, object_store_memory="100MB"):
+            futures = RayFutures()
+            for turn in range(60):
+                refs = [futures.submit(time.sleep, 0.002) for _ in range(60)]
+                futures.wait(refs)
+                futures.cancel(refs)
+                ready, left = ray.wait(refs, num_returns=len(refs), timeout=30)
+                assert not left
+            print("alive")
+    """)
+    assert "alive" in done.stdout, done.stderr
+
+
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh process, as a user's script."""
     return subprocess.run(
