@@ -610,12 +610,12 @@ from dask_exo.errors import CancelledError
 from dask_exo.on_ray import running
 
 if __name__ == "__main__":
-    client = Client(n_workers=2, threads_per_worker=1, object_store_memory="200MB")
-    assert client.nthreads() and list(client.nthreads().values()) == [2]
+    client = Client(n_workers=3, threads_per_worker=1, object_store_memory="200MB")
+    assert client.nthreads() and list(client.nthreads().values()) == [3]
     late = client.submit(time.sleep, 60)
     late.add_done_callback(lambda future: print("called"))
     waiting = client.submit(abs, client.compute(dask.delayed(time.sleep)(60)))
-    second = Client(n_workers=2, threads_per_worker=1)  # the same one
+    second = Client(n_workers=3, threads_per_worker=1)  # the same one
     Queue("q").put(1)
     client.close()
     assert second.submit(abs, -1).result() == 1
