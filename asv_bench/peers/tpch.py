@@ -7,7 +7,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from asv_bench.peers.jobs import Job
 from examples.tpch.answers import Answers
@@ -48,7 +49,11 @@ class Query(Job):
 
     def outcome(self, data: Path, out: Path) -> dict[str, Any]:
         """Whether it is what DuckDB finds."""
-        found = pd.read_parquet(out)
+        table = pq.read_table(out)
+        fields = [
+            f.with_type(pa.float64()) if pa.types.is_decimal(f.type) else f for f in table.schema
+        ]
+        found = table.cast(pa.schema(fields, table.schema.metadata)).to_pandas()
         try:
             _answers(data).check(self.number, found)
         except AssertionError as error:

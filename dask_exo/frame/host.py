@@ -30,6 +30,18 @@ def concat(frames: Sequence[Frame], *, ignore_index: bool = False) -> Frame:
     return frames[0] if len(frames) == 1 else concat_partitions(list(frames), ignore_index)
 
 
+def alike(frames: Sequence[Frame]) -> bool:
+    """Whether putting any of these below each other gives the same columns, dtypes and names."""
+    first, *others = frames
+    schema = [*first.dtypes, first.index.dtype, first.index.name]
+    return (
+        all(isinstance(dtype, np.dtype | pd.StringDtype) for dtype in schema[:-1])
+        and not isinstance(first.index, pd.MultiIndex)
+        and all([*f.dtypes, f.index.dtype, f.index.name] == schema for f in others)
+        and all(f.columns.identical(first.columns) for f in others)
+    )
+
+
 def destinations(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
     """Partition number of each row, as Dask's task shuffle computes it.
 

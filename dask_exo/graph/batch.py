@@ -16,21 +16,32 @@ from dask_exo.graph.plan import Bundle
 from dask_exo.graph.state import Entry, State
 from dask_exo.shuffle.choose import LARGEST_BATCH
 
+FORGET = 0.1  # how much less a bundle counts for each one that has finished after it
+
 
 @dataclass(slots=True)
 class Experience:
-    """What the finished bundles of one group have shown."""
+    """What the finished bundles of one group have shown, the last ones most.
 
-    count: int = 0
+    Examples
+    --------
+    >>> known = Experience()
+    >>> for seconds in [1.0] + [0.01] * 50:
+    ...     known.add(seconds, 100)
+    >>> known.duration < 0.02, known.mean, known.largest
+    (True, 100, 100)
+    """
+
+    count: float = 0.0
     seconds: float = 0.0
-    nbytes: int = 0
+    nbytes: float = 0.0
     largest: int = 0
 
     def add(self, seconds: float, nbytes: int) -> None:
         """Take note of one more."""
-        self.count += 1
-        self.seconds += seconds
-        self.nbytes += nbytes
+        self.count = self.count * (1 - FORGET) + 1
+        self.seconds = self.seconds * (1 - FORGET) + seconds
+        self.nbytes = self.nbytes * (1 - FORGET) + nbytes
         self.largest = max(self.largest, nbytes)
 
     @property
@@ -41,7 +52,7 @@ class Experience:
     @property
     def mean(self) -> int:
         """Bytes of a value."""
-        return self.nbytes // max(self.count, 1)
+        return round(self.nbytes / max(self.count, 1))
 
 
 @dataclass(slots=True)
@@ -53,7 +64,7 @@ class Room:
     seconds : float
         Of work.
     nbytes : int
-        Of values.
+        Of values, or of what is put together for them.
     ready : int
         Bundles that could also run elsewhere, side by side with this call.
     """
@@ -62,15 +73,18 @@ class Room:
     nbytes: int
     ready: int
 
-    def fits(self, known: Experience, *, inner: bool) -> bool:
-        """Whether one more of a group would fit; ``inner`` if it can run nowhere else."""
-        fair = inner or self.ready > 0
-        return fair and known.duration <= self.seconds and known.mean <= self.nbytes
+    def fits(self, known: Experience, piled: int, *, inner: bool) -> bool:
+        """Whether one more of a group would fit; ``inner`` if it can run nowhere else.
 
-    def take(self, known: Experience, *, inner: bool) -> None:
+        It puts together ``piled`` bytes of shuffled blocks.
+        """
+        fair = inner or self.ready > 0
+        return fair and known.duration <= self.seconds and max(known.mean, piled) <= self.nbytes
+
+    def take(self, known: Experience, piled: int, *, inner: bool) -> None:
         """Fill some of it."""
         self.seconds -= known.duration
-        self.nbytes -= known.mean
+        self.nbytes -= max(known.mean, piled)
         self.ready -= not inner
 
 
@@ -101,7 +115,7 @@ def gather(
     if known is None:
         return batch
     room = Room(target, LARGEST_BATCH, -(-(state.ready + 1) // (2 * slots)))
-    room.take(known, inner=False)
+    room.take(known, state.piled(first), inner=False)
     missing: dict[int, int] = {}
     ahead: list[Entry] = []
     while True:
@@ -128,8 +142,9 @@ def _next(
         assert bundle is not None
         known = experience.get(bundle.group)
         alike = bundle.asked == first.asked and (inner or not bundle.getitem)
-        if known is not None and alike and room.fits(known, inner=inner):
-            room.take(known, inner=inner)
+        piled = state.piled(bundle)
+        if known is not None and alike and room.fits(known, piled, inner=inner):
+            room.take(known, piled, inner=inner)
             if inner:
                 state.start(bundle)
             else:

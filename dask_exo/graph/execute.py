@@ -7,9 +7,10 @@ import sys
 import time
 import traceback
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import dask.config
@@ -22,7 +23,7 @@ from dask_exo.graph.garbage import uncollected
 from dask_exo.graph.in_place import write_or_copy
 from dask_exo.graph.normalize import Key, group_of
 from dask_exo.graph.promise import landing
-from dask_exo.graph.work import Argument, Arrived, Detail, Done, Inner, Job, Value, Warned
+from dask_exo.graph.work import Argument, Arrived, Detail, Done, Gathered, Inner, Job, Value, Warned
 from dask_exo.shuffle.spec import Receipt
 
 MOST_WARNINGS = 20  # of one task
@@ -109,6 +110,37 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
     return values, done
 
 
+class Given:
+    """The arguments of a call, and what several of its jobs read of the same shuffle.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+    args : sequence
+    """
+
+    def __init__(self, jobs: Sequence[Job], args: Sequence[Any]) -> None:
+        self.args = args
+        self._slots: dict[Any, set[int]] = defaultdict(set)
+        self._collected: dict[Any, tuple[Any, dict[int, int]]] = {}
+        for source in chain.from_iterable(job.inputs.values() for job in jobs):
+            if isinstance(source, Gathered):
+                self._slots[source.stage, source.indices[0]].add(source.slot)
+
+    def blocks(self, source: Gathered) -> tuple[Sequence[Any], int]:
+        """What to assemble an output of, and which block of each of them."""
+        packed = [self.args[i] for i in source.indices]
+        place = (source.stage, source.indices[0])
+        if len(packed) == 1 or len(self._slots[place]) == 1:
+            return packed, source.slot
+        if place not in self._collected:
+            slots = sorted(self._slots[place])
+            collected = type(packed[0]).collect(packed, slots)
+            self._collected[place] = collected, {slot: i for i, slot in enumerate(slots)}
+        collected, where = self._collected[place]
+        return (packed, source.slot) if collected is None else ([collected], where[source.slot])
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one job: a value or a failure, and what happened on the way."""
@@ -122,10 +154,11 @@ class Outcome:
 def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[Outcome]:
     """Run jobs, one after the other."""
     made: dict[int, Any] = {}
+    given = Given(jobs, args)
     last = {index: i for i, job in enumerate(jobs) for index in job.inner}
     for i, job in enumerate(jobs):
         failed = [made[index] for index in job.inner if isinstance(made[index], Failure)]
-        out = Outcome(failure=failed[0]) if failed else _attempt(jobs, i, args, made, data)
+        out = Outcome(failure=failed[0]) if failed else _attempt(jobs, i, given, made, data)
         made.update({i: out.failure or out.value} if i in last else {})
         for index in job.inner:
             if last[index] == i:
@@ -134,7 +167,7 @@ def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator
 
 
 def _attempt(
-    jobs: Sequence[Job], i: int, args: Sequence[Any], made: Mapping[int, Any], data: bytes
+    jobs: Sequence[Job], i: int, given: Given, made: Mapping[int, Any], data: bytes
 ) -> Outcome:
     """Run job ``i``, as often as it may be retried.
 
@@ -144,13 +177,15 @@ def _attempt(
     job = jobs[i]
     arrived: list[Arrived] = []
     value, failure = None, None
-    sent = [args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
+    sent = [given.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
     shared = len(jobs) > 1 or job.retries > 0 or not all(map(plain, sent))
     unused = iter([job])
 
     def call(bring: Callable[[Any], Any]) -> Any:
         arrived.clear()
-        return _run(next(unused, None) or _load(data, args)[0][i], args, made, arrived, bring)
+        return _run(
+            next(unused, None) or _load(data, given.args)[0][i], given, made, arrived, bring
+        )
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -176,24 +211,24 @@ def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
 
 def _run(
     job: Job,
-    args: Sequence[Any],
+    given: Given,
     made: Mapping[int, Any],
     arrived: list[Arrived],
     bring: Callable[[Any], Any],
 ) -> Any:
-    values = _inputs(job, args, made, arrived, bring)
+    values = _inputs(job, given, made, arrived, bring)
     if not job.nodes:
         (value,) = values.values()
         return value
     last_use = {name: i for i, (_, node) in enumerate(job.nodes) for name in node.dependencies}
     readers = Counter(name for _, node in job.nodes for name in node.dependencies)
     for i, (key, node) in enumerate(job.nodes):
-        given = values
+        read = values
         if any(readers[name] > 1 for name in node.dependencies):
-            given = {name: values[name] for name in node.dependencies}
-            given.update((n, bring(apart(v))) for n, v in given.items() if readers[n] > 1)
-        values[key] = node(given)
-        del given
+            read = {name: values[name] for name in node.dependencies}
+            read.update((n, bring(apart(v))) for n, v in read.items() if readers[n] > 1)
+        values[key] = node(read)
+        del read
         for name in node.dependencies:
             if last_use[name] == i:
                 del values[name]  # a partition that is used up need not stay in memory
@@ -202,7 +237,7 @@ def _run(
 
 def _inputs(
     job: Job,
-    args: Sequence[Any],
+    given: Given,
     made: Mapping[int, Any],
     arrived: list[Arrived],
     bring: Callable[[Any], Any],
@@ -214,13 +249,13 @@ def _inputs(
         elif isinstance(source, Inner):
             values[name] = bring(made[source.place])
         elif isinstance(source, Argument):
-            arg = args[source.place]
+            arg = given.args[source.place]
             if isinstance(arg, Failure):  # of a task whose ref was known before it ran
                 arg.reraise()
             values[name] = bring(arg)
         else:
-            packed = [args[i] for i in source.indices]
-            output, tally = source.split.assemble(packed, source.slot, source.column)
+            packed, slot = given.blocks(source)
+            output, tally = source.split.assemble(packed, slot, source.column)
             values[name] = bring(output)
             arrived.append(Arrived(source.stage, tally))
     return values

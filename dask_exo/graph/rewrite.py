@@ -10,6 +10,7 @@ the caller maps old keys to new ones by position.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from typing import Any
 
 from dask_exo.dask_adapter import (
@@ -20,6 +21,7 @@ from dask_exo.dask_adapter import (
     HashJoinP2P,
     P2PShuffle,
     PartitionsFiltered,
+    Projection,
     RearrangeByColumn,
     RepartitionToFewer,
     SelectPartitions,
@@ -31,6 +33,7 @@ from dask_exo.dask_adapter import (
     TaskShuffle,
     optimize_blockwise_fusion,
 )
+from dask_exo.frame.host import MARK
 from dask_exo.frame.place import partition_numbers, sort_index
 from dask_exo.graph.splits import Exchange, Rows, take
 
@@ -112,7 +115,29 @@ def rewrite(expr: CoreExpr) -> CoreExpr:
     Expr
         With one key for each key of ``expr``, in the same order.
     """
-    return optimize_blockwise_fusion(_replace(expr, {}))
+    return optimize_blockwise_fusion(_drop_numbers(_replace(expr, {})))
+
+
+def _drop_numbers(expr: CoreExpr) -> CoreExpr:
+    """Let shuffles leave out the partition numbers that all their readers leave out anyway."""
+    readers: dict[str, list[CoreExpr]] = defaultdict(list)
+    for node in expr.walk():
+        for below in node.dependencies():
+            if isinstance(below, ExoShuffle):
+                readers[below._name].append(node)
+    done: dict[str, CoreExpr] = {}
+    for name, above in readers.items():
+        shuffle = next(below for below in above[0].dependencies() if below._name == name)
+        unread = all(isinstance(one, Projection) and MARK not in one.columns for one in above)
+        if not unread or shuffle.drop_column or shuffle.partitioning_index not in (MARK, [MARK]):
+            continue
+        without = shuffle.substitute_parameters(
+            {"drop_column": True, "meta": shuffle._meta.drop(columns=MARK)}
+        )
+        for one in above:
+            same = isinstance(one.operand("columns"), list) and one.columns == without.columns
+            done[one._name] = without if same else Projection(without, one.operand("columns"))
+    return _replace(expr, done) if done else expr
 
 
 def _replace(expr: CoreExpr, done: dict[str, CoreExpr]) -> CoreExpr:

@@ -266,7 +266,8 @@ class Run:
             self._take(call, dones)
 
     def _take(self, call: Call, dones: Sequence[work.Done]) -> None:
-        for bundle, done in zip(call.bundles, dones, strict=True):
+        several = len(dones) > 1
+        for i, (bundle, done) in enumerate(zip(call.bundles, dones, strict=True)):
             self._state.left -= 1
             try:
                 unseal(done)
@@ -274,7 +275,9 @@ class Run:
                 self._state.excuse(bundle)
                 self._state.lose(bundle.key, error)
                 continue
-            self._experience[bundle.group].add(done.seconds, done.nbytes)
+            if i or not several or bundle.group not in self._experience:
+                # what a call does once, the first one pays for: more of them would not pay it again
+                self._experience[bundle.group].add(done.seconds, done.nbytes)
             self._ledger.arrived(done.arrived)
             held: Local | Remote = Local(done.value)
             if not done.small:

@@ -105,11 +105,12 @@ class Shuffling:
 
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[ColumnKey, Pile]]:
         """What the tasks after it have to assemble."""
+        nbytes = shuffled.nbytes // max(len(shuffled.columns), 1)
         # the split knows only the outputs that are read, by their places among those
         for place, (key, column) in enumerate(
             zip(self.stage.columns, shuffled.columns, strict=True)
         ):
-            yield key, Pile(ColumnKey(key.stage, place), column, self.stage.split)
+            yield key, Pile(ColumnKey(key.stage, place), column, self.stage.split, nbytes)
 
     def _tell(self, shuffled: Shuffled) -> None:
         m, choice = len(self.stage.parts), shuffled.choice

@@ -106,6 +106,10 @@ class State:
         """How many bundles are ready."""
         return len(self._ready)
 
+    def piled(self, bundle: Bundle) -> int:
+        """Bytes of shuffled blocks that a ready bundle puts together."""
+        return self._values.piled(bundle.sources)
+
     def woken(self, key: Key, missing: dict[int, int]) -> Iterator[Entry]:
         """Bundles that would be ready if this value existed, too.
 

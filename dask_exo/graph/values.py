@@ -21,11 +21,12 @@ from dask_exo.shuffle.spec import Column
 
 @dataclass(frozen=True, slots=True)
 class Pile:
-    """One output of a shuffle that waits for the task that assembles it."""
+    """One output of a shuffle that waits for the task that assembles it: some bytes, about."""
 
     key: ColumnKey
     column: Column
     split: Split
+    nbytes: int
 
 
 Held = Local | Remote | Pile
@@ -108,6 +109,11 @@ class Values:
         held = self._held[key]
         assert not isinstance(held, Pile)  # the outputs of a shuffle are inputs of bundles only
         return held
+
+    def piled(self, keys: Iterable[Key]) -> int:
+        """Bytes of those of these values that are still to be assembled."""
+        held = map(self._held.get, keys)
+        return sum(one.nbytes for one in held if isinstance(one, Pile))
 
     def here(self, key: Key) -> bool:
         """Whether a value is in the driver's own memory."""

@@ -11,16 +11,29 @@ from dataclasses import dataclass
 
 LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any measure
 
+MERGED = 4 * 2**20  # bytes; a merged block this large costs more by its bytes than as an object
+
 LARGEST_ROUND = 0.3  # of the store; two rounds of `push` are alive at a time, and must fit
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm, its knobs, and the reason in words."""
+    """An algorithm, its knobs, and the reason in words.
+
+    Attributes
+    ----------
+    algorithm : str
+    per_round : int
+        Parts in a round of `push`.
+    reason : str
+    width : int
+        Neighbouring reducers that share merged blocks: one, if those are large enough.
+    """
 
     algorithm: str
     per_round: int
     reason: str
+    width: int = 1
 
 
 def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, target: float) -> int:
@@ -59,6 +72,7 @@ def choose(  # noqa: PLR0913  each is a number of its own
     memory_fraction: float,
     round_fraction: float,
     wanted: str = "auto",
+    reducers: int = 1,
 ) -> Choice:
     """Pick the algorithm of one shuffle, and the number of parts per round of `push`.
 
@@ -79,6 +93,8 @@ def choose(  # noqa: PLR0913  each is a number of its own
         where slots would idle otherwise.
     wanted : {'auto', 'simple', 'push'}
         The user's word, if not ``'auto'``.
+    reducers : int
+        R.
 
     Examples
     --------
@@ -87,11 +103,17 @@ def choose(  # noqa: PLR0913  each is a number of its own
     'simple'
     >>> choose(nbytes=10**10, store=2 * 10**9, **few).per_round
     2
+    >>> choose(nbytes=10**10, store=2 * 10**9, reducers=10_000, **few).width
+    32
     """
     part = max(nbytes // max(parts, 1), 1)
     wanted_round = int(store * round_fraction) // part
     largest_round = int(store * LARGEST_ROUND) // part
     per_round = max(1, min(parts, max(wanted_round, min(slots, largest_round))))
+    # what neighbours share is restored whole: a call must be able to take all of it at once
+    output = max(nbytes // max(reducers, 1), 1)
+    of_a_round = max(per_round * part // max(reducers, 1), 1)
+    width = max(1, min(MERGED // of_a_round, LARGEST_BATCH // 2 // output, reducers))
     fits = nbytes <= memory_fraction * store
     if wanted != "auto":
         algorithm, why = wanted, "exo.shuffle.algorithm says so"
@@ -101,7 +123,7 @@ def choose(  # noqa: PLR0913  each is a number of its own
     else:
         algorithm = "push"
         why = f"{_size(nbytes)} exceed {memory_fraction:.0%} of the {_size(store)} store"
-    return Choice(algorithm, per_round, why)
+    return Choice(algorithm, per_round, why, width)
 
 
 def _size(nbytes: float) -> str:

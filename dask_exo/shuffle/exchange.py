@@ -80,10 +80,13 @@ def exchange(
         memory_fraction=limits.memory_fraction,
         round_fraction=limits.round_fraction,
         wanted=limits.algorithm,
+        reducers=spec.reducers,
     )
     chosen(choice)
     if choice.algorithm == "push":
-        columns = yield from push(futures, maps, spec, per_round=choice.per_round)
+        columns = yield from push(
+            futures, maps, spec, per_round=choice.per_round, width=choice.width
+        )
     else:
         columns = yield from simple(maps, spec)
     return Shuffled(columns, choice, maps.calls, maps.nbytes, maps.tally)

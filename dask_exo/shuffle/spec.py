@@ -51,8 +51,8 @@ class Spec:
         ``map(owned, *call) -> (W packed blocks…, Receipt)`` with ``owned`` : (W,) ranges of
         reducers and ``call`` what `Parts.call` returned.
     merge : callable
-        ``merge(count, *packed) -> iterator`` of ``count`` packed blocks with one block each:
-        block ``i`` of every argument, in order.
+        ``merge(slots, *packed) -> iterator`` with a packed block for each of the ranges in
+        ``slots``: those blocks of every argument, in order.
     """
 
     reducers: int

@@ -28,6 +28,29 @@ def test_a_shuffle_of_100_by_100_makes_few_objects_and_calls() -> None:
     assert stats.objects <= 350
 
 
+@pytest.mark.parametrize("algorithm", ["simple", "push"])
+def test_many_reducers_share_calls_and_merged_blocks(algorithm: str) -> None:
+    ddf = dd.from_pandas(frame(200_000), npartitions=20)
+    with dask.config.set({"exo.shuffle.algorithm": algorithm}), recording() as stats:
+        got = ddf.shuffle("k", npartitions=900).map_partitions(len).compute()
+    assert (got.sum(), len(got)) == (200_000, 900)
+    assert [s.reducers for s in stats.shuffles] == [900]
+    assert stats.calls <= 300
+    assert stats.objects <= 500
+
+
+def test_partition_numbers_that_nobody_reads_are_not_in_the_outputs() -> None:
+    ddf = dd.from_pandas(frame(1000), npartitions=4)
+    shuffled = ddf.shuffle("k", npartitions=5)
+    whole, one, both = dask.compute(
+        shuffled, shuffled.v.map_partitions(lambda v: v.name, meta=("v", str)), shuffled[["v", "k"]]
+    )
+    assert whole.columns.tolist() == ["k", "v"]
+    assert set(one) == {"v"}
+    assert both.columns.tolist() == ["v", "k"]
+    pd.testing.assert_frame_equal(whole[["v", "k"]], both)
+
+
 def test_many_small_tasks_share_calls() -> None:
     tasks = [dask.delayed(abs)(-i) for i in range(2000)]
     with recording() as stats:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dask_exo.frame import host
 from dask_exo.frame.copies import own
 from dask_exo.futures import evenly
-from dask_exo.shuffle.blocks import merge, pack, pickled
+from dask_exo.shuffle.blocks import Packed, merge, pack, pickled
 
 DTYPES = {
     "int64": lambda v: pd.Series(v, dtype="int64"),
@@ -51,17 +51,55 @@ def test_a_packed_block_holds_the_rows_of_its_reducer_in_their_order(data) -> No
             pd.testing.assert_frame_equal(one.block(slot), frame[ids == r])
 
 
-@given(frames(), frames())
-def test_merging_packed_blocks_is_concatenation_block_by_block(first, second) -> None:
-    frame, ids, reducers, _ = first
-    other = frame.iloc[::-1]
+@st.composite
+def packs(draw: st.DrawFn) -> tuple[list[pd.DataFrame], list[np.ndarray], int]:
+    """Frames of one schema, or of nearly one; the reducer of each row; R."""
+    frame, ids, reducers, _ = draw(frames())
+    order = draw(st.permutations(range(len(frame)))) if len(frame) else []
+    other, others = frame.iloc[list(order)], ids[list(order)]
+    if draw(st.booleans()):
+        other = other.astype({c: "category" for c in other.columns if c in ("category", "str")})
+        other = other.astype({c: "float64" for c in other.columns if c in ("int64", "int8")})
+    return [frame, other], [ids, others], reducers
+
+
+@given(packs(), st.integers(1, 9))
+def test_merging_packed_blocks_is_concatenation_block_by_block(data, width) -> None:
+    parts, ids, reducers = data
     packed = [
-        pack(frame, ids, [range(reducers)])[0],
-        pack(other, ids[::-1], [range(reducers)])[0],
+        pack(part, numbers, [range(reducers)])[0] for part, numbers in zip(parts, ids, strict=True)
     ]
-    for r, merged in enumerate(merge(reducers, *packed)):
-        expected = pd.concat([frame[ids == r], other[ids[::-1] == r]])
-        pd.testing.assert_frame_equal(merged.block(0), expected)
+    slots = [range(at, min(at + width, reducers)) for at in range(0, reducers, width)]
+    for mine, merged in zip(slots, merge(slots, *packed), strict=True):
+        for i, r in enumerate(mine):
+            expected = host.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
+            pd.testing.assert_frame_equal(merged.block(i), expected)
+
+
+@given(packs(), st.data())
+def test_blocks_collected_for_one_call_are_those_assembled_one_by_one(data, draw) -> None:
+    parts, ids, reducers = data
+    packed = [
+        pack(part, numbers, [range(reducers)])[0] for part, numbers in zip(parts, ids, strict=True)
+    ]
+    slots = sorted(draw.draw(st.sets(st.integers(0, reducers - 1), min_size=1)))
+    collected = Packed.collect(packed, slots)
+    one_schema = parts[0].dtypes.equals(parts[1].dtypes)
+    if collected is not None:
+        assert one_schema
+        for i, r in enumerate(slots):
+            expected = host.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
+            pd.testing.assert_frame_equal(collected.block(i), expected)
+
+
+def test_frames_of_numbers_and_strings_are_collected_at_once() -> None:
+    frame = pd.DataFrame({"i": range(6), "f": 0.5, "s": list("abcdef")}).astype({"s": "str"})
+    packed = [pack(frame, np.array([0, 1, 2] * 2, np.uint8), [range(3)])[0] for _ in range(2)]
+    collected = Packed.collect(packed, [0, 2])
+    assert collected is not None
+    assert collected.block(1)["s"].tolist() == ["c", "f"] * 2
+    changed = pack(frame.astype({"i": "int32"}), np.zeros(6, np.uint8), [range(3)])[0]
+    assert Packed.collect([packed[0], changed], [0, 2]) is None
 
 
 VALUES = st.one_of(st.integers(), st.text(), st.none(), st.tuples(st.floats(allow_nan=False)))
@@ -73,8 +111,8 @@ def test_pickled_blocks_hold_the_values_of_their_reducer_also_when_merged(lists,
     packed = pickled(lists, owned)
     for mine, one in zip(owned, packed, strict=True):
         assert [one.block(slot) for slot in range(len(mine))] == [lists[r] for r in mine]
-        merged = merge(len(mine), one, one)
-        assert [block.block(0) for block in merged] == [lists[r] * 2 for r in mine]
+        (merged,) = merge([range(len(mine))], one, one)
+        assert [merged.block(i) for i in range(len(mine))] == [lists[r] * 2 for r in mine]
 
 
 def test_arrays_in_a_pickled_block_are_views_of_it() -> None:

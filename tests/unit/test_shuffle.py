@@ -87,7 +87,7 @@ def test_an_algorithm_makes_as_many_objects_as_it_says(m: int, w: int, algorithm
     expected = (
         simple_objects(shuffled.calls, w)
         if algorithm == "simple"
-        else push_objects(shuffled.calls, 7, w, rounds)
+        else push_objects(shuffled.calls, 7, w, rounds, shuffled.choice.width)
     )
     assert f.objects - puts == expected
 
@@ -96,7 +96,7 @@ def test_map_outputs_of_push_are_dropped_when_they_are_merged() -> None:
     frames = [pd.DataFrame({"k": range(20)}) for _ in range(12)]
     shuffled, _, f = run(frames, 5, nodes(1), algorithm="push", round_fraction=1e-9)
     rounds = 12 // shuffled.choice.per_round
-    assert f.live == rounds * 5
+    assert f.live == rounds * -(-5 // shuffled.choice.width)
 
 
 def test_small_parts_share_calls_and_large_ones_do_not() -> None:
