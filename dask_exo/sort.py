@@ -249,6 +249,9 @@ def _check_columns(frame: dd.DataFrame, keys: Sequence[str]) -> None:
             )
 
 
+_TEXT = "str" if int(pd.__version__.split(".")[0]) >= 3 else "string[pyarrow]"  # None stays None
+
+
 def _with_comparable_keys(frame: dd.DataFrame, keys: Sequence[str]) -> dd.DataFrame:
     """Look at the values of keys of type object, which Dask does not sort; strings are made so."""
     for name in keys:
@@ -261,7 +264,7 @@ def _with_comparable_keys(frame: dd.DataFrame, keys: Sequence[str]) -> dd.DataFr
                 f"column {name!r} is of type object, with values of type {', '.join(kinds)}, and "
                 f"Dask does not know their order: convert it with .astype(str), or to numbers"
             )
-        frame = frame.assign(**{name: frame[name].astype(str)})
+        frame = frame.assign(**{name: frame[name].astype(_TEXT)})
     return frame
 
 

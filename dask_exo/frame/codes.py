@@ -7,6 +7,7 @@ the order of the integers has a meaning, and only among rows that were encoded t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pandas.api.types import infer_dtype
 
 from dask_exo.errors import SortKeyError
 
@@ -133,7 +135,7 @@ def _comparable(values: pd.Series) -> tuple[np.ndarray, np.ndarray]:
         return pd.Index(values).asi8, values.isna().to_numpy()
     nulls = values.isna().to_numpy()
     if isinstance(dtype, pd.ArrowDtype) or _is_arrow_string(dtype):
-        return _arrow_ranks(values), nulls
+        return _of_arrow(values), nulls
     if isinstance(dtype, np.dtype):
         return _of_numpy(values.to_numpy(), nulls), nulls
     numbers = getattr(dtype, "numpy_dtype", None)  # Int64, boolean, Float64
@@ -165,6 +167,9 @@ def _of_numpy(values: np.ndarray, nulls: np.ndarray) -> np.ndarray:
 
 def _object_ranks(values: np.ndarray) -> np.ndarray:
     """Ranks of Python objects, none of them null; TypeError if they cannot be compared."""
+    if infer_dtype(values, skipna=False) == "string":  # pandas takes "a\0b" and "a" for the same
+        with contextlib.suppress(pa.ArrowException, UnicodeError):  # half of a surrogate pair
+            return _arrow_ranks(pa.array(values, pa.large_string()))
     try:
         codes, distinct = pd.factorize(values)
     except TypeError:  # lists and the like cannot be hashed
@@ -176,11 +181,15 @@ def _object_ranks(values: np.ndarray) -> np.ndarray:
     return _inverse(np.argsort(distinct, kind="stable"))[codes]
 
 
-def _arrow_ranks(values: pd.Series) -> np.ndarray:
+def _of_arrow(values: pd.Series) -> np.ndarray:
     try:
-        ranks = pc.rank(pa.array(values.array), sort_keys="ascending", tiebreaker="dense")
+        return _arrow_ranks(pa.array(values.array))
     except pa.ArrowNotImplementedError:
         return _ranks(values)
+
+
+def _arrow_ranks(values: pa.Array) -> np.ndarray:
+    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense")
     return np.asarray(ranks).astype(np.int64)
 
 
