@@ -104,7 +104,7 @@ def choose(  # noqa: PLR0913  each is a number of its own
     >>> choose(nbytes=10**10, store=2 * 10**9, **few).per_round
     2
     >>> choose(nbytes=10**10, store=2 * 10**9, reducers=10_000, **few).width
-    32
+    33
     """
     part = max(nbytes // max(parts, 1), 1)
     wanted_round = int(store * round_fraction) // part
