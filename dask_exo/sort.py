@@ -21,6 +21,7 @@ from dask.utils import format_bytes
 
 from dask_exo.dask_adapter import ArrowDatasetEngine
 from dask_exo.errors import ExoError, InputError, OutputError, OutputExistsError, SortKeyError
+from dask_exo.frame.copies import PANDAS_3
 from dask_exo.validate import Checksum, checksum
 
 ROW_GROUP = 2**17
@@ -249,7 +250,7 @@ def _check_columns(frame: dd.DataFrame, keys: Sequence[str]) -> None:
             )
 
 
-_TEXT = "str" if int(pd.__version__.split(".")[0]) >= 3 else "string[pyarrow]"  # None stays None
+_TEXT = "str" if PANDAS_3 else "string[pyarrow]"  # None stays None
 
 
 def _with_comparable_keys(frame: dd.DataFrame, keys: Sequence[str]) -> dd.DataFrame:

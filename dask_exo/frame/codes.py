@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pandas.api.types import infer_dtype
 
 from dask_exo.errors import SortKeyError
+from dask_exo.frame.text import is_text
 
 _LAST = np.iinfo(np.int64).max
 _TOP = np.uint64(2**63)
@@ -134,7 +135,7 @@ def _comparable(values: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(dtype, (pd.DatetimeTZDtype, pd.PeriodDtype)):
         return pd.Index(values).asi8, values.isna().to_numpy()
     nulls = values.isna().to_numpy()
-    if isinstance(dtype, pd.ArrowDtype) or _is_arrow_string(dtype):
+    if isinstance(dtype, pd.ArrowDtype) or is_text(dtype):
         return _of_arrow(values), nulls
     if isinstance(dtype, np.dtype):
         return _of_numpy(values.to_numpy(), nulls), nulls
@@ -142,10 +143,6 @@ def _comparable(values: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     if numbers is not None:
         return _of_numpy(values.to_numpy(dtype=numbers, na_value=numbers.type(0)), nulls), nulls
     return _ranks(values), nulls
-
-
-def _is_arrow_string(dtype: Any) -> bool:
-    return isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow"
 
 
 def _of_numpy(values: np.ndarray, nulls: np.ndarray) -> np.ndarray:

@@ -24,7 +24,8 @@ _FIXED_OBJECTS = frozenset(
     {"empty", "string", "bytes", "integer", "floating", "boolean", "decimal"}
 )
 _OBJECT = np.dtype(object)
-_COPY_ON_WRITE = int(pd.__version__.split(".")[0]) >= 3
+PANDAS_3 = int(pd.__version__.split(".")[0]) >= 3
+_COPY_ON_WRITE = PANDAS_3
 
 
 _COPY_ON_WRITE_KINDS = frozenset({pd.DataFrame, pd.Series} if _COPY_ON_WRITE else ())

@@ -40,7 +40,9 @@ def partition_numbers(
     [1, 0, 1, 1]
     """
     bounds = list(divisions)
-    if not (isinstance(s, pd.Series) and _is_text(s) and all(type(b) is str for b in bounds)):
+    if not (
+        isinstance(s, pd.Series) and text.is_text(s.dtype) and all(type(b) is str for b in bounds)
+    ):
         return set_partitions_pre(s, divisions, ascending, na_position)
     count = len(bounds)
     found = text.count_up_to(pa.array(s.array), bounds)
@@ -59,10 +61,6 @@ def sort_index(frame: Any) -> Any:
     >>> sort_index(pd.Series([1, 2, 3], labels)).tolist()
     [3, 1, 2]
     """
-    if isinstance(frame.index, pd.MultiIndex) or not _is_text(frame.index):
+    if isinstance(frame.index, pd.MultiIndex) or not text.is_text(frame.index.dtype):
         return frame.sort_index()
     return frame.take(text.order(pa.array(frame.index.array)))
-
-
-def _is_text(values: pd.Series | pd.Index) -> bool:
-    return isinstance(values.dtype, pd.StringDtype) and values.dtype.storage == "pyarrow"

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from dask_exo.frame.argsort import stable
 
 _WORD = 8  # bytes
+
+
+def is_text(dtype: Any) -> bool:
+    """Whether a column of pandas holds strings of Arrow."""
+    return isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow"
 
 
 class Text:

@@ -142,14 +142,15 @@ def _next(
         assert bundle is not None
         known = experience.get(bundle.group)
         alike = bundle.asked == first.asked and (inner or not bundle.getitem)
-        piled = state.piled(bundle)
-        if known is not None and alike and room.fits(known, piled, inner=inner):
-            room.take(known, piled, inner=inner)
-            if inner:
-                state.start(bundle)
-            else:
-                state.pop()
-            return bundle
+        if known is not None and alike:
+            piled = state.piled(bundle)
+            if room.fits(known, piled, inner=inner):
+                room.take(known, piled, inner=inner)
+                if inner:
+                    state.start(bundle)
+                else:
+                    state.pop()
+                return bundle
         if not inner:
             return None
     return None

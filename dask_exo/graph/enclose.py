@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from dask_exo.dask_adapter import Alias
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.plan import Bundle, Plan
 
@@ -76,13 +75,7 @@ class _Fusing:
         return sorted(found, key=lambda one: one.priority)
 
     def _absorb(self, bundle: Bundle, inner: Bundle) -> None:
-        names = [name for name, source in bundle.inputs.items() if source == inner.key]
-        for name in names:
-            del bundle.inputs[name]
-        aliases = [(name, Alias(name, inner.key)) for name in names if name != inner.key]
-        bundle.nodes[:0] = [*inner.nodes, *aliases]
-        bundle.inputs.update(inner.inputs)
-        bundle.literals.update(inner.literals)
+        bundle.absorb(inner)
         for source in inner.sources:
             self._readers[source].discard(inner.key)
             self._readers[source].add(bundle.key)

@@ -183,9 +183,8 @@ def _attempt(
 
     def call(bring: Callable[[Any], Any]) -> Any:
         arrived.clear()
-        return _run(
-            next(unused, None) or _load(data, given.args)[0][i], given, made, arrived, bring
-        )
+        mine = next(unused, None) or _load(data, given.args)[0][i]
+        return _run(mine, _inputs(mine, given, made, arrived, bring), bring)
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -211,12 +210,10 @@ def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
 
 def _run(
     job: Job,
-    given: Given,
-    made: Mapping[int, Any],
-    arrived: list[Arrived],
+    values: dict[Key, Any],
     bring: Callable[[Any], Any],
 ) -> Any:
-    values = _inputs(job, given, made, arrived, bring)
+    """Run the nodes of a job on its inputs, of which ``values`` is used up."""
     if not job.nodes:
         (value,) = values.values()
         return value

@@ -76,6 +76,16 @@ class Bundle:
         """Whether it only picks an item out of a value."""
         return [getattr(node, "func", None) for _, node in self.nodes] == [operator.getitem]
 
+    def absorb(self, inner: Bundle) -> None:
+        """Run ``inner``, whose value this one reads, under whatever names, inside it."""
+        names = [name for name, source in self.inputs.items() if source == inner.key]
+        for name in names:
+            del self.inputs[name]
+        aliases = [(name, Alias(name, inner.key)) for name in names if name != inner.key]
+        self.nodes[:0] = [*inner.nodes, *aliases]
+        self.inputs.update(inner.inputs)
+        self.literals.update(inner.literals)
+
 
 @dataclass(slots=True)
 class Stage:
@@ -216,8 +226,8 @@ class _Planner:
             else:
                 bundle.inputs[name] = source
         bundle.nodes.append((key, node))
-        for name, source in self._fusable(bundle):
-            _absorb(bundle, name, self.bundles.pop(source))
+        for source in self._fusable(bundle):
+            bundle.absorb(self.bundles.pop(source))
         self.bundles[key] = bundle
 
     def _stays(self, node: GraphNode) -> bool:
@@ -285,22 +295,19 @@ class _Planner:
             return False
         return len(self._readers[source]) == 1 and source not in self._kept
 
-    def _fusable(self, bundle: Bundle) -> list[tuple[Key, Key]]:
+    def _fusable(self, bundle: Bundle) -> list[Key]:
         """Inputs whose bundles may run inside this one without losing parallelism.
 
         A lone input may, if nobody else reads it. Of several, those may that only assemble
         columns, one of each shuffle at most: that is a merge of two shuffles, and not the final
         concatenation of all of one shuffle's outputs.
         """
-        private = [
-            (n, source)
-            for n, source in bundle.inputs.items()
-            if self._private(source, bundle.asked)
-        ]
+        inputs = bundle.inputs.values()
+        private = [source for source in inputs if self._private(source, bundle.asked)]
         if len(bundle.inputs) == 1:
             return private
-        assembling = [(n, s) for n, s in private if _stages_read(self.bundles[s])]
-        stages = [stage for _, s in assembling for stage in _stages_read(self.bundles[s])]
+        assembling = [source for source in private if _stages_read(self.bundles[source])]
+        stages = [stage for s in assembling for stage in _stages_read(self.bundles[s])]
         return assembling if len(stages) == len(set(stages)) else []
 
 
@@ -340,13 +347,3 @@ def _stages_read(bundle: Bundle) -> list[Key]:
     sources = bundle.inputs.values()
     stages = [source.stage for source in sources if isinstance(source, ColumnKey)]
     return stages if len(stages) == len(bundle.inputs) else []
-
-
-def _absorb(bundle: Bundle, name: Key, inner: Bundle) -> None:
-    """Run ``inner`` inside ``bundle``, which knows its value as ``name``."""
-    del bundle.inputs[name]
-    bundle.inputs.update(inner.inputs)
-    bundle.literals.update(inner.literals)
-    if name != inner.key:
-        bundle.nodes.insert(0, (name, Alias(name, inner.key)))
-    bundle.nodes[:0] = inner.nodes

@@ -30,8 +30,10 @@ def push(
     list of Column : (R,)
         One object of each round.
     """
-    blocks: list[list[Ref]] = [[] for _ in range(spec.reducers)]  # (R, rounds), shared by a few
-    together = [_cut(len(mine), width) for mine in spec.owned]  # (W, G) ranges of slots
+    # of each node: slots that share blocks → one block of each round
+    shared: list[dict[range, list[Ref]]] = [
+        {slots: [] for slots in evenly(len(mine), _groups(mine, width))} for mine in spec.owned
+    ]
     merging: list[Ref] = []
     while maps:
         before, merging = merging, []
@@ -41,28 +43,28 @@ def push(
             if not mine:
                 continue
             merged = futures.stream(
-                len(together[w]),
+                len(shared[w]),
                 spec.merge,
-                together[w],
+                list(shared[w]),
                 *[row[w] for row in rows],
                 node=spec.nodes[w].id,
             )  # (G,)
-            for slots, block in zip(together[w], merged, strict=True):
-                blocks[mine[slots.start]].append(block)
+            for blocks, block in zip(shared[w].values(), merged, strict=True):
+                blocks.append(block)
             merging.append(merged[-1])
         del rows
     yield from maps.finish()
     yield merging
     return [
-        Column(blocks[mine[slots.start]], slot)
-        for mine, cut in zip(spec.owned, together, strict=True)
-        for slots in cut
+        Column(blocks, slot)
+        for groups in shared
+        for slots, blocks in groups.items()
         for slot in range(len(slots))
     ]
 
 
-def _cut(count: int, width: int) -> list[range]:
-    return [range(start, min(start + width, count)) for start in range(0, count, width)]
+def _groups(mine: range, width: int) -> int:
+    return max(1, -(-len(mine) // width))
 
 
 def push_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int = 1) -> int:
@@ -70,5 +72,5 @@ def push_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int 
 
     Where ``width`` reducers share merged blocks, there are as many times fewer of those.
     """
-    merged = sum(-(-len(mine) // width) for mine in evenly(reducers, nodes))
+    merged = sum(_groups(mine, width) for mine in evenly(reducers, nodes) if mine)
     return calls * (nodes + 1) + rounds * merged
