@@ -30,18 +30,6 @@ def concat(frames: Sequence[Frame], *, ignore_index: bool = False) -> Frame:
     return frames[0] if len(frames) == 1 else concat_partitions(list(frames), ignore_index)
 
 
-def alike(frames: Sequence[Frame]) -> bool:
-    """Whether putting any of these below each other gives the same columns, dtypes and names."""
-    first, *others = frames
-    schema = [*first.dtypes, first.index.dtype, first.index.name]
-    return (
-        all(isinstance(dtype, np.dtype | pd.StringDtype) for dtype in schema[:-1])
-        and not isinstance(first.index, pd.MultiIndex)
-        and all([*f.dtypes, f.index.dtype, f.index.name] == schema for f in others)
-        and all(f.columns.identical(first.columns) for f in others)
-    )
-
-
 def destinations(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
     """Partition number of each row, as Dask's task shuffle computes it.
 
@@ -80,13 +68,11 @@ def mark(frame: Frame, column: Any, ids: np.ndarray) -> tuple[int, Any] | None:
     return int(frame.columns.get_loc(MARK)), numbers.dtype
 
 
-def arrange(frame: Frame, ids: np.ndarray, count: int) -> tuple[Frame, np.ndarray]:
-    """Rows in the order of their ids, input order kept within one id.
+def grouped(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of rows in the order of their ids, input order kept within one id.
 
     Parameters
     ----------
-    frame : DataFrame
-        ``n`` rows.
     ids : (n,)
         Block of each row, in ``range(count)``.
     count : int
@@ -94,8 +80,8 @@ def arrange(frame: Frame, ids: np.ndarray, count: int) -> tuple[Frame, np.ndarra
 
     Returns
     -------
-    frame : DataFrame
-        The ``n`` rows, block after block.
+    order : (n,)
+        Positions of the rows, block after block.
     offsets : (count + 1,)
         Where each block starts.
     """
@@ -103,7 +89,7 @@ def arrange(frame: Frame, ids: np.ndarray, count: int) -> tuple[Frame, np.ndarra
     order = np.argsort(ids, kind="stable")
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(ids, minlength=count), out=offsets[1:])
-    return frame.take(order), offsets
+    return order, offsets
 
 
 def checksum(frame: Frame, columns: Sequence[Any]) -> tuple[tuple[str, ...], int]:

@@ -13,11 +13,12 @@ from typing import Any, Protocol, TypeVar
 
 import cloudpickle
 import numpy as np
-from dask.sizeof import sizeof
 
 from dask_exo.frame import host
+from dask_exo.frame.columns import Travelling, alike, below, joined, travelling
 
 B = TypeVar("B", bound="Blocks")
+M = TypeVar("M", bound="Mergeable")
 
 
 class Blocks(Protocol):
@@ -28,18 +29,18 @@ class Blocks(Protocol):
         """Bytes that it takes in the object store, about."""
         ...
 
-    def block(self, slot: int) -> Any:
-        """What is in block ``slot``."""
-        ...
-
-    @classmethod
-    def join(cls: type[B], packed: Sequence[B], slots: range) -> Blocks:
-        """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
-        ...
-
     @classmethod
     def collect(cls: type[B], packed: Sequence[B], slots: Sequence[int]) -> B | None:
         """Blocks ``slots``, in rising order, of each of ``packed`` joined, if that saves work."""
+        ...
+
+
+class Mergeable(Blocks, Protocol):
+    """Blocks as a map makes them."""
+
+    @classmethod
+    def join(cls: type[M], packed: Sequence[M], slots: range) -> Blocks:
+        """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
         ...
 
 
@@ -49,7 +50,7 @@ class Packed:
 
     Attributes
     ----------
-    frame : DataFrame
+    rows : Columns or Frame
         (n,) rows, those of the first reducer first.
     offsets : ndarray
         (k + 1,) where each of the k blocks starts.
@@ -58,80 +59,79 @@ class Packed:
         rows of a block and therefore not sent.
     """
 
-    frame: Any
+    rows: Travelling
     offsets: np.ndarray
     mark: tuple[int, Any] | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows."""
-        return int(sizeof(self.frame))
+        return self.rows.nbytes
 
-    def block(self, slot: int) -> Any:
+    def part(self, slot: int) -> Travelling:
         """Rows of block ``slot``, without a copy."""
-        return self.frame.iloc[self.offsets[slot] : self.offsets[slot + 1]]
+        return self.rows.part(self.offsets[slot], self.offsets[slot + 1])
 
     @classmethod
-    def join(cls, packed: Sequence[Packed], slots: range) -> Blocks:
+    def join(cls, packed: Sequence[Packed], slots: range) -> Packed | Apart:
         """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
         if len(slots) > 1:
             together = cls.collect(packed, slots)
-            return together or Apart([cls.join(packed, range(slot, slot + 1)) for slot in slots])
-        frame = host.concat([p.block(slots.start) for p in packed])
-        return cls(frame, np.array([0, len(frame)]), packed[0].mark)
+            return together or Apart([cls._joined(packed, slot) for slot in slots])
+        return cls._joined(packed, slots.start)
+
+    @classmethod
+    def _joined(cls, packed: Sequence[Packed], slot: int) -> Packed:
+        rows = below([p.part(slot) for p in packed])
+        return cls(rows, np.array([0, rows.length]), packed[0].mark)
 
     @classmethod
     def collect(cls, packed: Sequence[Packed], slots: Sequence[int]) -> Packed | None:
-        """Blocks ``slots`` of each of ``packed`` joined, if the frames are alike.
+        """Blocks ``slots`` of each of ``packed`` joined, if the rows are alike.
 
-        To concatenate takes a tenth of a millisecond for each frame, however few its rows are:
-        with many reducers, each of which gets a few rows of each map, that is most of a shuffle.
+        With many reducers, each of which gets a few rows of each map, to put them together for
+        one reducer at a time is most of a shuffle.
         """
-        if not all(type(p) is cls for p in packed) or not host.alike([p.frame for p in packed]):
+        rows = [p.rows for p in packed if type(p) is cls]
+        if len(rows) < len(packed) or not alike(rows):
             return None
         runs = [np.array(run) for run in np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1)]
         pieces, ids = [], []
-        for p in packed:
+        for p, mine in zip(packed, rows, strict=True):
             for run in runs:
-                pieces.append(p.frame.iloc[p.offsets[run[0]] : p.offsets[run[-1] + 1]])
+                pieces.append(mine.part(p.offsets[run[0]], p.offsets[run[-1] + 1]))
                 ids.append(np.repeat(run, p.offsets[run + 1] - p.offsets[run]))
         places = np.zeros(slots[-1] + 1, np.min_scalar_type(len(slots)))
         places[list(slots)] = np.arange(len(slots))
-        rows = host.arrange(host.concat(pieces), places[np.concatenate(ids)], len(slots))
-        return cls(*rows, packed[0].mark)
+        order, offsets = host.grouped(places[np.concatenate(ids)], len(slots))
+        return cls(joined(pieces).take(order), offsets, packed[0].mark)
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Blocks for neighbouring reducers that differ in their dtypes or categories.
+    """Merged rows for neighbouring reducers that differ in their dtypes or categories.
 
     Attributes
     ----------
-    blocks : list of Blocks
+    blocks : list of Packed
         (k,) with one block each.
     """
 
-    blocks: list[Any]
+    blocks: list[Packed]
 
     @property
     def mark(self) -> tuple[int, Any] | None:
         """See `Packed`."""
-        mark: tuple[int, Any] | None = self.blocks[0].mark
-        return mark
+        return self.blocks[0].mark
 
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks."""
         return sum(one.nbytes for one in self.blocks)
 
-    def block(self, slot: int) -> Any:
+    def part(self, slot: int) -> Travelling:
         """Rows of block ``slot``, without a copy."""
-        return self.blocks[slot].block(0)
-
-    @classmethod
-    def join(cls, packed: Sequence[Any], slots: range) -> Blocks:
-        """See `Blocks.join`: merged blocks are not merged again."""
-        raise NotImplementedError
+        return self.blocks[slot].part(0)
 
     @classmethod
     def collect(cls, packed: Sequence[Any], slots: Sequence[int]) -> None:
@@ -209,14 +209,11 @@ def pack(
     -------
     list of Packed : (W,)
     """
-    rows, offsets = host.arrange(frame, ids, owned[-1].stop)
-    if ignore_index:
-        rows = rows.reset_index(drop=True)
-    if len(owned) == 1:
-        return [Packed(rows, offsets, mark)]
+    order, offsets = host.grouped(ids, owned[-1].stop)
+    rows = travelling(frame, order, ignore_index=ignore_index)
     return [
         Packed(
-            rows.iloc[offsets[mine.start] : offsets[mine.stop]],
+            rows.part(offsets[mine.start], offsets[mine.stop]),
             offsets[mine.start : mine.stop + 1] - offsets[mine.start],
             mark,
         )
@@ -248,7 +245,7 @@ def _dumps(values: list[Any]) -> Pickle:
     return [np.frombuffer(b, np.uint8) for b in (data, *(buffer.raw() for buffer in buffers))]
 
 
-def merge(owned: Sequence[range], *packed: B) -> Iterator[Blocks]:
+def merge(owned: Sequence[range], *packed: M) -> Iterator[Blocks]:
     """Combine blocks of all arguments, for each range of slots; input order is kept."""
     for slots in owned:
         yield type(packed[0]).join(packed, slots)

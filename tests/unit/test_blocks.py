@@ -48,7 +48,7 @@ def test_a_packed_block_holds_the_rows_of_its_reducer_in_their_order(data) -> No
     assert len(packed) == nodes
     for mine, one in zip(owned, packed, strict=True):
         for slot, r in enumerate(mine):
-            pd.testing.assert_frame_equal(one.block(slot), frame[ids == r])
+            pd.testing.assert_frame_equal(one.part(slot).frame(), frame[ids == r])
 
 
 @st.composite
@@ -73,7 +73,7 @@ def test_merging_packed_blocks_is_concatenation_block_by_block(data, width) -> N
     for mine, merged in zip(slots, merge(slots, *packed), strict=True):
         for i, r in enumerate(mine):
             expected = host.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
-            pd.testing.assert_frame_equal(merged.block(i), expected)
+            pd.testing.assert_frame_equal(merged.part(i).frame(), expected)
 
 
 @given(packs(), st.data())
@@ -89,7 +89,7 @@ def test_blocks_collected_for_one_call_are_those_assembled_one_by_one(data, draw
         assert one_schema
         for i, r in enumerate(slots):
             expected = host.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
-            pd.testing.assert_frame_equal(collected.block(i), expected)
+            pd.testing.assert_frame_equal(collected.part(i).frame(), expected)
 
 
 def test_frames_of_numbers_and_strings_are_collected_at_once() -> None:
@@ -97,7 +97,7 @@ def test_frames_of_numbers_and_strings_are_collected_at_once() -> None:
     packed = [pack(frame, np.array([0, 1, 2] * 2, np.uint8), [range(3)])[0] for _ in range(2)]
     collected = Packed.collect(packed, [0, 2])
     assert collected is not None
-    assert collected.block(1)["s"].tolist() == ["c", "f"] * 2
+    assert collected.part(1).frame()["s"].tolist() == ["c", "f"] * 2
     changed = pack(frame.astype({"i": "int32"}), np.zeros(6, np.uint8), [range(3)])[0]
     assert Packed.collect([packed[0], changed], [0, 2]) is None
 

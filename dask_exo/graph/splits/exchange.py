@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from dask_exo.dask_adapter import Task
-from dask_exo.shuffle.blocks import Blocks
+from dask_exo.shuffle.blocks import Mergeable
 from dask_exo.shuffle.integrity import Tally
 
 
@@ -44,7 +44,9 @@ class Split(abc.ABC):
         return replace(self, checked=False)
 
     @abc.abstractmethod
-    def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[Sequence[Blocks], Tally]:
+    def cut(
+        self, parts: Sequence[Any], owned: Sequence[range]
+    ) -> tuple[Sequence[Mergeable], Tally]:
         """Cut parts, and pack what goes to each node.
 
         Parameters

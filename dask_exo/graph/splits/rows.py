@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from dask_exo.frame import host
+from dask_exo.frame.columns import below
 from dask_exo.graph.splits.exchange import Split
-from dask_exo.shuffle.blocks import Packed, pack
+from dask_exo.shuffle.blocks import Apart, Packed, pack
 from dask_exo.shuffle.integrity import Tally, tally
 
 
@@ -54,18 +55,17 @@ class Rows(Split):
         counts = np.concatenate([np.diff(block.offsets) for block in blocks])
         return blocks, self._tally(frame, counts)
 
-    def assemble(self, packed: Sequence[Packed], slot: int, column: int) -> tuple[Any, Tally]:
+    def assemble(
+        self, packed: Sequence[Packed | Apart], slot: int, column: int
+    ) -> tuple[Any, Tally]:
         """Put one output partition together."""
-        blocks = [p.block(slot) for p in packed]
-        frame = host.concat(blocks, ignore_index=self.ignore_index)
+        rows = below([p.part(slot) for p in packed], ignore_index=self.ignore_index)
+        frame = rows.frame()
         arrived = self._tally(frame, np.array([len(frame)]), column)
         mark = packed[0].mark
-        if self.ignore_index and len(blocks) == 1:
-            frame = frame.reset_index(drop=True)
         if mark is not None and not self.drop:
             place, dtype = mark
-            if frame is blocks[0]:
-                frame = frame.copy(deep=False)
+            frame = frame.copy(deep=False)
             frame.insert(place, host.MARK, np.full(len(frame), self.numbers[column], dtype))
         return frame, arrived
 

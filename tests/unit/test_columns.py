@@ -1,0 +1,157 @@
+"""Rows on their way against what pandas makes of the same rows."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo.frame import host
+from dask_exo.frame.columns import Columns, Frame, Travelling, alike, below, travelling
+
+MAKERS = {
+    "int64": lambda v: pd.Series(v, dtype="int64"),
+    "also int64": lambda v: pd.Series([-x for x in v], dtype="int64"),
+    "int16": lambda v: pd.Series(v, dtype="int16"),
+    "float": lambda v: pd.Series([None if x == 3 else x for x in v], dtype="float64"),
+    "bool": lambda v: pd.Series([x > 5 for x in v], dtype="bool"),
+    "day": lambda v: pd.Series(v, dtype="datetime64[us]"),
+    "delta": lambda v: pd.Series(v, dtype="timedelta64[ms]"),
+    "str": lambda v: pd.Series([None if x == 7 else "é" * x for x in v], dtype="str"),
+    "string": lambda v: pd.Series([None if x == 1 else f"{x}" for x in v], dtype="string[pyarrow]"),
+    "object": lambda v: pd.Series([(x, "t") for x in v], dtype="object"),
+}
+INDEXES = {
+    "range": lambda v: pd.RangeIndex(len(v)),
+    "int": lambda v: pd.Index(v, name="i", dtype="int64"),
+    "str": lambda v: pd.Index(list(map(str, v)), name=("a", 1), dtype="string[pyarrow]"),
+    "time": lambda v: pd.DatetimeIndex(np.array(v, "M8[s]")),
+}
+
+
+def sent(rows: Travelling) -> Travelling:
+    """What arrives: in memory of somebody else, which cannot be written to."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(rows, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=[bytes(b.raw()) for b in buffers])  # noqa: S301
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[pd.DataFrame, pd.DataFrame]:
+    names = draw(st.lists(st.sampled_from(sorted(MAKERS)), unique=True))
+    index = draw(st.sampled_from(sorted(INDEXES)))
+    labels = draw(st.sampled_from(["names", "numbers", "doubled"]))
+    frames = []
+    for _ in range(2):
+        values = draw(st.lists(st.integers(0, 9), max_size=12))
+        frame = pd.DataFrame({n: MAKERS[n](values) for n in names}, index=range(len(values)))
+        frame.index = INDEXES[index](values)
+        if labels == "numbers":
+            frame.columns = pd.RangeIndex(len(names))
+        elif labels == "doubled":
+            frame.columns = pd.Index(["same"] * len(names), dtype=object, name="labels")
+        frames.append(frame)
+    return frames[0], frames[1]
+
+
+def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(found, expected, check_column_type="equiv", check_freq=False)
+
+
+@given(cases(), st.randoms(use_true_random=False), st.booleans())
+def test_rows_arrive_as_pandas_would_take_and_concatenate_them(frames, random, ignore_index):
+    travelled, expected = [], []
+    for frame in frames:
+        order = np.array(random.sample(range(len(frame)), len(frame)), dtype=np.int64)
+        start = random.randint(0, len(frame))
+        stop = random.randint(start, len(frame))
+        rows = travelling(frame, order, ignore_index=ignore_index)
+        assert isinstance(rows, Columns)
+        assert rows.length == len(frame)
+        travelled.append(sent(rows.part(start, stop)))
+        wanted = frame.take(order).iloc[start:stop]
+        expected.append(wanted.reset_index(drop=True) if ignore_index else wanted)
+        same(travelled[-1].frame(), expected[-1])
+    assert alike(travelled)
+    together = below(travelled)
+    whole = pd.concat(expected, ignore_index=ignore_index)
+    same(together.frame(), whole)
+    backwards = np.arange(len(whole))[::-1]
+    turned = whole.take(backwards)
+    if ignore_index:
+        turned = turned.reset_index(drop=True)
+    same(together.take(backwards).frame(), turned)
+
+
+UNUSUAL = {
+    "category": pd.DataFrame({"c": pd.Categorical(["a", "b"])}),
+    "nullable": pd.DataFrame({"n": pd.array([1, None], dtype="Int64")}),
+    "zoned": pd.DataFrame({"z": pd.to_datetime([1, 2], utc=True)}),
+    "levels": pd.DataFrame({"a": [1, 2]}, index=pd.MultiIndex.from_tuples([(1, 2), (3, 4)])),
+    "level names": pd.DataFrame({("a", "b"): [1, 2]}),
+    "stamps": pd.DataFrame({pd.Timestamp("2026-01-01"): [1, 2]}),
+    "objects": pd.DataFrame({"a": [1, 2]}, index=pd.Index([1, "b"], dtype=object)),
+    "periods": pd.DataFrame({"a": [1, 2]}, index=pd.period_range("2026", periods=2)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(UNUSUAL))
+def test_other_frames_travel_as_they_are(name: str) -> None:
+    frame, order = UNUSUAL[name], np.array([1, 0])
+    rows = travelling(frame, order)
+    assert isinstance(rows, Frame)
+    pd.testing.assert_frame_equal(sent(rows).frame(), frame.take(order))
+    both = below([rows, rows.part(0, 1)], ignore_index=True)
+    expected = host.concat([frame.take(order), frame.take([1])], ignore_index=True)
+    pd.testing.assert_frame_equal(both.frame(), expected)
+    alone = below([rows.part(1, 2)], ignore_index=True)
+    pd.testing.assert_frame_equal(alone.frame(), frame.take([0]).reset_index(drop=True))
+
+
+def test_a_frame_with_attributes_or_of_a_class_of_its_own_keeps_them() -> None:
+    class Mine(pd.DataFrame):
+        _constructor = property(lambda self: Mine)
+
+    noted = pd.DataFrame({"a": [1, 2]})
+    noted.attrs["unit"] = "m"
+    assert travelling(noted, np.array([0])).frame().attrs == {"unit": "m"}
+    assert type(travelling(Mine({"a": [1]}), np.array([0])).frame()) is Mine
+
+
+def test_frames_that_differ_are_put_together_as_dask_does_it() -> None:
+    ints, floats = pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [0.5]})
+    one, other = (travelling(f, np.array([0])) for f in (ints, floats))
+    assert not alike([one, other])
+    same(below([one, other]).frame(), host.concat([ints, floats]))
+    named = travelling(ints.rename_axis("i"), np.array([0]))
+    assert not alike([one, named])
+
+
+def test_columns_of_one_dtype_are_one_block_and_equal_names_one_schema() -> None:
+    names = ["".join(["k", "ey"]), "key"]  # two objects
+    frames = [pd.DataFrame({name: [1], "b": [2], "c": [0.5]}) for name in names]
+    frames[1].index.name = None
+    first, second = (travelling(frame, np.array([0]), ignore_index=True) for frame in frames)
+    assert [a.shape for a in first.arrays] == [(2, 1), (1, 1)]
+    assert first.schema == second.schema
+
+
+def test_a_part_sends_its_own_bytes_only() -> None:
+    frame = pd.DataFrame({"x": np.arange(1000.0), "s": ["abcd"] * 1000})
+    frame = frame.astype({"s": "string[pyarrow]"})
+    rows = travelling(frame, np.arange(1000), ignore_index=True)
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(rows.part(500, 510), protocol=5, buffer_callback=buffers.append)
+    assert sum(b.raw().nbytes for b in buffers) == 10 * 8 + 11 * 8 + 10 * 4
+    assert len(data) < 1000
+    assert 10 * (8 + 8 + 4) <= rows.part(500, 510).nbytes < 250
+
+
+def test_naming_the_columns_of_one_frame_leaves_others_alone() -> None:
+    rows = travelling(pd.DataFrame({"a": [1]}), np.array([0]))
+    rows.frame().columns.name = "mine"
+    assert rows.frame().columns.name is None
