@@ -38,6 +38,7 @@ from dask.dataframe.dask_expr._expr import (
 )
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
 from dask.dataframe.dask_expr._merge import BlockwiseMerge, HashJoinP2P
+from dask.dataframe.dask_expr._quantiles import RepartitionQuantiles
 from dask.dataframe.dask_expr._repartition import RepartitionToFewer
 from dask.dataframe.dask_expr._shuffle import (
     AssignPartitioningIndex,
@@ -52,6 +53,7 @@ from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPa
 from dask.dataframe.dask_expr.io import FromPandas
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.multi import merge_chunk
+from dask.dataframe.partitionquantiles import percentiles_summary
 from dask.dataframe.shuffle import set_partitions_pre
 from dask.local import nested_get
 from dask.order import order
@@ -124,6 +126,7 @@ __all__ = [
     "PartitionsFiltered",
     "Projection",
     "RearrangeByColumn",
+    "RepartitionQuantiles",
     "RepartitionToFewer",
     "SelectPartitions",
     "SetPartitions",
@@ -150,6 +153,7 @@ __all__ = [
     "old_to_new",
     "optimize_blockwise_fusion",
     "order",
+    "percentiles_summary",
     "rebuild_composite",
     "role",
     "set_partitions_pre",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_exo.dask_adapter import set_partitions_pre
+from dask_exo.dask_adapter import percentiles_summary, set_partitions_pre
 from dask_exo.frame import text
 
 
@@ -64,3 +65,24 @@ def sort_index(frame: Any) -> Any:
     if isinstance(frame.index, pd.MultiIndex) or not text.is_text(frame.index.dtype):
         return frame.sort_index()
     return frame.take(text.order(pa.array(frame.index.array)))
+
+
+def summary(values: Any, *how: Any) -> Any:
+    """Percentiles of the values of a partition and their weights, as Dask finds them.
+
+    Parameters
+    ----------
+    values : Series
+        (n,)
+    *how
+        Which percentiles, as Dask gives it.
+
+    Returns
+    -------
+    percentiles : list
+    weights : list
+    """
+    if not (isinstance(values, pd.Series) and text.is_text(values.dtype) and len(values)):
+        return percentiles_summary(values, *how)
+    places, weights = percentiles_summary(pd.Series(np.arange(len(values))), *how)
+    return values.array.take(text.order(pa.array(values.array))[places]).tolist(), weights

@@ -96,12 +96,12 @@ def _search(
         return
     cut = [int.from_bytes(b[at : at + _WORD].ljust(_WORD, b"\0"), "big") for b in bounds]
     mine, words = np.array(cut, np.uint64), text.words(rows, at)
-    below, upto = np.searchsorted(mine, words, "left"), np.searchsorted(mine, words, "right")
+    below = np.searchsorted(mine, words)
     found[rows] += below
-    undecided = np.flatnonzero(below < upto)
+    undecided = np.flatnonzero(mine[np.minimum(below, len(mine) - 1)] == words)
     for first in np.unique(below[undecided]):
         same = undecided[below[undecided] == first]
-        last = int(upto[same[0]])
+        last = int(np.searchsorted(mine, mine[first], "right"))
         _search(text, rows[same], bounds[first:last], at + _WORD, found)
 
 

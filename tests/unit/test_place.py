@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from dask.dataframe.partitionquantiles import percentiles_summary
 from dask.dataframe.shuffle import set_partitions_pre
+from dask.utils import random_state_data
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.frame.place import partition_numbers, sort_index
+from dask_exo.frame.place import partition_numbers, sort_index, summary
 from dask_exo.frame.text import count_up_to
 
 # few characters, so that words agree: one that is a zero byte, and ones of two to four bytes
@@ -55,3 +57,11 @@ def test_rows_are_sorted_as_by_pandas(labels) -> None:
     )
     assert sort_index(frame.x).tolist() == expected.x.tolist()
     assert sort_index(frame.reset_index(drop=True)[::-1]).x.tolist() == frame.x.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["str", "string[pyarrow]", object, "int64", "category"])
+@given(st.lists(st.integers(0, 10**6), max_size=60), st.integers(1, 9), st.integers(1, 9))
+def test_percentiles_are_those_of_dask(dtype, numbers, old, new) -> None:
+    values = pd.Series(numbers if dtype == "int64" else [f"é{n}" for n in numbers]).astype(dtype)
+    how = (old, new, 1.0, random_state_data(1, 7)[0])
+    assert summary(values, *how) == percentiles_summary(values, *how)
