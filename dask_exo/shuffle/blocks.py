@@ -29,6 +29,10 @@ class Blocks(Protocol):
         """Bytes that it takes in the object store, about."""
         ...
 
+    def block(self, slot: int) -> Any:
+        """What is in block ``slot``."""
+        ...
+
     @classmethod
     def collect(cls: type[B], packed: Sequence[B], slots: Sequence[int]) -> B | None:
         """Blocks ``slots``, in rising order, of each of ``packed`` joined, if that saves work."""
@@ -71,6 +75,10 @@ class Packed:
     def part(self, slot: int) -> Travelling:
         """Rows of block ``slot``, without a copy."""
         return self.rows.part(self.offsets[slot], self.offsets[slot + 1])
+
+    def block(self, slot: int) -> Any:
+        """The frame of block ``slot``, without a copy."""
+        return self.part(slot).frame()
 
     @classmethod
     def join(cls, packed: Sequence[Packed], slots: range) -> Packed | Apart:
@@ -132,6 +140,10 @@ class Apart:
     def part(self, slot: int) -> Travelling:
         """Rows of block ``slot``, without a copy."""
         return self.blocks[slot].part(0)
+
+    def block(self, slot: int) -> Any:
+        """The frame of block ``slot``, without a copy."""
+        return self.part(slot).frame()
 
     @classmethod
     def collect(cls, packed: Sequence[Any], slots: Sequence[int]) -> None:
