@@ -9,10 +9,11 @@
 from dask_exo.client import Client, get_client
 from dask_exo.config import register_defaults
 from dask_exo.dataframe import register_accessors
+from dask_exo.explain import explain
 from dask_exo.get import disable, enable, get, register
 from dask_exo.scheduler import Scheduler
 
-__all__ = ["Client", "Scheduler", "disable", "enable", "get", "get_client"]
+__all__ = ["Client", "Scheduler", "disable", "enable", "explain", "get", "get_client"]
 
 register_defaults()
 register()

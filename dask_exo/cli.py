@@ -16,6 +16,7 @@ import click
 from dask.utils import format_bytes, parse_bytes
 
 from dask_exo import errors
+from dask_exo.shuffle import algorithms
 
 # Dask imports this module for each of its commands: what is slow to import waits for ours.
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def main() -> None:
 @click.option("--address", help="Use the Ray cluster at this address instead.")
 @click.option(
     "--algorithm",
-    type=click.Choice(["auto", "simple", "push"]),
+    type=click.Choice(["auto", *algorithms.names()]),
     default="auto",
     show_default=True,
     help="How to shuffle.",

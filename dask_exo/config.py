@@ -51,6 +51,7 @@ class Config:
     shuffle_algorithm: str
     shuffle_memory_fraction: float
     shuffle_round_fraction: float
+    shuffle_most_objects: int
     shuffle_integrity: bool
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
@@ -89,6 +90,7 @@ class Config:
             shuffle_algorithm=shuffle["algorithm"],
             shuffle_memory_fraction=shuffle["memory-fraction"],
             shuffle_round_fraction=shuffle["round-fraction"],
+            shuffle_most_objects=shuffle["most-objects"],
             shuffle_integrity=shuffle["integrity"],
             settings=_settings(),
         )

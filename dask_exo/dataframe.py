@@ -13,7 +13,9 @@ from dask.dataframe.extensions import register_dataframe_accessor, register_seri
 from dask.utils import M
 
 from dask_exo.dask_adapter import new_collection
-from dask_exo.errors import ColumnError, SortArgumentError
+from dask_exo.epochs import Epochs
+from dask_exo.errors import ColumnError, ShuffleArgumentError, SortArgumentError
+from dask_exo.graph.shuffle_rows import ShuffleRows
 from dask_exo.graph.sort_rows import SortRows
 
 _VALUES = "values"
@@ -177,6 +179,116 @@ class FrameAccessor(_Accessor):
         meta = self._frame._meta.set_index(column, drop=drop)
         return ordered.map_partitions(M.set_index, column, drop=drop, meta=meta)
 
+    def random_shuffle(
+        self, *, seed: int = 0, window: int | None = None, npartitions: int | None = None
+    ) -> dd.DataFrame:
+        """Put rows in random order, over all partitions or within windows of them.
+
+        Every row keeps its index. The order depends on the seed and on how the input is cut into
+        partitions, on nothing else.
+
+        Parameters
+        ----------
+        seed : int
+            From 0.
+        window : int, optional
+            Neighbouring partitions within which rows are moved. By default all: a full shuffle.
+            With windows the first rows are there as soon as one window has been read, at the
+            price that rows which are far apart stay so.
+        npartitions : int, optional
+            Number of output partitions of a full shuffle; by default as many as there are.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Of partitions about equally long, divisions unknown.
+
+        Raises
+        ------
+        ShuffleArgumentError
+            An argument is not one of those above.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(6)}), npartitions=3)
+        >>> sorted(ddf.exo.random_shuffle(seed=1).a.compute())
+        [0, 1, 2, 3, 4, 5]
+        >>> sorted(ddf.exo.random_shuffle(seed=1, window=1).partitions[2].a.compute())
+        [4, 5]
+        """
+        _number_from(0, "seed", seed)
+        if window is not None:
+            _number_from(1, "window", window)
+        if npartitions is not None:
+            _number_from(1, "npartitions", npartitions)
+        if window is None or window >= self._frame.npartitions:
+            return new_collection(ShuffleRows(self._frame, (int(seed),), npartitions))
+        if npartitions is not None:
+            raise ShuffleArgumentError(
+                f"window={window} and npartitions={npartitions}: windows keep the partitions as "
+                f"they are; leave npartitions out, or repartition first"
+            )
+        starts = range(0, self._frame.npartitions, window)
+        windows = [
+            ShuffleRows(self._frame.partitions[a : a + window], (int(seed), a), None)
+            for a in starts
+        ]
+        return dd.concat([new_collection(one) for one in windows], interleave_partitions=False)
+
+    def epochs(
+        self,
+        count: int,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        window: int | None = None,
+        format: str = "pandas",  # noqa: A002  as everybody calls it
+        drop_last: bool = False,
+    ) -> Epochs:
+        """Batches to train on, epoch after epoch, each epoch in a random order of its own.
+
+        While one epoch is consumed, the next one is shuffled in the background. The consumer holds
+        one partition, and fetches the next one meanwhile; the shuffled rows of two epochs are in
+        the object store, or spilled.
+
+        Parameters
+        ----------
+        count : int
+            Epochs.
+        batch_size : int
+            Rows.
+        seed : int
+            Decides the order of all epochs.
+        window : int, optional
+            See `random_shuffle`.
+        format : {"pandas", "numpy", "torch"}
+            What a batch is: a frame, or a dict of arrays or tensors by column.
+        drop_last : bool
+            Whether a last batch of an epoch with fewer rows is left out.
+
+        Returns
+        -------
+        Epochs
+            An iterator. Its ``epoch`` says which epoch the last batch belongs to; ``state_dict()``
+            and ``load_state_dict(state)`` go on exactly where another one stopped.
+
+        Raises
+        ------
+        ShuffleArgumentError
+            An argument is not one of those above.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(5)}), npartitions=2)
+        >>> [len(batch) for batch in ddf.exo.epochs(2, batch_size=2)]
+        [2, 2, 1, 2, 2, 1]
+        """
+        return Epochs(self._frame, count, batch_size, seed, window, format, drop_last)
+
 
 class SeriesAccessor(_Accessor):
     """Methods of a Dask Series under ``.exo``.
@@ -282,6 +394,12 @@ def _na_position(given: Any) -> str:
     if given not in ("first", "last"):
         raise SortArgumentError(f"invalid na_position: {given!r}; need 'first' or 'last'")
     return str(given)
+
+
+def _number_from(least: int, name: str, value: Any) -> None:
+    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_int or value < least:
+        raise ShuffleArgumentError(f"{name}={value!r}: need a number from {least}")
 
 
 def _count(npartitions: Any) -> int | None:

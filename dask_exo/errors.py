@@ -81,6 +81,10 @@ class SortArgumentError(ExoError, ValueError):
     """An argument of a sort is not one that it can have."""
 
 
+class ShuffleArgumentError(ExoError, ValueError):
+    """An argument of a random shuffle is not one that it can have."""
+
+
 class ValidationError(ExoError, AssertionError):
     """A sorted output is not the sorted input."""
 

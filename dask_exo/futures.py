@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
+from dask_exo.errors import ClusterError
+
 T = TypeVar("T")
 Ref = Any  # opaque and hashable
 Needs = Mapping[str, Any]
@@ -139,6 +141,22 @@ class Futures(Protocol):
     def store(self) -> Store:
         """How full the object stores are, and what they have spilled."""
         ...
+
+
+_provider: Callable[[], Futures] | None = None
+
+
+def provide(provider: Callable[[], Futures]) -> None:
+    """Say what `default` returns."""
+    global _provider  # noqa: PLW0603  there is one for the process
+    _provider = provider
+
+
+def default() -> Futures:
+    """The cluster that is meant where none is named."""
+    if _provider is None:
+        raise ClusterError("no cluster is known: import dask_exo, or pass futures=")
+    return _provider()
 
 
 def drive(futures: Futures, steps: Steps[T]) -> T:

@@ -13,6 +13,7 @@ from dask_exo import on_ray
 from dask_exo.config import Config
 from dask_exo.dask_adapter import get_default_shuffle_method, named_schedulers
 from dask_exo.errors import ConfigError, NotEnabledError
+from dask_exo.futures import provide
 from dask_exo.graph.background import stop_all
 from dask_exo.scheduler import Scheduler, connect
 
@@ -142,5 +143,6 @@ def _check_effective() -> None:
 
 
 def register() -> None:
-    """Let Dask know the scheduler by its name, ``scheduler="exo"``."""
+    """Let Dask know the scheduler by its name, ``scheduler="exo"``, and shuffles their cluster."""
     named_schedulers["exo"] = get
+    provide(get.cluster)

@@ -43,6 +43,7 @@ from dask_exo.graph.promise import Local, Promise, Remote, fetch
 from dask_exo.graph.run import Run, Watcher
 from dask_exo.report import events
 from dask_exo.report.callbacks import Callbacks
+from dask_exo.shuffle import algorithms
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
 KEYWORDS = ("num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries")
@@ -97,6 +98,7 @@ class Scheduler:
         """
         config = Config.current()
         check_shuffle_method()
+        algorithms.check(config.shuffle_algorithm)
         if self._in_process(dsk, config):
             return dask.threaded.get(dsk, keys)
         with local_callbacks(kwargs.get("callbacks")) as active:
@@ -123,6 +125,7 @@ class Scheduler:
         """
         config = Config.current()
         check_shuffle_method()
+        algorithms.check(config.shuffle_algorithm)
         work, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
         promises = Background(work, futures, config, partial(_observed, work, futures)).start()
@@ -177,6 +180,10 @@ class Scheduler:
     def _in_process(self, dsk: Any, config: Config) -> bool:
         return self._futures is None and in_process(dsk, config)
 
+    def cluster(self) -> Futures:
+        """The cluster it runs on, which is started if need be."""
+        return self._cluster(Config.current())
+
     def _cluster(self, config: Config) -> Futures:
         if self._futures is not None:
             return self._futures
@@ -214,6 +221,12 @@ def in_process(dsk: Any, config: Config) -> bool:
         return False
     nbytes = sum(int(leaf.frame.memory_usage(deep=False).sum()) for leaf in leaves)
     return nbytes <= config.inline_limit
+
+
+def planned(dsk: Any, config: Config) -> Plan:
+    """What would run, if an expression were computed."""
+    work, _ = _prepare(dsk, dsk.__dask_keys__(), {}, config, Callbacks(()))
+    return work
 
 
 def _prepare(

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dask_exo.futures import Futures, Node, Ref, Steps, drive
-from dask_exo.shuffle.exchange import Limits, Shuffled, exchange
+from dask_exo.shuffle.choose import Limits
+from dask_exo.shuffle.exchange import Shuffled, exchange
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.maps import Refs
 from dask_exo.shuffle.spec import Column, Receipt, Spec

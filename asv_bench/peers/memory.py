@@ -16,10 +16,12 @@ class Watch:
     pid : int
         The process.
     interval : float
-        Seconds between two looks.
+        Seconds between two looks. To look takes time for each mapped page, and holds up page
+        faults of the process meanwhile: four looks a second made a shuffle of 40 M rows a fifth
+        slower.
     """
 
-    def __init__(self, pid: int, interval: float = 0.25) -> None:
+    def __init__(self, pid: int, interval: float = 1.0) -> None:
         self._root = psutil.Process(pid)
         self._interval = interval
         self._peak = 0

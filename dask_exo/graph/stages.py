@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,7 @@ from dask_exo.graph.plan import ColumnKey, Stage
 from dask_exo.graph.values import Pile, Values
 from dask_exo.report import events
 from dask_exo.shuffle.blocks import merge
-from dask_exo.shuffle.choose import Choice
-from dask_exo.shuffle.exchange import Limits, Shuffled, exchange
+from dask_exo.shuffle.exchange import Shuffled, exchange, limits_of
 from dask_exo.shuffle.integrity import Tally, verify
 from dask_exo.shuffle.spec import Receipt, Spec
 
@@ -64,7 +62,6 @@ class Shuffling:
     stage: Stage
     steps: Steps[Shuffled]
     waiting: set[Ref] = field(default_factory=set)
-    started: float = field(default_factory=time.perf_counter)
 
     @classmethod
     def start(
@@ -75,22 +72,11 @@ class Shuffling:
             stage = replace(stage, split=stage.split.unchecked())
         nodes = tuple(futures.nodes())
         spec = Spec(len(stage.columns), nodes, run_map, merge)
-        limits = Limits(
-            config.shuffle_algorithm,
-            config.shuffle_memory_fraction,
-            config.shuffle_round_fraction,
-            config.bundle_target,
-            config.tasks_per_slot,
-        )
+        limits = limits_of(config)
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
         parts = StageParts(stage, values, ledger, config, block)
 
-        def chosen(choice: Choice) -> None:
-            m, r = len(stage.parts), len(stage.columns)
-            name, reason = choice.algorithm, choice.reason
-            events.emit(events.ShuffleChosen(stage.name, name, reason, m, r, choice.per_round))
-
-        return cls(stage, exchange(futures, parts, spec, limits, chosen))
+        return cls(stage, exchange(futures, parts, spec, limits, stage.name))
 
     def advance(self) -> Shuffled | None:
         """Go on until it waits for something; return the result if it has ended."""
@@ -99,7 +85,6 @@ class Shuffling:
                 self.waiting = set(next(self.steps))
         except StopIteration as stop:
             result: Shuffled = stop.value
-            self._tell(result)
             return result
         return None
 
@@ -111,24 +96,6 @@ class Shuffling:
             zip(self.stage.columns, shuffled.columns, strict=True)
         ):
             yield key, Pile(ColumnKey(key.stage, place), column, self.stage.split, nbytes)
-
-    def _tell(self, shuffled: Shuffled) -> None:
-        m, choice = len(self.stage.parts), shuffled.choice
-        rounds = -(-m // choice.per_round) if choice.algorithm == "push" else 1
-        events.emit(
-            events.ShuffleFinished(
-                self.stage.name,
-                choice.algorithm,
-                choice.reason,
-                m,
-                len(self.stage.columns),
-                rounds,
-                shuffled.calls,
-                shuffled.tally.rows,
-                shuffled.nbytes,
-                time.perf_counter() - self.started,
-            )
-        )
 
 
 class StageParts:

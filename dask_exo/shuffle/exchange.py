@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
-from typing import Any
 
+from dask_exo.config import Config
 from dask_exo.futures import Futures, Steps
-from dask_exo.shuffle.choose import Choice, choose
+from dask_exo.report import events
+from dask_exo.shuffle import algorithms
+from dask_exo.shuffle.choose import Choice, Limits, Shape, choose
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.maps import Maps, Parts
-from dask_exo.shuffle.push import push
-from dask_exo.shuffle.simple import simple
 from dask_exo.shuffle.spec import Column, Spec
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a shuffle may take; see ``exo.yaml``."""
-
-    algorithm: str = "auto"
-    memory_fraction: float = 0.5
-    round_fraction: float = 0.08
-    bundle_target: float = 0.05
-    tasks_per_slot: int = 3
 
 
 @dataclass(frozen=True)
@@ -50,11 +39,7 @@ class Shuffled:
 
 
 def exchange(
-    futures: Futures,
-    parts: Parts,
-    spec: Spec,
-    limits: Limits,
-    chosen: Callable[[Choice], Any] = lambda _: None,
+    futures: Futures, parts: Parts, spec: Spec, limits: Limits, name: str = "shuffle"
 ) -> Steps[Shuffled]:
     """Shuffle ``parts`` by the algorithm that suits their measured size.
 
@@ -65,28 +50,37 @@ def exchange(
         (M,)
     spec : Spec
     limits : Limits
-    chosen : callable, optional
-        Told the choice before it is acted on.
+    name : str
+        Of the shuffle, for those who watch.
     """
+    started, m, r = time.perf_counter(), len(parts), spec.reducers
     window = spec.slots * limits.tasks_per_slot
     maps = Maps(futures, parts, spec, window=window, target=limits.bundle_target)
     yield from maps.probe(spec.slots)
-    estimate = maps.nbytes * len(parts) // max(maps.parts, 1)
-    choice = choose(
-        nbytes=estimate,
-        parts=len(parts),
-        slots=spec.slots,
-        store=spec.store,
-        memory_fraction=limits.memory_fraction,
-        round_fraction=limits.round_fraction,
-        wanted=limits.algorithm,
-        reducers=spec.reducers,
-    )
-    chosen(choice)
-    if choice.algorithm == "push":
-        columns = yield from push(
-            futures, maps, spec, per_round=choice.per_round, width=choice.width
+    estimate = maps.nbytes * m // max(maps.parts, 1)
+    shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
+    choice = choose(shape, limits)
+    how = choice.algorithm, choice.reason, m, r
+    events.emit(events.ShuffleChosen(name, *how, choice.per_round))
+    columns = yield from algorithms.start(choice, futures, maps, spec)
+    rounds = 1 if choice.algorithm == "simple" else -(-m // choice.per_round)
+    seconds = time.perf_counter() - started
+    events.emit(
+        events.ShuffleFinished(
+            name, *how, rounds, maps.calls, maps.tally.rows, maps.nbytes, seconds
         )
-    else:
-        columns = yield from simple(maps, spec)
+    )
     return Shuffled(columns, choice, maps.calls, maps.nbytes, maps.tally)
+
+
+def limits_of(config: Config) -> Limits:
+    """The limits that are configured; `ConfigError` if there is no such algorithm."""
+    algorithms.check(config.shuffle_algorithm)
+    return Limits(
+        config.shuffle_algorithm,
+        config.shuffle_memory_fraction,
+        config.shuffle_round_fraction,
+        config.shuffle_most_objects,
+        config.bundle_target,
+        config.tasks_per_slot,
+    )

@@ -107,14 +107,33 @@ class Maps:
         yield from self.finish()
         self._ahead = rows
 
-    def take(self, count: int) -> Steps[list[Row]]:
+    @property
+    def probed(self) -> bool:
+        """Whether there are parts that `probe` mapped and nobody has taken."""
+        return bool(self._ahead)
+
+    def take(
+        self, count: int, *, node: str | None = None, owned: Sequence[range] | None = None
+    ) -> Steps[list[Row]]:
         """Start the maps of the next ``count`` parts (fewer at the end); return their blocks.
+
+        Those that `probe` has mapped come first, and count among them.
+
+        Parameters
+        ----------
+        count : int
+            Parts.
+        node : str, optional
+            Where to map them.
+        owned : sequence of range, optional
+            (G,) reducers whose blocks are packed together; by default those of each node.
 
         Returns
         -------
-        list : (T, W)
+        list : (T, W) or (T, G)
             T is less than ``count`` where parts share a call.
         """
+        owned = self._spec.owned if owned is None else owned
         taken = 0 if self._ahead else self._submitted
         stop = min(taken + count, len(self._parts))
         rows, self._ahead = self._ahead, []  # the probed ones come first, and together
@@ -125,10 +144,11 @@ class Maps:
             size = min(self._batch, stop - self._submitted)
             start, self._submitted = self._submitted, self._submitted + size
             *blocks, receipt = self._futures.split(
-                len(self._spec.nodes) + 1,
+                len(owned) + 1,
                 self._spec.map,
-                self._spec.owned,
+                owned,
                 *self._parts.call(start, start + size),
+                node=node,
             )
             self.calls += 1
             self._flying.append((receipt, size))

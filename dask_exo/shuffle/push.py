@@ -13,8 +13,9 @@ each round's maps twice and waits for one merge only; both are corrected here.
 
 from __future__ import annotations
 
-from dask_exo.futures import Futures, Ref, Steps, evenly
+from dask_exo.futures import Futures, Ref, Steps
 from dask_exo.shuffle.maps import Maps
+from dask_exo.shuffle.merged import Merged, merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 
 
@@ -30,41 +31,24 @@ def push(
     list of Column : (R,)
         One object of each round.
     """
-    # of each node: slots that share blocks → one block of each round
-    shared: list[dict[range, list[Ref]]] = [
-        {slots: [] for slots in evenly(len(mine), _groups(mine, width))} for mine in spec.owned
-    ]
+    merged = Merged(spec, width)
     merging: list[Ref] = []
     while maps:
         before, merging = merging, []
         rows = yield from maps.take(per_round)  # (T, W)
         yield before
-        for w, mine in enumerate(spec.owned):
-            if not mine:
+        for w, slots in enumerate(merged.slots):
+            if not slots:
                 continue
-            merged = futures.stream(
-                len(shared[w]),
-                spec.merge,
-                list(shared[w]),
-                *[row[w] for row in rows],
-                node=spec.nodes[w].id,
+            blocks = futures.stream(
+                len(slots), spec.merge, slots, *[row[w] for row in rows], node=spec.nodes[w].id
             )  # (G,)
-            for blocks, block in zip(shared[w].values(), merged, strict=True):
-                blocks.append(block)
-            merging.append(merged[-1])
+            merged.add(w, blocks)
+            merging.append(blocks[-1])
         del rows
     yield from maps.finish()
     yield merging
-    return [
-        Column(blocks, slot)
-        for groups in shared
-        for slots, blocks in groups.items()
-        for slot in range(len(slots))
-    ]
-
-
-def _groups(mine: range, width: int) -> int:
-    return max(1, -(-len(mine) // width))
+    return merged.columns()
 
 
 def push_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int = 1) -> int:
@@ -72,5 +56,4 @@ def push_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int 
 
     Where ``width`` reducers share merged blocks, there are as many times fewer of those.
     """
-    merged = sum(_groups(mine, width) for mine in evenly(reducers, nodes) if mine)
-    return calls * (nodes + 1) + rounds * merged
+    return calls * (nodes + 1) + rounds * merged_objects(reducers, nodes, width)

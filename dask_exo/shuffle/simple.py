@@ -10,12 +10,12 @@ References: Exoshuffle section 3.3.2.1, listing 2 (``simple_shuffle``).
 
 from __future__ import annotations
 
-from dask_exo.futures import Steps
+from dask_exo.futures import Futures, Steps
 from dask_exo.shuffle.maps import Maps
 from dask_exo.shuffle.spec import Column, Spec
 
 
-def simple(maps: Maps, spec: Spec) -> Steps[list[Column]]:
+def simple(futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:  # noqa: ARG001
     """Map every part; reducer ``r`` of node ``w`` reads object ``w`` of each.
 
     Returns

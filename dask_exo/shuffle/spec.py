@@ -77,7 +77,11 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """All that goes to one reducer: block ``slot`` of every packed block in ``refs``."""
+    """All that goes to one reducer: block ``slot`` of every packed block in ``refs``.
+
+    What is ``kept`` lives as long as the column does: refs of what the blocks were merged from.
+    """
 
     refs: tuple[Ref, ...] | list[Ref]
     slot: int
+    kept: object = None

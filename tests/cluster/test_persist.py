@@ -194,3 +194,29 @@ def test_stopping_ray_breaks_the_promise() -> None:
     stop_all()
     with pytest.raises(CancelledError):
         promise.result(timeout=20)
+
+
+def test_the_next_epoch_is_shuffled_while_this_one_is_consumed(tmp_path) -> None:
+    ddf, path = counting(tmp_path)
+    epochs = ddf.exo.epochs(3, 10_000, seed=1, format="numpy")
+    total = next(epochs)["v"].sum()
+    deadline = time.monotonic() + 60
+    while path.read_text() != "x" * 8:  # four partitions, twice
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert epochs.state_dict()["epoch"] == 0
+    total += sum(batch["v"].sum() for batch in epochs)
+    assert total == 3 * FRAME.v.sum()
+    assert path.read_text() == "x" * 12
+
+
+def test_an_epoch_that_goes_on_elsewhere_has_the_same_rows(tmp_path) -> None:
+    ddf, _ = counting(tmp_path)
+    first, second = (ddf.exo.epochs(1, 7_000, seed=4) for _ in range(2))
+    seen = [next(first) for _ in range(3)]
+    second.load_state_dict(first.state_dict())
+    del first
+    seen += list(second)
+    got = pd.concat(seen)
+    assert [len(batch) for batch in seen] == [7_000] * 28 + [4_000]
+    pd.testing.assert_frame_equal(got.sort_index(), FRAME)

@@ -51,6 +51,15 @@ for _ in range(2):
     print(len(ddf.shuffle("k").compute()))
     print(len(ddf.set_index("v", npartitions=20, sort=True).compute()))
     print(len(ddf.merge(ddf, on="v", broadcast=False).compute()))
+if who == "exo":
+    from dask_exo import shuffle
+    for name in shuffle.names():
+        with dask.config.set({"exo.shuffle.algorithm": name}):
+            print(len(ddf.shuffle("k").compute()))
+    parts = [np.arange(i, 200_000, 50) for i in range(50)]
+    count = lambda *arrays: sum(map(len, arrays))
+    halves = shuffle.Program(2, lambda a: [a[a < 10_000], a[a >= 10_000]], count)
+    print(sum(ray.get(shuffle.run(parts, halves, "riffle"))))
 """
 
 
@@ -121,7 +130,7 @@ def lengths(address: str, env: dict[str, str], who: str) -> list[str]:
 
 def test_no_row_is_lost_on_two_nodes_with_private_scratch_directories() -> None:
     with two_nodes() as (address, env):
-        assert lengths(address, env, "exo") == [str(ROWS)] * 6
+        assert lengths(address, env, "exo") == [str(ROWS)] * (6 + 5 + 1)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
-from dask_exo.errors import IntegrityError
+from dask_exo.errors import ConfigError, IntegrityError
 from dask_exo.futures import Node
 from dask_exo.graph.execute import run_map
 from dask_exo.graph.normalize import normalize
@@ -391,3 +391,30 @@ def test_store_writes_into_arrays_of_this_process() -> None:
     small = np.zeros(4)
     da.store(da.ones(4, chunks=2), small, regions=(slice(0, 4),), scheduler=exo)
     np.testing.assert_array_equal(small, 1)
+
+
+@pytest.mark.parametrize("name", ["magnet", "riffle", "two-level"])
+def test_every_algorithm_gives_the_same_result(exo, name) -> None:
+    left = dd.from_pandas(table(), npartitions=9)
+    right = dd.from_pandas(table(500, seed=1)[["i", "f"]], npartitions=4)
+    job = left.merge(right, on="i", how="outer").set_index("i").f_x
+    settings = {"exo.shuffle.algorithm": name, "exo.shuffle.round-fraction": 1e-7}
+    with dask.config.set(settings), recording() as stats:
+        got = job.compute(scheduler=exo)
+    assert {shuffle.algorithm for shuffle in stats.shuffles} == {name}
+    expected = job.compute(scheduler="sync")
+    pd.testing.assert_series_equal(
+        got.sort_index().groupby(level=0).sum(), expected.groupby(level=0).sum()
+    )
+    assert sorted(got.fillna(-1)) == sorted(expected.fillna(-1))
+
+
+def test_an_unknown_algorithm_is_refused_before_anything_runs() -> None:
+    futures = InlineFutures()
+    job = dd.from_pandas(table(), npartitions=3).shuffle("i")
+    with (
+        dask.config.set({"exo.shuffle.algorithm": "magic"}),
+        pytest.raises(ConfigError, match=r"'magic' is no shuffle algorithm: .* simple"),
+    ):
+        job.compute(scheduler=Scheduler(futures))
+    assert futures.calls == 0

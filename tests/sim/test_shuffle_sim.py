@@ -14,6 +14,8 @@ from dask_exo import Scheduler
 from dask_exo.futures import Node
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
 
+ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level"]
+
 
 def cost(call: Call) -> Cost:
     """One second a task and one for each kilobyte that it reads; results of 1 kB."""
@@ -36,7 +38,7 @@ def shuffled(futures: SimFutures, algorithm: str) -> pd.DataFrame:
     return got.sort_values("v").reset_index(drop=True)
 
 
-@pytest.mark.parametrize("algorithm", ["simple", "push"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @given(
     deaths=st.lists(
         st.tuples(st.floats(0.5, 60), st.sampled_from(["n1", "n2"]), st.floats(1, 20)), max_size=3
@@ -50,7 +52,7 @@ def test_dying_and_slow_nodes_change_nothing(algorithm, deaths, slow, seed) -> N
     pd.testing.assert_frame_equal(shuffled(futures, algorithm), frame())
 
 
-@pytest.mark.parametrize("algorithm", ["simple", "push"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nothing_is_held_when_a_computation_is_over(algorithm) -> None:
     futures = cluster()
     shuffled(futures, algorithm)
@@ -58,7 +60,7 @@ def test_nothing_is_held_when_a_computation_is_over(algorithm) -> None:
     assert set(futures.used.values()) == {0}
 
 
-@pytest.mark.parametrize("algorithm", ["simple", "push"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_cluster_gives_the_same_schedule(algorithm) -> None:
     traces = []
     for _ in range(2):

@@ -21,7 +21,6 @@ def test_the_defaults_are_valid() -> None:
         ("exo.shufle.algorithm", "push", "did you mean 'exo.shuffle.algorithm'"),
         ("exo.shuffle.algoritm", "push", "did you mean 'exo.shuffle.algorithm'"),
         ("exo.nonsense", 1, "exo.nonsense"),
-        ("exo.shuffle.algorithm", "magic", "'magic' is not one of"),
         ("exo.scheduler.tasks-per-slot", 0, "tasks-per-slot"),
         ("exo.object-store-memory", "much", "'much' is not a size"),
         ("exo.scheduler.bundle-target", "soon", "'soon' is not a time"),

@@ -10,17 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.errors import IntegrityError
+from dask_exo import shuffle
+from dask_exo.errors import ConfigError, IntegrityError
 from dask_exo.futures import Node, drive
+from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.blocks import merge, pack
-from dask_exo.shuffle.choose import batch_size, choose
-from dask_exo.shuffle.exchange import Limits, exchange
+from dask_exo.shuffle.choose import Limits, Shape, batch_size, choose
+from dask_exo.shuffle.exchange import exchange
 from dask_exo.shuffle.integrity import Tally, verify
+from dask_exo.shuffle.magnet import magnet_objects
 from dask_exo.shuffle.maps import Refs
 from dask_exo.shuffle.push import push_objects
+from dask_exo.shuffle.riffle import riffle_objects
 from dask_exo.shuffle.simple import simple_objects
-from dask_exo.shuffle.spec import Receipt, Spec
+from dask_exo.shuffle.spec import Column, Receipt, Spec
+from dask_exo.shuffle.two_level import two_level_objects
 from dask_exo.testing import InlineFutures
+
+ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level"]
 
 
 def cut(owned, *frames):
@@ -59,8 +66,8 @@ def inputs(draw: st.DrawFn):
 @given(
     inputs(),
     st.integers(1, 12),
-    st.integers(1, 4),
-    st.sampled_from(["simple", "push"]),
+    st.integers(1, 7),
+    st.sampled_from(ALGORITHMS),
     st.floats(0.000001, 1.0),
 )
 def test_every_row_arrives_once_and_in_input_order(data, reducers, count, algorithm, share) -> None:
@@ -76,20 +83,33 @@ def test_every_row_arrives_once_and_in_input_order(data, reducers, count, algori
 
 
 @pytest.mark.parametrize("m", [1, 5, 40])
-@pytest.mark.parametrize("w", [1, 3])
-@pytest.mark.parametrize("algorithm", ["simple", "push"])
+@pytest.mark.parametrize("w", [1, 3, 8])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_algorithm_makes_as_many_objects_as_it_says(m: int, w: int, algorithm: str) -> None:
     frames = [pd.DataFrame({"k": range(20)}) for _ in range(m)]
-    machines = nodes(w)
-    shuffled, _, f = run(frames, 7, machines, algorithm=algorithm, round_fraction=1e-9)
-    puts = m
-    rounds = -(-m // shuffled.choice.per_round)
-    expected = (
-        simple_objects(shuffled.calls, w)
-        if algorithm == "simple"
-        else push_objects(shuffled.calls, 7, w, rounds, shuffled.choice.width)
-    )
-    assert f.objects - puts == expected
+    r = 7
+    shuffled, _, f = run(frames, r, nodes(w), algorithm=algorithm, round_fraction=1e-9)
+    choice, calls = shuffled.choice, shuffled.calls
+    width, rounds, probes = choice.width, -(-m // choice.per_round), min(m, 2 * w)
+    after = -(-(m - probes) // choice.per_round)
+    expected = {
+        "simple": lambda: simple_objects(calls, w),
+        "push": lambda: push_objects(calls, r, w, rounds, width),
+        "magnet": lambda: magnet_objects(calls, r, w, rounds, width),
+        "riffle": lambda: riffle_objects(
+            calls, r, w, riffle_merges(m, probes, choice.factor), width
+        ),
+        "two-level": lambda: two_level_objects(
+            calls, r, w, groups=choice.groups, rounds=1 + after, width=width, probes=probes
+        ),
+    }
+    assert f.objects - m == expected[algorithm]()
+
+
+def riffle_merges(m: int, probes: int, factor: int) -> int:
+    """The probed parts are merged with those that make up the factor."""
+    first = max(probes, min(factor, m))
+    return 1 + -(-(m - first) // factor)
 
 
 def test_map_outputs_of_push_are_dropped_when_they_are_merged() -> None:
@@ -97,6 +117,44 @@ def test_map_outputs_of_push_are_dropped_when_they_are_merged() -> None:
     shuffled, _, f = run(frames, 5, nodes(1), algorithm="push", round_fraction=1e-9)
     rounds = 12 // shuffled.choice.per_round
     assert f.live == rounds * -(-5 // shuffled.choice.width)
+
+
+def test_magnet_keeps_map_outputs_as_long_as_they_may_be_needed() -> None:
+    frames = [pd.DataFrame({"k": range(20)}) for _ in range(12)]
+    shuffled, _, f = run(frames, 5, nodes(2), algorithm="magnet", round_fraction=1e-9)
+    rounds = -(-12 // shuffled.choice.per_round)
+    merged = magnet_objects(0, 5, 2, rounds, shuffled.choice.width)
+    assert f.live == merged + 12 * 2
+    shuffled.columns.clear()
+    assert f.live == 0
+
+
+def test_riffle_merges_on_the_node_of_its_maps() -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    class Watched(InlineFutures):
+        def split(self, count, fn, *args, node=None, needs=None):
+            asked.append(("map", node))
+            return super().split(count, fn, *args, node=node, needs=needs)
+
+        def stream(self, count, fn, *args, node=None):
+            asked.append(("merge", node))
+            return super().stream(count, fn, *args, node=node)
+
+    machines = nodes(3, slots=1)
+    f = Watched(machines)
+    spec = Spec(4, tuple(machines), cut, merge)
+    parts = [f.put(pd.DataFrame({"k": range(20)})) for _ in range(15)]
+    limits = Limits(algorithm="riffle", bundle_target=1e-9)
+    choice = drive(f, exchange(f, Refs(parts), spec, limits)).choice
+    assert choice.factor > 1
+    mapped: set[str | None] = set()
+    for kind, node in asked[3:]:  # after those that were mapped to be measured
+        if kind == "map":
+            mapped.add(node)
+        else:
+            assert mapped <= {node}
+            mapped.clear()
 
 
 def test_small_parts_share_calls_and_large_ones_do_not() -> None:
@@ -132,10 +190,8 @@ def test_a_round_fits_its_share_of_the_store_unless_slots_would_idle(
     nbytes, parts, w, store
 ) -> None:
     slots = 4 * w
-    choice = choose(
-        nbytes=nbytes, parts=parts, slots=slots, store=w * store,
-        memory_fraction=0.5, round_fraction=0.15,
-    )  # fmt: skip
+    shape = Shape(nbytes, parts, 1, w, slots, w * store)
+    choice = choose(shape, Limits(round_fraction=0.15, most_objects=10**9))
     assert choice.algorithm == ("simple" if nbytes <= 0.5 * w * store else "push")
     assert 1 <= choice.per_round <= parts
     filled = choice.per_round * (nbytes // parts)
@@ -144,10 +200,76 @@ def test_a_round_fits_its_share_of_the_store_unless_slots_would_idle(
     assert choice.reason
 
 
+@given(st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 10**7))
+def test_objects_beyond_the_cap_are_shuffled_in_two_levels(parts, w, most) -> None:
+    choice = choose(Shape(10**15, parts, 1, w, w, w * 10**9), Limits(most_objects=most))
+    assert (choice.algorithm == "two-level") == (parts * w > most)
+    assert choice.groups**2 >= w > (choice.groups - 1) ** 2
+
+
 def test_the_users_word_is_taken() -> None:
-    choice = choose(
-        nbytes=1, parts=1, slots=1, store=10, memory_fraction=0.5, round_fraction=0.15,
-        wanted="push",
-    )  # fmt: skip
+    choice = choose(Shape(1, 1, 1, 1, 1, 10), Limits("push"))
     assert choice.algorithm == "push"
     assert "exo.shuffle.algorithm" in choice.reason
+
+
+WORDS = [["a", "bb", "ccc"], [], ["dd"], ["e", "ff", "g"], ["hhh"]]
+
+
+def by_length(words):
+    return [[w for w in words if len(w) == r + 1] for r in range(3)]
+
+
+def together(*lists):
+    return [word for words in lists for word in words]
+
+
+@pytest.mark.parametrize("combine", [None, together])
+@pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])
+def test_a_program_runs_by_every_algorithm(algorithm, combine) -> None:
+    f = InlineFutures(nodes(3))
+    program = shuffle.Program(3, by_length, together, combine)
+    out = shuffle.run(WORDS, program, algorithm, futures=f)
+    assert f.get(out) == [["a", "e", "g"], ["bb", "dd", "ff"], ["ccc", "hhh"]]
+    del out
+    assert f.live == 0
+
+
+def test_a_program_that_makes_too_few_blocks_is_told_so() -> None:
+    program = shuffle.Program(4, by_length, together)
+    with pytest.raises(ValueError, match="map returned 3 blocks; there are 4 reducers"):
+        shuffle.run(WORDS, program, futures=InlineFutures())
+    with pytest.raises(ValueError, match="no parts"):
+        shuffle.run([], program, futures=InlineFutures())
+    with pytest.raises(ConfigError, match=r"'pull' is no shuffle algorithm: .* two-level"):
+        shuffle.run(WORDS, program, "pull", futures=InlineFutures())
+
+
+def test_an_algorithm_from_outside_is_run_by_its_name(monkeypatch) -> None:
+    monkeypatch.setattr(algorithms, "_algorithms", dict(algorithms._algorithms))
+    took = []
+
+    @shuffle.register
+    def one_by_one(futures, maps, spec, *, per_round):
+        took.append(per_round)
+        rows = yield from maps.take(len(maps))
+        yield from maps.finish()
+        return [
+            Column([row[w] for row in rows], slot)
+            for w, mine in enumerate(spec.owned)
+            for slot in range(len(mine))
+        ]
+
+    assert shuffle.names()[-1] == "one-by-one"
+    out = shuffle.run(WORDS, shuffle.Program(3, by_length, together), "one-by-one",
+                      futures=(f := InlineFutures(nodes(2))))  # fmt: skip
+    assert f.get(out)[0] == ["a", "e", "g"]
+    assert took == [5]
+
+
+def test_an_algorithm_that_asks_for_an_unknown_knob_is_refused() -> None:
+    def odd(futures, maps, spec, *, speed):
+        yield []
+
+    with pytest.raises(ConfigError, match="odd asks for speed; there are algorithm, per_round"):
+        shuffle.register(odd)

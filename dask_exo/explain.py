@@ -1,0 +1,151 @@
+"""What a computation will do, before it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from dask.utils import format_bytes, key_split, parse_bytes
+
+from dask_exo.config import Config
+from dask_exo.dask_adapter import collections_to_expr
+from dask_exo.futures import Futures, default
+from dask_exo.graph.plan import Plan, Stage
+from dask_exo.scheduler import planned
+from dask_exo.shuffle.choose import Choice, Limits, Shape, choose
+from dask_exo.shuffle.costs import Cost, costs
+from dask_exo.shuffle.exchange import limits_of
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """One shuffle of a computation.
+
+    Attributes
+    ----------
+    name : str
+    parts, reducers : int
+        M and R.
+    sizes : list
+        For each size that was asked about: the `Shape`, the `Choice`, and the `Cost` of each
+        algorithm.
+    """
+
+    name: str
+    parts: int
+    reducers: int
+    sizes: list[tuple[Shape, Choice, dict[str, Cost]]]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a computation will do; its text is for people.
+
+    Attributes
+    ----------
+    tasks : dict
+        Tasks of each group (name → count) after fusion.
+    shuffles : list of Shuffle
+    nodes, slots, store : int
+        Of the cluster: machines, tasks side by side, bytes of object store.
+    """
+
+    tasks: dict[str, int]
+    shuffles: list[Shuffle]
+    nodes: int
+    slots: int
+    store: int
+
+    def __str__(self) -> str:
+        """All of it, some lines for each shuffle."""
+        count = sum(self.tasks.values())
+        where = f"{self.nodes} nodes with {self.slots} slots"
+        memory = f"{format_bytes(self.store)} of object store"
+        lines = [f"{count} tasks and {len(self.shuffles)} shuffles on {where} and {memory}"]
+        lines += [f"  {number:>7,}  {name}" for name, number in self.tasks.items()]
+        for shuffle in self.shuffles:
+            lines += [
+                "",
+                f"shuffle {shuffle.name}: {shuffle.parts:,} parts into {shuffle.reducers:,}",
+            ]
+            for size in shuffle.sizes:
+                lines += _lines(*size)
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(
+    *collections: Any, nbytes: int | str | None = None, futures: Futures | None = None
+) -> Explanation:
+    """Say how Dask collections would be computed: tasks, shuffles, algorithms, and their costs.
+
+    Nothing is computed. Which algorithm a shuffle takes, it decides when its first maps are done
+    and measured; what it would decide is said for the size that you give, or for one that fits
+    into memory and one that does not.
+
+    Parameters
+    ----------
+    *collections
+        Dask dataframes, arrays, bags, delayed values.
+    nbytes : int or str, optional
+        Bytes that each shuffle moves (``"3TB"``).
+    futures : Futures, optional
+        The cluster; by default the one that Dask's code would run on, which is started if need be.
+
+    Returns
+    -------
+    Explanation
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import dask.dataframe as dd
+    >>> from dask_exo.testing import InlineFutures
+    >>> ddf = dd.from_pandas(pd.DataFrame({"k": range(100)}), npartitions=50)
+    >>> plan = explain(ddf.shuffle("k"), nbytes="80GB", futures=InlineFutures())
+    >>> plan.shuffles[0].sizes[0][1].algorithm
+    'push'
+    """
+    config, futures = Config.current(), futures or default()
+    work = planned(collections_to_expr(collections).optimize(), config)
+    nodes = futures.nodes()
+    slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
+    limits = limits_of(config)
+    fits = limits.memory_fraction * store
+    sizes = [int(fits), int(3 * fits)] if nbytes is None else [parse_bytes(nbytes)]
+    shuffles = [
+        _shuffle(stage, [_shape(stage, size, len(nodes), slots, store) for size in sizes], limits)
+        for stage in work.stages
+    ]
+    return Explanation(_tasks(work), shuffles, len(nodes), slots, store)
+
+
+def _tasks(work: Plan) -> dict[str, int]:
+    return dict(Counter(key_split(bundle.key) for bundle in work.bundles))
+
+
+def _shape(stage: Stage, nbytes: int, nodes: int, slots: int, store: int) -> Shape:
+    return Shape(nbytes, len(stage.parts), len(stage.columns), nodes, slots, store)
+
+
+def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> Shuffle:
+    choices = [choose(shape, limits) for shape in shapes]
+    sizes = [(s, c, costs(s, c)) for s, c in zip(shapes, choices, strict=True)]
+    return Shuffle(stage.name, len(stage.parts), len(stage.columns), sizes)
+
+
+def _lines(shape: Shape, choice: Choice, found: dict[str, Cost]) -> list[str]:
+    part, output = shape.nbytes // max(shape.parts, 1), shape.nbytes // max(shape.reducers, 1)
+    each = f"{format_bytes(part)} a part, {format_bytes(output)} an output"
+    lines = [
+        f"  of {format_bytes(shape.nbytes)} ({each}): {choice.algorithm}, since {choice.reason}",
+        "               objects    metadata     spilled    restored        sent",
+    ]
+    for name, cost in found.items():
+        sizes = (cost.metadata, cost.spilled, cost.restored, cost.sent)
+        figures = "".join(f"{format_bytes(size):>12}" for size in sizes)
+        mark = "▸" if name == choice.algorithm else " "
+        lines.append(f"  {mark} {name:<10}{cost.objects:>10,}{figures}")
+    return lines

@@ -1,0 +1,50 @@
+"""Magnet: push-based shuffle that keeps the maps' outputs, for fast recovery.
+
+As soon as ``per_round`` maps are submitted, so are the merges of their blocks, on the nodes of
+the reducers. The outputs of the maps stay, in memory or on disk, as long as a reducer needs a
+merged block: where a node is lost, its blocks are merged again and no part is made again. The price
+is that twice as much is spilled.
+
+References: Exoshuffle section 3.3.2.3 (ES-push), after Magnet (Shen et al., VLDB 2020).
+"""
+
+from __future__ import annotations
+
+from dask_exo.futures import Futures, Ref, Steps
+from dask_exo.shuffle.maps import Maps, Row
+from dask_exo.shuffle.merged import Merged, merged_objects
+from dask_exo.shuffle.spec import Column, Spec
+
+
+def magnet(
+    futures: Futures, maps: Maps, spec: Spec, *, per_round: int, width: int = 1
+) -> Steps[list[Column]]:
+    """Map parts, a window of them at a time; merge each ``per_round`` on the reducers' nodes.
+
+    Returns
+    -------
+    list of Column : (R,)
+        One merged object of each round; the maps' own live as long.
+    """
+    merged = Merged(spec, width)
+    kept: list[Row] = []
+    merging: list[Ref] = []
+    while maps:
+        rows = yield from maps.take(per_round)  # (T, W)
+        for w, slots in enumerate(merged.slots):
+            if not slots:
+                continue
+            blocks = futures.stream(
+                len(slots), spec.merge, slots, *[row[w] for row in rows], node=spec.nodes[w].id
+            )  # (G,)
+            merged.add(w, blocks)
+            merging.append(blocks[-1])
+        kept += rows
+    yield from maps.finish()
+    yield merging
+    return merged.columns(kept)
+
+
+def magnet_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int = 1) -> int:
+    """Packed blocks, receipts and merged blocks that `magnet` makes: M·(W + 1) + rounds·R."""
+    return calls * (nodes + 1) + rounds * merged_objects(reducers, nodes, width)

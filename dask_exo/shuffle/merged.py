@@ -1,0 +1,63 @@
+"""Merged blocks on their way to the reducers that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dask_exo.futures import Ref, evenly
+from dask_exo.shuffle.spec import Column, Spec
+
+
+class Merged:
+    """Which merged blocks each reducer reads.
+
+    Parameters
+    ----------
+    spec : Spec
+    width : int
+        Neighbouring reducers that share merged blocks.
+
+    Attributes
+    ----------
+    slots : list of list of range
+        (W, G) of each node the reducers, counted from its first one, that share blocks.
+    """
+
+    def __init__(self, spec: Spec, width: int) -> None:
+        self.slots = [
+            evenly(len(mine), _groups(mine, width)) if mine else [] for mine in spec.owned
+        ]
+        self._blocks: list[list[list[Ref]]] = [[[] for _ in slots] for slots in self.slots]
+
+    def add(self, w: int, blocks: Sequence[Ref]) -> None:
+        """Take note of (G,) merged blocks for the reducers of node ``w``."""
+        for mine, block in zip(self._blocks[w], blocks, strict=True):
+            mine.append(block)
+
+    def columns(self, kept: object = None) -> list[Column]:
+        """What each reducer reads.
+
+        Parameters
+        ----------
+        kept : object, optional
+            Refs that shall live as long as the columns do.
+
+        Returns
+        -------
+        list of Column : (R,)
+        """
+        return [
+            Column(blocks, slot, kept)
+            for ranges, piles in zip(self.slots, self._blocks, strict=True)
+            for slots, blocks in zip(ranges, piles, strict=True)
+            for slot in range(len(slots))
+        ]
+
+
+def merged_objects(reducers: int, nodes: int, width: int) -> int:
+    """Merged blocks of one round, for all nodes: R, or R / width."""
+    return sum(_groups(mine, width) for mine in evenly(reducers, nodes) if mine)
+
+
+def _groups(mine: range, width: int) -> int:
+    return max(1, -(-len(mine) // width))

@@ -1,0 +1,109 @@
+"""What ``explain`` says is what happens."""
+
+from __future__ import annotations
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_exo
+from dask_exo import Scheduler
+from dask_exo.futures import Node
+from dask_exo.report import recording
+from dask_exo.shuffle.choose import Choice, Limits, Shape, choose
+from dask_exo.shuffle.costs import BOOKKEEPING, costs
+from dask_exo.testing import InlineFutures
+
+
+class Counted(InlineFutures):
+    """Counts the refs that shuffles make."""
+
+    made = 0
+
+    def split(self, count, fn, *args, node=None, needs=None):
+        self.made += count if fn.__name__ == "run_map" else 0
+        return super().split(count, fn, *args, node=node, needs=needs)
+
+    def stream(self, count, fn, *args, node=None):
+        self.made += count
+        return super().stream(count, fn, *args, node=node)
+
+
+def machines(count: int, store: int = 10**9) -> Counted:
+    return Counted([Node(f"n{i}", 2, store) for i in range(count)])
+
+
+def frame() -> dd.DataFrame:
+    source = pd.DataFrame({"k": np.arange(3000) % 7, "v": np.arange(3000) * 1.0})
+    return dd.from_pandas(source, npartitions=12)
+
+
+@pytest.mark.parametrize("algorithm", ["simple", "push", "magnet", "two-level"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_objects_it_names_are_those_that_are_made(algorithm, count) -> None:
+    job = frame().shuffle("k", npartitions=5)
+    settings = {
+        "exo.shuffle.algorithm": algorithm,
+        "exo.scheduler.bundle-target": 0,  # no parts share a call
+        "exo.shuffle.round-fraction": 1e-9,
+    }
+    with dask.config.set(settings):
+        f = machines(count)
+        with recording() as stats, dask.config.set(scheduler=Scheduler(f)):
+            job.compute()
+        (ran,) = stats.shuffles
+        plan = dask_exo.explain(job, nbytes=ran.nbytes, futures=machines(count))
+    (shuffle,) = plan.shuffles
+    ((_, choice, found),) = shuffle.sizes
+    assert (shuffle.parts, shuffle.reducers) == (ran.maps, ran.reducers) == (12, 5)
+    assert choice.algorithm == ran.algorithm == algorithm
+    assert f.made == found[algorithm].objects
+
+
+def test_it_computes_nothing_and_starts_nothing() -> None:
+    def never(part):
+        raise AssertionError
+
+    job = frame().map_partitions(never, meta=frame()._meta).set_index("k", divisions=[0, 3, 6])
+    f = machines(2)
+    plan = dask_exo.explain(job, futures=f)
+    assert f.calls == f.objects == 0
+    sizes = [(shape.nbytes, choice.algorithm) for shape, choice, _ in plan.shuffles[0].sizes]
+    assert sizes == [(10**9, "simple"), (3 * 10**9, "push")]
+
+
+def test_the_text_names_what_was_chosen_and_why() -> None:
+    merged = frame().merge(frame().assign(w=1), on="k").groupby("k").w.sum()
+    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+        text = str(dask_exo.explain(merged, nbytes="40 GB", futures=machines(4)))
+    assert "2 shuffles on 4 nodes with 8 slots and 3.73 GiB of object store" in text
+    assert text.count("push, since 40 GB exceed 50% of the 4 GB store") == 2
+    assert text.count("▸ push") == 2
+    assert all(text.count(f"  {name} ") == 2 for name in ("simple", "magnet", "riffle"))
+
+
+def test_several_collections_are_one_computation() -> None:
+    plan = dask_exo.explain(frame().v.sum(), frame().k.max(), futures=machines(1))
+    assert plan.shuffles == []
+    assert sum(plan.tasks.values()) >= 12
+
+
+def test_costs_at_the_scale_of_cloudsort() -> None:
+    """100 TB on 40 nodes: a plain shuffle would restore what it spilled 625 times."""
+    shape = Shape(10**14, 50_000, 25_000, 40, 480, 40 * 38 * 10**9)
+    choice = choose(shape, Limits())
+    found = costs(shape, choice)
+    assert choice.algorithm == "push"
+    assert found["simple"].restored == 625 * found["simple"].spilled
+    assert found["push"].restored == found["push"].spilled < 10**14
+    assert found["magnet"].spilled > 1.9 * found["push"].spilled
+    assert found["push"].sent == 10**14 * 39 // 40
+    assert found["two-level"].objects < found["push"].objects
+    assert found["push"].metadata == BOOKKEEPING * found["push"].objects
+
+
+def test_data_that_fits_is_not_spilled() -> None:
+    found = costs(Shape(10**9, 10, 10, 1, 2, 10**10), Choice("simple", 2, ""))
+    assert {cost.spilled + cost.restored + cost.sent for cost in found.values()} == {0}
