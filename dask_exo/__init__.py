@@ -9,7 +9,7 @@
 from dask_exo.client import Client, get_client
 from dask_exo.config import register_defaults
 from dask_exo.dataframe import register_accessors
-from dask_exo.explain import explain
+from dask_exo.explanation import explain
 from dask_exo.get import disable, enable, get, register
 from dask_exo.scheduler import Scheduler
 

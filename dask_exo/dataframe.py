@@ -17,6 +17,7 @@ from dask_exo.epochs import Epochs
 from dask_exo.errors import ColumnError, ShuffleArgumentError, SortArgumentError
 from dask_exo.graph.shuffle_rows import ShuffleRows
 from dask_exo.graph.sort_rows import SortRows
+from dask_exo.online import OnlineGroupBy
 
 _VALUES = "values"
 
@@ -236,6 +237,26 @@ class FrameAccessor(_Accessor):
             for a in starts
         ]
         return dd.concat([new_collection(one) for one in windows], interleave_partitions=False)
+
+    def groupby(self, by: Any) -> OnlineGroupBy:
+        """Group rows, to aggregate them online.
+
+        Parameters
+        ----------
+        by : label or list of labels
+            Columns.
+
+        Returns
+        -------
+        OnlineGroupBy
+            Its ``agg_online`` yields estimates while it runs, and ends with the exact result.
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        """
+        return OnlineGroupBy(self._frame, by)
 
     def epochs(
         self,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
 
 from dask_exo.errors import ClusterError
@@ -40,11 +40,14 @@ class Node:
         Tasks it runs side by side.
     store : int
         Size of its object store in bytes.
+    disk : int, optional
+        Bytes free for what does not fit the store, if that is known.
     """
 
     id: str
     slots: int
     store: int
+    disk: int | None = None
 
 
 @dataclass(frozen=True)
@@ -202,5 +205,17 @@ def evenly(count: int, groups: int) -> list[range]:
     >>> evenly(5, 2)
     [range(0, 2), range(2, 5)]
     """
-    cuts = [count * i // groups for i in range(groups + 1)]
+    return in_proportion(count, [1] * groups)
+
+
+def in_proportion(count: int, weights: Sequence[int]) -> list[range]:
+    """Cut ``range(count)`` into contiguous ranges as long as their weights, about.
+
+    Examples
+    --------
+    >>> in_proportion(10, [1, 3, 1])
+    [range(0, 2), range(2, 8), range(8, 10)]
+    """
+    total = sum(weights)
+    cuts = [count * upto // total for upto in accumulate(weights, initial=0)]
     return [range(a, b) for a, b in pairwise(cuts)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from dask.utils import key_split
 
@@ -222,6 +223,7 @@ class Run:
         )
 
     def _submit(self, bundles: list[Bundle]) -> None:
+        node = self._values.place(chain.from_iterable(bundle.sources for bundle in bundles))
         jobs, args = parcel(bundles, self._values)
         small = self._config.small_result
         data = seal((jobs, self._config.settings), jobs, args)
@@ -231,10 +233,10 @@ class Run:
         known = [self._experience.get(bundle.group) for bundle in kept]
         refs: list[Ref] = []
         if all(one is not None and one.largest <= small for one in known):
-            done = self._futures.submit(run_together, data, *args, needs=needs)
+            done = self._futures.submit(run_together, data, *args, node=node, needs=needs)
         else:
             *refs, done = self._futures.split(
-                len(kept) + 1, run_apart, data, small, *args, needs=needs
+                len(kept) + 1, run_apart, data, small, *args, node=node, needs=needs
             )
         promised = sum(one.mean for one in known if one is not None)
         named = dict(zip((bundle.key for bundle in kept), refs, strict=False))

@@ -93,6 +93,12 @@ class Values:
             self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
         return held
 
+    def place(self, keys: Iterable[Key]) -> str | None:
+        """Where a task that reads these should run: where all shuffled ones among them belong."""
+        held = [self._held.get(key) for key in keys]
+        nodes = {one.column.node for one in held if isinstance(one, Pile)}
+        return nodes.pop() if len(nodes) == 1 else None
+
     def bring(self, key: Key, get: Callable[[list[Ref]], list[Any]]) -> Any:
         """Give a value to a task that runs in the driver."""
         if key in self._literals:

@@ -42,10 +42,18 @@ class Cluster:
         Where it is.
     directory : Path or None
         Of the private Ray that was started here; None where one was joined.
+    spill : Path or None
+        Where the private Ray puts what does not fit its store.
     """
 
     address: str
     directory: Path | None
+    spill: Path | None = None
+
+    @property
+    def room(self) -> int | None:
+        """Bytes free for spilled objects; None where the nodes are others'."""
+        return None if self.spill is None else shutil.disk_usage(self.spill).free
 
     @property
     def private(self) -> bool:
@@ -91,6 +99,11 @@ def connect(config: Config) -> tuple[Cluster, bool]:
             return _cluster, False
         _cluster = _start(config) if config.address is None else _join(config.address)
         return _cluster, True
+
+
+def room() -> int | None:
+    """Bytes free for spilled objects, where this process started Ray; else None."""
+    return None if _cluster is None else _cluster.room
 
 
 def disconnect() -> None:
@@ -143,9 +156,11 @@ def _start(config: Config) -> Cluster:
     # failures of tasks whose refs were dropped are ours to report, not Ray's to print
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     options: dict[str, Any] = {}
+    spill = directory
     atexit.register(disconnect)  # a program that just ends leaves nothing behind
     if config.spill_directory is not None:
-        options["object_spilling_directory"] = str(_spill_directory(config.spill_directory))
+        spill = _spill_directory(config.spill_directory)
+        options["object_spilling_directory"] = str(spill)
     saved = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     os.environ.update({k: v for k, v in WORKER_ENVIRONMENT.items() if k not in os.environ})
     try:
@@ -168,7 +183,7 @@ def _start(config: Config) -> Cluster:
         for name, value in saved.items():
             if value is None:
                 os.environ.pop(name, None)
-    return Cluster(ray.get_runtime_context().gcs_address, directory)
+    return Cluster(ray.get_runtime_context().gcs_address, directory, spill)
 
 
 def _spill_batch(store: int | None) -> int:

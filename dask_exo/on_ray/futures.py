@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dask_exo.errors import ClusterError, ConfigError
 from dask_exo.futures import Needs, Node, Ref, Store
+from dask_exo.on_ray.cluster import room
 from dask_exo.on_ray.failures import translated
 
 
@@ -160,11 +161,13 @@ class RayFutures:
         alive = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= 1]
         if not alive:
             raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
+        disk = room()
         return [
             Node(
                 n["NodeID"],
                 int(n["Resources"]["CPU"]),
                 int(n["Resources"].get("object_store_memory", 0)),
+                disk,
             )
             for n in sorted(alive, key=lambda n: n["NodeID"])
         ]

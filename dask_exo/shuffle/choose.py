@@ -161,14 +161,15 @@ def choose(shape: Shape, limits: Limits) -> Choice:
         why = f"{parts:,} maps on {nodes:,} nodes would make more than {most:,} objects"
     elif nbytes <= fraction * store:
         algorithm = "simple"
-        why = f"{_size(nbytes)} fit into {fraction:.0%} of the {_size(store)} store"
+        why = f"{human_size(nbytes)} fit into {fraction:.0%} of the {human_size(store)} store"
     else:
         algorithm = "push"
-        why = f"{_size(nbytes)} exceed {fraction:.0%} of the {_size(store)} store"
+        why = f"{human_size(nbytes)} exceed {fraction:.0%} of the {human_size(store)} store"
     return Choice(algorithm, per_round, why, width, factor, math.ceil(math.sqrt(nodes)))
 
 
-def _size(nbytes: float) -> str:
+def human_size(nbytes: float) -> str:
+    """Bytes for people: ``'3.2 GB'``."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if nbytes < 1000 or unit == "TB":
             return f"{nbytes:.3g} {unit}"

@@ -24,6 +24,7 @@ class Merged:
     """
 
     def __init__(self, spec: Spec, width: int) -> None:
+        self._spec = spec
         self.slots = [
             evenly(len(mine), _groups(mine, width)) if mine else [] for mine in spec.owned
         ]
@@ -47,8 +48,8 @@ class Merged:
         list of Column : (R,)
         """
         return [
-            Column(blocks, slot, kept)
-            for ranges, piles in zip(self.slots, self._blocks, strict=True)
+            Column(blocks, slot, self._spec.place(w), kept)
+            for w, (ranges, piles) in enumerate(zip(self.slots, self._blocks, strict=True))
             for slots, blocks in zip(ranges, piles, strict=True)
             for slot in range(len(slots))
         ]

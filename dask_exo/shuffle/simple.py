@@ -26,7 +26,9 @@ def simple(futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:  # 
     yield from maps.finish()
     packed = [[row[w] for row in rows] for w in range(len(spec.nodes))]  # (W, M)
     return [
-        Column(packed[w], slot) for w, mine in enumerate(spec.owned) for slot in range(len(mine))
+        Column(packed[w], slot, spec.place(w))
+        for w, mine in enumerate(spec.owned)
+        for slot in range(len(mine))
     ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_exo.futures import Node, Ref, evenly
+from dask_exo.futures import Node, Ref, in_proportion
 from dask_exo.shuffle.integrity import Tally
 
 
@@ -53,6 +53,8 @@ class Spec:
     merge : callable
         ``merge(slots, *packed) -> iterator`` with a packed block for each of the ranges in
         ``slots``: those blocks of every argument, in order.
+    owned : tuple of range
+        (W,) the reducers of each node, as many as it has slots in proportion.
     """
 
     reducers: int
@@ -62,7 +64,12 @@ class Spec:
     owned: tuple[range, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "owned", tuple(evenly(self.reducers, len(self.nodes))))
+        owned = in_proportion(self.reducers, [node.slots for node in self.nodes])
+        object.__setattr__(self, "owned", tuple(owned))
+
+    def place(self, w: int) -> str | None:
+        """Where the reducers of node ``w`` shall run; None where there is only one place."""
+        return self.nodes[w].id if len(self.nodes) > 1 else None
 
     @property
     def slots(self) -> int:
@@ -74,14 +81,22 @@ class Spec:
         """Bytes of object store of the whole cluster."""
         return sum(node.store for node in self.nodes)
 
+    @property
+    def disk(self) -> int | None:
+        """Bytes free for what does not fit the store; None where a node's are not known."""
+        free = [node.disk for node in self.nodes]
+        return None if None in free else sum(size for size in free if size is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """All that goes to one reducer: block ``slot`` of every packed block in ``refs``.
 
-    What is ``kept`` lives as long as the column does: refs of what the blocks were merged from.
+    It should run on ``node``, where others read the same objects. What is ``kept`` lives
+    as long as the column does: refs of what the blocks were merged from.
     """
 
     refs: tuple[Ref, ...] | list[Ref]
     slot: int
+    node: str | None = None
     kept: object = None

@@ -11,6 +11,7 @@ the general one is that of multi-level sample sort (Axtmann et al., SPAA 2015).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 from dask_exo.futures import Futures, Ref, Steps, evenly
@@ -33,10 +34,9 @@ def two_level(
     merging: list[Ref] = []
     alone = evenly(len(spec.nodes), len(spec.nodes))
     together = evenly(len(spec.nodes), groups)
-    for turn in count():
-        if not maps:
-            break
-        before, merging = merging, []
+    turns = count()
+    while maps:
+        before, merging, turn = merging, [], next(turns)
         # the parts that were mapped to be measured are packed for each node already
         teams = alone if maps.probed else together
         owned = [range(spec.owned[t.start].start, spec.owned[t.stop - 1].stop) for t in teams]
@@ -44,10 +44,7 @@ def two_level(
         yield before
         for g, team in enumerate(teams):
             slots = [
-                range(first + r.start, first + r.stop)
-                for w in team
-                for first in [spec.owned[w].start - owned[g].start]
-                for r in merged.slots[w]
+                slots for w in team for slots in _moved(merged.slots[w], spec.owned[w], owned[g])
             ]
             if not slots:
                 continue
@@ -63,6 +60,12 @@ def two_level(
     yield from maps.finish()
     yield merging
     return merged.columns()
+
+
+def _moved(slots: Sequence[range], mine: range, ours: range) -> list[range]:
+    """Slots that are counted from a node's first reducer, counted from its group's first."""
+    first = mine.start - ours.start
+    return [range(first + r.start, first + r.stop) for r in slots]
 
 
 def two_level_objects(  # noqa: PLR0913  each is a number of its own

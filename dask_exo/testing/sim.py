@@ -7,9 +7,9 @@ order, duration and size is simulated, which is how the control plane of a sort 
 
 What is modelled, and how:
 
-- A value has one copy, on the node of the task that made it. Taking it on another node
-  moves bytes, which are counted (`SimFutures.moved`) and known to the cost model
-  (`Call.moved`), but makes no second copy.
+- A value lies on the node of the task that made it. Taking it on another node moves bytes,
+  which are counted (`SimFutures.moved`) and known to the cost model (`Call.moved`), once for
+  each node while the value is in memory. The copies take no room.
 - The driver's own values (`put`) lie outside the nodes: never spilled, never lost.
 - A dead node takes all its values with it, at once; those that somebody holds are made
   again by running their tasks again, recursively (lineage).

@@ -27,6 +27,7 @@ from dask_exo.testing.sim_store import (
     Ledger,
     SimRef,
     Store,
+    fetched,
 )
 from dask_exo.testing.sim_tasks import DONE, READY, RUNNING, WAITING, Machine, Task, nearest
 
@@ -198,7 +199,7 @@ class Cluster:
             entry.store.pin(entry)
             task.pinned.append((entry.store, entry))
             if entry.store is not machine.store:
-                moved += entry.size
+                moved += fetched(entry, machine.store)
         restored = sum(store.restore(entry) for store, entry in task.pinned)
         self.ledger.moved += moved
         call = Call(task.fn, task.args, tuple(sizes), task.count, machine.node.id, moved, restored)

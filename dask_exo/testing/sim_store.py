@@ -52,9 +52,11 @@ class Entry:
         What makes it; None when nobody needs to know any more.
     value : object
         The value or, of a failed one, the exception.
+    copies : set of Store or None
+        Other nodes that have fetched it.
     """
 
-    __slots__ = ("refs", "size", "state", "store", "task", "value")
+    __slots__ = ("copies", "refs", "size", "state", "store", "task", "value")
 
     def __init__(self, store: Store, task: Task | None) -> None:
         self.refs = 1
@@ -63,6 +65,7 @@ class Entry:
         self.store = store
         self.task = task
         self.value: Any = None
+        self.copies: set[Store] | None = None
 
 
 class IndexedEntry(Entry):
@@ -231,3 +234,16 @@ class Store:
             age.popleft()
         if len(age) > 1.5 * self._count + 64:
             self._age = deque(entry for entry in age if self._holds(entry))
+
+
+def fetched(entry: Entry, store: Store) -> int:
+    """Bytes that a node has to fetch to read a value: none where it has a copy already.
+
+    A node keeps copies of what fits the memory of its maker; where that spills, so will this one
+    let go of them.
+    """
+    if entry.copies is not None and store in entry.copies:
+        return 0
+    if entry.state == MEMORY:
+        entry.copies = {store, *(entry.copies or ())}
+    return entry.size

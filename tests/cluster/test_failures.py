@@ -312,10 +312,12 @@ def test_a_full_disk_is_an_error_that_names_the_key(tmp_path: Path) -> None:
             return pd.DataFrame({"k": np.random.default_rng(i).integers(0, 2**40, 2_000_000)})
         with dask_exo.enable(num_cpus=2, object_store_memory="120MB", spill_directory=sys.argv[1]):
             df = dd.from_map(part, range(24), meta=part(0).iloc[:0])
-            try:
-                print(df.shuffle("k").map_partitions(len).sum().compute())
-            except errors.SpillError as error:
-                print(type(error).__name__, error)
+            # known before it happens, and found out when it happens
+            for job in (lambda: df.shuffle("k").map_partitions(len), lambda: df.persist().k):
+                try:
+                    print(job().sum().compute())
+                except errors.SpillError as error:
+                    print(type(error).__name__, error)
             print(dd.from_pandas(part(1)[:100], npartitions=2).k.count().compute())
     """)
     mount = 'mount -t tmpfs -o size=60m tmpfs "$1" && exec "$2" -c "$3" "$1"'
@@ -326,6 +328,7 @@ def test_a_full_disk_is_an_error_that_names_the_key(tmp_path: Path) -> None:
         timeout=200,
         check=False,
     )
-    assert "SpillError" in done.stdout, done.stdout + done.stderr
-    assert "exo.spill-directory" in done.stdout
+    assert done.stdout.count("SpillError") == 2, done.stdout + done.stderr
+    assert done.stdout.count("exo.spill-directory") == 2
+    assert "must be spilled" in done.stdout
     assert "\n100\n" in done.stdout

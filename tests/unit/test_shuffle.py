@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import shuffle
-from dask_exo.errors import ConfigError, IntegrityError
+from dask_exo.errors import ConfigError, IntegrityError, SpillError
 from dask_exo.futures import Node, drive
 from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.blocks import merge, pack
@@ -273,3 +273,29 @@ def test_an_algorithm_that_asks_for_an_unknown_knob_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="odd asks for speed; there are algorithm, per_round"):
         shuffle.register(odd)
+
+
+def test_a_disk_that_is_too_small_is_an_error_before_most_of_the_work() -> None:
+    frames = [pd.DataFrame({"k": range(1000)}) for _ in range(40)]  # 8 kB each
+    small = [Node("a", 2, 50_000, disk=200_000), Node("b", 2, 50_000, disk=10_000)]
+    f = InlineFutures(small)
+    spec = Spec(5, tuple(small), cut, merge)
+    steps = exchange(f, Refs([f.put(x) for x in frames]), spec, Limits(), "sort-7")
+    with pytest.raises(
+        SpillError, match=r"shuffle sort-7 moves about 325 kB .*\(exo\.spill-directory\)"
+    ):
+        drive(f, steps)
+    assert f.calls == 4  # those that are measured
+    roomy = [Node("a", 2, 50_000, disk=400_000), Node("b", 2, 50_000, disk=400_000)]
+    unknown = [Node("a", 2, 50_000), Node("b", 2, 50_000, disk=0)]
+    for machines in (roomy, unknown):
+        shuffled, _, _ = run(frames, 5, machines)
+        assert shuffled.choice.algorithm == "push"
+
+
+def test_a_node_gets_reducers_as_it_has_slots_and_keeps_them() -> None:
+    machines = (Node("small", 1, 10**9), Node("large", 3, 10**9))
+    for algorithm in ALGORITHMS:
+        frames = [pd.DataFrame({"k": range(20)}) for _ in range(6)]
+        shuffled, _, _ = run(frames, 8, machines, algorithm=algorithm)
+        assert [column.node for column in shuffled.columns] == ["small"] * 2 + ["large"] * 6

@@ -60,9 +60,10 @@ class Explanation:
     def __str__(self) -> str:
         """All of it, some lines for each shuffle."""
         count = sum(self.tasks.values())
-        where = f"{self.nodes} nodes with {self.slots} slots"
+        where = f"{self.nodes} node(s) with {self.slots} slots"
         memory = f"{format_bytes(self.store)} of object store"
-        lines = [f"{count} tasks and {len(self.shuffles)} shuffles on {where} and {memory}"]
+        what = f"{count:,} tasks, shuffles: {len(self.shuffles)}"
+        lines = [f"{what}, on {where} and {memory}"]
         lines += [f"  {number:>7,}  {name}" for name, number in self.tasks.items()]
         for shuffle in self.shuffles:
             lines += [

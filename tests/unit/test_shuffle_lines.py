@@ -1,0 +1,35 @@
+"""An algorithm of the papers is a page: lines of code without comments and docstrings."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dask_exo.shuffle
+
+FOLDER = Path(dask_exo.shuffle.__file__).parent
+PAPER = {"simple": 215, "riffle": 265, "push": 256, "magnet": 256}  # table 3.2 of the thesis
+
+
+def lines_of_code(source: str) -> int:
+    tree = ast.parse(source)
+    said: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            said.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#") and number not in said
+        for number, line in enumerate(source.splitlines(), 1)
+    )
+
+
+def test_lines_are_counted_without_words() -> None:
+    assert lines_of_code('"""Says."""\n\nx = 1  # y\n# z\ndef f():\n    """A\n    b."""\n') == 2
+
+
+@pytest.mark.parametrize("name", ["simple", "push", "magnet", "riffle", "two_level"])
+def test_an_algorithm_has_at_most_a_quarter_of_the_papers_lines(name: str) -> None:
+    lines = lines_of_code((FOLDER / f"{name}.py").read_text())
+    assert lines <= PAPER.get(name, 256) / 4
