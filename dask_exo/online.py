@@ -69,7 +69,8 @@ class OnlineGroupBy:
     ) -> Iterator[Estimate]:
         """Aggregate, and tell what is known in between.
 
-        While the caller looks at an estimate, the next round runs.
+        While the caller looks at an estimate, the next round runs. A round makes its partitions
+        anew: persist a frame that comes out of a shuffle first.
 
         Parameters
         ----------
@@ -200,7 +201,8 @@ class State:
                 variance = (mass / (count - 1)).where(count > 1)
                 if name == "mean":
                     values[column, name] = (known[column, "sum"] / count).where(count > 0)
-                    errors[column, name] = np.sqrt(variance / count * (1 - share))
+                    off = np.sqrt(variance / count * (1 - share))
+                    errors[column, name] = nothing if exact else off
                 else:
                     values[column, name] = variance if name == "var" else np.sqrt(variance)
         frame, error = (pd.DataFrame(one, index=known.index) for one in (values, errors))
