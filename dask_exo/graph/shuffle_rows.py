@@ -24,15 +24,15 @@ from dask_exo.dask_adapter import (
     determine_column_projection,
 )
 from dask_exo.frame.host import MARK
+from dask_exo.graph.reorder import Reorder
 
 __all__ = ["DrawNumbers", "MixRows", "ShuffleRows"]
 
 
-class ShuffleRows(Expr):
+class ShuffleRows(Reorder):
     """Rows in an order that a seed (a tuple of numbers) decides, over all partitions."""
 
     _parameters = ["frame", "seed", "npartitions_out"]  # noqa: RUF012  as Dask's expressions have it
-    _is_length_preserving = True
 
     @functools.cached_property
     def _meta(self) -> Any:

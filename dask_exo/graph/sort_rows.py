@@ -29,11 +29,12 @@ from dask_exo.frame import bounds, categories, order
 from dask_exo.frame.bounds import Bounds
 from dask_exo.frame.codes import Key
 from dask_exo.frame.host import MARK
+from dask_exo.graph.reorder import Reorder
 
 __all__ = ["MergeRuns", "NumberRows", "SortRows"]
 
 
-class SortRows(Expr):
+class SortRows(Reorder):
     """Rows in the order of some columns, over all partitions; equal ones keep their order.
 
     Operands: ``by``, a list of labels; ``ascending``, a list of as many; ``npartitions_out``, None
@@ -48,7 +49,6 @@ class SortRows(Expr):
         "npartitions_out",
         "ignore_index",
     ]
-    _is_length_preserving = True
 
     @functools.cached_property
     def _meta(self) -> Any:

@@ -480,3 +480,11 @@ def test_the_accessor_says_what_it_has() -> None:
 def test_a_column_called_exo_is_there_by_its_name_in_brackets() -> None:
     ddf = dd.from_pandas(pd.DataFrame({"exo": [2, 1]}), npartitions=1)
     assert ddf.exo.sort_values("exo")["exo"].compute(scheduler="sync").tolist() == [1, 2]
+
+
+def test_a_function_of_partitions_can_follow_without_its_meta_being_given() -> None:
+    """Dask up to 2026.1 asks an expression for its graph to see whether it is one."""
+    ddf = dd.from_pandas(pd.DataFrame({"a": range(20)}), npartitions=4)
+    for ordered in (ddf.exo.sort_values("a"), ddf.exo.random_shuffle(seed=1)):
+        assert ordered.map_partitions(len).compute(scheduler="sync").sum() == 20
+        assert len(ordered.expr.__dask_graph__()) > 4
