@@ -13,7 +13,7 @@ from dask.dataframe.extensions import register_dataframe_accessor, register_seri
 from dask.utils import M
 
 from dask_exo.dask_adapter import new_collection
-from dask_exo.epochs import Epochs
+from dask_exo.epochs import Epochs, number_from
 from dask_exo.errors import ColumnError, ShuffleArgumentError, SortArgumentError
 from dask_exo.graph.shuffle_rows import ShuffleRows
 from dask_exo.graph.sort_rows import SortRows
@@ -219,11 +219,11 @@ class FrameAccessor(_Accessor):
         >>> sorted(ddf.exo.random_shuffle(seed=1, window=1).partitions[2].a.compute())
         [4, 5]
         """
-        _number_from(0, "seed", seed)
+        number_from(0, "seed", seed)
         if window is not None:
-            _number_from(1, "window", window)
+            number_from(1, "window", window)
         if npartitions is not None:
-            _number_from(1, "npartitions", npartitions)
+            number_from(1, "npartitions", npartitions)
         if window is None or window >= self._frame.npartitions:
             return new_collection(ShuffleRows(self._frame, (int(seed),), npartitions))
         if npartitions is not None:
@@ -415,12 +415,6 @@ def _na_position(given: Any) -> str:
     if given not in ("first", "last"):
         raise SortArgumentError(f"invalid na_position: {given!r}; need 'first' or 'last'")
     return str(given)
-
-
-def _number_from(least: int, name: str, value: Any) -> None:
-    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_int or value < least:
-        raise ShuffleArgumentError(f"{name}={value!r}: need a number from {least}")
 
 
 def _count(npartitions: Any) -> int | None:

@@ -41,6 +41,13 @@ FORMATS: dict[str, Callable[[pd.DataFrame], Any]] = {
 }
 
 
+def number_from(least: int, name: str, value: Any) -> None:
+    """Raise `ShuffleArgumentError` unless an argument is a whole number, ``least`` or more."""
+    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_int or value < least:
+        raise ShuffleArgumentError(f"{name}={value!r}: need a number from {least}")
+
+
 class Epochs(Iterator[Any]):
     """Batches of several epochs, one after the other; see ``ddf.exo.epochs``.
 
@@ -62,9 +69,8 @@ class Epochs(Iterator[Any]):
         format: str,  # noqa: A002
         drop_last: bool,  # noqa: FBT001
     ) -> None:
-        for name, value in (("count", count), ("batch_size", batch_size)):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise ShuffleArgumentError(f"{name}={value!r}: need a number from 1")
+        number_from(1, "count", count)
+        number_from(1, "batch_size", batch_size)
         if format not in FORMATS:
             raise ShuffleArgumentError(f"format={format!r}: there are {', '.join(FORMATS)}")
         frame.exo.random_shuffle(seed=seed, window=window)  # refuses what is wrong at once

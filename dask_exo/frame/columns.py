@@ -24,7 +24,7 @@ from dask.sizeof import sizeof
 
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.frame.copies import PANDAS_3, plain
-from dask_exo.frame.text import is_text
+from dask_exo.frame.text import buffers, is_text, large
 
 _INDEX = -1
 _INDEXES = frozenset({pd.Index, pd.RangeIndex, pd.DatetimeIndex, pd.TimedeltaIndex})
@@ -219,9 +219,7 @@ def _part(array: Any, start: int, stop: int) -> Any:
 def _taken(columns: Sequence[Any], order: np.ndarray) -> Any:
     """Some rows of columns of one dtype, as one array."""
     if is_text(columns[0].dtype):
-        text = pa.array(columns[0].array)
-        text = text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
-        return pc.take(text.cast(pa.large_string()), pa.array(order), boundscheck=False)
+        return pc.take(large(pa.array(columns[0].array)), pa.array(order), boundscheck=False)
     taken = np.empty((len(columns), len(order)), columns[0].dtype)
     for row, column in zip(taken, columns, strict=True):
         np.take(column.to_numpy(), order, out=row, mode="clip")
@@ -230,11 +228,7 @@ def _taken(columns: Sequence[Any], order: np.ndarray) -> Any:
 
 def _sent(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Offsets, bytes and validity of strings, without what a slice leaves out."""
-    _, offsets_buffer, data_buffer = text.buffers()
-    offsets = np.zeros(1, np.int64)
-    if len(text):
-        offsets = np.frombuffer(offsets_buffer, np.int64)[text.offset :][: len(text) + 1]
-    data = np.frombuffer(data_buffer or b"", np.uint8)[offsets[0] : offsets[-1]]
+    offsets, data = buffers(text)
     if offsets[0]:
         offsets = offsets - offsets[0]
     return offsets, data, np.asarray(text.is_valid()) if text.null_count else None
@@ -246,8 +240,8 @@ def _received(length: int, sent: list[Any], schema: bytes) -> Columns:
 
 def _text(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
     bits = None if valid is None else pa.array(valid).buffers()[1]
-    buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
+    parts = [bits, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, parts)
 
 
 def _schema_bytes(schema: Schema) -> bytes:

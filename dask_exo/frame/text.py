@@ -24,6 +24,30 @@ def is_text(dtype: Any) -> bool:
     return isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow"
 
 
+def large(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The same strings as one array with offsets of 64 bits."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return values.cast(pa.large_string())
+
+
+def buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Where each of n large strings starts, and the bytes of all, without a copy.
+
+    Returns
+    -------
+    offsets : (n + 1,)
+        Counted from wherever the first one starts.
+    data : ndarray
+        What lies between the first offset and the last.
+    """
+    _, offsets_buffer, data_buffer = values.buffers()
+    offsets = np.zeros(1, np.int64)
+    if len(values):
+        offsets = np.frombuffer(offsets_buffer, np.int64)[values.offset :][: len(values) + 1]
+    return offsets, np.frombuffer(data_buffer or b"", np.uint8)[offsets[0] : offsets[-1]]
+
+
 class Text:
     """Strings as words of eight bytes, with zeros after their end.
 
@@ -39,16 +63,9 @@ class Text:
     """
 
     def __init__(self, values: pa.Array | pa.ChunkedArray) -> None:
-        if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks()
-        values = values.cast(pa.large_string())
-        _, offsets_buffer, data_buffer = values.buffers()
-        offsets = np.zeros(1, np.int64)
-        if len(values):
-            offsets = np.frombuffer(offsets_buffer, np.int64)[values.offset :][: len(values) + 1]
-        data = np.zeros(offsets[-1] - offsets[0] + _WORD, np.uint8)  # is read beyond the end
-        if data_buffer is not None:
-            data[:-_WORD] = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
+        offsets, used = buffers(large(values))
+        data = np.zeros(len(used) + _WORD, np.uint8)  # is read beyond the end
+        data[:-_WORD] = used
         self._words = np.ndarray(len(data) - _WORD + 1, ">u8", data, strides=(1,))
         self._starts = offsets[:-1] - offsets[0]
         self.lengths = np.diff(offsets)

@@ -17,11 +17,9 @@ import numpy as np
 from dask_exo.dask_adapter import (
     CoreExpr,
     Expr,
-    Projection,
     Shuffle,
     Task,
     TaskRef,
-    determine_column_projection,
 )
 from dask_exo.frame.host import MARK
 from dask_exo.graph.reorder import Reorder
@@ -37,25 +35,6 @@ class ShuffleRows(Reorder):
     @functools.cached_property
     def _meta(self) -> Any:
         return self.frame._meta
-
-    @property
-    def _pieces(self) -> int:
-        return self.operand("npartitions_out") or self.frame.npartitions
-
-    def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self._pieces + 1)
-
-    def _simplify_up(self, parent: CoreExpr, dependents: Any) -> CoreExpr | None:
-        """Read only the columns that are asked for."""
-        if not isinstance(parent, Projection):
-            return None
-        wanted = determine_column_projection(self, parent, dependents)
-        wanted = set(wanted) if isinstance(wanted, list) else {wanted}
-        kept = [name for name in self.frame.columns if name in wanted]
-        if len(kept) == len(self.frame.columns):
-            return None
-        narrow = type(self)(self.frame[kept], *self.operands[1:])
-        return type(parent)(narrow, *parent.operands[1:])
 
     def _lower(self) -> CoreExpr:
         drawn = DrawNumbers(self.frame, self.seed, self._pieces)

@@ -19,11 +19,9 @@ from dask.dataframe.utils import has_known_categories
 from dask_exo.dask_adapter import (
     CoreExpr,
     Expr,
-    Projection,
     Shuffle,
     Task,
     TaskRef,
-    determine_column_projection,
 )
 from dask_exo.frame import bounds, categories, order
 from dask_exo.frame.bounds import Bounds
@@ -56,23 +54,8 @@ class SortRows(Reorder):
         return meta.reset_index(drop=True) if self.ignore_index else meta
 
     @property
-    def _pieces(self) -> int:
-        return self.operand("npartitions_out") or self.frame.npartitions
-
-    def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self._pieces + 1)
-
-    def _simplify_up(self, parent: CoreExpr, dependents: Any) -> CoreExpr | None:
-        """Read only the columns that are asked for, or sorted by."""
-        if not isinstance(parent, Projection):
-            return None
-        wanted = determine_column_projection(self, parent, dependents, additional_columns=self.by)
-        wanted = set(wanted) if isinstance(wanted, list) else {wanted}
-        kept = [name for name in self.frame.columns if name in wanted]
-        if len(kept) == len(self.frame.columns):
-            return None
-        narrow = type(self)(self.frame[kept], *self.operands[1:])
-        return type(parent)(narrow, *parent.operands[1:])
+    def _read(self) -> list[Any]:
+        return list(self.by)
 
     def _keys(self) -> tuple[Key, ...]:
         """The keys, as columns of a frame whose columns are numbered."""

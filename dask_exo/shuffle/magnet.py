@@ -31,14 +31,7 @@ def magnet(
     merging: list[Ref] = []
     while maps:
         rows = yield from maps.take(per_round)  # (T, W)
-        for w, slots in enumerate(merged.slots):
-            if not slots:
-                continue
-            blocks = futures.stream(
-                len(slots), spec.merge, slots, *[row[w] for row in rows], node=spec.nodes[w].id
-            )  # (G,)
-            merged.add(w, blocks)
-            merging.append(blocks[-1])
+        merging += merged.merge(futures, rows)
         kept += rows
     yield from maps.finish()
     yield merging

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dask_exo.futures import Ref, evenly
+from dask_exo.futures import Futures, Ref, evenly
+from dask_exo.shuffle.maps import Row
 from dask_exo.shuffle.spec import Column, Spec
 
 
@@ -34,6 +35,29 @@ class Merged:
         """Take note of (G,) merged blocks for the reducers of node ``w``."""
         for mine, block in zip(self._blocks[w], blocks, strict=True):
             mine.append(block)
+
+    def merge(self, futures: Futures, rows: Sequence[Row]) -> list[Ref]:
+        """Merge (T, W) packed blocks, on the node of their reducers; take note of what is made.
+
+        Returns
+        -------
+        list : (W,)
+            The last block of each node that has reducers: when it is there, its merge is done.
+        """
+        ends: list[Ref] = []
+        for w, slots in enumerate(self.slots):
+            if not slots:
+                continue
+            blocks = futures.stream(
+                len(slots),
+                self._spec.merge,
+                slots,
+                *[row[w] for row in rows],
+                node=self._spec.nodes[w].id,
+            )  # (G,)
+            self.add(w, blocks)
+            ends.append(blocks[-1])
+        return ends
 
     def columns(self, kept: object = None) -> list[Column]:
         """What each reducer reads.

@@ -34,17 +34,9 @@ def push(
     merged = Merged(spec, width)
     merging: list[Ref] = []
     while maps:
-        before, merging = merging, []
         rows = yield from maps.take(per_round)  # (T, W)
-        yield before
-        for w, slots in enumerate(merged.slots):
-            if not slots:
-                continue
-            blocks = futures.stream(
-                len(slots), spec.merge, slots, *[row[w] for row in rows], node=spec.nodes[w].id
-            )  # (G,)
-            merged.add(w, blocks)
-            merging.append(blocks[-1])
+        yield merging  # of the round before
+        merging = merged.merge(futures, rows)
         del rows
     yield from maps.finish()
     yield merging
