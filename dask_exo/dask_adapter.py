@@ -37,7 +37,7 @@ from dask.dataframe.dask_expr._expr import (
     optimize_blockwise_fusion,
 )
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
-from dask.dataframe.dask_expr._merge import BlockwiseMerge, HashJoinP2P
+from dask.dataframe.dask_expr._merge import BlockwiseMerge, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._quantiles import RepartitionQuantiles
 from dask.dataframe.dask_expr._repartition import RepartitionToFewer
 from dask.dataframe.dask_expr._shuffle import (
@@ -122,6 +122,7 @@ __all__ = [
     "Fused",
     "GraphNode",
     "HashJoinP2P",
+    "Merge",
     "P2PShuffle",
     "PartitionsFiltered",
     "Projection",

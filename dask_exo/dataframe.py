@@ -14,7 +14,13 @@ from dask.utils import M
 
 from dask_exo.dask_adapter import new_collection
 from dask_exo.epochs import Epochs, number_from
-from dask_exo.errors import ColumnError, ShuffleArgumentError, SortArgumentError
+from dask_exo.errors import (
+    ColumnError,
+    MergeArgumentError,
+    ShuffleArgumentError,
+    SortArgumentError,
+)
+from dask_exo.graph.merge_rows import SpreadMerge
 from dask_exo.graph.shuffle_rows import ShuffleRows
 from dask_exo.graph.sort_rows import SortRows
 from dask_exo.online import OnlineGroupBy
@@ -179,6 +185,75 @@ class FrameAccessor(_Accessor):
         ordered = self.sort_values([column], npartitions=npartitions)
         meta = self._frame._meta.set_index(column, drop=drop)
         return ordered.map_partitions(M.set_index, column, drop=drop, meta=meta)
+
+    def merge(  # noqa: PLR0913  as Dask has them
+        self,
+        right: Any,
+        how: str = "inner",
+        on: Any = None,
+        *,
+        left_on: Any = None,
+        right_on: Any = None,
+        suffixes: tuple[str, str] = ("_x", "_y"),
+        indicator: bool = False,
+        npartitions: int | None = None,
+    ) -> dd.DataFrame:
+        """Join on columns, so that a frequent key makes no partition larger than the others.
+
+        Gives the rows of Dask's ``merge``, with which it shares everything else. That puts all rows
+        of a key into one partition, as later steps may count on; this one spreads the rows of
+        a frequent key over several, and copies those that it has on the other side to each of them.
+
+        Rows of the left side can be spread in inner, left and leftsemi joins, those of the right
+        side in inner and right joins, and none in outer joins, where each row must be known to have
+        no partner anywhere.
+
+        Parameters
+        ----------
+        right : dask.dataframe.DataFrame or pandas.DataFrame
+        how : {"inner", "left", "right", "outer", "leftsemi"}
+        on, left_on, right_on : label or list of labels
+            Columns.
+        suffixes, indicator
+            As of `pandas.DataFrame.merge`.
+        npartitions : int, optional
+            Number of output partitions; by default as many as the side with more of them has.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Divisions unknown. Equal keys may be in several partitions.
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        MergeArgumentError
+            No columns are given, or there is none that both sides have.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> views = pd.DataFrame({"page": [7] * 90 + list(range(10)), "n": range(100)})
+        >>> views = dd.from_pandas(views, npartitions=5)
+        >>> pages = dd.from_pandas(pd.DataFrame({"page": range(10)}), npartitions=5)
+        >>> views.merge(pages, on="page", broadcast=False).map_partitions(len).compute().max() > 90
+        True
+        >>> views.exo.merge(pages, on="page").map_partitions(len).compute().max() < 40
+        True
+        """
+        keys = _join_keys(self._frame, right, on, left_on, right_on)
+        merged = self._frame.merge(
+            right,
+            how=how,
+            left_on=keys[0],
+            right_on=keys[1],
+            suffixes=suffixes,
+            indicator=indicator,
+            npartitions=npartitions,
+        )
+        return new_collection(SpreadMerge(*merged.expr.operands))
 
     def random_shuffle(
         self, *, seed: int = 0, window: int | None = None, npartitions: int | None = None
@@ -392,10 +467,32 @@ def _labels(frame: dd.DataFrame, by: Any) -> list[Any]:
     return names
 
 
-def _missing(name: Any, columns: Sequence[Any]) -> ColumnError:
+def _missing(name: Any, columns: Sequence[Any], purpose: str = "to sort by") -> ColumnError:
     near = difflib.get_close_matches(str(name), [str(c) for c in columns], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {list(columns)}"
-    return ColumnError(f"no column {name!r} to sort by: {hint}")
+    return ColumnError(f"no column {name!r} {purpose}: {hint}")
+
+
+def _join_keys(
+    left: dd.DataFrame, right: Any, on: Any, left_on: Any, right_on: Any
+) -> list[list[Any]]:
+    """The columns of both sides that are compared."""
+    if on is None and left_on is None and right_on is None:
+        on = [name for name in left.columns if name in right.columns]
+    if on is not None:
+        left_on = right_on = on
+    keys = [list(one) if isinstance(one, (list, tuple)) else [one] for one in (left_on, right_on)]
+    if None in keys[0] or None in keys[1] or len(keys[0]) != len(keys[1]) or not keys[0]:
+        raise MergeArgumentError(
+            f"left_on={left_on!r}, right_on={right_on!r}: need as many columns of one side as of "
+            f"the other, or on= for columns that both have. To join by an index, reset_index() "
+            f"first"
+        )
+    for names, frame in zip(keys, (left, right), strict=True):
+        for name in names:
+            if name not in list(frame.columns):
+                raise _missing(name, list(frame.columns), "to join on")
+    return keys
 
 
 def _directions(ascending: Any, names: Sequence[Any]) -> list[bool]:

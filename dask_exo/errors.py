@@ -81,6 +81,10 @@ class SortArgumentError(ExoError, ValueError):
     """An argument of a sort is not one that it can have."""
 
 
+class MergeArgumentError(ExoError, ValueError):
+    """An argument of a join is not one that it can have."""
+
+
 class AggregationError(ExoError, ValueError):
     """An online aggregation is asked for something that it cannot do."""
 

@@ -1,0 +1,214 @@
+"""Keys that are so frequent that one output would get too many rows, and where their rows go.
+
+Keys are known by their hashes. Each part counts a sample of its rows and names those that occur
+most; all together they show which keys are frequent (mergeable summaries: what is left out of one
+is rarer than all that is in it). The rows of a frequent key on one side of a join are dealt out to
+several outputs, and its rows on the other side are copied to each of those: every pair of rows
+still meets exactly once.
+
+References: Agarwal et al., "Mergeable summaries" (PODS 2012); Xu et al., "Handling data skew in
+parallel joins" (SIGMOD 2008); Graham, "Bounds on multiprocessing timing anomalies" (1969) for the
+placement: the largest first, each where least is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+SAMPLE = 2**17  # rows of a part that are counted
+MOST = 1024  # keys that a part names
+FINE = 4  # pieces of the mean output's size that a frequent key is cut into
+PLACED = 16  # keys above this share of the mean output are placed, all others go by their hash
+
+SPLITTING = {  # sides of a join whose rows may be dealt out while those of the other are copied
+    "inner": ("left", "right"),
+    "left": ("left",),
+    "leftsemi": ("left",),
+    "right": ("right",),
+    "outer": (),
+}
+
+
+class Counts(NamedTuple):
+    """The most frequent keys of some rows.
+
+    Attributes
+    ----------
+    keys : (k,)
+        Hashes, ascending.
+    counts : (k,)
+        How often each occurs, estimated.
+    rows : int
+        All rows.
+    """
+
+    keys: np.ndarray
+    counts: np.ndarray
+    rows: int
+
+
+class Placement(NamedTuple):
+    """Where the rows of frequent keys go.
+
+    Attributes
+    ----------
+    keys : (k,)
+        Hashes, ascending.
+    first : (k + 1,)
+        Where the outputs of each key start in ``outputs``.
+    outputs : (p,)
+        One or several for each key, all different.
+    left : (k,) bool
+        Whether the left side's rows are dealt out and the right side's are copied, or the other
+        way round.
+    """
+
+    keys: np.ndarray
+    first: np.ndarray
+    outputs: np.ndarray
+    left: np.ndarray
+
+
+def count(hashes: np.ndarray) -> Counts:
+    """Count the keys of a part.
+
+    Parameters
+    ----------
+    hashes : (n,)
+
+    Examples
+    --------
+    >>> count(np.array([7, 5, 7, 7, 3, 5]))
+    Counts(keys=array([5, 7]), counts=array([2, 3]), rows=6)
+    """
+    step = max(1, len(hashes) // SAMPLE)
+    found = pd.Series(hashes[::step]).value_counts().head(MOST)
+    found = found[found > 1].sort_index()
+    return Counts(found.index.to_numpy(), found.to_numpy() * step, len(hashes))
+
+
+def together(parts: Sequence[Counts]) -> Counts:
+    """Add up the counts of several parts."""
+    keys, place = np.unique(np.concatenate([one.keys for one in parts]), return_inverse=True)
+    weights = np.concatenate([one.counts for one in parts])
+    counts = np.bincount(place, weights, minlength=len(keys)).astype(np.int64)
+    return Counts(keys, counts, sum(one.rows for one in parts))
+
+
+def place(left: Counts, right: Counts, how: str, pieces: int) -> Placement:
+    """Place frequent keys such that all outputs of a join have about the same work.
+
+    The work of an output is its rows, those that go in and those that come out. A key of l and r
+    rows gives l * r; of other keys, each row of the longer side is taken to give one.
+
+    Parameters
+    ----------
+    left, right : Counts
+        Of both sides.
+    how : str
+        Kind of join, of `SPLITTING`.
+    pieces : int
+        Outputs.
+
+    Examples
+    --------
+    >>> hot, keys = Counts(np.array([5]), np.array([900]), 1000), Counts(np.array([5]), [1], 100)
+    >>> placed = place(hot, keys, "left", 4)
+    >>> placed.keys, placed.outputs, placed.left
+    (array([5]), array([0, 1, 2, 3]), array([ True]))
+    """
+    keys = np.union1d(left.keys, right.keys)
+    ours, theirs = (_counts_of(keys, side) for side in (left, right))
+    work = ours + theirs + np.maximum(ours, 1) * np.maximum(theirs, 1)
+    rest = max(left.rows - ours.sum(), 0), max(right.rows - theirs.sum(), 0)
+    others = sum(rest) + max(rest)
+    mean = (work.sum() + others) / pieces
+    chosen = np.flatnonzero(work > mean / PLACED)
+    chosen = chosen[np.argsort(-work[chosen], kind="stable")]  # the largest first
+
+    heap = [(others / pieces, j) for j in range(pieces)]
+    outputs: dict[int, list[int]] = {}
+    dealt = np.zeros(len(keys), bool)
+    sides = SPLITTING[how]
+    for i in chosen.tolist():
+        dealt[i] = sides == ("left",) or (len(sides) == 2 and ours[i] >= theirs[i])
+        rows, copied = (ours[i], theirs[i]) if dealt[i] else (theirs[i], ours[i])
+        wanted = min(int(np.ceil(work[i] * FINE / mean)), pieces, int(rows)) if sides else 1
+        least = [heapq.heappop(heap) for _ in range(max(wanted, 1))]
+        each = (work[i] - copied) / len(least) + copied
+        outputs[i] = sorted(j for _, j in least)
+        for load, j in least:
+            heapq.heappush(heap, (load + each, j))
+    chosen.sort()
+    lists = [outputs[i] for i in chosen.tolist()]
+    first = np.cumsum([0, *map(len, lists)])
+    flat = np.array([j for one in lists for j in one], np.int64)
+    return Placement(keys[chosen], first, flat, dealt[chosen])
+
+
+def spread(
+    hashes: np.ndarray, placed: Placement, pieces: int, *, left: bool, number: int
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Say to which outputs the rows of a part go.
+
+    Parameters
+    ----------
+    hashes : (n,)
+        Not negative.
+    placed : Placement
+    pieces : int
+        Outputs.
+    left : bool
+        Which side of the join the part belongs to.
+    number : int
+        Of the part; with whose outputs it begins to deal.
+
+    Returns
+    -------
+    rows : (m,) or None
+        Rows of the part, each as often as there are copies of it; None for each once.
+    outputs : (m,)
+        Where they go.
+
+    Examples
+    --------
+    >>> placed = Placement(np.array([5]), np.array([0, 2]), np.array([0, 2]), np.array([True]))
+    >>> spread(np.array([5, 4, 5, 5]), placed, 3, left=True, number=0)
+    (None, array([0, 1, 2, 0]))
+    >>> spread(np.array([5, 4]), placed, 3, left=False, number=0)
+    (array([0, 0, 1]), array([0, 2, 1]))
+    """
+    outputs = hashes % pieces
+    if not len(placed.keys):
+        return None, outputs
+    at = np.searchsorted(placed.keys, hashes).clip(max=len(placed.keys) - 1)
+    frequent = np.flatnonzero(placed.keys[at] == hashes)
+    key = at[frequent]
+    several = np.diff(placed.first)
+    deals = (placed.left[key] == left) | (several[key] == 1)
+
+    mine, of = frequent[deals], key[deals]
+    turn = pd.Series(of).groupby(of).cumcount().to_numpy() + number
+    outputs[mine] = placed.outputs[placed.first[of] + turn % several[of]]
+    if deals.all():
+        return None, outputs
+
+    copies = np.ones(len(hashes), np.int64)
+    copies[frequent[~deals]] = several[key[~deals]]
+    rows = np.repeat(np.arange(len(hashes)), copies)
+    copy = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
+    outputs = outputs[rows]
+    many = copies[rows] > 1
+    outputs[many] = placed.outputs[placed.first[at[rows[many]]] + copy[many]]
+    return rows, outputs
+
+
+def _counts_of(keys: np.ndarray, side: Counts) -> np.ndarray:
+    found = np.zeros(len(keys), np.int64)
+    found[np.searchsorted(keys, side.keys)] = side.counts
+    return found

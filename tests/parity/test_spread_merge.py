@@ -1,0 +1,146 @@
+"""``ddf.exo.merge``: the rows that pandas gives, in partitions about equally long."""
+
+from __future__ import annotations
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_exo import Scheduler
+from dask_exo.errors import ColumnError, MergeArgumentError
+from dask_exo.futures import Node
+from dask_exo.report import recording
+from dask_exo.testing import InlineFutures
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Merging dataframes with merge column data", "ignore:You are merging on int and float"
+)
+NODES = (Node("a", 2, 10**9), Node("b", 1, 10**9))
+
+
+def compute(*collections):
+    with dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
+        return dask.compute(*collections)
+
+
+def same(got, want):
+    columns = list(want.columns)
+    got, want = (
+        one.sort_values(columns, key=lambda c: c.astype(str)).reset_index(drop=True)
+        for one in (got, want)
+    )
+    pd.testing.assert_frame_equal(got, want, check_dtype=False)
+
+
+def keys(dtype):
+    numbers = st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4])
+    if dtype == "f8":
+        return st.one_of(numbers, st.sampled_from([None, -0.0, 2.5]))
+    return numbers.map(lambda n: f"key {n}") if dtype == "str" else numbers
+
+
+@st.composite
+def sides(draw):
+    dtype = draw(st.sampled_from(["i8", "f8", "str"]))
+    other = draw(st.sampled_from(["i8", "f8"])) if dtype != "str" else "str"
+    left = pd.Series(draw(st.lists(keys(dtype), min_size=1, max_size=60)), dtype=dtype)
+    right = pd.Series(draw(st.lists(keys(other), min_size=1, max_size=60)), dtype=other)
+    return (
+        pd.DataFrame({"k": left, "a": range(len(left))}),
+        pd.DataFrame({"k": right, "b": range(len(right))}),
+    )
+
+
+@settings(max_examples=60)
+@given(sides(), st.sampled_from(["inner", "left", "right", "outer"]), st.integers(2, 6))
+def test_it_gives_the_rows_of_pandas(frames, how, parts):
+    left, right = frames
+    ours, theirs = (dd.from_pandas(one, npartitions=parts) for one in frames)
+    merged = ours.exo.merge(theirs, how=how, on="k")
+    want = left.merge(right, how=how, on="k")
+    same(compute(merged)[0], want)
+    same(merged.compute(scheduler="sync"), want)
+
+
+RNG = np.random.default_rng(0)
+LEFT = pd.DataFrame({
+    "k": np.where(RNG.random(4000) < 0.9, 7, RNG.integers(0, 400, 4000)), "a": range(4000)
+})  # fmt: skip
+RIGHT = pd.DataFrame({"key": range(300), "b": [f"b{i}" for i in range(300)], "a": 1})
+OURS, THEIRS = dd.from_pandas(LEFT, npartitions=8), dd.from_pandas(RIGHT, npartitions=8)
+ON = {"left_on": "k", "right_on": "key"}
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_one_key_in_nine_of_ten_rows_makes_no_large_partition(how):
+    def largest(merged):
+        lengths = compute(merged.map_partitions(len, meta=(None, "i8")))[0]
+        return lengths.max() / lengths.mean()
+
+    assert largest(OURS.exo.merge(THEIRS, how, **ON)) < 1.2
+    assert largest(OURS.merge(THEIRS, how, broadcast=False, **ON)) > 6
+
+
+def test_it_is_two_exoshuffles_and_reads_only_what_is_asked_for():
+    merged = OURS.exo.merge(THEIRS, **ON)
+    with recording() as stats:
+        same(compute(merged)[0], LEFT.merge(RIGHT, **ON))
+    assert [(one.maps, one.reducers) for one in stats.shuffles] == [(8, 8), (8, 8)]
+    narrow = merged[["b"]].optimize(fuse=False)
+    read = {tuple(node.columns) for node in narrow.expr.walk() if not node.dependencies()}
+    assert read == {("k",), ("key", "b")}
+    assert compute(merged[merged.b == "b7"].a_x.sum())[0] == LEFT.a[LEFT.k == 7].sum()
+
+
+@pytest.mark.parametrize("method", ["tasks", "p2p", "disk"])
+def test_who_needs_a_key_whole_gets_it_whole(method):
+    with dask.config.set({"dataframe.shuffle.method": method}):
+        merged = OURS.exo.merge(THEIRS, **ON)
+        want = LEFT.merge(RIGHT, **ON)
+        sizes = merged.groupby("k").apply(len, meta=(None, "i8"))
+        pd.testing.assert_series_equal(
+            compute(sizes)[0].sort_index(), want.groupby("k").size(), check_names=False
+        )
+        again = merged.merge(dd.from_pandas(RIGHT.assign(c=2), npartitions=8), on="key")
+        assert len(compute(again)[0]) == len(want)
+        unique = merged.drop_duplicates("k", split_out=8)
+        assert sorted(compute(unique.k)[0]) == sorted(want.k.unique())
+
+
+def test_small_sides_categories_suffixes_and_several_keys():
+    one = dd.from_pandas(RIGHT, npartitions=1)
+    same(compute(OURS.exo.merge(one, "left", **ON))[0], LEFT.merge(RIGHT, "left", **ON))
+    left = LEFT.assign(s=LEFT.k.astype(str).astype("category"))
+    right = RIGHT.assign(s=RIGHT.key.astype(str).astype("category"))
+    both = {"left_on": ["s", "k"], "right_on": ["s", "key"], "suffixes": ("", "_r")}
+    merged = dd.from_pandas(left, npartitions=5).exo.merge(
+        dd.from_pandas(right, npartitions=3), indicator=True, how="outer", npartitions=4, **both
+    )
+    assert merged.npartitions == 4
+    want = left.astype({"s": str}).merge(
+        right.astype({"s": str}), how="outer", indicator=True, **both
+    )
+    same(compute(merged)[0].astype({"s": str}), want)
+    semi = compute(OURS.exo.merge(THEIRS[["key"]], "leftsemi", **ON))[0]
+    assert sorted(semi.a) == LEFT.a[LEFT.k.isin(RIGHT.key)].tolist()
+    # columns that both have
+    same(compute(OURS.exo.merge(THEIRS))[0], LEFT.merge(RIGHT))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"on": "kk"}, ColumnError, "no column 'kk' to join on: did you mean 'k'"),
+        ({"left_on": "k"}, MergeArgumentError, "reset_index"),
+        ({"left_on": ["k", "a"], "right_on": "key"}, MergeArgumentError, "as many columns"),
+        ({"on": []}, MergeArgumentError, "as many columns"),
+        ({"how": "cross", **ON}, ValueError, "cross"),
+    ],
+)
+def test_what_cannot_be_asked(arguments, error, message):
+    with pytest.raises(error, match=message):
+        OURS.exo.merge(THEIRS, **arguments)

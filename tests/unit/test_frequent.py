@@ -1,0 +1,101 @@
+"""Frequent keys: every pair of rows meets once, and no output gets much more than the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo.frame import frequent
+
+KEYS = st.lists(st.lists(st.integers(0, 12), max_size=30), min_size=1, max_size=4)
+
+
+def parts(lists):
+    return [np.array(one, np.int64) * 1_000_003 for one in lists]
+
+
+def hashed(keys):
+    return (pd.util.hash_array(keys) % 2**62).astype(np.int64)
+
+
+def dealt(side, placed, pieces, *, left):
+    """For each output the (part, row) of the rows that it gets."""
+    found: list[list[tuple[int, int, int]]] = [[] for _ in range(pieces)]
+    for number, hashes in enumerate(side):
+        rows, outputs = frequent.spread(hashes, placed, pieces, left=left, number=number)
+        rows = np.arange(len(hashes)) if rows is None else rows
+        for row, output in zip(rows.tolist(), outputs.tolist(), strict=True):
+            found[output].append((number, row, int(hashes[row])))
+    return found
+
+
+@given(KEYS, KEYS, st.sampled_from(sorted(frequent.SPLITTING)), st.integers(1, 9))
+def test_every_pair_of_equal_keys_meets_exactly_once(lefts, rights, how, pieces):
+    left, right = parts(lefts), parts(rights)
+    counts = [frequent.together([frequent.count(one) for one in side]) for side in (left, right)]
+    placed = frequent.place(*counts, how, pieces)
+    ours, theirs = (dealt(side, placed, pieces, left=is_left)
+                    for side, is_left in ((left, True), (right, False)))  # fmt: skip
+    met = Counter(
+        (a[:2], b[:2])
+        for mine, other in zip(ours, theirs, strict=True)
+        for a in mine
+        for b in other
+        if a[2] == b[2]
+    )
+    wanted = Counter(
+        ((i, m), (j, n))
+        for i, one in enumerate(left)
+        for m, a in enumerate(one)
+        for j, two in enumerate(right)
+        for n, b in enumerate(two)
+        if a == b
+    )
+    assert met == wanted
+    # a row that must be known to have no partner is in one output only
+    copies = {"inner": (0, 0), "left": (1, 0), "leftsemi": (1, 0), "right": (0, 1), "outer": (1, 1)}
+    for once, side in zip(copies[how], (ours, theirs), strict=True):
+        if once:
+            assert max(Counter(row for one in side for row in one).values(), default=1) == 1
+
+
+@pytest.mark.parametrize("exponent", [1.1, 1.3, 1.5, None])
+@pytest.mark.parametrize("pieces", [4, 16, 100])
+def test_outputs_of_a_join_are_even_whatever_the_skew(exponent, pieces):
+    rng = np.random.default_rng(pieces)
+    ranks = np.arange(1, 20_001)
+    if exponent is None:
+        keys = np.where(rng.random(200_000) < 0.9, 7, rng.choice(ranks, 200_000))
+    else:
+        chance = ranks**-exponent
+        keys = rng.choice(ranks, 200_000, p=chance / chance.sum())
+    left, right = (np.array_split(hashed(side), 8) for side in (keys, ranks))
+    counts = [frequent.together([frequent.count(one) for one in side]) for side in (left, right)]
+    placed = frequent.place(*counts, "inner", pieces)
+    sizes = np.array([len(one) for one in dealt(left, placed, pieces, left=True)])
+    assert sizes.sum() == 200_000
+    assert sizes.max() <= 1.5 * sizes.mean()
+
+
+def test_rare_keys_are_not_placed():
+    rows = np.arange(100_000) * 7919
+    counts = frequent.together([frequent.count(rows), frequent.count(rows)])
+    assert len(frequent.place(counts, counts, "inner", 50).keys) == 0
+    assert frequent.spread(rows, frequent.place(counts, counts, "inner", 50), 50,
+                           left=True, number=0)[0] is None  # fmt: skip
+
+
+def test_counts_of_a_large_part_are_estimates_from_a_sample():
+    rng = np.random.default_rng(0)
+    rows = np.where(
+        rng.random(10 * frequent.SAMPLE) < 0.3, 5, rng.integers(10, 2**60, 10 * frequent.SAMPLE)
+    )
+    found = frequent.count(rows)
+    assert found.keys.tolist() == [5]
+    assert abs(found.counts[0] / len(rows) - 0.3) < 0.01
+    assert found.rows == len(rows)
