@@ -53,6 +53,8 @@ class Config:
     shuffle_round_fraction: float
     shuffle_most_objects: int
     shuffle_integrity: bool
+    stream_memory_fraction: float
+    stream_target: int
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
@@ -92,6 +94,10 @@ class Config:
             shuffle_round_fraction=shuffle["round-fraction"],
             shuffle_most_objects=shuffle["most-objects"],
             shuffle_integrity=shuffle["integrity"],
+            stream_memory_fraction=keys["stream"]["memory-fraction"],
+            stream_target=_bytes(
+                "stream.target-partition-size", keys["stream"]["target-partition-size"]
+            ),
             settings=_settings(),
         )
 
