@@ -1,0 +1,68 @@
+"""From partitions to batches: what a batch is, and how rows are cut into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+Fetch = Callable[[], pd.DataFrame]
+
+
+def _numpy(frame: pd.DataFrame) -> dict[Any, np.ndarray]:
+    return {name: frame[name].to_numpy() for name in frame.columns}
+
+
+def _torch(frame: pd.DataFrame) -> dict[Any, Any]:
+    import torch
+
+    # a tensor must be able to write to its memory
+    return {name: torch.from_numpy(np.array(frame[name])) for name in frame.columns}
+
+
+FORMATS: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "pandas": lambda frame: frame,
+    "numpy": _numpy,
+    "torch": _torch,
+}
+
+
+def cut(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
+    """Cut the rows of partitions into batches; the last one may be smaller.
+
+    Between two partitions only the rows that belong to no batch yet are kept.
+    """
+    rest: list[pd.DataFrame] = []
+    have = 0
+    for part in parts:
+        start = 0
+        if have:
+            start = min(size - have, len(part))
+            rest.append(part.iloc[:start])
+            have += start
+        if have == size:
+            yield pd.concat(rest)
+            rest, have = [], 0
+        full = start + (len(part) - start) // size * size
+        for i in range(start, full, size):
+            yield part.iloc[i : i + size]
+        if full < len(part):
+            rest.append(part.iloc[full:].copy())  # a view would keep the partition
+            have += len(part) - full
+        del part
+    if rest:
+        yield pd.concat(rest) if len(rest) > 1 else rest[0]
+
+
+def fetched(fetches: list[Fetch], pool: ThreadPoolExecutor) -> Iterator[pd.DataFrame]:
+    """Fetch partitions one ahead of their use; each is let go when it is used up."""
+    fetches.reverse()  # and emptied, since each holds its partition in the store
+    ahead = pool.submit(fetches.pop()) if fetches else None
+    while ahead is not None:
+        part = ahead.result()
+        ahead = pool.submit(fetches.pop()) if fetches else None
+        yield part
+        del part

@@ -1,0 +1,146 @@
+"""The iterator of one consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol
+
+import dask.dataframe as dd
+import pandas as pd
+from dask.tokenize import tokenize
+
+from dask_exo.epochs.batches import FORMATS, Fetch, cut, fetched
+from dask_exo.epochs.deal import without
+from dask_exo.epochs.remote import Reachable
+from dask_exo.epochs.shuffles import How, Piece
+from dask_exo.errors import ShuffleArgumentError
+
+
+class Source(Protocol):
+    """Where the rows of a consumer come from: `Shuffles`, or `Away` from them."""
+
+    def share(self, consumer: int, epoch: int) -> list[Piece]:
+        """Wait for the rows of a consumer in an epoch."""
+        ...
+
+    def leave(self, consumer: int) -> None:
+        """Keep nothing more for a consumer."""
+        ...
+
+
+class Epochs(Iterator[Any]):
+    """Batches of several epochs, one after the other, for one consumer; see ``ddf.exo.epochs``.
+
+    It can be sent to another process of the same Ray program, a task or an actor, and goes on
+    there. Rows come from the driver, which must live.
+
+    Attributes
+    ----------
+    epoch : int
+        Of the last batch, from 0.
+    batches : int
+        That this epoch has given.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        how: How,
+        format: str,  # noqa: A002  as everybody calls it
+        consumer: int,
+        identity: str,
+    ) -> None:
+        self._source, self._how, self._format = source, how, format
+        self._consumer, self._identity = consumer, identity
+        self._steps: Iterator[Any] | None = None
+        self.epoch = self.batches = 0
+
+    def __next__(self) -> Any:
+        """The next batch."""
+        if self._steps is None:
+            self._steps = self._run()
+        return next(self._steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, in numbers and text."""
+        return {"epoch": self.epoch, "batches": self.batches, "of": self._identity}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after the batch at which ``state`` was taken.
+
+        Raises
+        ------
+        ShuffleArgumentError
+            The state is one of other data, of other batches, or of another consumer.
+        """
+        if state["of"] != self._identity:
+            raise ShuffleArgumentError(
+                f"the state is of {state['of']}, and this is {self._identity}: batches would "
+                f"not be the ones that are missing"
+            )
+        self.epoch, self.batches = state["epoch"], state["batches"]
+        self._steps = None
+
+    def close(self) -> None:
+        """End before the last batch: nothing more is kept for this consumer."""
+        self._steps = iter(())
+        self._source.leave(self._consumer)
+
+    def _run(self) -> Iterator[Any]:
+        make = FORMATS[self._format]
+        with ThreadPoolExecutor(1, "exo-epochs") as pool:
+            for epoch in range(self.epoch, self._how.count):
+                done = self.batches if epoch == self.epoch else 0
+                skip = done * self._how.batch_size
+                for batch in cut(fetched(self._fetches(epoch, skip), pool), self._how.batch_size):
+                    done += 1
+                    self.epoch, self.batches = epoch, done
+                    yield make(batch)
+        self._source.leave(self._consumer)
+
+    def _fetches(self, epoch: int, skip: int) -> list[Fetch]:
+        """How to get the rows of an epoch, without the first ``skip``."""
+        pieces = self._source.share(self._consumer, epoch)
+        return [partial(_fetch, piece) for piece in without(pieces, skip)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        source = self._source.away() if isinstance(self._source, Reachable) else self._source
+        args = (source, self._how, self._format, self._consumer, self._identity)
+        return _restored, (args, self.epoch, self.batches)
+
+
+def _fetch(piece: Piece) -> pd.DataFrame:
+    return piece.part({}).iloc[piece.start : piece.stop]
+
+
+def _restored(args: tuple[Any, ...], epoch: int, batches: int) -> Epochs:
+    restored = Epochs(*args)
+    restored.epoch, restored.batches = epoch, batches
+    return restored
+
+
+def epochs(
+    frame: dd.DataFrame,
+    how: How,
+    format: str,  # noqa: A002  as everybody calls it
+) -> list[Epochs]:
+    """The iterators of all consumers.
+
+    Raises
+    ------
+    ShuffleArgumentError
+        An argument is not one that it can have.
+    """
+    if format not in FORMATS:
+        raise ShuffleArgumentError(f"format={format!r}: there are {', '.join(FORMATS)}")
+    source = Reachable(frame, how)
+    identity = (
+        f"seed {how.seed}, window {how.window}, batches of {how.batch_size}, "
+        f"drop_last={how.drop_last}, data {tokenize(frame)}, consumer"
+    )
+    return [
+        Epochs(source, how, format, i, f"{identity} {i} of {how.consumers}")
+        for i in range(how.consumers)
+    ]
