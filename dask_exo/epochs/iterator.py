@@ -17,6 +17,9 @@ from dask_exo.epochs.remote import Reachable
 from dask_exo.epochs.shuffles import How, Piece
 from dask_exo.errors import ShuffleArgumentError
 
+Step = tuple[int, int, pd.DataFrame]
+"""Epoch, how many batches it has given, and the last one of them."""
+
 
 class Source(Protocol):
     """Where the rows of a consumer come from: `Shuffles`, or `Away` from them."""
@@ -54,14 +57,22 @@ class Epochs(Iterator[Any]):
     ) -> None:
         self._source, self._how, self._format = source, how, format
         self._consumer, self._identity = consumer, identity
-        self._steps: Iterator[Any] | None = None
+        self._steps: Iterator[Step] | None = None
         self.epoch = self.batches = 0
 
     def __next__(self) -> Any:
         """The next batch."""
         if self._steps is None:
-            self._steps = self._run()
-        return next(self._steps)
+            start = self.epoch, self.batches
+            self._steps = _steps(self._source, self._how, self._consumer, start)
+        try:
+            self.epoch, self.batches, batch = next(self._steps)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._steps = None  # whoever goes on, tries again
+            raise
+        return FORMATS[self._format](batch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is, in numbers and text."""
@@ -88,27 +99,31 @@ class Epochs(Iterator[Any]):
         self._steps = iter(())
         self._source.leave(self._consumer)
 
-    def _run(self) -> Iterator[Any]:
-        make = FORMATS[self._format]
-        with ThreadPoolExecutor(1, "exo-epochs") as pool:
-            for epoch in range(self.epoch, self._how.count):
-                done = self.batches if epoch == self.epoch else 0
-                skip = done * self._how.batch_size
-                for batch in cut(fetched(self._fetches(epoch, skip), pool), self._how.batch_size):
-                    done += 1
-                    self.epoch, self.batches = epoch, done
-                    yield make(batch)
-        self._source.leave(self._consumer)
-
-    def _fetches(self, epoch: int, skip: int) -> list[Fetch]:
-        """How to get the rows of an epoch, without the first ``skip``."""
-        pieces = self._source.share(self._consumer, epoch)
-        return [partial(_fetch, piece) for piece in without(pieces, skip)]
-
     def __reduce__(self) -> tuple[Any, ...]:
         source = self._source.away() if isinstance(self._source, Reachable) else self._source
         args = (source, self._how, self._format, self._consumer, self._identity)
         return _restored, (args, self.epoch, self.batches)
+
+
+def _steps(source: Source, how: How, consumer: int, start: tuple[int, int]) -> Iterator[Step]:
+    """Batches after an epoch and the number of its batches.
+
+    It does not know the iterator: what both hold in the store is freed with the last reference.
+    """
+    first, done = start
+    with ThreadPoolExecutor(1, "exo-epochs") as pool:
+        for epoch in range(first, how.count):
+            done = done if epoch == first else 0
+            skip = done * how.batch_size
+            parts = fetched(_fetches(source.share(consumer, epoch), skip), pool)
+            for batch in cut(parts, how.batch_size):
+                done += 1
+                yield epoch, done, batch
+    source.leave(consumer)
+
+
+def _fetches(pieces: list[Piece], skip: int) -> list[Fetch]:
+    return [partial(_fetch, piece) for piece in without(pieces, skip)]
 
 
 def _fetch(piece: Piece) -> pd.DataFrame:

@@ -76,6 +76,7 @@ class Desk:
                 pieces = self._shuffles.share(consumer, epoch)
                 values, futures = _packed(answer, pieces)
             except Exception as error:  # noqa: BLE001  raised where the rows are asked for
+                self._left.discard(consumer)
                 queue.put(Failure.of(f"epoch {epoch}", error))
                 return
             queue.put(values)

@@ -162,7 +162,7 @@ def test_an_epoch_that_fails_fails_where_it_is_asked_for() -> None:
 
     ddf = source(20)
     consumers = ddf.map_partitions(boom, meta=ddf._meta).exo.epochs(2, 5, split=2)
-    for one in consumers:
+    for one in (*consumers, *consumers):
         with pytest.raises(ValueError, match="bad part"):
             next(one)
 
