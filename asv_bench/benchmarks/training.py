@@ -24,7 +24,7 @@ import pyarrow.dataset
 
 from asv_bench.benchmarks.common import OnRay
 from dask_exo.epochs import spread
-from dask_exo.epochs.batches import cut, fetched
+from dask_exo.epochs.batches import ahead, cut, fetched
 
 ROWS, FEATURES, CLASSES, FILES = 1_200_000, 20, 10, 44
 BATCH, EPOCHS = 8192, 3
@@ -113,7 +113,7 @@ def unshuffled(ddf: dd.DataFrame) -> Batches:
     def epoch(_: int) -> Iterator[Batch]:
         with ThreadPoolExecutor(1) as pool:
             reads = [ddf.partitions[i].compute for i in range(ddf.npartitions)]
-            for batch in cut(fetched(reads, pool), BATCH):
+            for batch in cut(ahead(fetched(reads), pool), BATCH):
                 yield {name: batch[name].to_numpy() for name in batch.columns}
 
     return epoch

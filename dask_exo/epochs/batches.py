@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
+Item = TypeVar("Item")
 Fetch = Callable[[], pd.DataFrame]
 
 
@@ -57,12 +58,17 @@ def cut(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
         yield pd.concat(rest) if len(rest) > 1 else rest[0]
 
 
-def fetched(fetches: list[Fetch], pool: ThreadPoolExecutor) -> Iterator[pd.DataFrame]:
-    """Fetch partitions one ahead of their use; each is let go when it is used up."""
-    fetches.reverse()  # and emptied, since each holds its partition in the store
-    ahead = pool.submit(fetches.pop()) if fetches else None
-    while ahead is not None:
-        part = ahead.result()
-        ahead = pool.submit(fetches.pop()) if fetches else None
-        yield part
-        del part
+def fetched(fetches: list[Fetch]) -> Iterator[pd.DataFrame]:
+    """Fetch partitions; how to get one is forgotten with it, since that keeps it in the store."""
+    fetches.reverse()
+    while fetches:
+        yield fetches.pop()()
+
+
+def ahead(items: Iterator[Item], pool: ThreadPoolExecutor) -> Iterator[Item]:
+    """Make each item while the one before it is in use."""
+    coming = pool.submit(next, items, None)
+    while (item := coming.result()) is not None:
+        coming = pool.submit(next, items, None)
+        yield item
+        del item

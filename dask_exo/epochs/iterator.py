@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
@@ -11,13 +11,13 @@ import dask.dataframe as dd
 import pandas as pd
 from dask.tokenize import tokenize
 
-from dask_exo.epochs.batches import FORMATS, Fetch, cut, fetched
+from dask_exo.epochs.batches import FORMATS, Fetch, ahead, cut, fetched
 from dask_exo.epochs.deal import without
 from dask_exo.epochs.remote import Reachable
 from dask_exo.epochs.shuffles import How, Piece
 from dask_exo.errors import ShuffleArgumentError
 
-Step = tuple[int, int, pd.DataFrame]
+Step = tuple[int, int, Any]
 """Epoch, how many batches it has given, and the last one of them."""
 
 
@@ -64,15 +64,18 @@ class Epochs(Iterator[Any]):
         """The next batch."""
         if self._steps is None:
             start = self.epoch, self.batches
-            self._steps = _steps(self._source, self._how, self._consumer, start)
+            self._steps = _steps(
+                partial(self._source.share, self._consumer), self._how, self._format, start
+            )
         try:
             self.epoch, self.batches, batch = next(self._steps)
         except StopIteration:
+            self._source.leave(self._consumer)
             raise
         except BaseException:
             self._steps = None  # whoever goes on, tries again
             raise
-        return FORMATS[self._format](batch)
+        return batch
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is, in numbers and text."""
@@ -105,21 +108,26 @@ class Epochs(Iterator[Any]):
         return _restored, (args, self.epoch, self.batches)
 
 
-def _steps(source: Source, how: How, consumer: int, start: tuple[int, int]) -> Iterator[Step]:
+def _steps(
+    share: Callable[[int], list[Piece]],
+    how: How,
+    format: str,  # noqa: A002  as everybody calls it
+    start: tuple[int, int],
+) -> Iterator[Step]:
     """Batches after an epoch and the number of its batches.
 
     It does not know the iterator: what both hold in the store is freed with the last reference.
     """
     first, done = start
-    with ThreadPoolExecutor(1, "exo-epochs") as pool:
+    with ThreadPoolExecutor(2, "exo-epochs") as pool:  # a batch, and a partition for it
         for epoch in range(first, how.count):
             done = done if epoch == first else 0
             skip = done * how.batch_size
-            parts = fetched(_fetches(source.share(consumer, epoch), skip), pool)
-            for batch in cut(parts, how.batch_size):
+            parts = ahead(fetched(_fetches(share(epoch), skip)), pool)
+            batches = map(FORMATS[format], cut(parts, how.batch_size))
+            for batch in ahead(batches, pool):
                 done += 1
                 yield epoch, done, batch
-    source.leave(consumer)
 
 
 def _fetches(pieces: list[Piece], skip: int) -> list[Fetch]:
