@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,7 +34,7 @@ FORMATS: dict[str, Callable[[pd.DataFrame], Any]] = {
 def cut(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
     """Cut the rows of partitions into batches; the last one may be smaller.
 
-    Between two partitions only the rows that belong to no batch yet are kept.
+    Batches are copies: whoever has a view keeps all of its partition.
     """
     rest: list[pd.DataFrame] = []
     have = 0
@@ -49,9 +49,9 @@ def cut(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
             rest, have = [], 0
         full = start + (len(part) - start) // size * size
         for i in range(start, full, size):
-            yield part.iloc[i : i + size]
+            yield part.iloc[i : i + size].copy()
         if full < len(part):
-            rest.append(part.iloc[full:].copy())  # a view would keep the partition
+            rest.append(part.iloc[full:].copy())
             have += len(part) - full
         del part
     if rest:
@@ -65,7 +65,7 @@ def fetched(fetches: list[Fetch]) -> Iterator[pd.DataFrame]:
         yield fetches.pop()()
 
 
-def ahead(items: Iterator[Item], pool: ThreadPoolExecutor) -> Iterator[Item]:
+def ahead(items: Iterator[Item], pool: Executor) -> Iterator[Item]:
     """Make each item while the one before it is in use."""
     coming = pool.submit(next, items, None)
     while (item := coming.result()) is not None:

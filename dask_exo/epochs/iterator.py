@@ -17,8 +17,8 @@ from dask_exo.epochs.remote import Reachable
 from dask_exo.epochs.shuffles import How, Piece
 from dask_exo.errors import ShuffleArgumentError
 
-Step = tuple[int, int, Any]
-"""Epoch, how many batches it has given, and the last one of them."""
+Step = tuple[int, int, int, Any]
+"""Epoch, how many batches it has given, of how many, and the last one of them."""
 
 
 class Source(Protocol):
@@ -45,6 +45,8 @@ class Epochs(Iterator[Any]):
         Of the last batch, from 0.
     batches : int
         That this epoch has given.
+    steps : int
+        Batches of each epoch, the same for all consumers; 0 before the first batch.
     """
 
     def __init__(
@@ -58,17 +60,18 @@ class Epochs(Iterator[Any]):
         self._source, self._how, self._format = source, how, format
         self._consumer, self._identity = consumer, identity
         self._steps: Iterator[Step] | None = None
-        self.epoch = self.batches = 0
+        self.epoch = self.batches = self.steps = 0
 
     def __next__(self) -> Any:
         """The next batch."""
         if self._steps is None:
-            start = self.epoch, self.batches
+            ended = 0 < self.steps == self.batches
+            start = (self.epoch + 1, 0) if ended else (self.epoch, self.batches)
             self._steps = _steps(
                 partial(self._source.share, self._consumer), self._how, self._format, start
             )
         try:
-            self.epoch, self.batches, batch = next(self._steps)
+            self.epoch, self.batches, self.steps, batch = next(self._steps)
         except StopIteration:
             self._source.leave(self._consumer)
             raise
@@ -79,7 +82,8 @@ class Epochs(Iterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is, in numbers and text."""
-        return {"epoch": self.epoch, "batches": self.batches, "of": self._identity}
+        where = {"epoch": self.epoch, "batches": self.batches, "steps": self.steps}
+        return {**where, "of": self._identity}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after the batch at which ``state`` was taken.
@@ -94,7 +98,7 @@ class Epochs(Iterator[Any]):
                 f"the state is of {state['of']}, and this is {self._identity}: batches would "
                 f"not be the ones that are missing"
             )
-        self.epoch, self.batches = state["epoch"], state["batches"]
+        self.epoch, self.batches, self.steps = state["epoch"], state["batches"], state["steps"]
         self._steps = None
 
     def close(self) -> None:
@@ -105,7 +109,7 @@ class Epochs(Iterator[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         source = self._source.away() if isinstance(self._source, Reachable) else self._source
         args = (source, self._how, self._format, self._consumer, self._identity)
-        return _restored, (args, self.epoch, self.batches)
+        return _restored, (args, self.state_dict())
 
 
 def _steps(
@@ -114,7 +118,7 @@ def _steps(
     format: str,  # noqa: A002  as everybody calls it
     start: tuple[int, int],
 ) -> Iterator[Step]:
-    """Batches after an epoch and the number of its batches.
+    """Batches that come after those that have been given.
 
     It does not know the iterator: what both hold in the store is freed with the last reference.
     """
@@ -123,24 +127,28 @@ def _steps(
         for epoch in range(first, how.count):
             done = done if epoch == first else 0
             skip = done * how.batch_size
-            parts = ahead(fetched(_fetches(share(epoch), skip)), pool)
+            fetches, rows = _fetches(share(epoch), skip)
+            steps = done + -(-rows // how.batch_size)
+            parts = ahead(fetched(fetches), pool)
             batches = map(FORMATS[format], cut(parts, how.batch_size))
             for batch in ahead(batches, pool):
                 done += 1
-                yield epoch, done, batch
+                yield epoch, done, steps, batch
 
 
-def _fetches(pieces: list[Piece], skip: int) -> list[Fetch]:
-    return [partial(_fetch, piece) for piece in without(pieces, skip)]
+def _fetches(pieces: list[Piece], skip: int) -> tuple[list[Fetch], int]:
+    """How to get the rows without the first ``skip``, and how many these are."""
+    left = without(pieces, skip)
+    return [partial(_fetch, piece) for piece in left], sum(p.stop - p.start for p in left)
 
 
 def _fetch(piece: Piece) -> pd.DataFrame:
     return piece.part({}).iloc[piece.start : piece.stop]
 
 
-def _restored(args: tuple[Any, ...], epoch: int, batches: int) -> Epochs:
+def _restored(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
     restored = Epochs(*args)
-    restored.epoch, restored.batches = epoch, batches
+    restored.load_state_dict(state)
     return restored
 
 

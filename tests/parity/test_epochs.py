@@ -147,6 +147,35 @@ def test_a_consumer_goes_on_while_others_have_gone_ahead(stop: int) -> None:
         consumers[2].load_state_dict(consumers[1].state_dict())
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_how_many_steps_there_are_and_how_many_are_done(drop_last: bool) -> None:
+    for one in source(52).exo.epochs(2, 4, split=3, drop_last=drop_last):
+        assert one.steps == 0
+        done = [(one.epoch, one.batches, one.steps) for _ in one]
+        steps = 4 if drop_last else 5
+        assert done == [(epoch, i + 1, steps) for epoch in (0, 1) for i in range(steps)]
+
+
+def test_a_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
+    shuffled = []
+
+    def counted(part, partition_info=None):
+        shuffled.append(part)
+        return part
+
+    ddf = source(40, 2)
+    frame = ddf.map_partitions(counted, meta=ddf._meta, token="counted")
+    one = frame.exo.epochs(2, 10)
+    first = list(itertools.islice(one, 4))
+    other = frame.exo.epochs(2, 10)
+    other.load_state_dict(one.state_dict())
+    del one
+    shuffled.clear()
+    second = list(other)
+    assert sum(map(len, shuffled)) == 40
+    assert sorted(pd.concat(first).n) == sorted(pd.concat(second).n) == list(range(40))
+
+
 def test_threads_share_each_epoch() -> None:
     consumers = source(300).exo.epochs(4, 10, split=5)
     with ThreadPoolExecutor(5) as pool:

@@ -1,7 +1,10 @@
-"""Which rows of an epoch each consumer gets."""
+"""Which rows of an epoch each consumer gets, and how they are cut into batches."""
 
 from __future__ import annotations
 
+import weakref
+from concurrent.futures import Executor, Future
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -9,8 +12,26 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.epochs.batches import cut
+from dask_exo.epochs.batches import ahead, cut, fetched
 from dask_exo.epochs.deal import Span, deal, located, without
+
+
+class Memory:
+    """An array that lives as long as one of its views."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.__array_interface__ = array.__array_interface__
+
+
+class AtOnce(Executor):
+    """Runs what it is given, in the calling thread."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        done = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
 
 LENGTHS = st.lists(st.integers(0, 12), max_size=8)
 
@@ -36,6 +57,25 @@ def test_spans_are_where_the_rows_are(lengths, start, count, skip) -> None:
     got = [int(n) for part, a, b in spans for n in parts[part][a:b]]
     assert got == list(range(sum(lengths)))[start : start + count][skip:]
     assert all(isinstance(span, Span) and span.start < span.stop for span in spans)
+
+
+@given(st.lists(st.integers(0, 40), max_size=8), st.integers(1, 15))
+def test_two_partitions_are_in_memory_and_no_more(lengths, size) -> None:
+    alive: weakref.WeakSet[Memory] = weakref.WeakSet()
+    most = 0
+
+    def part(length: int) -> pd.DataFrame:
+        nonlocal most
+        memory = Memory(np.arange(2.0 * length).reshape(length, 2))
+        alive.add(memory)
+        most = max(most, sum(len(one.array) for one in alive))
+        return pd.DataFrame(np.asarray(memory), copy=False)
+
+    parts = ahead(fetched([partial(part, length) for length in lengths]), AtOnce())
+    rows = sum(len(batch) for batch in ahead(cut(parts, size), AtOnce()))
+    assert rows == sum(lengths)
+    assert most <= 2 * max(lengths, default=0) + size
+    assert not alive
 
 
 @given(LENGTHS, st.integers(1, 15))
