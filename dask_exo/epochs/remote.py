@@ -35,12 +35,18 @@ class Desk:
     ----------
     shuffles : Shuffles
     consumers : int
+
+    Raises
+    ------
+    ClusterError
+        This process is not connected to Ray.
     """
 
     def __init__(self, shuffles: Shuffles, consumers: int) -> None:
         self._shuffles, self._left = shuffles, set(range(consumers))
         self._stopped = False
         self.questions = Queue(f"epochs-{uuid.uuid4().hex}")
+        self.questions.qsize()  # there must be somebody to ask
         self._thread = threading.Thread(target=self._main, name="dask_exo-epochs", daemon=True)
         stop_with_all(self)
         self._thread.start()

@@ -11,6 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 
 import dask_exo
 from dask_exo.sync import Event
@@ -62,6 +63,27 @@ def test_processes_share_each_epoch(client) -> None:
             np.testing.assert_array_equal(got, expected["n"])
     for epoch in range(3):
         assert rows(s for mine in seen for s in mine if s[0] == epoch) == list(range(ROWS))
+
+
+def by_client(ones):
+    with dask_exo.Client() as client, dask.annotate(num_cpus=0):
+        return client.gather(client.map(consume, ones, pure=False))
+
+
+def by_dask(ones):
+    with dask.annotate(num_cpus=0):
+        return dask.compute(*[dask.delayed(consume)(one) for one in ones])
+
+
+def by_ray(ones):
+    task = ray.remote(consume).options(num_cpus=0)
+    return ray.get([task.remote(one) for one in ones])
+
+
+@pytest.mark.parametrize("run", [by_client, by_dask, by_ray])
+def test_consumers_go_wherever_tasks_go(run) -> None:
+    done = run(consumers(dd.from_pandas(FRAME, npartitions=4), epochs=1))
+    assert rows(s for _, mine, _ in done for s in mine) == list(range(ROWS))
 
 
 def test_one_that_waits_for_ever_holds_nobody_up(client) -> None:
