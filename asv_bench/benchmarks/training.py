@@ -184,10 +184,11 @@ def torch_loader(directory: Path, buffer: int) -> Batches:
     names = [*COLUMNS, "label", "row"]
 
     def epoch(number: int) -> Iterator[Batch]:
-        loader = torch.utils.data.DataLoader(Rows(number), batch_size=BATCH, num_workers=1)
+        loader = torch.utils.data.DataLoader(
+            Rows(number), batch_size=BATCH, num_workers=1, collate_fn=np.stack
+        )
         for batch in loader:
-            values = batch.numpy()
-            found = {name: values[:, i] for i, name in enumerate(names)}
+            found = dict(zip(names, batch.T, strict=True))
             yield {**found, "label": found["label"].astype(int), "row": found["row"].astype(int)}
 
     return epoch
