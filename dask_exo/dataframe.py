@@ -13,13 +13,8 @@ from dask.dataframe.extensions import register_dataframe_accessor, register_seri
 from dask.utils import M
 
 from dask_exo.dask_adapter import new_collection
-from dask_exo.epochs import Epochs, number_from
-from dask_exo.errors import (
-    ColumnError,
-    MergeArgumentError,
-    ShuffleArgumentError,
-    SortArgumentError,
-)
+from dask_exo.epochs import Epochs, How, epochs, number_from
+from dask_exo.errors import ColumnError, MergeArgumentError, SortArgumentError
 from dask_exo.graph.merge_rows import SpreadMerge
 from dask_exo.graph.shuffle_rows import ShuffleRows
 from dask_exo.graph.sort_rows import SortRows
@@ -272,7 +267,8 @@ class FrameAccessor(_Accessor):
             With windows the first rows are there as soon as one window has been read, at the
             price that rows which are far apart stay so.
         npartitions : int, optional
-            Number of output partitions of a full shuffle; by default as many as there are.
+            Number of output partitions; by default as many as there are. Each window has its
+            share of them, at least one.
 
         Returns
         -------
@@ -301,17 +297,13 @@ class FrameAccessor(_Accessor):
             number_from(1, "npartitions", npartitions)
         if window is None or window >= self._frame.npartitions:
             return new_collection(ShuffleRows(self._frame, (int(seed),), npartitions))
-        if npartitions is not None:
-            raise ShuffleArgumentError(
-                f"window={window} and npartitions={npartitions}: windows keep the partitions as "
-                f"they are; leave npartitions out, or repartition first"
-            )
-        starts = range(0, self._frame.npartitions, window)
-        windows = [
-            ShuffleRows(self._frame.partitions[a : a + window], (int(seed), a), None)
-            for a in starts
-        ]
-        return dd.concat([new_collection(one) for one in windows], interleave_partitions=False)
+        pieces = npartitions or self._frame.npartitions
+        windows = []
+        for a in range(0, self._frame.npartitions, window):
+            part = self._frame.partitions[a : a + window]
+            share = max(1, round(pieces * part.npartitions / self._frame.npartitions))
+            windows.append(new_collection(ShuffleRows(part, (int(seed), a), share)))
+        return dd.concat(windows, interleave_partitions=False)
 
     def groupby(self, by: Any) -> OnlineGroupBy:
         """Group rows, to aggregate them online.
@@ -333,7 +325,7 @@ class FrameAccessor(_Accessor):
         """
         return OnlineGroupBy(self._frame, by)
 
-    def epochs(
+    def epochs(  # noqa: PLR0913  all by name
         self,
         count: int,
         batch_size: int,
@@ -342,12 +334,19 @@ class FrameAccessor(_Accessor):
         window: int | None = None,
         format: str = "pandas",  # noqa: A002  as everybody calls it
         drop_last: bool = False,
-    ) -> Epochs:
+        split: int | None = None,
+    ) -> Epochs | list[Epochs]:
         """Batches to train on, epoch after epoch, each epoch in a random order of its own.
 
-        While one epoch is consumed, the next one is shuffled in the background. The consumer holds
-        one partition, and fetches the next one meanwhile; the shuffled rows of two epochs are in
-        the object store, or spilled.
+        While one epoch is consumed, the next one is shuffled in the background. Shuffled
+        partitions are half as long as those of the frame; a consumer holds one and fetches the
+        next one meanwhile. The shuffled rows of two epochs are in the object store, or spilled.
+
+        With ``split`` each consumer gets neighbouring rows of the shuffled epoch, so that which
+        rows does not depend on who is slower, and all get the same number of batches. No consumer
+        waits for another one: one that is more than an epoch behind has its epochs shuffled anew.
+        Consumers that are tasks of Ray keep slots from the shuffle, unless they ask for none
+        (``num_cpus=0``).
 
         Parameters
         ----------
@@ -362,13 +361,19 @@ class FrameAccessor(_Accessor):
         format : {"pandas", "numpy", "torch"}
             What a batch is: a frame, or a dict of arrays or tensors by column.
         drop_last : bool
-            Whether a last batch of an epoch with fewer rows is left out.
+            Whether a last batch of an epoch with fewer rows is left out: with ``split`` all
+            batches are full, and fewer than ``split * batch_size`` rows are left over. Without
+            it, fewer than ``split`` rows are, and only where they would be batches of one row.
+            Rows are never given twice.
+        split : int, optional
+            Number of consumers: threads of this process, or processes of the same Ray program.
 
         Returns
         -------
-        Epochs
+        Epochs, or with ``split`` a list of them
             An iterator. Its ``epoch`` says which epoch the last batch belongs to; ``state_dict()``
-            and ``load_state_dict(state)`` go on exactly where another one stopped.
+            and ``load_state_dict(state)`` go on exactly where another one stopped. It can be
+            pickled for another process.
 
         Raises
         ------
@@ -382,8 +387,14 @@ class FrameAccessor(_Accessor):
         >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(5)}), npartitions=2)
         >>> [len(batch) for batch in ddf.exo.epochs(2, batch_size=2)]
         [2, 2, 1, 2, 2, 1]
+        >>> first, second = ddf.exo.epochs(1, batch_size=2, split=2, drop_last=True)
+        >>> [len(batch) for batch in first], [len(batch) for batch in second]
+        ([2], [2])
         """
-        return Epochs(self._frame, count, batch_size, seed, window, format, drop_last)
+        consumers = 1 if split is None else split
+        how = How(count, batch_size, seed, window, drop_last, consumers)
+        consumed = epochs(self._frame, how, format)
+        return consumed[0] if split is None else consumed
 
 
 class SeriesAccessor(_Accessor):
