@@ -20,15 +20,16 @@ from dask_exo.shuffle.exchange import exchange
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.maps import Refs
 from dask_exo.shuffle.spec import Receipt, Spec
-from dask_exo.testing import Call, Cost, SimFutures
+from dask_exo.testing import Call, Channels, Cost, SimFutures
 
 DATA = 16 * 10**9  # bytes
 NODES, SLOTS = 4, 4
-CPU, DISK, NET = 400e6, 100e6, 250e6  # bytes/s of a slot: computing, its share of disk and network
+CPU = 400e6  # bytes/s of a slot
+CHANNELS = Channels(disk=400e6, net=1e9)  # bytes/s of a node
 MADE, READ = 0.001, 0.0001  # seconds that an object takes, whatever its size
 
 PARTITIONS = (64, 256, 1024)
-STORES = {"in memory": 2.5, "out of core": 0.3}  # store of all nodes over the data
+STORES = {"in memory": 2.5, "tight": 0.9, "out of core": 0.3}  # store of all nodes over the data
 
 
 def _map(*_: Any) -> None: ...
@@ -58,6 +59,7 @@ class Outcome(NamedTuple):
     algorithm: str
     seconds: float
     objects: int
+    written: int
     spilled: int
     restored: int
     moved: int
@@ -79,8 +81,7 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
     def cost(call: Call) -> Cost:
         # a reducer reads its own blocks of what lies on its node
         taken = part if call.fn in (_map, _reduce) else sum(call.sizes)
-        seconds = taken / CPU + call.restored / DISK + call.moved / NET
-        seconds += MADE * call.count + READ * len(call.args)
+        seconds = taken / CPU + MADE * call.count + READ * len(call.args)
         if call.fn is _map:
             sizes = [part * len(mine) // partitions for mine in call.args[0]]
             return Cost(seconds, [*sizes, 100])
@@ -88,7 +89,7 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
         return Cost(seconds, made)
 
     machines = [Node(f"n{i}", SLOTS, int(store * DATA / NODES)) for i in range(NODES)]
-    futures = Variant(machines, cost, execute=False)
+    futures = Variant(machines, cost, execute=False, channels=CHANNELS)
     futures.part = part
     spec = Spec(partitions, tuple(machines), _map, _merge)  # type: ignore[arg-type]
     limits = Limits(algorithm, bundle_target=1e-9)
@@ -100,6 +101,7 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
         shuffled.choice.algorithm,
         futures.now,
         futures.objects,
+        futures.writes,
         futures.spilled,
         futures.restored,
         futures.moved,
@@ -124,17 +126,17 @@ class Variants:
 
 def main() -> None:
     """Print the table."""
-    print("| store | M = R | algorithm | seconds | objects | spilled | restored | sent |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| store | M = R | algorithm | seconds | objects | written | spilled | restored | sent |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for store, factor in STORES.items():
         for partitions in PARTITIONS:
             for name in [*names(), "auto"]:
                 one = run(name, partitions, factor)
                 label = f"auto: {one.algorithm}" if name == "auto" else name
-                sizes = " | ".join(f"{size / 1e9:.1f} GB" for size in one[3:])
+                sizes = " | ".join(f"{size / 1e9:.1f} GB" for size in one[4:])
                 print(
                     f"| {store} | {partitions:,} | {label} | {one.seconds:.0f} | {one.objects:,} "
-                    f"| {sizes} |"
+                    f"| {one.written:,} | {sizes} |"
                 )
 
 
