@@ -12,8 +12,8 @@ import dask_exo
 from dask_exo import Scheduler
 from dask_exo.futures import Node
 from dask_exo.report import recording
-from dask_exo.shuffle.choose import Choice, Limits, Shape, choose
-from dask_exo.shuffle.costs import BOOKKEEPING, costs
+from dask_exo.shuffle.choose import Choice, Limits, Shape
+from dask_exo.shuffle.costs import BOOKKEEPING, costs, weigh
 from dask_exo.testing import InlineFutures
 
 
@@ -93,8 +93,7 @@ def test_several_collections_are_one_computation() -> None:
 def test_costs_at_the_scale_of_cloudsort() -> None:
     """100 TB on 40 nodes: a plain shuffle would restore what it spilled 625 times."""
     shape = Shape(10**14, 50_000, 25_000, 40, 480, 40 * 38 * 10**9)
-    choice = choose(shape, Limits())
-    found = costs(shape, choice)
+    choice, found = weigh(shape, Limits())
     assert choice.algorithm == "push"
     assert found["simple"].restored == 625 * found["simple"].spilled
     assert found["push"].restored == found["push"].spilled < 10**14
