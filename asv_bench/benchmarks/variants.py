@@ -10,17 +10,13 @@ References: Exoshuffle figures 3.4a (out of core, more and more partitions) and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dask_exo.futures import Futures, Node, Ref, drive
+from asv_bench.benchmarks.simulated import Simulated, reduce, run_map, run_reduce, shuffle
+from dask_exo.futures import Node
 from dask_exo.shuffle.algorithms import names
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.exchange import exchange
-from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.maps import Refs
-from dask_exo.shuffle.spec import Receipt, Spec
-from dask_exo.testing import Call, Channels, Cost, SimFutures
+from dask_exo.testing import Call, Channels, Cost
 
 DATA = 16 * 10**9  # bytes
 NODES, SLOTS = 4, 4
@@ -30,27 +26,6 @@ MADE, READ = 0.001, 0.0001  # seconds that an object takes, whatever its size
 
 PARTITIONS = (64, 256, 1024)
 STORES = {"in memory": 2.5, "tight": 0.9, "out of core": 0.3}  # store of all nodes over the data
-
-
-def _map(*_: Any) -> None: ...
-
-
-def _merge(*_: Any) -> None: ...
-
-
-def _reduce(*_: Any) -> None: ...
-
-
-class Variant(SimFutures):
-    """A cluster on which each map says what one of so many parts would."""
-
-    part = 0
-
-    def get(self, refs: Sequence[Ref]) -> list[Any]:
-        """Receipts, as if the maps had run."""
-        super().get(refs)
-        receipt = Receipt(Tally(rows=self.part // 100), self.part, self.part / CPU)
-        return [receipt for _ in refs]
 
 
 class Outcome(NamedTuple):
@@ -80,23 +55,18 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
 
     def cost(call: Call) -> Cost:
         # a reducer reads its own blocks of what lies on its node
-        taken = part if call.fn in (_map, _reduce) else sum(call.sizes)
+        taken = part if call.fn in (run_map, run_reduce) else sum(call.sizes)
         seconds = taken / CPU + MADE * call.count + READ * len(call.args)
-        if call.fn is _map:
+        if call.fn is run_map:
             sizes = [part * len(mine) // partitions for mine in call.args[0]]
             return Cost(seconds, [*sizes, 100])
-        made = 100 if call.fn is _reduce else taken // max(call.count, 1)
+        made = 100 if call.fn is run_reduce else taken // max(call.count, 1)
         return Cost(seconds, made)
 
     machines = [Node(f"n{i}", SLOTS, int(store * DATA / NODES)) for i in range(NODES)]
-    futures = Variant(machines, cost, execute=False, channels=CHANNELS)
-    futures.part = part
-    spec = Spec(partitions, tuple(machines), _map, _merge)  # type: ignore[arg-type]
-    limits = Limits(algorithm, bundle_target=1e-9)
-    shuffled = drive(futures, exchange(futures, Refs([None] * partitions), spec, limits))
-    outputs = _reduced(futures, shuffled.columns)
-    while outputs:
-        _, outputs = futures.wait(outputs)
+    futures = Simulated(machines, cost, part=part, seconds=part / CPU, channels=CHANNELS)
+    shuffled = shuffle(futures, partitions, partitions, Limits(algorithm, bundle_target=1e-9))
+    reduce(futures, shuffled.columns)
     return Outcome(
         shuffled.choice.algorithm,
         futures.now,
@@ -106,10 +76,6 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
         futures.restored,
         futures.moved,
     )
-
-
-def _reduced(futures: Futures, columns: list[Any]) -> list[Ref]:
-    return [futures.submit(_reduce, *column.refs, node=column.node) for column in columns]
 
 
 class Variants:
