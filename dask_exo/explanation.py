@@ -141,11 +141,11 @@ def _lines(shape: Shape, choice: Choice, found: dict[str, Cost]) -> list[str]:
     each = f"{format_bytes(part)} a part, {format_bytes(output)} an output"
     lines = [
         f"  of {format_bytes(shape.nbytes)} ({each}): {choice.algorithm}, since {choice.reason}",
-        "               objects    metadata     spilled    restored        sent    seconds",
+        "               objects    metadata     spilled    restored        sent    estimate",
     ]
     for name, cost in found.items():
         sizes = (cost.metadata, cost.spilled, cost.restored, cost.sent)
         figures = "".join(f"{format_bytes(size):>12}" for size in sizes)
         mark = "▸" if name == choice.algorithm else " "
-        lines.append(f"  {mark} {name:<10}{cost.objects:>10,}{figures}{cost.seconds:>11,.3g}")
+        lines.append(f"  {mark} {name:<10}{cost.objects:>10,}{figures}{cost.seconds:>10,.1f} s")
     return lines

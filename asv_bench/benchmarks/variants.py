@@ -1,8 +1,8 @@
 """Shuffle algorithms against each other on a simulated cluster: partitions, and size of the store.
 
 Four nodes with a disk and a network each sort 16 GB. No data exists: every task is submitted and
-every ref is held and dropped as on Ray, and what a task takes follows from bytes: computed on,
-read back from disk, fetched from other nodes (not: written to disk).
+every ref is held and dropped as on Ray. What a task computes holds a slot; what is fetched, read
+back and written passes the networks and disks of the nodes, see `dask_exo.testing.sim_lanes`.
 ``python -m asv_bench.benchmarks.variants`` prints the table of ``docs/performance.md``.
 
 References: Exoshuffle figures 3.4a (out of core, more and more partitions) and 3.4c (in memory).
@@ -92,8 +92,10 @@ class Variants:
 
 def main() -> None:
     """Print the table."""
-    print("| store | M = R | algorithm | seconds | objects | written | spilled | restored | sent |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    heads = "store", "M = R", "algorithm", "seconds", "objects"
+    heads += "spilled objects", "spilled", "restored", "sent"
+    print(f"| {' | '.join(heads)} |")
+    print("|---" * len(heads) + "|")
     for store, factor in STORES.items():
         for partitions in PARTITIONS:
             for name in [*names(), "auto"]:

@@ -89,6 +89,30 @@ def test_rounds_are_strict() -> None:
         assert min(rounds[k + 1]) >= last_merge_of_before
 
 
+@pytest.mark.parametrize("algorithm", ["push", "two-level"])
+def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
+    """On nodes of four slots 4 rounds of 4 parts are alive at most, where it were 2 of 8."""
+    futures = SimFutures([Node(f"n{i}", 4, 10**6) for i in range(2)], cost, trace=True)
+    ddf = dd.from_pandas(frame(), npartitions=40)
+    settings = {
+        "exo.shuffle.algorithm": algorithm,
+        "exo.shuffle.round-fraction": 0.00001,
+        "exo.scheduler.bundle-target": 0,
+    }
+    with dask.config.set(settings):
+        ddf.shuffle("k", npartitions=12).compute(scheduler=Scheduler(futures))
+    maps = sorted(t.start for t in futures.trace if t.name == "run_map")
+    runs = [t for t in futures.trace if t.name == "merge"]
+    merges = sorted(t.end for t in runs)
+    assert (len(maps), len(merges)) == (40, 2 * 9)  # 8 parts that were measured, then 8 rounds of 4
+    for k in range(4, 9):
+        assert maps[4 + 4 * k] >= merges[2 * (k - 3) - 1]
+    beside = [
+        sum(t.node == run.node and t.start <= run.start < t.end for t in runs) for run in runs
+    ]
+    assert 1 < max(beside) <= 3  # merges of a node
+
+
 def test_push_spills_no_more_than_what_it_merges() -> None:
     """In a store that a round fits into, map outputs never reach the disk."""
     futures = cluster(1, store=60_000)
