@@ -30,10 +30,13 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame({"k": np.arange(600) % 37, "v": np.arange(600)})
 
 
-def shuffled(futures: SimFutures, algorithm: str) -> pd.DataFrame:
+ALONE = {"exo.scheduler.bundle-target": 0}  # no tasks share a call, however long they really take
+
+
+def shuffled(futures: SimFutures, algorithm: str, settings=()) -> pd.DataFrame:
     ddf = dd.from_pandas(frame(), npartitions=20)
-    settings = {"exo.shuffle.algorithm": algorithm, "exo.shuffle.round-fraction": 0.00001}
-    with dask.config.set(settings):
+    chosen = {"exo.shuffle.algorithm": algorithm, "exo.shuffle.round-fraction": 0.00001}
+    with dask.config.set({**chosen, **dict(settings)}):
         got = ddf.shuffle("k", npartitions=12).compute(scheduler=Scheduler(futures))
     return got.sort_values("v").reset_index(drop=True)
 
@@ -65,7 +68,7 @@ def test_the_same_cluster_gives_the_same_schedule(algorithm) -> None:
     traces = []
     for _ in range(2):
         futures = cluster(trace=True, seed=3)
-        shuffled(futures, algorithm)
+        shuffled(futures, algorithm, ALONE)
         traces.append([(t.node, t.name, t.start, t.end) for t in futures.trace])
     assert traces[0] == traces[1]
 
@@ -80,7 +83,7 @@ def test_merges_of_push_run_where_their_reducers_live() -> None:
 def test_rounds_are_strict() -> None:
     """No map of round k + 1 starts before the merges of round k - 1 have ended."""
     futures = cluster(trace=True)
-    shuffled(futures, "push")
+    shuffled(futures, "push", ALONE)
     maps = sorted(t.start for t in futures.trace if t.name == "run_map")
     merges = sorted(t.end for t in futures.trace if t.name == "merge")
     rounds = [maps[i : i + 6] for i in range(0, len(maps), 6)]  # 6 slots: 6 parts a round
@@ -97,7 +100,7 @@ def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
     settings = {
         "exo.shuffle.algorithm": algorithm,
         "exo.shuffle.round-fraction": 0.00001,
-        "exo.scheduler.bundle-target": 0,
+        **ALONE,
     }
     with dask.config.set(settings):
         ddf.shuffle("k", npartitions=12).compute(scheduler=Scheduler(futures))
