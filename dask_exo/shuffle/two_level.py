@@ -3,7 +3,7 @@
 The W nodes form G groups. A map packs one object for each group instead of one for each node, and
 a merge of each group, on each of its nodes in turn, takes a round apart for all reducers of the
 group. With G = √W that makes M·√W objects. The price: what is merged on one node of a group travels
-once more, to the node of its reducer. Rounds are strict, as in `push`.
+once more, to the node of its reducer. Rounds are bounded as in `push`.
 
 References: the two-stage exchange of Exoshuffle-CloudSort, section 4, has W groups of one node;
 the general one is that of multi-level sample sort (Axtmann et al., SPAA 2015).
@@ -11,6 +11,7 @@ the general one is that of multi-level sample sort (Axtmann et al., SPAA 2015).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import count
 
@@ -20,8 +21,15 @@ from dask_exo.shuffle.merged import Merged, merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 
 
-def two_level(
-    futures: Futures, maps: Maps, spec: Spec, *, per_round: int, groups: int, width: int = 1
+def two_level(  # noqa: PLR0913  its knobs are its keywords
+    futures: Futures,
+    maps: Maps,
+    spec: Spec,
+    *,
+    per_round: int,
+    groups: int,
+    alive: int = 2,
+    width: int = 1,
 ) -> Steps[list[Column]]:
     """Map ``per_round`` parts at a time into G groups; merge each round within the groups.
 
@@ -31,17 +39,19 @@ def two_level(
         One object of each round.
     """
     merged = Merged(spec, width)
-    merging: list[Ref] = []
+    merging: deque[list[Ref]] = deque()  # the merges of the rounds before
     alone = evenly(len(spec.nodes), len(spec.nodes))
     together = evenly(len(spec.nodes), groups)
     turns = count()
     while maps:
-        before, merging, turn = merging, [], next(turns)
+        turn = next(turns)
         # the parts that were mapped to be measured are packed for each node already
         teams = alone if maps.probed else together
         owned = [range(spec.owned[t.start].start, spec.owned[t.stop - 1].stop) for t in teams]
         rows = yield from maps.take(0 if maps.probed else per_round, owned=owned)  # (T, G)
-        yield before
+        while len(merging) >= alive - 1:
+            yield merging.popleft()
+        merging.append([])
         for g, team in enumerate(teams):
             slots = [
                 slots for w in team for slots in _moved(merged.slots[w], spec.owned[w], owned[g])
@@ -52,13 +62,13 @@ def two_level(
             blocks = futures.stream(
                 len(slots), spec.merge, slots, *[row[g] for row in rows], node=node
             )
-            merging.append(blocks[-1])
+            merging[-1].append(blocks[-1])
             for w in team:
                 mine, blocks = blocks[: len(merged.slots[w])], blocks[len(merged.slots[w]) :]
                 merged.add(w, mine)
         del rows
     yield from maps.finish()
-    yield merging
+    yield [ref for ends in merging for ref in ends]
     return merged.columns()
 
 
