@@ -13,9 +13,9 @@ each round's maps twice and waits for one merge only; both are corrected here.
 
 from __future__ import annotations
 
-from dask_exo.futures import Futures, Ref, Steps
+from dask_exo.futures import Futures, Steps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import Merged, merged_objects
+from dask_exo.shuffle.merged import Merge, Merged, merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 
 
@@ -31,15 +31,15 @@ def push(
     list of Column : (R,)
         One object of each round.
     """
-    merged = Merged(spec, width)
-    merging: list[Ref] = []
+    merged = Merged(futures, maps, spec, width)
+    merging: list[Merge] = []
     while maps:
-        rows = yield from maps.take(per_round)  # (T, W)
-        yield merging  # of the round before
-        merging = merged.merge(futures, rows)
+        rows = yield from maps.take(per_round, revisable=True)  # (T, W)
+        yield from merged.settle(merging)  # of the round before
+        merging = merged.merge(rows)
         del rows
     yield from maps.finish()
-    yield merging
+    yield from merged.settle(merging)
     return merged.columns()
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError
 from itertools import count as count_up
 from typing import Any
 
-from dask_exo.futures import Node
+from dask_exo.futures import Node, at
 from dask_exo.testing.inline import name, yielded
 from dask_exo.testing.sim_model import Call, CostModel, TaskRun
 from dask_exo.testing.sim_store import (
@@ -251,11 +251,13 @@ class Cluster:
     def _values(self, task: Task, count: int) -> list[Any]:
         if not self.execute:
             return [None] * count
-        if task.values is None:
-            task.values = task.produce(task.count, task.fn, task.given)
-        if task.count and task.produce is yielded:
-            return [next(task.values)]
-        return list(task.values)
+        assert task.machine is not None
+        with at(task.machine.node.id):
+            if task.values is None:
+                task.values = task.produce(task.count, task.fn, task.given)
+            if task.count and task.produce is yielded:
+                return [next(task.values)]
+            return list(task.values)
 
     def _store(self, task: Task, which: range, values: list[Any], store: Store) -> list[Entry]:
         outs, sizes, lineage = task.outs, task.sizes, self.lineage
