@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from dask_exo.futures import Futures, Ref, Steps, Until
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.spec import Receipt, Row, Spec
 from dask_exo.shuffle.stragglers import Patience
 
-LOOK = 0.25  # seconds between two looks at what has finished, at least
+LOOKS = 8  # at what has finished, while nothing can be late, at most
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +56,13 @@ class Flight:
     copy: Copy | None = None
 
 
+class Other(Protocol):
+    """A task that takes rows: its last value, and those rows that may still change."""
+
+    end: Ref
+    rows: list[Row]
+
+
 class Flights:
     """Map calls of one shuffle.
 
@@ -71,6 +77,8 @@ class Flights:
     ----------
     watched : bool
         Whether there may be copies.
+    others : list
+        Other tasks of this shuffle, which want slots too.
     copies : int
         Made so far.
     """
@@ -84,11 +92,18 @@ class Flights:
         self._durations: list[float] = []
         self._times: dict[str, list[float]] = defaultdict(list)
         self._slow: frozenset[str] = frozenset()
+        self.others: list[Other] = []
         self.copies = 0
 
     def __len__(self) -> int:
-        """Calls that somebody waits for: those that are late are not among them."""
-        return sum(not flight.late for flight in self._flying)
+        """Calls that somebody waits for: those that are late are not among them, up to a limit."""
+        late = sum(flight.late for flight in self._flying)
+        return len(self._flying) - min(late, self._slots)
+
+    @property
+    def punctual(self) -> bool:
+        """Whether any call is in flight that is not late."""
+        return any(not flight.late for flight in self._flying)
 
     def __bool__(self) -> bool:
         """Whether any call is in flight."""
@@ -114,8 +129,8 @@ class Flights:
         else:
             row.done = True
         self._flying.append(flight)
-        if len(self._flying) <= self._slots:
-            flight.since = self._futures.now
+        if self.watched and (node is not None or len(self._flying) <= self._slots):
+            self._mark()
         return row
 
     def wait(self, *, oldest: bool = False) -> Steps[None]:
@@ -186,25 +201,49 @@ class Flights:
 
     def _hurry(self) -> None:
         """Note what is late, and copy it."""
-        now, running = self._futures.now, self._running()
-        for flight in running:
-            flight.since = now if flight.since is None else flight.since
+        now, running = self._futures.now, self._mark()
         known = {f: (f.since, f.size) for f in running if f.row is not None and f.since is not None}
         for flight in stragglers.late(known, self._durations, now=now, patience=self._patience):
             flight.late = True
         waiting = [f for f in self._flying if f.late and f.copy is None]
+        if not waiting:
+            return
         flying = sum(f.copy is not None for f in self._flying)
-        room = stragglers.copies(slots=self._slots, flying=flying)
-        for flight in waiting[: max(0, room)]:
+        busy = len(self._flying) + flying + self._ready()
+        room = stragglers.copies(slots=self._slots, busy=busy, flying=flying)
+        for flight in waiting[:room]:
             assert flight.row is not None
             node = self._quick(flight.node)
             *blocks, receipt = self._call(flight.row.owned, flight.args, node)
             flight.copy = Copy(blocks, receipt, node)
             self.copies += 1
 
-    def _running(self) -> list[Flight]:
-        """Those that have slots, presumably: the oldest ones."""
-        return list(islice(self._flying, self._slots))
+    def _ready(self) -> int:
+        """How many of the other tasks could run, or do."""
+        if not self.others:
+            return 0
+        done = set(self._futures.wait([other.end for other in self.others], timeout=0)[0])
+        self.others = [other for other in self.others if other.end not in done]
+        return sum(all(row.done for row in other.rows) for other in self.others)
+
+    def _mark(self) -> list[Flight]:
+        """Note since when they run; return those that do."""
+        running = self._running(self._slots - self._ready())
+        for flight in running:
+            flight.since = self._futures.now if flight.since is None else flight.since
+        return running
+
+    def _running(self, slots: int) -> list[Flight]:
+        """Those that have slots, presumably: the oldest ones, on each node that was named."""
+        running: list[Flight] = []
+        load: Counter[str] = Counter()
+        for flight in self._flying:
+            if len(running) >= slots:
+                break
+            if flight.node is None or load[flight.node] < self._nodes.get(flight.node, 1):
+                running.append(flight)
+                load.update([] if flight.node is None else [flight.node])
+        return running
 
     def _quick(self, but: str | None = None) -> str | None:
         """The node with the least to do of those that have shown to be quick."""
@@ -219,12 +258,13 @@ class Flights:
         return stragglers.least_loaded(known, able) if able else None
 
     def _next_look(self) -> float:
+        pause = max(self._patience.floor / LOOKS, 0.001)
         now, usual = self._futures.now, stragglers.usual(self._durations)
         if usual is None:
-            return now + LOOK
+            return now + pause
         due = [
             f.since + self._patience.allowance(usual, f.size)
-            for f in self._running()
+            for f in self._running(self._slots)
             if not f.late and f.since is not None
         ]
-        return min([now + max(LOOK, usual / 4), *(time for time in due if time > now)])
+        return min([now + max(pause, usual / 4), *(time for time in due if time > now)])

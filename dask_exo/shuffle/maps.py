@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from dask_exo.futures import Futures, Ref, Steps, Until
 from dask_exo.shuffle.choose import batch_size
-from dask_exo.shuffle.flights import Flights
+from dask_exo.shuffle.flights import Flights, Other
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.spec import Receipt, Row, Spec
 from dask_exo.shuffle.stragglers import Patience
@@ -115,6 +115,10 @@ class Maps:
         """Whether copies of late calls may replace rows."""
         return self._flights.watched
 
+    def heed(self, other: Other) -> None:
+        """Leave a slot to another task: copies are made where slots are idle."""
+        self._flights.others.append(other)
+
     @property
     def copies(self) -> int:
         """Second calls that were made, of calls that were late."""
@@ -131,7 +135,7 @@ class Maps:
             That of the shuffle, but for the nodes that have turned out to be slow.
         """
         rows = yield from self.take(count, revisable=True)
-        while len(self._flights):
+        while self._flights.punctual:
             yield from self._flights.wait()
             self.look()
         self._ahead = rows

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from dask_exo.futures import Futures, Ref, Steps, evenly
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.maps import Maps
+from dask_exo.shuffle.pieces import Piece, alike, both
 from dask_exo.shuffle.spec import Column, Row, Spec
-
-
-@dataclass(slots=True, eq=False)
-class Piece:
-    """Objects with blocks of the same neighbouring reducers: a merged one, or those of the maps."""
-
-    reducers: range
-    refs: list[Ref]
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +98,6 @@ class Merged:
             for part in evenly(len(mine), _groups(mine, width))
         ]
         self._starts = [pile.reducers.start for pile in self._piles]
-        self._durations: list[float] = []
 
     def merge(self, rows: Sequence[Row], nodes: Sequence[str] | None = None) -> list[Merge]:
         """Merge (T, W) packed blocks; take note of what is made.
@@ -121,20 +114,21 @@ class Merged:
         """
         started = []
         for owned, same in groupby(rows, key=lambda row: row.owned):
-            alike = list(same)
+            together = list(same)
             for i, reducers in enumerate(owned):
                 pieces = self._cut(i, reducers)
                 for w, mine in groupby(pieces, key=lambda p: p[1].w if nodes is None else 0):
                     node = self._spec.nodes[w].id if nodes is None else nodes[i]
-                    started.append(self._start(alike, list(mine), node))
+                    started.append(self._start(together, list(mine), node))
         return started
 
     def merge_here(
         self, fn: Callable[..., Any], rows: Sequence[Row], node: str | None
     ) -> list[Merge]:
-        """Merge (T, W) packed blocks for all reducers in one task, by ``fn(slots, *blocks)``.
+        """Merge (T, W) packed blocks for all in one task, by ``fn(merge, slots, *blocks)``.
 
-        It takes the W lists of ranges that are made of each block, and (W · T,) blocks.
+        It takes `Spec.merge`, lists of the ranges that are made of each of the W blocks of a row,
+        and (W · T,) blocks.
         """
         started = []
         for owned, same in groupby(rows, key=lambda row: row.owned):
@@ -143,7 +137,7 @@ class Merged:
         return started
 
     def settle(self, merges: Sequence[Merge]) -> Steps[None]:
-        """Wait until merges are done.
+        """Wait until merges that were started together are done.
 
         Those that are late are given up: the reducers read the blocks that they were to merge.
         Merges of rows that a copy has replaced are started again.
@@ -151,10 +145,28 @@ class Merged:
         if not self._maps.revised:
             yield [merge.end for merge in merges]
             return
-        waiting = self._revise(merges)
+        durations: list[float] = []
+        waiting = self.ongoing(merges, durations)
         while waiting:
             yield self._maps.beside([merge.end for merge in waiting])
-            waiting = self._revise(waiting)
+            waiting = self._give_up(self.ongoing(waiting, durations), durations)
+
+    def ongoing(self, merges: Sequence[Merge], durations: list[float] | None = None) -> list[Merge]:
+        """Those that are not done, or may have to start again; add the ``durations`` of others."""
+        if not self._maps.revised:
+            return []
+        self._maps.look()
+        self.renew(merges)
+        done = set(self._futures.wait([merge.end for merge in merges], timeout=0)[0])
+        waiting = []
+        for merge in merges:
+            if merge.end in done and not merge.rows:
+                merge.given, merge.pieces = [], []
+                if durations is not None:
+                    durations.append(self._futures.now - merge.since)
+            else:
+                waiting.append(merge)
+        return waiting
 
     def renew(self, merges: Iterable[Merge]) -> None:
         """Start those merges again that have taken blocks which a copy has replaced."""
@@ -180,7 +192,7 @@ class Merged:
         return [
             Column(refs, slot, self._spec.place(pile.w), kept)
             for pile in self._piles
-            for slots, refs in _alike(pile.reducers, pile.pieces)
+            for slots, refs in alike(pile.reducers, pile.pieces)
             for slot in slots
         ]
 
@@ -191,7 +203,7 @@ class Merged:
         first = bisect_right(self._starts, reducers.start) - 1
         last = bisect_left(self._starts, reducers.stop)
         return [
-            (i, pile, Piece(_both(reducers, pile.reducers), [])) for pile in self._piles[first:last]
+            (i, pile, Piece(both(reducers, pile.reducers), [])) for pile in self._piles[first:last]
         ]
 
     def _start(
@@ -206,17 +218,17 @@ class Merged:
             of_block = groupby(pieces, key=lambda piece: piece[0])
             slots = [[piece.reducers for _, _, piece in mine] for _, mine in of_block]
 
-        def submit(*args: Ref) -> list[Ref]:
-            merge = fn or self._spec.merge
-            return self._futures.stream(len(pieces), merge, slots, *args, node=node)
-
+        call = [self._spec.merge] if fn is None else [fn, self._spec.merge]
+        submit = partial(self._futures.stream, len(pieces), *call, slots, node=node)
         merge = Merge(pieces, submit, None, rows, [], 0.0)
         self._submit(merge, merge.args())
         revised = self._maps.revised
         for _, pile, piece in pieces:
             stays = not revised and piece.reducers == pile.reducers
             pile.pieces.append(piece.refs[0] if stays else piece)
-        if not revised:
+        if revised:
+            self._maps.heed(merge)
+        else:
             merge.rows, merge.given, merge.pieces = [], [], []
         return merge
 
@@ -226,75 +238,24 @@ class Merged:
         for (_, _, piece), block in zip(merge.pieces, blocks, strict=True):
             piece.refs = [block]
 
-    def _revise(self, merges: Sequence[Merge]) -> list[Merge]:
-        """Renew, give up what is late; return those that are still to be waited for."""
-        self._maps.look()
-        self.renew(merges)
-        done = set(self._futures.wait([merge.end for merge in merges], timeout=0)[0])
-        waiting = []
-        for merge in merges:
-            if merge.end in done and not merge.rows:
-                self._durations.append(self._futures.now - merge.since)
-                merge.given, merge.pieces = [], []
-            else:
-                waiting.append(merge)
+    def _give_up(self, merges: Sequence[Merge], durations: Sequence[float]) -> list[Merge]:
+        """Stop those that are late; return the others."""
         patience = self._maps.patience
         assert patience is not None
-        running = {merge: (merge.since, 1) for merge in waiting if not merge.rows}
-        now = self._futures.now
-        given_up = set(stragglers.late(running, self._durations, now=now, patience=patience))
-        for merge in given_up:
+        running = {merge: (merge.since, 1) for merge in merges if not merge.rows}
+        late = stragglers.late(running, durations, now=self._futures.now, patience=patience)
+        for merge in late:
             self._futures.cancel([merge.end])
-            of_block = merge.taken()
+            taken = merge.taken()
             for i, _, piece in merge.pieces:
-                piece.refs = of_block[i]
+                piece.refs = taken[i]
             merge.given, merge.pieces = [], []
-        return [merge for merge in waiting if merge not in given_up]
-
-
-def columns_of(rows: Sequence[Row], spec: Spec) -> list[Column]:
-    """What each reducer reads of rows that nobody merges: (R,)."""
-    packings = [(owned, list(same)) for owned, same in groupby(rows, key=lambda row: row.owned)]
-    return [
-        Column(refs, slot, spec.place(w))
-        for w, mine in enumerate(spec.owned)
-        for slots, refs in _alike(
-            mine,
-            [
-                Piece(reducers, [row[i] for row in same])
-                for owned, same in packings
-                for i, reducers in enumerate(owned)
-                if _both(reducers, mine)
-            ],
-        )
-        for slot in slots
-    ]
+        return [merge for merge in merges if merge not in late]
 
 
 def merged_objects(reducers: int, nodes: int, width: int) -> int:
     """Merged blocks of one round, for all nodes: R, or R / width."""
     return sum(_groups(mine, width) for mine in evenly(reducers, nodes) if mine)
-
-
-def _alike(reducers: range, pieces: Sequence[Piece | Ref]) -> Iterator[tuple[range, list[Ref]]]:
-    """Cut ``reducers`` into those that read the same objects; list these, once for all of them."""
-    some = [piece for piece in pieces if isinstance(piece, Piece)]
-    cuts = {cut for piece in some for cut in (piece.reducers.start, piece.reducers.stop)}
-    inner = sorted(cut for cut in cuts if reducers.start < cut < reducers.stop)
-    if not reducers:
-        return
-    for start, stop in pairwise([reducers.start, *inner, reducers.stop]):
-        refs: list[Ref] = []
-        for piece in pieces:
-            if not isinstance(piece, Piece):
-                refs.append(piece)
-            elif start in piece.reducers:
-                refs += piece.refs
-        yield range(start, stop), refs
-
-
-def _both(a: range, b: range) -> range:
-    return range(max(a.start, b.start), min(a.stop, b.stop))
 
 
 def _groups(mine: range, width: int) -> int:

@@ -11,7 +11,6 @@ References: Exoshuffle section 3.3.2.2, after Riffle (Zhang et al., EuroSys 2018
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -37,7 +36,7 @@ def riffle(
         if not maps:
             break
         rows = yield from maps.take(factor, node=node.id, revisable=True)  # (F, W)
-        merges += merged.merge_here(partial(merge_all, spec.merge), rows, node.id)
+        merges = merged.ongoing(merges + merged.merge_here(merge_all, rows, node.id))
     yield from maps.finish()
     merged.renew(merges)
     return merged.columns()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dask_exo.futures import Futures, Steps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import columns_of
+from dask_exo.shuffle.pieces import columns_of
 from dask_exo.shuffle.spec import Column, Spec
 
 

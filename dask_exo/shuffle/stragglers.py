@@ -92,15 +92,26 @@ def late(
     return sorted((key for key in due if now >= due[key]), key=lambda key: due[key])
 
 
-def copies(*, slots: int, flying: int) -> int:
-    """How many more copies may be made: half of the slots run copies at most.
+def copies(*, slots: int, busy: int, flying: int) -> int:
+    """How many more copies may be made.
+
+    They get idle slots only, since first calls of other parts are worth more, and half of all.
+
+    Parameters
+    ----------
+    slots : int
+        Tasks that run side by side.
+    busy : int
+        Tasks in flight that could run.
+    flying : int
+        Copies among them.
 
     Examples
     --------
-    >>> copies(slots=16, flying=3), copies(slots=1, flying=0)
-    (5, 1)
+    >>> copies(slots=16, busy=11, flying=4), copies(slots=16, busy=4, flying=0)
+    (4, 8)
     """
-    return max(1, slots // 2) - flying
+    return max(0, min(slots - busy, max(1, slots // 2) - flying))
 
 
 def slow(
