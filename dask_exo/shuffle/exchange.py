@@ -63,7 +63,7 @@ def exchange(
     maps = Maps(
         futures, parts, spec, window=window, target=limits.bundle_target, patience=limits.patience
     )
-    spec = yield from maps.probe(spec.slots)
+    yield from maps.probe(spec.slots)
     estimate = maps.nbytes * m // max(maps.parts, 1)
     shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
     choice = choose(shape, limits)

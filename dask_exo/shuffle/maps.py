@@ -124,23 +124,28 @@ class Maps:
         """Second calls that were made, of calls that were late."""
         return self._flights.copies
 
-    def probe(self, count: int) -> Steps[Spec]:
+    def probe(self, count: int) -> Steps[None]:
         """Map the first ``count`` parts by themselves and wait, to learn time and size.
 
         Nobody waits for calls that are late.
-
-        Returns
-        -------
-        Spec
-            That of the shuffle, but for the nodes that have turned out to be slow.
         """
         rows = yield from self.take(count, revisable=True)
         while self._flights.punctual:
             yield from self._flights.wait()
             self.look()
         self._ahead = rows
-        slow = self._flights.slow()
-        self._spec = replace(self._spec, slow=slow) if slow else self._spec
+
+    def avoid_slow(self) -> Spec:
+        """Give no more work to nodes that `probe` has found to be slow, nor reducers.
+
+        Returns
+        -------
+        Spec
+            What the parts that are taken from now on are packed for. Those of `probe` are packed
+            for another one then.
+        """
+        if slow := self._flights.slow():
+            self._spec = replace(self._spec, slow=slow)
         return self._spec
 
     @property

@@ -13,10 +13,11 @@ from asv_bench.benchmarks import stragglers
 from dask_exo import shuffle
 from dask_exo.config import Config
 from dask_exo.futures import Node, drive
+from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.choose import Limits
 from dask_exo.shuffle.exchange import exchange, limits_of
 from dask_exo.shuffle.maps import Refs
-from dask_exo.shuffle.spec import Spec
+from dask_exo.shuffle.spec import Column, Spec
 from dask_exo.shuffle.stragglers import Patience
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
 
@@ -134,6 +135,24 @@ def test_a_slow_node_gets_no_reducers_and_few_maps(algorithm) -> None:
     assert max(words.calls.values()) <= 2
     assert sum(words.calls.values()) <= 30 + 2  # two were copied, at most, and ended both times
     assert {t.outcome for t in futures.trace if t.node == "n3"} == {"cancelled"}
+
+
+def test_an_algorithm_that_knows_nothing_of_stragglers_gets_rows_that_stay(monkeypatch) -> None:
+    monkeypatch.setattr(algorithms, "_algorithms", dict(algorithms._algorithms))
+
+    @shuffle.register
+    def plain(futures, maps, spec):
+        columns = yield from maps.take(len(maps))
+        blocks = [[row[w] for row in columns] for w in range(len(spec.nodes))]
+        yield from maps.finish()
+        return [Column(blocks[w], r) for w, mine in enumerate(spec.owned) for r in mine]
+
+    nodes = [Node(f"n{i}", 2, 10**6) for i in range(4)]
+    futures = SimFutures(nodes, cost, stragglers={"n3": 30.0})
+    found, outputs, words = run(futures, "plain", 30, Patience(2.0, 0.5), 1e-9)
+    check(outputs, 30)
+    assert found.tally.rows == 30 * R
+    assert max(words.calls.values()) <= 2
 
 
 def test_a_late_merge_is_given_up_and_its_blocks_are_read() -> None:
