@@ -53,6 +53,9 @@ class Config:
     shuffle_round_fraction: float
     shuffle_most_objects: int
     shuffle_integrity: bool
+    shuffle_speculation: bool
+    late_factor: float
+    late_floor: float
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
@@ -92,6 +95,9 @@ class Config:
             shuffle_round_fraction=shuffle["round-fraction"],
             shuffle_most_objects=shuffle["most-objects"],
             shuffle_integrity=shuffle["integrity"],
+            shuffle_speculation=shuffle["speculation"],
+            late_factor=shuffle["late-factor"],
+            late_floor=_seconds("shuffle.late-floor", shuffle["late-floor"]),
             settings=_settings(),
         )
 

@@ -13,6 +13,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dask_exo.shuffle.stragglers import Patience
+
 LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any measure
 
 MERGED = 4 * 2**20  # bytes; a merged block this large costs more by its bytes than as an object
@@ -65,6 +67,8 @@ class Limits:
         Seconds of work that one call should at least do.
     tasks_per_slot : int
         Map calls in flight for each slot.
+    patience : Patience, optional
+        When map calls and merges are late; without it, nobody cares.
     """
 
     algorithm: str = "auto"
@@ -73,6 +77,7 @@ class Limits:
     most_objects: int = 5 * 10**6
     bundle_target: float = 0.05
     tasks_per_slot: int = 3
+    patience: Patience | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dask_exo.shuffle.costs import Cost, weigh
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.maps import Maps, Parts
 from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.shuffle.stragglers import Patience
 
 FULL = 0.95  # of a disk: Ray refuses to spill beyond
 
@@ -59,7 +60,9 @@ def exchange(
     """
     started, m, r = time.perf_counter(), len(parts), spec.reducers
     window = spec.slots * limits.tasks_per_slot
-    maps = Maps(futures, parts, spec, window=window, target=limits.bundle_target)
+    maps = Maps(
+        futures, parts, spec, window=window, target=limits.bundle_target, patience=limits.patience
+    )
     yield from maps.probe(spec.slots)
     estimate = maps.nbytes * m // max(maps.parts, 1)
     shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
@@ -113,4 +116,5 @@ def limits_of(config: Config) -> Limits:
         config.shuffle_most_objects,
         config.bundle_target,
         config.tasks_per_slot,
+        Patience(config.late_factor, config.late_floor) if config.shuffle_speculation else None,
     )

@@ -76,8 +76,8 @@ class Program:
             yield from merge(slots, *packed)
             return
         for mine in slots:
-            blocks = [[self.combine(*_values(packed, slot))] for slot in mine]
-            yield from pickled(blocks, [range(len(blocks))])
+            blocks = {slot: [self.combine(*_values(packed, slot))] for slot in mine}
+            yield from pickled(blocks, [mine])
 
     def output(self, slot: int, *packed: Pickled) -> Any:
         """Reduce block ``slot`` of each."""
@@ -123,7 +123,8 @@ def run(
     spec = Spec(program.reducers, tuple(futures.nodes()), program.cut, program.merge)
     shuffled = drive(futures, exchange(futures, Refs(parts), spec, limits))
     return [
-        futures.submit(program.output, column.slot, *column.refs) for column in shuffled.columns
+        futures.submit(program.output, column.slot, *column.refs, node=column.node)
+        for column in shuffled.columns
     ]
 
 

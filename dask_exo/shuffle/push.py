@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from dask_exo.futures import Futures, Ref, Steps
+from dask_exo.futures import Futures, Steps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import Merged, merged_objects
+from dask_exo.shuffle.merged import Merge, Merged, merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 
 
@@ -34,16 +34,17 @@ def push(
     list of Column : (R,)
         One object of each round.
     """
-    merged = Merged(spec, width)
-    merging: deque[list[Ref]] = deque()  # the merges of the rounds before
+    merged = Merged(futures, maps, spec, width)
+    merging: deque[list[Merge]] = deque()  # the merges of the rounds before
     while maps:
-        rows = yield from maps.take(per_round)  # (T, W)
+        rows = yield from maps.take(per_round, revisable=True)  # (T, W)
         while len(merging) >= alive - 1:
-            yield merging.popleft()
-        merging.append(merged.merge(futures, rows))
+            yield from merged.settle(merging.popleft())
+        merging.append(merged.merge(rows))
         del rows
     yield from maps.finish()
-    yield [ref for ends in merging for ref in ends]
+    while merging:
+        yield from merged.settle(merging.popleft())
     return merged.columns()
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from dask_exo.futures import Node
+from dask_exo.futures import Node, at
 from dask_exo.testing.inline import Produce, name, yielded
 from dask_exo.testing.sim_lanes import Lane
 from dask_exo.testing.sim_model import Call, CostModel
@@ -167,11 +167,13 @@ def take(task: Task, store: Store) -> int:
 
 def compute(task: Task) -> list[Any]:
     """The next values of a running task."""
-    if task.values is None:
-        task.values = task.produce(task.count, task.fn, task.given)
-    if task.count and task.produce is yielded:
-        return [next(task.values)]
-    return list(task.values)
+    assert task.machine is not None
+    with at(task.machine.node.id):
+        if task.values is None:
+            task.values = task.produce(task.count, task.fn, task.given)
+        if task.count and task.produce is yielded:
+            return [next(task.values)]
+        return list(task.values)
 
 
 def explain(entry: Entry, machines: Sequence[Machine]) -> str:

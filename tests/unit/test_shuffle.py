@@ -260,7 +260,7 @@ def test_an_algorithm_from_outside_is_run_by_its_name(monkeypatch) -> None:
         return [
             Column([row[w] for row in rows], slot)
             for w, mine in enumerate(spec.owned)
-            for slot in range(len(mine))
+            for slot in mine
         ]
 
     assert shuffle.names()[-1] == "one-by-one"
