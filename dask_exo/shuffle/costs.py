@@ -1,7 +1,8 @@
 """What each algorithm would cost: arithmetic on sizes, for those who choose and those who ask why.
 
 Nothing here is measured. Bytes spilled are those that do not fit the store; bytes restored count a
-packed object whole each time that a reducer reads it, as Ray does.
+packed object whole each time that a reducer reads it, as Ray does. Blocks that a program combines
+are smaller than is said here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dask_exo.shuffle.magnet import magnet_objects
 from dask_exo.shuffle.push import push_objects
 from dask_exo.shuffle.riffle import riffle_objects
 from dask_exo.shuffle.simple import simple_objects
+from dask_exo.shuffle.streaming import streaming_objects
 from dask_exo.shuffle.two_level import two_level_objects
 
 BOOKKEEPING = 2500  # bytes that Ray's driver keeps for a ref, measured: 2 to 3 kB
@@ -70,6 +72,7 @@ def costs(shape: Shape, choice: Choice) -> dict[str, Cost]:
         ),
         "magnet": _cost(magnet_objects(m, r, w, rounds, width), twice, over * width, crossing),
         "riffle": _cost(riffle_objects(m, r, w, merges, width), over, over * width, crossing),
+        "streaming": _cost(streaming_objects(m, r, w, rounds, width), over, over * width, crossing),
     }
 
 

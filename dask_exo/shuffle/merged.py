@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from dask_exo.futures import Futures, Ref, evenly
 from dask_exo.shuffle.maps import Row
@@ -59,6 +60,33 @@ class Merged:
             ends.append(blocks[-1])
         return ends
 
+    def renew(self, futures: Futures, rows: Sequence[Row]) -> list[Ref]:
+        """Do as `merge` does, and combine what is made with what was there, which is dropped.
+
+        Returns
+        -------
+        list : (W,)
+            See `merge`.
+        """
+        ends: list[Ref] = []
+        for w, slots in enumerate(self.slots):
+            if not slots:
+                continue
+            states = [block for pile in self._blocks[w] for block in pile]  # (G,), or none yet
+            blocks = futures.stream(
+                len(slots),
+                renewed,
+                self._spec.merge,
+                slots,
+                len(states),
+                *states,
+                *[row[w] for row in rows],
+                node=self._spec.nodes[w].id,
+            )  # (G,)
+            self._blocks[w] = [[block] for block in blocks]
+            ends.append(blocks[-1])
+        return ends
+
     def columns(self, kept: object = None) -> list[Column]:
         """What each reducer reads.
 
@@ -77,6 +105,31 @@ class Merged:
             for slots, blocks in zip(ranges, piles, strict=True)
             for slot in range(len(slots))
         ]
+
+
+def renewed(
+    merge: Callable[..., Iterator[Any]], slots: Sequence[range], count: int, *blocks: Any
+) -> Iterator[Any]:
+    """Merge packed blocks, and each merged one with its state; the states come first.
+
+    Parameters
+    ----------
+    merge : callable
+        See `Spec`.
+    slots : sequence of range
+        (G,)
+    count : int
+        States: G, or none in the first round.
+    *blocks
+        (count + T,) states and packed blocks.
+    """
+    states, packed = blocks[:count], blocks[count:]
+    made = merge(slots, *packed)
+    if not states:
+        yield from made
+        return
+    for mine, state, block in zip(slots, states, made, strict=True):
+        yield from merge([range(len(mine))], state, block)
 
 
 def merged_objects(reducers: int, nodes: int, width: int) -> int:

@@ -53,6 +53,8 @@ class Spec:
     merge : callable
         ``merge(slots, *packed) -> iterator`` with a packed block for each of the ranges in
         ``slots``: those blocks of every argument, in order.
+    combines : bool
+        Whether ``merge`` makes one block that stands for all, and takes what it has made too.
     owned : tuple of range
         (W,) the reducers of each node, as many as it has slots in proportion.
     """
@@ -61,6 +63,7 @@ class Spec:
     nodes: tuple[Node, ...]
     map: Callable[..., Sequence[Any]]
     merge: Callable[..., Iterator[Any]]
+    combines: bool = False
     owned: tuple[range, ...] = field(init=False)
 
     def __post_init__(self) -> None:

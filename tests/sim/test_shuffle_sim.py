@@ -14,7 +14,7 @@ from dask_exo import Scheduler
 from dask_exo.futures import Node
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
 
-ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level"]
+ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level", "streaming"]
 
 
 def cost(call: Call) -> Cost:
