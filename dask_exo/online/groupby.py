@@ -25,7 +25,7 @@ from dask_exo.errors import AggregationError, ColumnError
 from dask_exo.online.state import AGGREGATES, Asked, Estimate, Part, estimate, part, together
 
 AHEAD = 2
-"""Rounds that run while the caller looks at one."""
+"""Full rounds that run while the caller looks at one; or as many partitions in smaller ones."""
 
 
 class OnlineGroupBy:
@@ -57,7 +57,7 @@ class OnlineGroupBy:
             1.6 %.
         every : float
             Share of the partitions between two estimates, or from 2 on their number. The first
-            estimates come sooner, after 1, 2, 4 … partitions.
+            estimates come sooner, after 1, 2, 3, 4, 6 … partitions.
         top : int, optional
             Show only so many groups: those whose values of the first aggregate of ``spec`` are the
             largest, the largest first. All groups are kept, so that the last estimate is exact.
@@ -108,27 +108,35 @@ class OnlineGroupBy:
         rounds = deque(pairwise([0, *looks(len(parts), every)]))
         running: deque[tuple[Any, ...]] = deque()
         found: list[Part] = []
-        while rounds or running:
-            while rounds and len(running) <= AHEAD:
-                mine = [aggregate(parts[i], asked) for i in order[slice(*rounds.popleft())]]
+        begun = done = 0
+        while done < len(parts):
+            while rounds and begun - done <= AHEAD * step_of(len(parts), every):
+                start, begun = rounds.popleft()
+                mine = [aggregate(parts[i], asked) for i in order[start:begun]]
                 running.append(dask.base.persist(*mine))
             found = [together([*found, *dask.base.compute(*running.popleft())])]
+            done = found[0].partitions
             yield estimate(found[0], asked, len(parts))
 
 
 def looks(partitions: int, every: float) -> list[int]:
-    """After how many partitions there are estimates: 1, 2, 4 …, and then at even distances.
+    """After how many partitions there are estimates: soon at first, then at even distances.
 
     Examples
     --------
     >>> looks(100, 0.2)
-    [1, 2, 4, 8, 16, 20, 40, 60, 80, 100]
+    [1, 2, 3, 4, 6, 8, 12, 16, 20, 40, 60, 80, 100]
     >>> looks(10, 4)
-    [1, 2, 4, 8, 10]
+    [1, 2, 3, 4, 8, 10]
     """
-    step = max(1, min(partitions, round(every * partitions if every <= 1 else every)))
-    sooner = [2**k for k in range(step.bit_length()) if 2**k < step]
-    return [*sooner, *range(step, partitions, step), partitions]
+    step = step_of(partitions, every)
+    sooner = {k for i in range(step.bit_length()) for k in (2**i, 3 * 2**i) if k < step}
+    return [*sorted(sooner), *range(step, partitions, step), partitions]
+
+
+def step_of(partitions: int, every: float) -> int:
+    """Partitions of a full round."""
+    return max(1, min(partitions, round(every * partitions if every <= 1 else every)))
 
 
 def _asked(spec: Mapping[Any, str | Sequence[str]]) -> list[tuple[Any, str]]:
@@ -151,4 +159,4 @@ def _known(columns: Sequence[Any], frame: dd.DataFrame) -> None:
         raise ColumnError(f"no column {missing[0]!r}: there are {there}")
 
 
-__all__ = ["OnlineGroupBy", "looks"]
+__all__ = ["OnlineGroupBy", "looks", "step_of"]
