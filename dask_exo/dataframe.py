@@ -233,9 +233,9 @@ class FrameAccessor(_Accessor):
         >>> views = pd.DataFrame({"page": [7] * 90 + list(range(10)), "n": range(100)})
         >>> views = dd.from_pandas(views, npartitions=5)
         >>> pages = dd.from_pandas(pd.DataFrame({"page": range(10)}), npartitions=5)
-        >>> views.merge(pages, on="page", broadcast=False).map_partitions(len).compute().max() > 90
+        >>> int(views.merge(pages, on="page", broadcast=False).map_partitions(len).compute().max())
         True
-        >>> views.exo.merge(pages, on="page").map_partitions(len).compute().max() < 40
+        >>> int(views.exo.merge(pages, on="page").map_partitions(len).compute().max())
         True
         """
         keys = _join_keys(self._frame, right, on, left_on, right_on)

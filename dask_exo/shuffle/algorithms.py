@@ -15,6 +15,7 @@ from dask_exo.shuffle.push import push
 from dask_exo.shuffle.riffle import riffle
 from dask_exo.shuffle.simple import simple
 from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.shuffle.streaming import streaming
 from dask_exo.shuffle.two_level import two_level
 
 Algorithm = Callable[..., Steps[list[Column]]]
@@ -57,8 +58,8 @@ def names() -> list[str]:
 
     Examples
     --------
-    >>> names()[:5]
-    ['simple', 'push', 'magnet', 'riffle', 'two-level']
+    >>> names()[:6]
+    ['simple', 'push', 'magnet', 'riffle', 'two-level', 'streaming']
     """
     return list(_algorithms)
 
@@ -96,3 +97,4 @@ def _knobs(algorithm: Algorithm) -> list[str]:
 
 for _one in (simple, push, magnet, riffle, two_level):
     register(_one, revising=True)
+register(streaming)

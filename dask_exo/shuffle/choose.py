@@ -88,7 +88,7 @@ class Choice:
     ----------
     algorithm : str
     per_round : int
-        Parts in a round of `push`, `magnet` and `two_level`.
+        Parts in a round of `push`, `magnet`, `two_level` and `streaming`.
     reason : str
     width : int
         Neighbouring reducers that share merged blocks: one, if those are large enough.

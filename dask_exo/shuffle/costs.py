@@ -2,7 +2,7 @@
 
 Sizes are measured on the first maps, speeds are constants. Bytes spilled are those that do not fit
 the store; bytes restored count a packed object whole each time that a reducer reads it, as Ray
-does.
+does. Blocks that a program combines are smaller than is said here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dask_exo.shuffle.magnet import magnet_objects
 from dask_exo.shuffle.push import push_objects
 from dask_exo.shuffle.riffle import riffle_objects
 from dask_exo.shuffle.simple import simple_objects
+from dask_exo.shuffle.streaming import streaming_objects
 from dask_exo.shuffle.two_level import two_level_objects
 
 BOOKKEEPING = 2500  # bytes that Ray's driver keeps for a ref, measured: 2 to 3 kB
@@ -85,6 +86,10 @@ def costs(shape: Shape, choice: Choice) -> dict[str, Cost]:
         ),
         "riffle": (
             3, riffle_objects(m, r, w, merges, width), m * w + merges * r,
+            over, over * width, crossing,
+        ),
+        "streaming": (
+            3, streaming_objects(m, r, w, rounds, width), m * w + rounds * r,
             over, over * width, crossing,
         ),
     }  # fmt: skip

@@ -95,7 +95,7 @@ class Merged:
             Pile(w, range(mine.start + part.start, mine.start + part.stop), [])
             for w, mine in enumerate(spec.owned)
             if mine
-            for part in evenly(len(mine), _groups(mine, width))
+            for part in evenly(len(mine), groups(mine, width))
         ]
         self._starts = [pile.reducers.start for pile in self._piles]
 
@@ -255,8 +255,9 @@ class Merged:
 
 def merged_objects(reducers: int, nodes: int, width: int) -> int:
     """Merged blocks of one round, for all nodes: R, or R / width."""
-    return sum(_groups(mine, width) for mine in evenly(reducers, nodes) if mine)
+    return sum(groups(mine, width) for mine in evenly(reducers, nodes) if mine)
 
 
-def _groups(mine: range, width: int) -> int:
+def groups(mine: range, width: int) -> int:
+    """How many groups of about ``width`` neighbouring reducers share merged blocks."""
     return max(1, -(-len(mine) // width))

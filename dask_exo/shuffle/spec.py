@@ -75,6 +75,8 @@ class Spec:
         in ``owned``: those blocks of every argument, in order.
     slow : frozenset of str
         Nodes that shall do as little as possible: no reducers live there.
+    combines : bool
+        Whether ``merge`` makes one block that stands for all, and takes what it has made too.
     owned : tuple of range
         (W,) the reducers of each node, as many as it has slots in proportion.
     """
@@ -84,6 +86,7 @@ class Spec:
     map: Callable[..., Sequence[Any]]
     merge: Callable[..., Iterator[Any]]
     slow: frozenset[str] = frozenset()
+    combines: bool = False
     owned: tuple[range, ...] = field(init=False)
 
     def __post_init__(self) -> None:

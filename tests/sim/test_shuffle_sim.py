@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo import Scheduler
+from dask_exo import Scheduler, shuffle
 from dask_exo.futures import Node
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
 
-ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level"]
+ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level", "streaming"]
 
 
 def cost(call: Call) -> Cost:
@@ -122,3 +122,27 @@ def test_push_spills_no_more_than_what_it_merges() -> None:
     shuffled(futures, "push")
     merged = futures.spilled
     assert merged <= 12 * 1000 * 10  # R blocks of 1 kB in each of M / 2 rounds
+
+
+@given(
+    deaths=st.lists(
+        st.tuples(st.floats(0.5, 60), st.sampled_from(["n1", "n2"]), st.floats(1, 20)), max_size=3
+    ),
+    every=st.integers(1, 8),
+)
+def test_states_of_a_stream_survive_dying_nodes(deaths, every) -> None:
+    faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
+    futures = cluster(faults=faults)
+
+    def spread(n: int) -> list[int]:
+        return [n if n % 5 == r else 0 for r in range(5)]
+
+    def add(*n: int) -> int:
+        return sum(n)
+
+    program = shuffle.Program(5, spread, add, add)
+    for seen in shuffle.stream(range(30), program, every=every, futures=futures):
+        expected = [sum(n for n in range(seen.parts) if n % 5 == r) for r in range(5)]
+        assert futures.get(seen.outputs) == expected
+    del seen
+    assert futures.live == 0

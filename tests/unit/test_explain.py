@@ -42,7 +42,7 @@ def frame() -> dd.DataFrame:
     return dd.from_pandas(source, npartitions=12)
 
 
-@pytest.mark.parametrize("algorithm", ["simple", "push", "magnet", "two-level"])
+@pytest.mark.parametrize("algorithm", ["simple", "push", "magnet", "two-level", "streaming"])
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_objects_it_names_are_those_that_are_made(algorithm, count) -> None:
     job = frame().shuffle("k", npartitions=5)

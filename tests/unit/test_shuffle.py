@@ -25,10 +25,11 @@ from dask_exo.shuffle.push import push_objects
 from dask_exo.shuffle.riffle import riffle_objects
 from dask_exo.shuffle.simple import simple_objects
 from dask_exo.shuffle.spec import Column, Receipt, Spec
+from dask_exo.shuffle.streaming import streaming_objects
 from dask_exo.shuffle.two_level import two_level_objects
 from dask_exo.testing import InlineFutures
 
-ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level"]
+ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level", "streaming"]
 
 
 def cut(owned, *frames):
@@ -97,6 +98,7 @@ def test_an_algorithm_makes_as_many_objects_as_it_says(m: int, w: int, algorithm
         "simple": lambda: simple_objects(calls, w),
         "push": lambda: push_objects(calls, r, w, rounds, width),
         "magnet": lambda: magnet_objects(calls, r, w, rounds, width),
+        "streaming": lambda: streaming_objects(calls, r, w, rounds, width),
         "riffle": lambda: riffle_objects(
             calls, r, w, riffle_merges(m, probes, choice.factor), width
         ),
@@ -236,6 +238,67 @@ def test_a_program_runs_by_every_algorithm(algorithm, combine) -> None:
     assert f.get(out) == [["a", "e", "g"], ["bb", "dd", "ff"], ["ccc", "hhh"]]
     del out
     assert f.live == 0
+
+
+@pytest.mark.parametrize("combine", [None, together])
+@pytest.mark.parametrize(("count", "slots"), [(1, 1), (3, 2)])
+@given(st.lists(st.lists(st.sampled_from(["a", "bb", "cc", "ddd"])), min_size=1), st.integers(1, 9))
+def test_a_stream_tells_after_each_round_what_the_parts_so_far_come_to(
+    combine, count, slots, parts, every
+) -> None:
+    f = InlineFutures(nodes(count, slots))
+    program = shuffle.Program(3, by_length, together, combine)
+    stops = [*range(every, len(parts), every), len(parts)]
+    looks = shuffle.stream(parts, program, every=every, futures=f)
+    for stop, seen in zip(stops, looks, strict=True):
+        assert (seen.parts, seen.share) == (stop, stop / len(parts))
+        blocks = zip(*map(by_length, parts[:stop]), strict=True)
+        assert f.get(seen.outputs) == [together(*lists) for lists in blocks]
+    del seen
+    assert f.live == 0
+
+
+def test_a_stream_holds_one_state_for_each_reducer() -> None:
+    f = InlineFutures(nodes(2, slots=1))
+    program = shuffle.Program(3, by_length, together, together)
+    for seen in shuffle.stream(WORDS * 20, program, every=4, futures=f):
+        assert len(seen.outputs) == 3
+        # outputs, states, receipts of a window, and two maps that run ahead, of two blocks each
+        assert f.live <= 3 + 3 + 6 + 2 * 2
+    assert seen.share == 1
+
+
+def test_a_stream_starts_maps_of_the_next_round_before_it_is_looked_at() -> None:
+    f = InlineFutures(nodes(1, slots=2))
+    mapped = []
+
+    def by_length_told(words):
+        mapped.append(words)
+        return by_length(words)
+
+    program = shuffle.Program(3, by_length_told, together, together)
+    looks = shuffle.stream(WORDS * 2, program, every=4, futures=f)
+    assert mapped == []
+    next(looks)
+    assert len(mapped) == 4 + 2
+
+
+def test_a_failing_part_ends_a_stream() -> None:
+    def fail(words):
+        raise ZeroDivisionError
+
+    program = shuffle.Program(3, fail, together)
+    with pytest.raises(ZeroDivisionError):
+        list(shuffle.stream(WORDS, program, every=2, futures=InlineFutures(nodes(1))))
+
+
+@pytest.mark.parametrize(
+    ("parts", "every", "message"), [([], 1, "no parts"), (WORDS, 0, "every=0")]
+)
+def test_a_stream_of_nothing_is_an_error_at_once(parts, every, message) -> None:
+    program = shuffle.Program(3, by_length, together)
+    with pytest.raises(ValueError, match=message):
+        shuffle.stream(parts, program, every=every, futures=InlineFutures())
 
 
 def test_a_program_that_makes_too_few_blocks_is_told_so() -> None:
