@@ -8,6 +8,6 @@ References: Exoshuffle section 3.3.3.2: pipelined full shuffle and windowed shuf
 
 from dask_exo.epochs.iterator import Epochs, epochs
 from dask_exo.epochs.quality import spread
-from dask_exo.epochs.shuffles import How, number_from
+from dask_exo.epochs.shuffles import How
 
-__all__ = ["Epochs", "How", "epochs", "number_from", "spread"]
+__all__ = ["Epochs", "How", "epochs", "spread"]

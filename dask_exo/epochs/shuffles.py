@@ -16,9 +16,9 @@ from typing import Any
 import dask.dataframe as dd
 import numpy as np
 
+from dask_exo.arguments import number_from
 from dask_exo.dask_adapter import Alias, GraphNode, convert_legacy_graph
 from dask_exo.epochs.deal import Span, deal, located
-from dask_exo.errors import ShuffleArgumentError
 
 KEPT = 3  # epochs: of a consumer, the next one, and of one that is slower
 
@@ -27,13 +27,6 @@ Piece = Span[GraphNode]
 
 Rows = dict[int, list[Piece]]
 """The rows of each consumer that has not taken them yet."""
-
-
-def number_from(least: int, name: str, value: Any) -> None:
-    """Raise `ShuffleArgumentError` unless an argument is a whole number, ``least`` or more."""
-    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_int or value < least:
-        raise ShuffleArgumentError(f"{name}={value!r}: need a number from {least}")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ import dask.dataframe as dd
 import numpy as np
 from dask.delayed import delayed
 
-from dask_exo.errors import AggregationError, ColumnError
+from dask_exo.arguments import missing
+from dask_exo.errors import AggregationError
 from dask_exo.online.state import AGGREGATES, Asked, Estimate, Part, estimate, part, together
 
 AHEAD = 2
@@ -154,9 +155,9 @@ def _asked(spec: Mapping[Any, str | Sequence[str]]) -> list[tuple[Any, str]]:
 
 def _known(columns: Sequence[Any], frame: dd.DataFrame) -> None:
     there = list(frame.columns)
-    missing = [column for column in columns if column not in there]
-    if missing:
-        raise ColumnError(f"no column {missing[0]!r}: there are {there}")
+    for column in columns:
+        if column not in there:
+            raise missing(column, there, "to aggregate")
 
 
 __all__ = ["OnlineGroupBy", "looks", "step_of"]
