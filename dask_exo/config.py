@@ -53,6 +53,9 @@ class Config:
     shuffle_round_fraction: float
     shuffle_most_objects: int
     shuffle_integrity: bool
+    shuffle_speculation: bool
+    late_factor: float
+    late_floor: float
     stream_memory_fraction: float
     stream_target: int
     settings: Mapping[str, Any]
@@ -94,6 +97,9 @@ class Config:
             shuffle_round_fraction=shuffle["round-fraction"],
             shuffle_most_objects=shuffle["most-objects"],
             shuffle_integrity=shuffle["integrity"],
+            shuffle_speculation=shuffle["speculation"],
+            late_factor=shuffle["late-factor"],
+            late_floor=_seconds("shuffle.late-floor", shuffle["late-floor"]),
             stream_memory_fraction=keys["stream"]["memory-fraction"],
             stream_target=_bytes(
                 "stream.target-partition-size", keys["stream"]["target-partition-size"]

@@ -94,7 +94,7 @@ class AggregationError(ExoError, ValueError):
 
 
 class ShuffleArgumentError(ExoError, ValueError):
-    """An argument of a random shuffle is not one that it can have."""
+    """An argument of a shuffle is not one that it can have."""
 
 
 class ValidationError(ExoError, AssertionError):

@@ -13,8 +13,8 @@ from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.futures import Futures, default
 from dask_exo.graph.plan import Plan, Stage
 from dask_exo.scheduler import planned
-from dask_exo.shuffle.choose import Choice, Limits, Shape, choose
-from dask_exo.shuffle.costs import Cost, costs
+from dask_exo.shuffle.choose import Choice, Limits, Shape
+from dask_exo.shuffle.costs import Cost, weigh
 from dask_exo.shuffle.exchange import limits_of
 
 
@@ -132,8 +132,7 @@ def _shape(stage: Stage, nbytes: int, nodes: int, slots: int, store: int) -> Sha
 
 
 def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> Shuffle:
-    choices = [choose(shape, limits) for shape in shapes]
-    sizes = [(s, c, costs(s, c)) for s, c in zip(shapes, choices, strict=True)]
+    sizes = [(shape, *weigh(shape, limits)) for shape in shapes]
     return Shuffle(stage.name, len(stage.parts), len(stage.columns), sizes)
 
 
@@ -142,11 +141,11 @@ def _lines(shape: Shape, choice: Choice, found: dict[str, Cost]) -> list[str]:
     each = f"{format_bytes(part)} a part, {format_bytes(output)} an output"
     lines = [
         f"  of {format_bytes(shape.nbytes)} ({each}): {choice.algorithm}, since {choice.reason}",
-        "               objects    metadata     spilled    restored        sent",
+        "               objects    metadata     spilled    restored        sent    estimate",
     ]
     for name, cost in found.items():
         sizes = (cost.metadata, cost.spilled, cost.restored, cost.sent)
         figures = "".join(f"{format_bytes(size):>12}" for size in sizes)
         mark = "▸" if name == choice.algorithm else " "
-        lines.append(f"  {mark} {name:<10}{cost.objects:>10,}{figures}")
+        lines.append(f"  {mark} {name:<10}{cost.objects:>10,}{figures}{cost.seconds:>10,.1f} s")
     return lines

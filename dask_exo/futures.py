@@ -12,7 +12,9 @@ ref. References: distributed futures, Exoshuffle section 3.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
@@ -24,7 +26,28 @@ Ref = Any  # opaque and hashable
 Needs = Mapping[str, Any]
 """What a task asks of its place: ``num_cpus``, ``num_gpus``, ``memory``, ``resources``, and
 whatever else the cluster knows. Empty means one slot."""
-Steps = Generator[Collection[Ref], None, T]
+
+
+@dataclass(frozen=True)
+class Until:
+    """What a coroutine waits for, if not just for all of some refs: whichever comes first.
+
+    Attributes
+    ----------
+    all : collection of refs
+        All of these are finished.
+    any : collection of refs
+        One of these is.
+    time : float, optional
+        So late is it, by `Futures.now`.
+    """
+
+    all: Collection[Ref] = ()
+    any: Collection[Ref] = ()
+    time: float | None = None
+
+
+Steps = Generator[Collection[Ref] | Until, None, T]
 """A coroutine on the waist: it submits, yields refs it must see finished, returns a `T`."""
 
 
@@ -86,6 +109,11 @@ class Futures(Protocol):
     @property
     def objects(self) -> int:
         """Refs made, so far."""
+        ...
+
+    @property
+    def now(self) -> float:
+        """Seconds on the cluster's clock, which never goes back."""
         ...
 
     def submit(
@@ -170,7 +198,7 @@ def drive(futures: Futures, steps: Steps[T]) -> T:
     futures : Futures
         The cluster that ``steps`` submits to.
     steps : generator
-        Yields collections of refs; goes on when all of one are finished.
+        Yields collections of refs; goes on when all of one are finished, or see `Until`.
 
     Returns
     -------
@@ -190,11 +218,77 @@ def drive(futures: Futures, steps: Steps[T]) -> T:
     """
     try:
         while True:
-            pending: Sequence[Ref] = list(next(steps))
-            while pending:
-                _, pending = futures.wait(pending)
+            waiting = Waiting(next(steps))
+            while not waiting.over(futures.now):
+                done, _ = futures.wait(waiting.refs, timeout=waiting.timeout(futures.now))
+                waiting.finished(done)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+
+
+class Waiting:
+    """What a coroutine still waits for.
+
+    Parameters
+    ----------
+    asked : collection of refs, or Until
+
+    Examples
+    --------
+    >>> waiting = Waiting(Until(all=["a", "b"], any=["c"], time=9.0))
+    >>> waiting.refs, waiting.timeout(7.5), waiting.over(7.5), waiting.over(9.0)
+    (['a', 'b', 'c'], 1.5, False, True)
+    >>> waiting.finished(["b"]), waiting.refs, waiting.over(8.0)
+    (None, ['a', 'c'], False)
+    >>> waiting.finished(["c"]), waiting.over(8.0)
+    (None, True)
+    """
+
+    def __init__(self, asked: Collection[Ref] | Until = ()) -> None:
+        until = asked if isinstance(asked, Until) else Until(asked)
+        self._all, self._any = dict.fromkeys(until.all), dict.fromkeys(until.any)
+        self._time = until.time
+        self._met = not self._all and not self._any
+
+    @property
+    def refs(self) -> list[Ref]:
+        """Those that are not finished yet."""
+        return [*self._all, *self._any]
+
+    def timeout(self, now: float) -> float | None:
+        """Seconds after which to go on in any case."""
+        return None if self._time is None else max(0.0, self._time - now)
+
+    def finished(self, refs: Collection[Ref]) -> None:
+        """Take note of finished refs, also of those that nobody waits for here."""
+        if not self._met:
+            self._met = any(ref in self._any for ref in refs)
+            had = bool(self._all)
+            for ref in refs:
+                self._all.pop(ref, None)
+            self._met |= had and not self._all
+
+    def over(self, now: float) -> bool:
+        """Whether to go on."""
+        return self._met or (self._time is not None and now >= self._time)
+
+
+_here: ContextVar[str | None] = ContextVar("here", default=None)
+
+
+def here() -> str | None:
+    """Id of the node on which this task runs, if that is known."""
+    return _here.get()
+
+
+@contextmanager
+def at(node: str) -> Iterator[None]:
+    """Run tasks as on a node; for those who implement `Futures`."""
+    token = _here.set(node)
+    try:
+        yield
+    finally:
+        _here.reset(token)
 
 
 def evenly(count: int, groups: int) -> list[range]:

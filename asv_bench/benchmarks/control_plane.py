@@ -10,75 +10,39 @@ from __future__ import annotations
 
 import resource
 import time
-from collections import deque
-from collections.abc import Sequence
-from typing import Any
 
-from dask_exo.futures import Futures, Node, Ref, Steps, drive
+from asv_bench.benchmarks.simulated import Simulated, reduce, run_map, run_merge, shuffle
+from dask_exo.futures import Futures, Node
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.exchange import Shuffled, exchange
-from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.maps import Refs
-from dask_exo.shuffle.spec import Column, Receipt, Spec
-from dask_exo.testing import Call, Cost, SimFutures
+from dask_exo.shuffle.exchange import Shuffled
+from dask_exo.testing import Call, Cost
 
 PART = 2 * 10**9  # bytes
 MAP, MERGE, REDUCE = 24.0, 8.5, 22.0  # seconds per 2 GB, 1 GB and 4 GB, as section 4.2 measured
 
 
-def _map(*_: Any) -> None: ...
-
-
-def _merge(*_: Any) -> None: ...
-
-
-def _reduce(*_: Any) -> None: ...
-
-
-class ControlPlane(SimFutures):
-    """A cluster where nothing is computed and every receipt says what a map would say."""
-
-    def get(self, refs: Sequence[Ref]) -> list[Any]:
-        """Receipts for maps, as if they had run."""
-        super().get(refs)
-        return [Receipt(Tally(rows=PART // 100), PART, MAP) for _ in refs]
-
-
-def simulated(nodes: int, slots: int, store: int) -> ControlPlane:
+def simulated(nodes: int, slots: int, store: int) -> Simulated:
     """A cluster of equal nodes with the durations of CloudSort's."""
 
     def cost(call: Call) -> Cost:
-        if call.fn is _map:
+        if call.fn is run_map:
             return Cost(MAP, [*[PART // nodes] * nodes, 100])
         taken = sum(call.sizes)
-        if call.fn is _merge:
+        if call.fn is run_merge:
             return Cost(MERGE * taken / 1e9, taken // max(call.count, 1))
         return Cost(REDUCE * taken / 4e9, 100)
 
-    return ControlPlane([Node(f"n{i}", slots, store) for i in range(nodes)], cost, execute=False)
+    machines = [Node(f"n{i}", slots, store) for i in range(nodes)]
+    return Simulated(machines, cost, part=PART, seconds=MAP)
 
 
 def sort(futures: Futures, parts: int, reducers: int) -> tuple[Shuffled, float, int]:
     """Shuffle and reduce; returns what was chosen, seconds and merged refs at the peak."""
     started = time.perf_counter()
-    spec = Spec(reducers, tuple(futures.nodes()), _map, _merge)  # type: ignore[arg-type]
-    limits = Limits()
-    shuffled = drive(futures, exchange(futures, Refs([None] * parts), spec, limits))
+    shuffled = shuffle(futures, parts, reducers, Limits())
     refs = sum(len(column.refs) for column in shuffled.columns)
-    drive(futures, _reduced(futures, shuffled.columns, spec))
+    reduce(futures, shuffled.columns)
     return shuffled, time.perf_counter() - started, refs
-
-
-def _reduced(futures: Futures, columns: list[Column], spec: Spec) -> Steps[None]:
-    """Reduce the nodes' columns side by side, a bounded number at a time."""
-    order = [r for group in zip(*spec.owned, strict=False) for r in group]
-    flying: deque[Ref] = deque()
-    for r in order:
-        if len(flying) >= 2 * spec.slots:
-            yield [flying.popleft()]
-        column, columns[r] = columns[r], Column((), 0)
-        flying.append(futures.submit(_reduce, *column.refs))
-    yield flying
 
 
 class Cloudsort:

@@ -1,8 +1,8 @@
 """Shuffle algorithms against each other on a simulated cluster: partitions, and size of the store.
 
 Four nodes with a disk and a network each sort 16 GB. No data exists: every task is submitted and
-every ref is held and dropped as on Ray, and what a task takes follows from bytes: computed on,
-read back from disk, fetched from other nodes (not: written to disk).
+every ref is held and dropped as on Ray. What a task computes holds a slot; what is fetched, read
+back and written passes the networks and disks of the nodes, see `dask_exo.testing.sim_lanes`.
 ``python -m asv_bench.benchmarks.variants`` prints the table of ``docs/performance.md``.
 
 References: Exoshuffle figures 3.4a (out of core, more and more partitions) and 3.4c (in memory).
@@ -10,46 +10,22 @@ References: Exoshuffle figures 3.4a (out of core, more and more partitions) and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dask_exo.futures import Futures, Node, Ref, drive
+from asv_bench.benchmarks.simulated import Simulated, reduce, run_map, run_reduce, shuffle
+from dask_exo.futures import Node
 from dask_exo.shuffle.algorithms import names
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.exchange import exchange
-from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.maps import Refs
-from dask_exo.shuffle.spec import Receipt, Spec
-from dask_exo.testing import Call, Cost, SimFutures
+from dask_exo.testing import Call, Channels, Cost
 
 DATA = 16 * 10**9  # bytes
 NODES, SLOTS = 4, 4
-CPU, DISK, NET = 400e6, 100e6, 250e6  # bytes/s of a slot: computing, its share of disk and network
+CPU = 400e6  # bytes/s of a slot
+CHANNELS = Channels(disk=400e6, net=1e9)  # bytes/s of a node
 MADE, READ = 0.001, 0.0001  # seconds that an object takes, whatever its size
 
 PARTITIONS = (64, 256, 1024)
-STORES = {"in memory": 2.5, "out of core": 0.3}  # store of all nodes over the data
-
-
-def _map(*_: Any) -> None: ...
-
-
-def _merge(*_: Any) -> None: ...
-
-
-def _reduce(*_: Any) -> None: ...
-
-
-class Variant(SimFutures):
-    """A cluster on which each map says what one of so many parts would."""
-
-    part = 0
-
-    def get(self, refs: Sequence[Ref]) -> list[Any]:
-        """Receipts, as if the maps had run."""
-        super().get(refs)
-        receipt = Receipt(Tally(rows=self.part // 100), self.part, self.part / CPU)
-        return [receipt for _ in refs]
+STORES = {"in memory": 2.5, "tight": 0.9, "out of core": 0.3}  # store of all nodes over the data
 
 
 class Outcome(NamedTuple):
@@ -58,6 +34,7 @@ class Outcome(NamedTuple):
     algorithm: str
     seconds: float
     objects: int
+    written: int
     spilled: int
     restored: int
     moved: int
@@ -78,36 +55,27 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
 
     def cost(call: Call) -> Cost:
         # a reducer reads its own blocks of what lies on its node
-        taken = part if call.fn in (_map, _reduce) else sum(call.sizes)
-        seconds = taken / CPU + call.restored / DISK + call.moved / NET
-        seconds += MADE * call.count + READ * len(call.args)
-        if call.fn is _map:
+        taken = part if call.fn in (run_map, run_reduce) else sum(call.sizes)
+        seconds = taken / CPU + MADE * call.count + READ * len(call.args)
+        if call.fn is run_map:
             sizes = [part * len(mine) // partitions for mine in call.args[0]]
             return Cost(seconds, [*sizes, 100])
-        made = 100 if call.fn is _reduce else taken // max(call.count, 1)
+        made = 100 if call.fn is run_reduce else taken // max(call.count, 1)
         return Cost(seconds, made)
 
     machines = [Node(f"n{i}", SLOTS, int(store * DATA / NODES)) for i in range(NODES)]
-    futures = Variant(machines, cost, execute=False)
-    futures.part = part
-    spec = Spec(partitions, tuple(machines), _map, _merge)  # type: ignore[arg-type]
-    limits = Limits(algorithm, bundle_target=1e-9)
-    shuffled = drive(futures, exchange(futures, Refs([None] * partitions), spec, limits))
-    outputs = _reduced(futures, shuffled.columns)
-    while outputs:
-        _, outputs = futures.wait(outputs)
+    futures = Simulated(machines, cost, part=part, seconds=part / CPU, channels=CHANNELS)
+    shuffled = shuffle(futures, partitions, partitions, Limits(algorithm, bundle_target=1e-9))
+    reduce(futures, shuffled.columns)
     return Outcome(
         shuffled.choice.algorithm,
         futures.now,
         futures.objects,
+        futures.writes,
         futures.spilled,
         futures.restored,
         futures.moved,
     )
-
-
-def _reduced(futures: Futures, columns: list[Any]) -> list[Ref]:
-    return [futures.submit(_reduce, *column.refs, node=column.node) for column in columns]
 
 
 class Variants:
@@ -124,17 +92,19 @@ class Variants:
 
 def main() -> None:
     """Print the table."""
-    print("| store | M = R | algorithm | seconds | objects | spilled | restored | sent |")
-    print("|---|---|---|---|---|---|---|---|")
+    heads = "store", "M = R", "algorithm", "seconds", "objects"
+    heads += "spilled objects", "spilled", "restored", "sent"
+    print(f"| {' | '.join(heads)} |")
+    print("|---" * len(heads) + "|")
     for store, factor in STORES.items():
         for partitions in PARTITIONS:
             for name in [*names(), "auto"]:
                 one = run(name, partitions, factor)
                 label = f"auto: {one.algorithm}" if name == "auto" else name
-                sizes = " | ".join(f"{size / 1e9:.1f} GB" for size in one[3:])
+                sizes = " | ".join(f"{size / 1e9:.1f} GB" for size in one[4:])
                 print(
                     f"| {store} | {partitions:,} | {label} | {one.seconds:.0f} | {one.objects:,} "
-                    f"| {sizes} |"
+                    f"| {one.written:,} | {sizes} |"
                 )
 
 

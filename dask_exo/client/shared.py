@@ -72,7 +72,7 @@ class Queue(Named):
         self.maxsize = maxsize
 
     def put(self, value: Any, timeout: float | str | None = None) -> None:
-        """Append a value, or a future.
+        """Append a value, a future, or a list of futures.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class Variable(Named):
         super().__init__(name)
 
     def set(self, value: Any, timeout: float | str | None = None) -> None:
-        """Give it a value, or a future, in place of the one before."""
+        """Give it a value, a future, or a list of futures, in place of the one before."""
         self._call("variable_set", _record(value))
 
     def get(self, timeout: float | str | None = None) -> Any:
@@ -165,11 +165,15 @@ def _record(value: Any) -> tuple[Any, ...]:
     """What the desk keeps of a value; it does not look into it. Refs in it stay alive."""
     if isinstance(value, Future) and isinstance(value.promise.held(), Remote):
         return value.key, value.promise.ref, value.report
+    if isinstance(value, list) and value and all(isinstance(one, Future) for one in value):
+        return tuple(map(_record, value)), len(value)
     return (cloudpickle.dumps(value),)
 
 
 def _value(record: tuple[Any, ...]) -> Any:
     if len(record) == 1:
         return cloudpickle.loads(record[0])
+    if len(record) == 2:
+        return list(map(_value, record[0]))
     key, ref, report = record
     return rebuild(key, Promise(on_ray.RayFutures(), Remote(ref, 0)), report)

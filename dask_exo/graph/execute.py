@@ -125,12 +125,12 @@ class Given:
         self._collected: dict[Any, tuple[Any, dict[int, int]]] = {}
         for source in chain.from_iterable(job.inputs.values() for job in jobs):
             if isinstance(source, Gathered):
-                self._slots[source.stage, source.indices[0]].add(source.slot)
+                self._slots[source.stage, tuple(source.indices)].add(source.slot)
 
     def blocks(self, source: Gathered) -> tuple[Sequence[Any], int]:
         """What to assemble an output of, and which block of each of them."""
         packed = [self.args[i] for i in source.indices]
-        place = (source.stage, source.indices[0])
+        place = (source.stage, tuple(source.indices))
         if len(packed) == 1 or len(self._slots[place]) == 1:
             return packed, source.slot
         if place not in self._collected:

@@ -116,7 +116,7 @@ class Run:
                 self._advance()
                 self._arrive()
                 self._launch()
-                moving = self._state.stages or not all(s.waiting for s in self._shuffling)
+                moving = self._state.stages or self._resumed
                 if self._unfinished and not moving:
                     self._settle(self._wait())
                 self._check_wanted()
@@ -130,6 +130,12 @@ class Run:
     @property
     def _unfinished(self) -> bool:
         return bool(self._state.left or self._awaited)
+
+    @property
+    def _resumed(self) -> list[Shuffling]:
+        """Shuffles that need not wait any more."""
+        now = self._futures.now if self._shuffling else 0.0
+        return [s for s in self._shuffling if s.waiting.over(now)]
 
     def _check_wanted(self) -> None:
         if self._consumer and not self._consumer.wants():
@@ -157,10 +163,10 @@ class Run:
 
     def _advance(self) -> None:
         """Resume every shuffle that has what it waited for."""
-        for shuffling in [s for s in self._shuffling if not s.waiting]:
+        for shuffling in self._resumed:
             stage = shuffling.stage
             try:
-                shuffled = shuffling.advance()
+                shuffled = shuffling.advance(self._futures.now)
             except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
                 self._shuffling.remove(shuffling)
                 self._fail(shuffling, error)
@@ -175,7 +181,7 @@ class Run:
 
     def _fail(self, shuffling: Shuffling, error: Exception) -> None:
         """A shuffle has ended with an exception."""
-        self._futures.cancel(list(shuffling.waiting))
+        self._futures.cancel(shuffling.waiting.refs)
         self._state.left -= 1
         for part in shuffling.stage.parts:
             self._state.excuse(part)
@@ -191,7 +197,7 @@ class Run:
                 continue
             known = self._experience.get(bundle.group)
             expected = known.mean if known is not None else 0
-            in_flight = len(self._flying) + sum(len(s.waiting) for s in self._shuffling)
+            in_flight = len(self._flying) + sum(len(s.waiting.refs) for s in self._shuffling)
             view = View(in_flight, self._slots, self._values.nbytes, self._promised, expected)
             if not admit(view, tasks_per_slot=self._config.tasks_per_slot, budget=self._budget):
                 return
@@ -244,13 +250,15 @@ class Run:
         self._flying[done] = Call(bundles, named, promised)
 
     def _wait(self) -> Collection[Ref]:
-        refs = [*self._flying, *{ref for s in self._shuffling for ref in s.waiting}]
+        refs = [*self._flying, *{ref for s in self._shuffling for ref in s.waiting.refs}]
         if self._awaited and not refs:
             next(iter(self._awaited.values())).pause()
             return []
         assert refs, "work is left, but nothing is ready and nothing is running"
         # what another thread makes, and whether anybody wants the results, has to be looked up
-        timeout = POLL if self._awaited else LOOK if self._consumer else None
+        timeouts = [s.waiting.timeout(self._futures.now) for s in self._shuffling]
+        timeouts.append(POLL if self._awaited else LOOK if self._consumer else None)
+        timeout = min((one for one in timeouts if one is not None), default=None)
         done, pending = self._futures.wait(refs, timeout=timeout)
         if pending:
             more, _ = self._futures.wait(pending, timeout=0)
@@ -260,7 +268,7 @@ class Run:
     def _settle(self, finished: Collection[Ref]) -> None:
         """Take the results of finished tasks; tell the shuffles which of theirs are done."""
         for shuffling in self._shuffling:
-            shuffling.waiting.difference_update(finished)
+            shuffling.waiting.finished(finished)
         mine = [ref for ref in finished if ref in self._flying]
         for ref, dones in zip(mine, self._futures.get(mine), strict=True):
             call = self._flying.pop(ref)
@@ -293,7 +301,7 @@ class Run:
 
     def _abandon(self) -> None:
         """Stop what runs and let go of every value."""
-        self._futures.cancel([*self._flying, *{r for s in self._shuffling for r in s.waiting}])
+        self._futures.cancel([*self._flying, *{r for s in self._shuffling for r in s.waiting.refs}])
         for shuffling in self._shuffling:
             shuffling.steps.close()
         self._flying.clear()

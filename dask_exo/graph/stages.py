@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_exo.config import Config
-from dask_exo.futures import Futures, Ref, Steps
+from dask_exo.futures import Futures, Steps, Waiting
 from dask_exo.graph import work
 from dask_exo.graph.execute import run_map
 from dask_exo.graph.normalize import Key
@@ -57,11 +57,11 @@ class Ledger:
 
 @dataclass(slots=True)
 class Shuffling:
-    """A shuffle under way: a coroutine, and the refs that it waits for."""
+    """A shuffle under way: a coroutine, and what it waits for."""
 
     stage: Stage
     steps: Steps[Shuffled]
-    waiting: set[Ref] = field(default_factory=set)
+    waiting: Waiting = field(default_factory=Waiting)
 
     @classmethod
     def start(
@@ -78,11 +78,11 @@ class Shuffling:
 
         return cls(stage, exchange(futures, parts, spec, limits, stage.name))
 
-    def advance(self) -> Shuffled | None:
+    def advance(self, now: float) -> Shuffled | None:
         """Go on until it waits for something; return the result if it has ended."""
         try:
-            while not self.waiting:
-                self.waiting = set(next(self.steps))
+            while self.waiting.over(now):
+                self.waiting = Waiting(next(self.steps))
         except StopIteration as stop:
             result: Shuffled = stop.value
             return result

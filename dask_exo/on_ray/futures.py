@@ -6,6 +6,7 @@ All code runs through two remote functions, which take the function to call as a
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -16,13 +17,20 @@ from ray._private.internal_api import get_memory_info_reply, get_state_from_addr
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dask_exo.errors import ClusterError, ConfigError
-from dask_exo.futures import Needs, Node, Ref, Store
+from dask_exo.futures import Needs, Node, Ref, Store, at
 from dask_exo.on_ray.cluster import room
 from dask_exo.on_ray.failures import translated
 
 
+@lru_cache(1)
+def _node() -> str:
+    """The node of this process, which is a worker."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
 def _call(fn: Callable[..., Any], *args: Any) -> Any:
-    return fn(*args)
+    with at(_node()):
+        return fn(*args)
 
 
 def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
@@ -61,6 +69,11 @@ class RayFutures:
     def __init__(self) -> None:
         self.calls = self.objects = 0
         self._checked: list[dict[str, Any]] = []
+
+    @property
+    def now(self) -> float:
+        """Seconds of this machine's clock."""
+        return time.monotonic()
 
     def submit(
         self,

@@ -15,6 +15,7 @@ from dask_exo.shuffle.push import push
 from dask_exo.shuffle.riffle import riffle
 from dask_exo.shuffle.simple import simple
 from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.shuffle.streaming import streaming
 from dask_exo.shuffle.two_level import two_level
 
 Algorithm = Callable[..., Steps[list[Column]]]
@@ -24,10 +25,18 @@ Algorithm = Callable[..., Steps[list[Column]]]
 A = TypeVar("A", bound=Algorithm)
 
 _algorithms: dict[str, Algorithm] = {}
+_revising: set[str] = set()
 
 
-def register(algorithm: A) -> A:
+def register(algorithm: A, *, revising: bool = False) -> A:
     """Add an algorithm under its name (``two_level`` is ``"two-level"``); also as a decorator.
+
+    Parameters
+    ----------
+    algorithm : callable
+    revising : bool
+        Whether it can take rows that are packed for different reducers, as it has to where slow
+        nodes are avoided. `Merged` and `columns_of` can.
 
     Raises
     ------
@@ -38,7 +47,9 @@ def register(algorithm: A) -> A:
     if unknown:
         known = ", ".join(Choice.__dataclass_fields__)
         raise ConfigError(f"{algorithm.__name__} asks for {', '.join(unknown)}; there are {known}")
-    _algorithms[algorithm.__name__.replace("_", "-")] = algorithm
+    name = algorithm.__name__.replace("_", "-")
+    _algorithms[name] = algorithm
+    (_revising.add if revising else _revising.discard)(name)
     return algorithm
 
 
@@ -47,8 +58,8 @@ def names() -> list[str]:
 
     Examples
     --------
-    >>> names()[:5]
-    ['simple', 'push', 'magnet', 'riffle', 'two-level']
+    >>> names()[:6]
+    ['simple', 'push', 'magnet', 'riffle', 'two-level', 'streaming']
     """
     return list(_algorithms)
 
@@ -74,6 +85,8 @@ def start(choice: Choice, futures: Futures, maps: Maps, spec: Spec) -> Steps[lis
     """Begin the algorithm that was chosen, with the knobs that it takes."""
     algorithm = _algorithms[choice.algorithm]
     knobs: dict[str, Any] = {name: getattr(choice, name) for name in _knobs(algorithm)}
+    if choice.algorithm in _revising:
+        spec = maps.avoid_slow()
     return algorithm(futures, maps, spec, **knobs)
 
 
@@ -83,4 +96,5 @@ def _knobs(algorithm: Algorithm) -> list[str]:
 
 
 for _one in (simple, push, magnet, riffle, two_level):
-    register(_one)
+    register(_one, revising=True)
+register(streaming)

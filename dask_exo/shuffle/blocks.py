@@ -1,14 +1,15 @@
 """Packed blocks: what many reducers get from one map, in one object.
 
 There are two kinds: rows of a frame behind an offset table, and lists of values that are pickled
-by themselves, so that a reducer unpickles its own only.
+by themselves, so that a reducer unpickles its own only. A slot is the number of a reducer,
+whichever others it shares an object with.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import cloudpickle
@@ -30,12 +31,15 @@ class Blocks(Protocol):
         ...
 
     def block(self, slot: int) -> Any:
-        """What is in block ``slot``."""
+        """What is for reducer ``slot``."""
         ...
 
     @classmethod
     def collect(cls: type[B], packed: Sequence[B], slots: Sequence[int]) -> B | None:
-        """Blocks ``slots``, in rising order, of each of ``packed`` joined, if that saves work."""
+        """Blocks ``slots``, in rising order, of each of ``packed`` joined, if that saves work.
+
+        They are counted from 0 then.
+        """
         ...
 
 
@@ -61,11 +65,14 @@ class Packed:
     mark : tuple, optional
         Place and dtype of the column of partition numbers, which is the same number for all
         rows of a block and therefore not sent.
+    first : int
+        Number of the first reducer.
     """
 
     rows: Travelling
     offsets: np.ndarray
     mark: tuple[int, Any] | None = None
+    first: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +81,8 @@ class Packed:
 
     def part(self, slot: int) -> Travelling:
         """Rows of block ``slot``, without a copy."""
-        return self.rows.part(self.offsets[slot], self.offsets[slot + 1])
+        place = slot - self.first
+        return self.rows.part(self.offsets[place], self.offsets[place + 1])
 
     def block(self, slot: int) -> Any:
         """The frame of block ``slot``, without a copy."""
@@ -85,13 +93,15 @@ class Packed:
         """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
         if len(slots) > 1:
             together = cls.collect(packed, slots)
-            return together or Apart([cls._joined(packed, slot) for slot in slots])
+            if together is not None:
+                return replace(together, first=slots.start)
+            return Apart([cls._joined(packed, slot) for slot in slots], slots.start)
         return cls._joined(packed, slots.start)
 
     @classmethod
     def _joined(cls, packed: Sequence[Packed], slot: int) -> Packed:
         rows = below([p.part(slot) for p in packed])
-        return cls(rows, np.array([0, rows.length]), packed[0].mark)
+        return cls(rows, np.array([0, rows.length]), packed[0].mark, slot)
 
     @classmethod
     def collect(cls, packed: Sequence[Packed], slots: Sequence[int]) -> Packed | None:
@@ -107,8 +117,9 @@ class Packed:
         pieces, ids = [], []
         for p, mine in zip(packed, rows, strict=True):
             for run in runs:
-                pieces.append(mine.part(p.offsets[run[0]], p.offsets[run[-1] + 1]))
-                ids.append(np.repeat(run, p.offsets[run + 1] - p.offsets[run]))
+                here = run - p.first
+                pieces.append(mine.part(p.offsets[here[0]], p.offsets[here[-1] + 1]))
+                ids.append(np.repeat(run, p.offsets[here + 1] - p.offsets[here]))
         places = np.zeros(slots[-1] + 1, np.min_scalar_type(len(slots)))
         places[list(slots)] = np.arange(len(slots))
         order, offsets = host.grouped(places[np.concatenate(ids)], len(slots))
@@ -123,9 +134,12 @@ class Apart:
     ----------
     blocks : list of Packed
         (k,) with one block each.
+    first : int
+        Number of the first reducer.
     """
 
     blocks: list[Packed]
+    first: int = 0
 
     @property
     def mark(self) -> tuple[int, Any] | None:
@@ -139,7 +153,7 @@ class Apart:
 
     def part(self, slot: int) -> Travelling:
         """Rows of block ``slot``, without a copy."""
-        return self.blocks[slot].part(0)
+        return self.blocks[slot - self.first].part(slot)
 
     def block(self, slot: int) -> Any:
         """The frame of block ``slot``, without a copy."""
@@ -162,15 +176,18 @@ class Pickled:
     ----------
     pickles : list
         (k,) for each of the k blocks the pickles of what is in it.
+    first : int
+        Number of the first reducer.
 
     Examples
     --------
     >>> (both,) = pickled([["a"], [], [1, 2]], [range(3)])
-    >>> both.block(0), both.block(1), Pickled.join([both, both], range(2, 3)).block(0)
+    >>> both.block(0), both.block(1), Pickled.join([both, both], range(2, 3)).block(2)
     (['a'], [], [1, 2, 1, 2])
     """
 
     pickles: list[list[Pickle]]
+    first: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -180,14 +197,17 @@ class Pickled:
     def block(self, slot: int) -> list[Any]:
         """Values of block ``slot``; arrays among them are views of this object."""
         values: list[Any] = []
-        for data, *buffers in self.pickles[slot]:
+        for data, *buffers in self.pickles[slot - self.first]:
             values += pickle.loads(data.data, buffers=buffers)  # noqa: S301  pickled by `pickled`
         return values
 
     @classmethod
     def join(cls, packed: Sequence[Pickled], slots: range) -> Pickled:
         """Blocks ``slots`` of all of ``packed``, each as one, in their order, and still pickled."""
-        return cls([[one for p in packed for one in p.pickles[slot]] for slot in slots])
+        return cls(
+            [[one for p in packed for one in p.pickles[slot - p.first]] for slot in slots],
+            slots.start,
+        )
 
     @classmethod
     def collect(cls, packed: Sequence[Pickled], slots: Sequence[int]) -> None:
@@ -228,18 +248,21 @@ def pack(
             rows.part(offsets[mine.start], offsets[mine.stop]),
             offsets[mine.start : mine.stop + 1] - offsets[mine.start],
             mark,
+            mine.start,
         )
         for mine in owned
     ]
 
 
-def pickled(lists: Sequence[list[Any]], owned: Sequence[range]) -> list[Pickled]:
+def pickled(
+    lists: Sequence[list[Any]] | Mapping[int, list[Any]], owned: Sequence[range]
+) -> list[Pickled]:
     """Pickle what each reducer gets, and put together what the reducers of each node get.
 
     Parameters
     ----------
     lists : (R,)
-        Values for each reducer.
+        Values for each reducer, by its number.
     owned : (W,)
         Contiguous reducers of each node.
 
@@ -247,7 +270,10 @@ def pickled(lists: Sequence[list[Any]], owned: Sequence[range]) -> list[Pickled]
     -------
     list of Pickled : (W,)
     """
-    return [Pickled([[_dumps(lists[r])] if lists[r] else [] for r in mine]) for mine in owned]
+    return [
+        Pickled([[_dumps(lists[r])] if lists[r] else [] for r in mine], mine.start)
+        for mine in owned
+    ]
 
 
 def _dumps(values: list[Any]) -> Pickle:

@@ -1,7 +1,8 @@
 """Which shuffle, and with which knobs: decisions from numbers alone.
 
 The guide is Exoshuffle section 3.5.1.2: data that stays in memory is shuffled fastest by
-`simple`, which copies nothing twice; data that does not is shuffled by `push`, which writes
+`simple`, which copies nothing twice, unless its M·R blocks are so small that taking them costs more
+than to merge them; data that does not is shuffled by `push`, which writes
 few large sequential pieces where `simple` would read back its spilled outputs R times. Where M maps
 times W nodes are more objects than the driver can keep book of, `two_level` makes M·√W of them.
 """
@@ -9,13 +10,18 @@ times W nodes are more objects than the driver can keep book of, `two_level` mak
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dask_exo.shuffle.stragglers import Patience
 
 LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any measure
 
 MERGED = 4 * 2**20  # bytes; a merged block this large costs more by its bytes than as an object
 
-LARGEST_ROUND = 0.3  # of the store; two rounds of `push` are alive at a time, and must fit
+LARGEST_ROUND = 0.3  # of the store; map output of twice that is alive at a time, and must fit
+
+MERGES = 3  # of `push` that a node does side by side at most: more would starve its maps
 
 
 @dataclass(frozen=True)
@@ -53,14 +59,16 @@ class Limits:
     memory_fraction : float
         Share of the store that `simple` may fill.
     round_fraction : float
-        Share of the store that one round of `push` should fill; it may fill up to `LARGEST_ROUND`
-        where slots would idle otherwise.
+        Share of the store that half of the map output which is alive in `push` should fill; it
+        may fill up to `LARGEST_ROUND` where slots would idle otherwise.
     most_objects : int
         Packed blocks that one shuffle may make.
     bundle_target : float
         Seconds of work that one call should at least do.
     tasks_per_slot : int
         Map calls in flight for each slot.
+    patience : Patience, optional
+        When map calls and merges are late; without it, nobody cares.
     """
 
     algorithm: str = "auto"
@@ -69,6 +77,7 @@ class Limits:
     most_objects: int = 5 * 10**6
     bundle_target: float = 0.05
     tasks_per_slot: int = 3
+    patience: Patience | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class Choice:
     ----------
     algorithm : str
     per_round : int
-        Parts in a round of `push`, `magnet` and `two_level`.
+        Parts in a round of `push`, `magnet`, `two_level` and `streaming`.
     reason : str
     width : int
         Neighbouring reducers that share merged blocks: one, if those are large enough.
@@ -87,6 +96,8 @@ class Choice:
         F, parts whose blocks `riffle` merges where they were made.
     groups : int
         G, groups of nodes of `two_level`.
+    alive : int
+        Rounds of map output of `push` that exist at a time, with the one that is being mapped.
     """
 
     algorithm: str
@@ -95,6 +106,7 @@ class Choice:
     width: int = 1
     factor: int = 1
     groups: int = 1
+    alive: int = 2
 
 
 def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, target: float) -> int:
@@ -124,48 +136,86 @@ def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, targe
     return max(1, min(by_time, by_bytes, by_balance))
 
 
-def choose(shape: Shape, limits: Limits) -> Choice:
-    """Pick the algorithm of one shuffle, and its knobs.
+def tune(shape: Shape, limits: Limits) -> Choice:
+    """Set the knobs of all algorithms for one shuffle, before one of them is chosen.
 
     Examples
     --------
-    >>> def shape(nbytes, store, parts=100, reducers=1, nodes=1):
-    ...     return Shape(nbytes, parts, reducers, nodes, slots=2, store=store)
-    >>> choose(shape(10**9, 4 * 10**9), Limits()).algorithm
-    'simple'
-    >>> choose(shape(10**10, 2 * 10**9), Limits()).per_round
+    >>> def shape(nbytes, store, parts=100, reducers=1, slots=2):
+    ...     return Shape(nbytes, parts, reducers, nodes=1, slots=slots, store=store)
+    >>> tune(shape(10**10, 2 * 10**9), Limits()).per_round
     2
-    >>> choose(shape(10**10, 2 * 10**9, reducers=10_000), Limits()).width
+    >>> tune(shape(10**10, 2 * 10**9, reducers=10_000), Limits()).width
     33
-    >>> choose(shape(10**14, 10**13, 50_000, nodes=400), Limits()).algorithm
-    'two-level'
+    >>> wide = tune(shape(10**10, 10**10, slots=8), Limits())
+    >>> wide.per_round, wide.alive  # 4 rounds of 4 parts, where 2 of 8 would leave slots idle
+    (4, 4)
     """
-    nbytes, parts, nodes, store = shape.nbytes, shape.parts, shape.nodes, shape.store
-    reducers, most = max(shape.reducers, 1), limits.most_objects
+    nbytes, parts, nodes, store = shape.nbytes, shape.parts, max(shape.nodes, 1), shape.store
+    reducers = max(shape.reducers, 1)
     part = max(nbytes // max(parts, 1), 1)
     wanted_round = int(store * limits.round_fraction) // part
     largest_round = int(store * LARGEST_ROUND) // part
     per_round = max(1, min(parts, max(wanted_round, min(shape.slots, largest_round))))
+    merges = max(1, min(MERGES, shape.slots // nodes - 1))
+    alive = min(merges + 1, 2 * per_round)
+    if -(-parts // (2 * per_round // alive)) * reducers > limits.most_objects:
+        alive = 2
+    per_round = 2 * per_round // alive
     # what neighbours share is restored whole: a call must be able to take all of it at once
     output = max(nbytes // reducers, 1)
     of_a_round = max(per_round * part // reducers, 1)
     width = max(1, min(MERGED // of_a_round, LARGEST_BATCH // 2 // output, reducers))
     # a node merges what it has mapped, beside what its other slots make
-    of_a_node = int(store * LARGEST_ROUND) // max(nodes, 1) // part
+    of_a_node = int(store * LARGEST_ROUND) // nodes // part
     factor = max(1, min(MERGED * reducers // part, of_a_node, parts))
-    fraction = limits.memory_fraction
+    groups = math.ceil(math.sqrt(nodes))
+    return Choice(limits.algorithm, per_round, "", width, factor, groups, alive)
+
+
+def choose(shape: Shape, limits: Limits, tuned: Choice, seconds: Mapping[str, float]) -> Choice:
+    """Pick the algorithm of one shuffle; see `costs.weigh`.
+
+    On one node nothing is sent, and reducers that share a call read their blocks together: there
+    `simple` is taken whenever the data fits. On several nodes each reducer takes a block of each
+    map by itself, so that many small ones can cost more than the merges of `push`.
+
+    Parameters
+    ----------
+    tuned : Choice
+        Knobs.
+    seconds : mapping
+        What each algorithm is estimated to take.
+
+    Examples
+    --------
+    >>> def chosen(nbytes, store, parts=100, nodes=1, push=2.0):
+    ...     shape = Shape(nbytes, parts, 1, nodes, slots=2 * nodes, store=store)
+    ...     tuned = tune(shape, Limits())
+    ...     return choose(shape, Limits(), tuned, {"simple": 1.0, "push": push}).algorithm
+    >>> chosen(10**9, 4 * 10**9), chosen(10**10, 4 * 10**9)
+    ('simple', 'push')
+    >>> chosen(10**9, 4 * 10**9, nodes=4, push=0.5), chosen(10**14, 10**13, 50_000, nodes=400)
+    ('push', 'two-level')
+    """
+    nbytes, fraction = shape.nbytes, limits.memory_fraction
+    size, store = human_size(nbytes), f"{fraction:.0%} of the {human_size(shape.store)} store"
     if limits.algorithm != "auto":
         algorithm, why = limits.algorithm, "exo.shuffle.algorithm says so"
-    elif parts * nodes > most:
+    elif shape.parts * shape.nodes > limits.most_objects:
         algorithm = "two-level"
-        why = f"{parts:,} maps on {nodes:,} nodes would make more than {most:,} objects"
-    elif nbytes <= fraction * store:
-        algorithm = "simple"
-        why = f"{human_size(nbytes)} fit into {fraction:.0%} of the {human_size(store)} store"
+        most = f"more than {limits.most_objects:,} objects"
+        why = f"{shape.parts:,} maps on {shape.nodes:,} nodes would make {most}"
+    elif nbytes > fraction * shape.store:
+        algorithm, why = "push", f"{size} exceed {store}"
+    elif shape.nodes <= 1 or seconds["simple"] <= seconds["push"]:
+        algorithm, why = "simple", f"{size} fit into {store}"
     else:
         algorithm = "push"
-        why = f"{human_size(nbytes)} exceed {fraction:.0%} of the {human_size(store)} store"
-    return Choice(algorithm, per_round, why, width, factor, math.ceil(math.sqrt(nodes)))
+        blocks = f"{shape.parts:,} · {shape.reducers:,} small blocks"
+        times = f"about {seconds['simple']:.2g} s, push {seconds['push']:.2g} s"
+        why = f"{size} fit into {store}, but are {blocks}: simple would take {times}"
+    return replace(tuned, algorithm=algorithm, reason=why)
 
 
 def human_size(nbytes: float) -> str:

@@ -10,11 +10,12 @@ from dask_exo.errors import SpillError
 from dask_exo.futures import Futures, Steps
 from dask_exo.report import events
 from dask_exo.shuffle import algorithms
-from dask_exo.shuffle.choose import Choice, Limits, Shape, choose, human_size
-from dask_exo.shuffle.costs import costs
+from dask_exo.shuffle.choose import Choice, Limits, Shape, human_size
+from dask_exo.shuffle.costs import Cost, weigh
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.maps import Maps, Parts
 from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.shuffle.stragglers import Patience
 
 FULL = 0.95  # of a disk: Ray refuses to spill beyond
 
@@ -59,12 +60,14 @@ def exchange(
     """
     started, m, r = time.perf_counter(), len(parts), spec.reducers
     window = spec.slots * limits.tasks_per_slot
-    maps = Maps(futures, parts, spec, window=window, target=limits.bundle_target)
+    maps = Maps(
+        futures, parts, spec, window=window, target=limits.bundle_target, patience=limits.patience
+    )
     yield from maps.probe(spec.slots)
     estimate = maps.nbytes * m // max(maps.parts, 1)
     shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
-    choice = choose(shape, limits)
-    check_room(name, shape, choice, spec.disk)
+    choice, found = weigh(shape, limits)
+    check_room(name, shape, found.get(choice.algorithm), spec.disk)
     how = choice.algorithm, choice.reason, m, r
     events.emit(events.ShuffleChosen(name, *how, choice.per_round))
     columns = yield from algorithms.start(choice, futures, maps, spec)
@@ -78,20 +81,19 @@ def exchange(
     return Shuffled(columns, choice, maps.calls, maps.nbytes, maps.tally)
 
 
-def check_room(name: str, shape: Shape, choice: Choice, disk: int | None) -> None:
+def check_room(name: str, shape: Shape, cost: Cost | None, disk: int | None) -> None:
     """Raise `SpillError` if what a shuffle must spill has no room on the disks.
 
     Examples
     --------
     >>> shape = Shape(8 * 10**9, 10, 10, 1, 2, store=10**9)
-    >>> check_room("sort", shape, Choice("push", 1, ""), disk=6 * 10**9)
+    >>> check_room("sort", shape, None, disk=6 * 10**9)
     Traceback (most recent call last):
     ...
     dask_exo.errors.SpillError: shuffle sort moves about 8 GB (by its first maps), the object \
 store has 1 GB, so about 7 GB must be spilled; the disk has room for 5.7 GB. Name \
 a directory on a larger disk (exo.spill-directory), or raise exo.object-store-memory
     """
-    cost = costs(shape, choice).get(choice.algorithm)
     need = max(0, shape.nbytes - shape.store) if cost is None else cost.spilled
     if disk is None or need <= FULL * disk:
         return
@@ -114,4 +116,5 @@ def limits_of(config: Config) -> Limits:
         config.shuffle_most_objects,
         config.bundle_target,
         config.tasks_per_slot,
+        Patience(config.late_factor, config.late_floor) if config.shuffle_speculation else None,
     )

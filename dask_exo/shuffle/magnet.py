@@ -10,10 +10,10 @@ References: Exoshuffle section 3.3.2.3 (ES-push), after Magnet (Shen et al., VLD
 
 from __future__ import annotations
 
-from dask_exo.futures import Futures, Ref, Steps
-from dask_exo.shuffle.maps import Maps, Row
-from dask_exo.shuffle.merged import Merged, merged_objects
-from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.futures import Futures, Steps
+from dask_exo.shuffle.maps import Maps
+from dask_exo.shuffle.merged import Merge, Merged, merged_objects
+from dask_exo.shuffle.spec import Column, Row, Spec
 
 
 def magnet(
@@ -26,15 +26,15 @@ def magnet(
     list of Column : (R,)
         One merged object of each round; the maps' own live as long.
     """
-    merged = Merged(spec, width)
+    merged = Merged(futures, maps, spec, width)
     kept: list[Row] = []
-    merging: list[Ref] = []
+    merging: list[Merge] = []
     while maps:
-        rows = yield from maps.take(per_round)  # (T, W)
-        merging += merged.merge(futures, rows)
+        rows = yield from maps.take(per_round, revisable=True)  # (T, W)
+        merging += merged.merge(rows)
         kept += rows
     yield from maps.finish()
-    yield merging
+    yield from merged.settle(merging)
     return merged.columns(kept)
 
 

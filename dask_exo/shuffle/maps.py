@@ -5,17 +5,16 @@ Small parts share a call. How many, the first ones show: see `choose.batch_size`
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from dask_exo.futures import Futures, Ref, Steps
+from dask_exo.futures import Futures, Ref, Steps, Until
 from dask_exo.shuffle.choose import batch_size
+from dask_exo.shuffle.flights import Flights, Other
 from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.spec import Receipt, Spec
-
-Row = list[Ref]
-"""(W,) the packed blocks of one map call."""
+from dask_exo.shuffle.spec import Receipt, Row, Spec
+from dask_exo.shuffle.stragglers import Patience
 
 
 class Parts(Protocol):
@@ -73,6 +72,8 @@ class Maps:
         Map calls in flight at most.
     target : float
         Seconds of work that one call should at least do.
+    patience : Patience, optional
+        When a call is late and is copied; never by default.
 
     Attributes
     ----------
@@ -81,14 +82,22 @@ class Maps:
     """
 
     def __init__(
-        self, futures: Futures, parts: Parts, spec: Spec, *, window: int, target: float
+        self,
+        futures: Futures,
+        parts: Parts,
+        spec: Spec,
+        *,
+        window: int,
+        target: float,
+        patience: Patience | None = None,
     ) -> None:
-        self._futures, self._parts, self._spec = futures, parts, spec
+        self._parts, self._spec = parts, spec
         self._window, self._target = window, target
-        self._flying: deque[tuple[Ref, int]] = deque()
+        self._flights = Flights(futures, spec, patience)
         self._ahead: list[Row] = []
         self._submitted = 0
         self._batch = 1
+        self.patience = patience
         self.calls = self.parts = self.nbytes = 0
         self.seconds = 0.0
         self.tally = Tally()
@@ -101,11 +110,43 @@ class Maps:
         """Whether a part has not been taken yet."""
         return bool(self._ahead) or self._submitted < len(self._parts)
 
+    @property
+    def revised(self) -> bool:
+        """Whether copies of late calls may replace rows."""
+        return self._flights.watched
+
+    def heed(self, other: Other) -> None:
+        """Leave a slot to another task: copies are made where slots are idle."""
+        self._flights.others.append(other)
+
+    @property
+    def copies(self) -> int:
+        """Second calls that were made, of calls that were late."""
+        return self._flights.copies
+
     def probe(self, count: int) -> Steps[None]:
-        """Map the first ``count`` parts by themselves and wait, to learn time and size."""
-        rows = yield from self.take(count)
-        yield from self.finish()
+        """Map the first ``count`` parts by themselves and wait, to learn time and size.
+
+        Nobody waits for calls that are late.
+        """
+        rows = yield from self.take(count, revisable=True)
+        while self._flights.punctual:
+            yield from self._flights.wait()
+            self.look()
         self._ahead = rows
+
+    def avoid_slow(self) -> Spec:
+        """Give no more work to nodes that `probe` has found to be slow, nor reducers.
+
+        Returns
+        -------
+        Spec
+            What the parts that are taken from now on are packed for. Those of `probe` are packed
+            for another one then.
+        """
+        if slow := self._flights.slow():
+            self._spec = replace(self._spec, slow=slow)
+        return self._spec
 
     @property
     def probed(self) -> bool:
@@ -113,7 +154,12 @@ class Maps:
         return bool(self._ahead)
 
     def take(
-        self, count: int, *, node: str | None = None, owned: Sequence[range] | None = None
+        self,
+        count: int,
+        *,
+        node: str | None = None,
+        owned: Sequence[range] | None = None,
+        revisable: bool = False,
     ) -> Steps[list[Row]]:
         """Start the maps of the next ``count`` parts (fewer at the end); return their blocks.
 
@@ -127,54 +173,53 @@ class Maps:
             Where to map them.
         owned : sequence of range, optional
             (G,) reducers whose blocks are packed together; by default those of each node.
+        revisable : bool
+            Whether who takes the rows can bear that they change until they are ``done``: only
+            then late calls are copied.
 
         Returns
         -------
         list : (T, W) or (T, G)
-            T is less than ``count`` where parts share a call.
+            T is less than ``count`` where parts share a call. Each row says which reducers are
+            packed together.
         """
         owned = self._spec.owned if owned is None else owned
         taken = 0 if self._ahead else self._submitted
         stop = min(taken + count, len(self._parts))
         rows, self._ahead = self._ahead, []  # the probed ones come first, and together
+        while not revisable and not all(row.done for row in rows):
+            yield from self._flights.wait()
+            self.look()
         while self._submitted < stop:
-            if len(self._flying) >= self._window:
-                yield [self._flying[0][0]]
-                self._learn()
+            while len(self._flights) >= self._window:
+                yield from self._flights.wait(oldest=True)
+                self.look()
             size = min(self._batch, stop - self._submitted)
             start, self._submitted = self._submitted, self._submitted + size
-            *blocks, receipt = self._futures.split(
-                len(owned) + 1,
-                self._spec.map,
-                owned,
-                *self._parts.call(start, start + size),
-                node=node,
-            )
+            args = self._parts.call(start, start + size)
+            row = self._flights.start(owned, size, args, node=node, revisable=revisable)
             self.calls += 1
-            self._flying.append((receipt, size))
-            rows.append(blocks)
+            rows.append(row)
         return rows
 
     def finish(self) -> Steps[None]:
-        """Wait until every map that was started has finished."""
-        while self._flying:
-            yield [ref for ref, _ in self._flying]
-            self._learn()
+        """Wait until every map that was started has finished, or a copy of it."""
+        while self._flights:
+            yield from self._flights.wait()
+            self.look()
 
-    def _learn(self) -> None:
-        """Read the receipts of calls that have finished; the oldest has."""
-        refs = [ref for ref, _ in self._flying]
-        done, _ = self._futures.wait(refs, timeout=0)
-        finished = set(done)
-        receipts: list[Receipt] = self._futures.get(done)
-        sizes = dict(self._flying)
-        for ref, receipt in zip(done, receipts, strict=True):
+    def beside(self, refs: Sequence[Ref]) -> Collection[Ref] | Until:
+        """What to wait for in order to see all of ``refs``, and to `look` in time."""
+        return self._flights.beside(refs)
+
+    def look(self) -> None:
+        """Read the receipts of calls that have finished; copy those that are late."""
+        for size, receipt in self._flights.land():
             self._parts.settle(receipt)
-            self.parts += sizes[ref]
+            self.parts += size
             self.nbytes += receipt.nbytes
             self.seconds += receipt.seconds
             self.tally += receipt.tally
-        self._flying = deque(item for item in self._flying if item[0] not in finished)
         if self.parts:
             self._batch = batch_size(
                 seconds=self.seconds / self.parts,

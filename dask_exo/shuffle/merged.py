@@ -2,11 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
 
-from dask_exo.futures import Futures, Ref, evenly
-from dask_exo.shuffle.maps import Row
-from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.futures import Futures, Ref, Steps, evenly
+from dask_exo.shuffle import stragglers
+from dask_exo.shuffle.maps import Maps
+from dask_exo.shuffle.pieces import Piece, alike, both
+from dask_exo.shuffle.spec import Column, Row, Spec
+
+
+@dataclass(slots=True, eq=False)
+class Pile:
+    """What is there for neighbouring reducers on node ``w`` that share merged blocks.
+
+    Attributes
+    ----------
+    pieces : list of Piece or Ref
+        Just a ref of what is for all of them and stays as it is.
+    """
+
+    w: int
+    reducers: range
+    pieces: list[Piece | Ref]
+
+
+@dataclass(slots=True, eq=False)
+class Merge:
+    """A merge that was submitted.
+
+    Attributes
+    ----------
+    pieces : list of (int, Pile, Piece)
+        What it makes: of which block of the rows, and for whom.
+    submit : callable
+        Submits it, given what it takes.
+    end : Ref
+        When it is there, the merge is done.
+    rows : list of Row
+        What it takes, while rows may still be replaced.
+    given : list of Ref
+        Their blocks when it was submitted, as long as they may have to replace what it makes.
+    since : float
+        When that was.
+    """
+
+    pieces: list[tuple[int, Pile, Piece]]
+    submit: Callable[..., list[Ref]]
+    end: Ref
+    rows: list[Row]
+    given: list[Ref]
+    since: float
+
+    @property
+    def blocks(self) -> list[int]:
+        """Which blocks of each row it takes."""
+        return sorted({i for i, _, _ in self.pieces})
+
+    def args(self) -> list[Ref]:
+        """What it takes, by now."""
+        return [row[i] for i in self.blocks for row in self.rows]
+
+    def taken(self) -> dict[int, list[Ref]]:
+        """What it has taken, by block."""
+        parts = evenly(len(self.given), len(self.blocks))
+        return {
+            i: self.given[part.start : part.stop]
+            for i, part in zip(self.blocks, parts, strict=True)
+        }
 
 
 class Merged:
@@ -14,50 +81,101 @@ class Merged:
 
     Parameters
     ----------
+    futures : Futures
+    maps : Maps
+        What makes the rows that are merged.
     spec : Spec
     width : int
         Neighbouring reducers that share merged blocks.
-
-    Attributes
-    ----------
-    slots : list of list of range
-        (W, G) of each node the reducers, counted from its first one, that share blocks.
     """
 
-    def __init__(self, spec: Spec, width: int) -> None:
-        self._spec = spec
-        self.slots = [
-            evenly(len(mine), _groups(mine, width)) if mine else [] for mine in spec.owned
+    def __init__(self, futures: Futures, maps: Maps, spec: Spec, width: int) -> None:
+        self._futures, self._maps, self._spec = futures, maps, spec
+        self._piles = [
+            Pile(w, range(mine.start + part.start, mine.start + part.stop), [])
+            for w, mine in enumerate(spec.owned)
+            if mine
+            for part in evenly(len(mine), groups(mine, width))
         ]
-        self._blocks: list[list[list[Ref]]] = [[[] for _ in slots] for slots in self.slots]
+        self._starts = [pile.reducers.start for pile in self._piles]
 
-    def add(self, w: int, blocks: Sequence[Ref]) -> None:
-        """Take note of (G,) merged blocks for the reducers of node ``w``."""
-        for mine, block in zip(self._blocks[w], blocks, strict=True):
-            mine.append(block)
+    def merge(self, rows: Sequence[Row], nodes: Sequence[str] | None = None) -> list[Merge]:
+        """Merge (T, W) packed blocks; take note of what is made.
 
-    def merge(self, futures: Futures, rows: Sequence[Row]) -> list[Ref]:
-        """Merge (T, W) packed blocks, on the node of their reducers; take note of what is made.
+        Parameters
+        ----------
+        rows : (T, W)
+        nodes : (W,), optional
+            Where to merge each of the W; by default on the nodes of their reducers.
 
         Returns
         -------
-        list : (W,)
-            The last block of each node that has reducers: when it is there, its merge is done.
+        list of Merge
         """
-        ends: list[Ref] = []
-        for w, slots in enumerate(self.slots):
-            if not slots:
-                continue
-            blocks = futures.stream(
-                len(slots),
-                self._spec.merge,
-                slots,
-                *[row[w] for row in rows],
-                node=self._spec.nodes[w].id,
-            )  # (G,)
-            self.add(w, blocks)
-            ends.append(blocks[-1])
-        return ends
+        started = []
+        for owned, same in groupby(rows, key=lambda row: row.owned):
+            together = list(same)
+            for i, reducers in enumerate(owned):
+                pieces = self._cut(i, reducers)
+                for w, mine in groupby(pieces, key=lambda p: p[1].w if nodes is None else 0):
+                    node = self._spec.nodes[w].id if nodes is None else nodes[i]
+                    started.append(self._start(together, list(mine), node))
+        return started
+
+    def merge_here(
+        self, fn: Callable[..., Any], rows: Sequence[Row], node: str | None
+    ) -> list[Merge]:
+        """Merge (T, W) packed blocks for all in one task, by ``fn(merge, slots, *blocks)``.
+
+        It takes `Spec.merge`, lists of the ranges that are made of each of the W blocks of a row,
+        and (W · T,) blocks.
+        """
+        started = []
+        for owned, same in groupby(rows, key=lambda row: row.owned):
+            pieces = [piece for i, mine in enumerate(owned) for piece in self._cut(i, mine)]
+            started.append(self._start(list(same), pieces, node, fn))
+        return started
+
+    def settle(self, merges: Sequence[Merge]) -> Steps[None]:
+        """Wait until merges that were started together are done.
+
+        Those that are late are given up: the reducers read the blocks that they were to merge.
+        Merges of rows that a copy has replaced are started again.
+        """
+        if not self._maps.revised:
+            yield [merge.end for merge in merges]
+            return
+        durations: list[float] = []
+        waiting = self.ongoing(merges, durations)
+        while waiting:
+            yield self._maps.beside([merge.end for merge in waiting])
+            waiting = self._give_up(self.ongoing(waiting, durations), durations)
+
+    def ongoing(self, merges: Sequence[Merge], durations: list[float] | None = None) -> list[Merge]:
+        """Those that are not done, or may have to start again; add the ``durations`` of others."""
+        if not self._maps.revised:
+            return []
+        self._maps.look()
+        self.renew(merges)
+        done = set(self._futures.wait([merge.end for merge in merges], timeout=0)[0])
+        waiting = []
+        for merge in merges:
+            if merge.end in done and not merge.rows:
+                merge.given, merge.pieces = [], []
+                if durations is not None:
+                    durations.append(self._futures.now - merge.since)
+            else:
+                waiting.append(merge)
+        return waiting
+
+    def renew(self, merges: Iterable[Merge]) -> None:
+        """Start those merges again that have taken blocks which a copy has replaced."""
+        for merge in merges:
+            if merge.rows and (args := merge.args()) != merge.given:
+                self._futures.cancel([merge.end])
+                self._submit(merge, args)
+            if all(row.done for row in merge.rows):
+                merge.rows = []
 
     def columns(self, kept: object = None) -> list[Column]:
         """What each reducer reads.
@@ -72,17 +190,74 @@ class Merged:
         list of Column : (R,)
         """
         return [
-            Column(blocks, slot, self._spec.place(w), kept)
-            for w, (ranges, piles) in enumerate(zip(self.slots, self._blocks, strict=True))
-            for slots, blocks in zip(ranges, piles, strict=True)
-            for slot in range(len(slots))
+            Column(refs, slot, self._spec.place(pile.w), kept)
+            for pile in self._piles
+            for slots, refs in alike(pile.reducers, pile.pieces)
+            for slot in slots
         ]
+
+    def _cut(self, i: int, reducers: range) -> list[tuple[int, Pile, Piece]]:
+        """Make a piece of block ``i``, with ``reducers``, for each pile that those are in."""
+        if not reducers:
+            return []
+        first = bisect_right(self._starts, reducers.start) - 1
+        last = bisect_left(self._starts, reducers.stop)
+        return [
+            (i, pile, Piece(both(reducers, pile.reducers), [])) for pile in self._piles[first:last]
+        ]
+
+    def _start(
+        self,
+        rows: list[Row],
+        pieces: list[tuple[int, Pile, Piece]],
+        node: str | None,
+        fn: Callable[..., Any] | None = None,
+    ) -> Merge:
+        slots: list[Any] = [piece.reducers for _, _, piece in pieces]
+        if fn is not None:
+            of_block = groupby(pieces, key=lambda piece: piece[0])
+            slots = [[piece.reducers for _, _, piece in mine] for _, mine in of_block]
+
+        call = [self._spec.merge] if fn is None else [fn, self._spec.merge]
+        submit = partial(self._futures.stream, len(pieces), *call, slots, node=node)
+        merge = Merge(pieces, submit, None, rows, [], 0.0)
+        self._submit(merge, merge.args())
+        revised = self._maps.revised
+        for _, pile, piece in pieces:
+            stays = not revised and piece.reducers == pile.reducers
+            pile.pieces.append(piece.refs[0] if stays else piece)
+        if revised:
+            self._maps.heed(merge)
+        else:
+            merge.rows, merge.given, merge.pieces = [], [], []
+        return merge
+
+    def _submit(self, merge: Merge, args: list[Ref]) -> None:
+        blocks = merge.submit(*args)
+        merge.given, merge.end, merge.since = args, blocks[-1], self._futures.now
+        for (_, _, piece), block in zip(merge.pieces, blocks, strict=True):
+            piece.refs = [block]
+
+    def _give_up(self, merges: Sequence[Merge], durations: Sequence[float]) -> list[Merge]:
+        """Stop those that are late; return the others."""
+        patience = self._maps.patience
+        assert patience is not None
+        running = {merge: (merge.since, 1) for merge in merges if not merge.rows}
+        late = stragglers.late(running, durations, now=self._futures.now, patience=patience)
+        for merge in late:
+            self._futures.cancel([merge.end])
+            taken = merge.taken()
+            for i, _, piece in merge.pieces:
+                piece.refs = taken[i]
+            merge.given, merge.pieces = [], []
+        return [merge for merge in merges if merge not in late]
 
 
 def merged_objects(reducers: int, nodes: int, width: int) -> int:
     """Merged blocks of one round, for all nodes: R, or R / width."""
-    return sum(_groups(mine, width) for mine in evenly(reducers, nodes) if mine)
+    return sum(groups(mine, width) for mine in evenly(reducers, nodes) if mine)
 
 
-def _groups(mine: range, width: int) -> int:
+def groups(mine: range, width: int) -> int:
+    """How many groups of about ``width`` neighbouring reducers share merged blocks."""
     return max(1, -(-len(mine) // width))

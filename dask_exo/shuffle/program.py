@@ -21,13 +21,15 @@ from typing import Any
 import numpy as np
 
 from dask_exo.config import Config
-from dask_exo.futures import Futures, Ref, default, drive
+from dask_exo.errors import ShuffleArgumentError
+from dask_exo.futures import Futures, Node, Ref, default, drive
 from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.blocks import Pickled, merge, pickled
 from dask_exo.shuffle.exchange import exchange, limits_of
 from dask_exo.shuffle.integrity import tally
-from dask_exo.shuffle.maps import Refs
-from dask_exo.shuffle.spec import Receipt, Spec
+from dask_exo.shuffle.maps import Maps, Refs
+from dask_exo.shuffle.spec import Column, Receipt, Spec
+from dask_exo.shuffle.states import States
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,14 @@ class Program:
             yield from merge(slots, *packed)
             return
         for mine in slots:
-            blocks = [[self.combine(*_values(packed, slot))] for slot in mine]
-            yield from pickled(blocks, [range(len(blocks))])
+            blocks = {slot: [self.combine(*_values(packed, slot))] for slot in mine}
+            yield from pickled(blocks, [mine])
+
+    def on(self, nodes: Sequence[Node]) -> Spec:
+        """The shuffle of this program on a cluster."""
+        return Spec(
+            self.reducers, tuple(nodes), self.cut, self.merge, combines=self.combine is not None
+        )
 
     def output(self, slot: int, *packed: Pickled) -> Any:
         """Reduce block ``slot`` of each."""
@@ -120,10 +128,99 @@ def run(
         raise ValueError("there are no parts to shuffle")
     futures = futures or default()
     limits = replace(limits_of(Config.current()), algorithm=algorithm)
-    spec = Spec(program.reducers, tuple(futures.nodes()), program.cut, program.merge)
+    spec = program.on(futures.nodes())
     shuffled = drive(futures, exchange(futures, Refs(parts), spec, limits))
+    return _outputs(futures, program, shuffled.columns)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a shuffle has come to after some of its parts.
+
+    Attributes
+    ----------
+    outputs : list
+        (R,) refs of the outputs, of those parts.
+    parts : int
+        How many those are.
+    share : float
+        Of all parts, up to 1.
+    """
+
+    outputs: list[Ref]
+    parts: int
+    share: float
+
+
+def stream(
+    parts: Sequence[Any],
+    program: Program,
+    *,
+    every: int | None = None,
+    futures: Futures | None = None,
+) -> Iterator[Seen]:
+    """Shuffle parts by `streaming`, and tell after each round what there is.
+
+    While the caller looks, the first maps of the next round run. Where the program can ``combine``,
+    a reducer holds one combined block, and a look at it costs no more at the end than at the
+    beginning.
+
+    Parameters
+    ----------
+    parts : (M,)
+        Values, or refs of them, in the order in which they are taken.
+    program : Program
+    every : int, optional
+        Parts of a round; by default a twentieth of them.
+    futures : Futures, optional
+        See `run`.
+
+    Yields
+    ------
+    Seen
+        The last one is of all parts: its outputs are those of `run`.
+
+    Raises
+    ------
+    ShuffleArgumentError
+        ``every`` is less than 1.
+    ValueError
+        There are no parts.
+
+    Examples
+    --------
+    >>> from dask_exo.testing import InlineFutures
+    >>> count = Program(1, lambda word: [len(word)], lambda *n: sum(n), combine=lambda *n: sum(n))
+    >>> words = ["to", "be", "or", "not", "to", "be"]
+    >>> f = InlineFutures()
+    >>> [f.get(seen.outputs) for seen in stream(words, count, every=2, futures=f)]
+    [[4], [9], [13]]
+    """
+    if not parts:
+        raise ValueError("there are no parts to shuffle")
+    every = max(1, len(parts) // 20) if every is None else every
+    if every < 1:
+        raise ShuffleArgumentError(f"every={every!r}: need a number of parts, from 1 on")
+    return _stream(parts, program, every, futures or default())
+
+
+def _stream(parts: Sequence[Any], program: Program, every: int, futures: Futures) -> Iterator[Seen]:
+    limits, spec = limits_of(Config.current()), program.on(futures.nodes())
+    window = spec.slots * limits.tasks_per_slot
+    maps = Maps(futures, Refs(parts), spec, window=window, target=limits.bundle_target)
+    # enough states for every slot to have some to look at
+    states = States(futures, maps, spec, -(-spec.reducers // (4 * spec.slots)))
+    for stop in range(every, len(parts) + every, every):
+        seen = min(stop, len(parts))
+        outputs = _outputs(futures, program, drive(futures, states.round(every)))
+        drive(futures, states.begin(min(every, spec.slots)) if maps else states.finish())
+        yield Seen(outputs, seen, seen / len(parts))
+
+
+def _outputs(futures: Futures, program: Program, columns: Sequence[Column]) -> list[Ref]:
     return [
-        futures.submit(program.output, column.slot, *column.refs) for column in shuffled.columns
+        futures.submit(program.output, column.slot, *column.refs, node=column.node)
+        for column in columns
     ]
 
 

@@ -4,8 +4,9 @@ While the maps of one round run, the merges of the round before combine their bl
 node of the reducers, one merge a node and round, and yield one object a reducer, or one for a
 few neighbouring reducers that get little. The maps'
 own outputs are dropped as soon as their merges are submitted and never reach the disk.
-Rounds are strict: the merges of round k-1 end before the maps of round k+1 start, so that two
-rounds of map output are alive at most.
+The map output of ``alive`` rounds exists at a time: with two, the merges of round k-1 end before
+the maps of round k+1 start. More and smaller rounds hold no more bytes, but let a node do several
+merges side by side, where one alone would leave its slots waiting.
 
 References: Exoshuffle sections 3.4.1 and 3.4.2, listing 7 (ES-push*). The listing submits
 each round's maps twice and waits for one merge only; both are corrected here.
@@ -13,14 +14,16 @@ each round's maps twice and waits for one merge only; both are corrected here.
 
 from __future__ import annotations
 
-from dask_exo.futures import Futures, Ref, Steps
+from collections import deque
+
+from dask_exo.futures import Futures, Steps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import Merged, merged_objects
+from dask_exo.shuffle.merged import Merge, Merged, merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 
 
 def push(
-    futures: Futures, maps: Maps, spec: Spec, *, per_round: int, width: int = 1
+    futures: Futures, maps: Maps, spec: Spec, *, per_round: int, alive: int = 2, width: int = 1
 ) -> Steps[list[Column]]:
     """Map ``per_round`` parts at a time; merge each round on the reducers' nodes.
 
@@ -31,15 +34,17 @@ def push(
     list of Column : (R,)
         One object of each round.
     """
-    merged = Merged(spec, width)
-    merging: list[Ref] = []
+    merged = Merged(futures, maps, spec, width)
+    merging: deque[list[Merge]] = deque()  # the merges of the rounds before
     while maps:
-        rows = yield from maps.take(per_round)  # (T, W)
-        yield merging  # of the round before
-        merging = merged.merge(futures, rows)
+        rows = yield from maps.take(per_round, revisable=True)  # (T, W)
+        while len(merging) >= alive - 1:
+            yield from merged.settle(merging.popleft())
+        merging.append(merged.merge(rows))
         del rows
     yield from maps.finish()
-    yield merging
+    while merging:
+        yield from merged.settle(merging.popleft())
     return merged.columns()
 
 

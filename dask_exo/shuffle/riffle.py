@@ -16,7 +16,7 @@ from typing import Any
 
 from dask_exo.futures import Futures, Steps, evenly
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import Merged, merged_objects
+from dask_exo.shuffle.merged import Merge, Merged, merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 
 
@@ -30,19 +30,15 @@ def riffle(
     list of Column : (R,)
         One object of each M / F maps.
     """
-    merged = Merged(spec, width)
-    counts = [len(slots) for slots in merged.slots]
-    for node in cycle(spec.nodes):
+    merged = Merged(futures, maps, spec, width)
+    merges: list[Merge] = []
+    for node in cycle(node for node in spec.nodes if node.id not in spec.slow):
         if not maps:
             break
-        rows = yield from maps.take(factor, node=node.id)  # (F, W)
-        blocks = [row[w] for w in range(len(counts)) for row in rows]
-        made = futures.stream(
-            sum(counts), merge_all, spec.merge, merged.slots, *blocks, node=node.id
-        )
-        for w, part in enumerate(counts):
-            merged.add(w, made[sum(counts[:w]) :][:part])
+        rows = yield from maps.take(factor, node=node.id, revisable=True)  # (F, W)
+        merges = merged.ongoing(merges + merged.merge_here(merge_all, rows, node.id))
     yield from maps.finish()
+    merged.renew(merges)
     return merged.columns()
 
 

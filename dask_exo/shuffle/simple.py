@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dask_exo.futures import Futures, Steps
 from dask_exo.shuffle.maps import Maps
+from dask_exo.shuffle.pieces import columns_of
 from dask_exo.shuffle.spec import Column, Spec
 
 
@@ -22,14 +23,9 @@ def simple(futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:  # 
     -------
     list of Column : (R,)
     """
-    rows = yield from maps.take(len(maps))  # (M, W)
+    rows = yield from maps.take(len(maps), revisable=True)  # (M, W)
     yield from maps.finish()
-    packed = [[row[w] for row in rows] for w in range(len(spec.nodes))]  # (W, M)
-    return [
-        Column(packed[w], slot, spec.place(w))
-        for w, mine in enumerate(spec.owned)
-        for slot in range(len(mine))
-    ]
+    return columns_of(rows, spec)
 
 
 def simple_objects(calls: int, nodes: int) -> int:

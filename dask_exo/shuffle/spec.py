@@ -11,8 +11,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_exo.futures import Node, Ref, in_proportion
+from dask_exo.futures import Node, Ref, here, in_proportion
 from dask_exo.shuffle.integrity import Tally
+
+
+class Row(list[Ref]):
+    """(W,) the packed blocks of one map call.
+
+    Attributes
+    ----------
+    owned : (W,) ranges
+        Reducers whose blocks are packed together in each.
+    done : bool
+        Whether these refs will stay: until then a copy of the call may replace them all.
+    """
+
+    def __init__(self, owned: Sequence[range]) -> None:
+        super().__init__()
+        self.owned = tuple(owned)
+        self.done = False
 
 
 @dataclass(frozen=True)
@@ -29,12 +46,15 @@ class Receipt:
         Time it took, without waiting.
     detail : object, optional
         What the maker of the parts wants to know; see `Parts.settle`.
+    node : str, optional
+        Where it ran.
     """
 
     tally: Tally = field(default_factory=Tally)
     nbytes: int = 0
     seconds: float = 0.0
     detail: Any = None
+    node: str | None = field(default_factory=here)
 
 
 @dataclass(frozen=True)
@@ -51,8 +71,12 @@ class Spec:
         ``map(owned, *call) -> (W packed blocks…, Receipt)`` with ``owned`` : (W,) ranges of
         reducers and ``call`` what `Parts.call` returned.
     merge : callable
-        ``merge(slots, *packed) -> iterator`` with a packed block for each of the ranges in
-        ``slots``: those blocks of every argument, in order.
+        ``merge(owned, *packed) -> iterator`` with a packed block for each of the ranges of reducers
+        in ``owned``: those blocks of every argument, in order.
+    slow : frozenset of str
+        Nodes that shall do as little as possible: no reducers live there.
+    combines : bool
+        Whether ``merge`` makes one block that stands for all, and takes what it has made too.
     owned : tuple of range
         (W,) the reducers of each node, as many as it has slots in proportion.
     """
@@ -61,10 +85,13 @@ class Spec:
     nodes: tuple[Node, ...]
     map: Callable[..., Sequence[Any]]
     merge: Callable[..., Iterator[Any]]
+    slow: frozenset[str] = frozenset()
+    combines: bool = False
     owned: tuple[range, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        owned = in_proportion(self.reducers, [node.slots for node in self.nodes])
+        weights = [0 if node.id in self.slow else node.slots for node in self.nodes]
+        owned = in_proportion(self.reducers, weights)
         object.__setattr__(self, "owned", tuple(owned))
 
     def place(self, w: int) -> str | None:
@@ -90,7 +117,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """All that goes to one reducer: block ``slot`` of every packed block in ``refs``.
+    """All that goes to reducer ``slot``: its block of every packed block in ``refs``.
 
     It should run on ``node``, where others read the same objects. What is ``kept`` lives
     as long as the column does: refs of what the blocks were merged from.

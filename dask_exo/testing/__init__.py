@@ -4,6 +4,7 @@ from dask_exo.testing.inline import InlineFutures
 from dask_exo.testing.sim import SimFutures
 from dask_exo.testing.sim_model import (
     Call,
+    Channels,
     Cost,
     CostModel,
     DeadlockError,
@@ -14,6 +15,7 @@ from dask_exo.testing.sim_model import (
 
 __all__ = [
     "Call",
+    "Channels",
     "Cost",
     "CostModel",
     "DeadlockError",

@@ -6,6 +6,7 @@ breakpoint in a task is reached below the line that submitted it.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -117,6 +118,11 @@ class InlineFutures:
     def live(self) -> int:
         """Refs that somebody still holds, so that their values exist."""
         return len(self._held)
+
+    @property
+    def now(self) -> float:
+        """Seconds of this machine's clock."""
+        return time.monotonic()
 
     def submit(
         self,

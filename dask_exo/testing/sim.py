@@ -27,6 +27,7 @@ from dask_exo.testing.inline import Produce, result, returned, yielded
 from dask_exo.testing.sim_cluster import Cluster
 from dask_exo.testing.sim_faults import plan_faults
 from dask_exo.testing.sim_model import (
+    Channels,
     CostModel,
     DeadlockError,
     NodeDeath,
@@ -63,6 +64,9 @@ class SimFutures:
         one for each start of a task.
     measure : callable, optional
         Bytes of a value that is `put`; 0 by default.
+    channels : Channels, optional
+        Disks and networks of the nodes, which take their own time (`sim_lanes`). Without them
+        arguments are there at once, and what they cost is for ``cost`` to say.
     trace : bool
         Whether `trace` is kept.
 
@@ -102,6 +106,7 @@ class SimFutures:
         faults: Sequence[NodeDeath] = (),
         stragglers: Stragglers | None = None,
         measure: Callable[[Any], int] = lambda _: 0,
+        channels: Channels | None = None,
         trace: bool = False,
     ) -> None:
         ids = {node.id for node in nodes}
@@ -116,6 +121,7 @@ class SimFutures:
             slowness(stragglers, seed, ids),
             execute=execute,
             lineage=bool(faults),
+            channels=channels,
             trace=self.trace if trace else None,
         )
         self._machines = {machine.node.id: machine for machine in self._cluster.machines}
@@ -145,6 +151,11 @@ class SimFutures:
     def spilled(self) -> int:
         """Bytes written to disk since the beginning."""
         return self._cluster.ledger.spilled
+
+    @property
+    def writes(self) -> int:
+        """Values written to disk since the beginning."""
+        return self._cluster.ledger.writes
 
     @property
     def restored(self) -> int:

@@ -17,7 +17,8 @@ from typing import Any
 
 from dask_exo.futures import Node
 from dask_exo.testing.inline import name, yielded
-from dask_exo.testing.sim_model import Call, CostModel, TaskRun
+from dask_exo.testing.sim_lanes import Lane, arguments
+from dask_exo.testing.sim_model import Channels, CostModel, TaskRun
 from dask_exo.testing.sim_store import (
     FAILED,
     FREED,
@@ -27,9 +28,20 @@ from dask_exo.testing.sim_store import (
     Ledger,
     SimRef,
     Store,
-    fetched,
 )
-from dask_exo.testing.sim_tasks import DONE, READY, RUNNING, WAITING, Machine, Task, nearest
+from dask_exo.testing.sim_tasks import (
+    DONE,
+    FETCHING,
+    READY,
+    RUNNING,
+    WAITING,
+    Machine,
+    Task,
+    compute,
+    nearest,
+    next_queue,
+    take,
+)
 
 
 class Cluster:
@@ -45,11 +57,13 @@ class Cluster:
         Whether functions are called.
     lineage : bool
         Keep what is needed to make a lost value again.
+    channels : Channels or None
+        Of each node.
     trace : list of TaskRun or None
         Filled, if there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what `SimFutures` takes
         self,
         nodes: Sequence[Node],
         cost: CostModel,
@@ -57,6 +71,7 @@ class Cluster:
         *,
         execute: bool,
         lineage: bool,
+        channels: Channels | None,
         trace: list[TaskRun] | None,
     ) -> None:
         self.cost, self.slowness = cost, slowness
@@ -64,7 +79,10 @@ class Cluster:
         self.now = 0.0
         self.ledger = Ledger()
         self.driver = Store(sys.maxsize, self.ledger, listed=False)
-        self.machines = [Machine(node, i, self.new_store(node)) for i, node in enumerate(nodes)]
+        self.channels, self.lanes = channels, dict[Store, Lane]()
+        self.machines = [Machine(node, i, self.driver) for i, node in enumerate(nodes)]
+        for machine in self.machines:
+            self.equip(machine)
         self.idle = {machine: None for machine in self.machines if machine.free}
         self.anywhere: deque[Task] = deque()
         self.events: list[tuple[float, int, Task | Callable[[], None]]] = []
@@ -72,9 +90,13 @@ class Cluster:
         self.watched: set[Entry] = set()  # a caller blocks until one of them is finished
         self.seen = False
 
-    def new_store(self, node: Node) -> Store:
-        """Make an empty store for one life of a node."""
-        return Store(node.store, self.ledger, listed=self.lineage)
+    def equip(self, machine: Machine) -> None:
+        """Give a node an empty store, and channels, for one of its lives."""
+        self.lanes.pop(machine.store, None)
+        machine.store = Store(machine.node.store, self.ledger, listed=self.lineage)
+        if self.channels is not None:
+            machine.lane = Lane(self.channels, machine.store, self.lanes)
+            self.lanes[machine.store] = machine.lane
 
     def entry(self, task: Task | None, index: int) -> Entry:
         """Make the entry of a value that does not exist yet, with one handle to come."""
@@ -90,9 +112,13 @@ class Cluster:
         if not isinstance(what, Task):
             self.now = time
             what()
-        elif what.number == number and what.state == RUNNING:  # else it was stopped
+        elif what.number == number and what.state in (RUNNING, FETCHING):  # else it was stopped
             self.now = time
-            self._due(what)
+            if what.state == RUNNING:
+                self._due(what)
+            elif (machine := what.machine) is not None and machine.lane is not None:
+                machine.lane.arrived(what)
+                self.fill(machine)
         return True
 
     def plan(self, time: float, what: Task | Callable[[], None]) -> int:
@@ -132,7 +158,7 @@ class Cluster:
                     entry.state, entry.value, entry.task = FAILED, error, None
                     self.seen = self.seen or entry in self.watched
                     todo.extend(task.waiters.pop(entry, ()))
-            self._forget(task)
+            task.forget(lineage=self.lineage)
 
     def cancel(self, tasks: Iterable[Task]) -> None:
         """Stop tasks, running or not, before others get their slots."""
@@ -149,75 +175,95 @@ class Cluster:
         """Take a task from its slot."""
         machine = task.machine
         assert machine is not None
-        del machine.running[task]
-        if machine.alive:
+        ran = task in machine.running
+        machine.running.pop(task, None)
+        if machine.alive and machine.free:
             self.idle[machine] = None
+        if machine.lane is not None:
+            machine.lane.leave(task)
         for store, entry in task.pinned:
             store.unpin(entry)
         task.pinned, task.given = [], []
         task.machine = task.values = None
-        if self.trace is not None:
+        task.moved = task.restored = 0
+        task.late, task.held = 0.0, False
+        if self.trace is not None and ran:
             place = machine.node.id
             self.trace.append(TaskRun(task.start, self.now, place, name(task.fn), outcome))
 
     def fill(self, machine: Machine) -> None:
-        """Give the free slots of a node to tasks in the queues, first come, first served."""
-        while machine in self.idle:
-            heads = []
-            for queue in (machine.queue, self.anywhere):
-                while queue and queue[0].state != READY:
-                    queue.popleft()  # cancelled
-                if queue:
-                    heads.append(queue)
-            if not heads:
+        """Give the free slots of a node to tasks in the queues, first come, first served.
+
+        Where arguments take their time, they come first.
+        """
+        lane = machine.lane
+        while True:
+            while lane is not None and lane.ready and machine in self.idle:
+                self._start(lane.ready.popleft(), machine)
+            queue = next_queue(machine, self.anywhere)
+            if queue is None:
                 return
-            self._start(min(heads, key=lambda queue: queue[0].number).popleft(), machine)
+            task = queue.popleft()
+            if lane is None:
+                self._start(task, machine)
+            else:
+                self._fetch(task, machine, lane)
 
     def _queue(self, task: Task) -> None:
         task.state = READY
         task.number = next(self.numbers)
         wish = task.wish if task.wish is not None and task.wish.alive else None
-        machine = nearest(task, self.idle) if wish is None else wish
-        if machine in self.idle:
-            self._start(task, machine)
+        machine = nearest(task, [m for m in self.idle if m.spare > 0]) if wish is None else wish
+        (self.anywhere if wish is None else wish.queue).append(task)
+        if machine is not None:
+            self.fill(machine)
+
+    def _fetch(self, task: Task, machine: Machine, lane: Lane) -> None:
+        task.state, task.machine = FETCHING, machine
+        end = lane.bring(task, self.now)
+        if end > self.now:
+            task.number = self.plan(end, task)
         else:
-            (self.anywhere if wish is None else wish.queue).append(task)
+            lane.arrived(task)
 
     def _start(self, task: Task, machine: Machine) -> None:
+        if machine.lane is None:
+            self.ledger.moved += take(task, machine.store)
+        else:
+            del machine.lane.ahead[task]
+            if self.lineage and any(e.state == PENDING for e in arguments(task)):
+                self.release(task, "lost")  # an argument, since it came
+                self.admit(task)
+                return
         task.state, task.machine, task.start, task.step = RUNNING, machine, self.now, 0
         machine.running[task] = None
         if not machine.free:
             del self.idle[machine]
-        sizes = []
-        moved = 0
-        for arg in task.args:
-            if type(arg) is not SimRef:
-                sizes.append(0)
-                continue
-            entry = arg.entry
-            sizes.append(entry.size)
-            entry.store.pin(entry)
-            task.pinned.append((entry.store, entry))
-            if entry.store is not machine.store:
-                moved += fetched(entry, machine.store)
-        restored = sum(store.restore(entry) for store, entry in task.pinned)
-        self.ledger.moved += moved
-        call = Call(task.fn, task.args, tuple(sizes), task.count, machine.node.id, moved, restored)
-        seconds, made = self.cost(call)
-        task.sizes = [made] * task.count if isinstance(made, int) else made
-        if seconds < 0 or len(task.sizes) != task.count:
-            raise ValueError(f"{seconds} seconds and {made} bytes are no cost of {call}")
-        task.seconds = seconds * self.slowness(machine.node.id)
+        task.price(self.cost, self.slowness)
         if self.execute:
             task.given = [a.entry.value if type(a) is SimRef else a for a in task.args]
         self._plan_step(task)
+
+    def _holds(self, task: Task, which: range, lane: Lane) -> bool:
+        """Let a task that has made values wait for room; tell whether it must."""
+        if task.held:
+            task.held = False
+        else:
+            end = lane.make_room(task, which, self.now)
+            task.held = end > self.now
+            if task.held:
+                task.late += end - self.now
+                task.number = self.plan(end, task)
+                return True
+        lane.settle(task)
+        return False
 
     def _plan_step(self, task: Task) -> None:
         """Plan the next value of a generator, the end of another task."""
         share = 1.0
         if task.produce is yielded and task.count:
             share = (task.step + 1) / task.count
-        task.number = self.plan(task.start + task.seconds * share, task)
+        task.number = self.plan(task.start + task.late + task.seconds * share, task)
 
     def _due(self, task: Task) -> None:
         """Store what a running task has made by now, and end it if that is all."""
@@ -225,8 +271,10 @@ class Cluster:
         assert machine is not None
         first = task.step
         last = min(first + 1, task.count) if task.produce is yielded else task.count
+        if machine.lane is not None and self._holds(task, range(first, last), machine.lane):
+            return
         try:
-            values = self._values(task, last - first)
+            values = compute(task) if self.execute else [None] * (last - first)
         except Exception as error:  # noqa: BLE001 - whoever asks for the value gets it
             self.release(task, "failed")
             self.fail(task, error)
@@ -238,7 +286,7 @@ class Cluster:
             self.release(task, "done")
             again = self.lineage and any(entry is not None for entry in task.outs)
             if not again:
-                self._forget(task)
+                task.forget(lineage=self.lineage)
             self.fill(machine)
             if again:  # values of its earlier steps were lost meanwhile
                 self.admit(task)
@@ -247,15 +295,6 @@ class Cluster:
         if task.waiters:
             for entry in made:
                 self._wake(task, entry)
-
-    def _values(self, task: Task, count: int) -> list[Any]:
-        if not self.execute:
-            return [None] * count
-        if task.values is None:
-            task.values = task.produce(task.count, task.fn, task.given)
-        if task.count and task.produce is yielded:
-            return [next(task.values)]
-        return list(task.values)
 
     def _store(self, task: Task, which: range, values: list[Any], store: Store) -> list[Entry]:
         outs, sizes, lineage = task.outs, task.sizes, self.lineage
@@ -278,18 +317,6 @@ class Cluster:
                 self.seen = True
             made.append(entry)
         return made
-
-    def _forget(self, task: Task) -> None:
-        """Drop what an ended task held; with lineage, all but what runs it again."""
-        task.state = DONE
-        if self.lineage:
-            task.outs = [None] * task.count
-            task.args = tuple(
-                arg.entry if type(arg) is SimRef and arg.entry.task is not None else arg
-                for arg in task.args
-            )
-        else:
-            task.outs, task.args = [], ()
 
     def _wake(self, task: Task, entry: Entry) -> None:
         for waiter in task.waiters.pop(entry, ()):

@@ -34,6 +34,8 @@ def _die(cluster: Cluster, machine: Machine) -> None:
     machine.alive = False
     cluster.idle.pop(machine, None)
     stopped = list(machine.running)
+    if machine.lane is not None:
+        stopped += machine.lane.ahead
     for task in stopped:
         cluster.release(task, "killed")
     queues = [cluster.anywhere, *(each.queue for each in cluster.machines)]
@@ -45,7 +47,7 @@ def _die(cluster: Cluster, machine: Machine) -> None:
         task.state = WAITING
     lost = machine.store.lose()
     machine.peak = max(machine.peak, machine.store.peak)
-    machine.store = cluster.new_store(machine.node)
+    cluster.equip(machine)
     for task in stopped + _to_repeat(cluster, lost):
         cluster.admit(task)
 

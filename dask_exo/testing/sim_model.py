@@ -56,6 +56,21 @@ class Cost(NamedTuple):
     sizes: int | Sequence[int]
 
 
+class Channels(NamedTuple):
+    """What every node has besides slots and memory.
+
+    Attributes
+    ----------
+    disk : float
+        Bytes per second that it reads and writes, together.
+    net : float
+        Bytes per second that it receives, and as many that it sends meanwhile.
+    """
+
+    disk: float
+    net: float
+
+
 CostModel = Callable[[Call], Cost]
 """A pure function: the same call costs the same."""
 

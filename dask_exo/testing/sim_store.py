@@ -18,16 +18,21 @@ PENDING, MEMORY, RESTORED, SPILLED, FAILED, FREED = range(6)
 class Ledger:
     """Counters that the stores of one cluster share."""
 
-    __slots__ = ("live", "moved", "objects", "peak_live", "restored", "spilled")
+    __slots__ = ("live", "moved", "objects", "peak_live", "restored", "spilled", "writes")
 
     def __init__(self) -> None:
         self.objects = self.live = self.peak_live = 0
-        self.spilled = self.restored = self.moved = 0
+        self.spilled = self.writes = self.restored = self.moved = 0
 
     def made(self, count: int) -> None:
         """Count new refs."""
         self.objects += count
         self.held(count)
+
+    def wrote(self, nbytes: int) -> None:
+        """Count a value that goes to disk."""
+        self.spilled += nbytes
+        self.writes += 1
 
     def held(self, count: int) -> None:
         """Count values that somebody begins to hold."""
@@ -146,11 +151,11 @@ class Store:
         entry.store = self
         if self.listed is not None:
             self.listed[entry] = None
-        if self._spill_for(entry.size):
+        if self.spill_for(entry.size):
             self._keep(entry, MEMORY)
         else:
             entry.state = SPILLED
-            self.ledger.spilled += entry.size
+            self.ledger.wrote(entry.size)
 
     def free(self, entry: Entry) -> None:
         """Forget a value that nobody holds any more."""
@@ -192,18 +197,11 @@ class Store:
         if entry.state != SPILLED:
             return 0
         self.ledger.restored += entry.size
-        self._spill_for(entry.size)
+        self.spill_for(entry.size)
         self._keep(entry, RESTORED)
         return entry.size
 
-    def _keep(self, entry: Entry, state: int) -> None:
-        entry.state = state
-        self.used += entry.size
-        self._count += 1
-        self.peak = max(self.peak, self.used)
-        self._age.append(entry)
-
-    def _spill_for(self, size: int) -> bool:
+    def spill_for(self, size: int) -> bool:
         """Spill the oldest values until ``size`` bytes are free; tell whether they are."""
         if self.used + size <= self.capacity:
             return True
@@ -219,11 +217,18 @@ class Store:
                 self._parked[entry] = None
             elif self._holds(entry):
                 if entry.state == MEMORY:  # the copy on disk of a restored value is still good
-                    self.ledger.spilled += entry.size
+                    self.ledger.wrote(entry.size)
                 entry.state = SPILLED
                 self.used -= entry.size
                 self._count -= 1
         return self.used + size <= self.capacity
+
+    def _keep(self, entry: Entry, state: int) -> None:
+        entry.state = state
+        self.used += entry.size
+        self._count += 1
+        self.peak = max(self.peak, self.used)
+        self._age.append(entry)
 
     def _holds(self, entry: Entry) -> bool:
         return entry.state in (MEMORY, RESTORED) and entry.store is self

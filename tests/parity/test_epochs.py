@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import dask.dataframe as dd
@@ -78,6 +79,131 @@ def test_a_state_of_something_else_is_refused() -> None:
             other.load_state_dict(state)
 
 
+def drawn(consumers, pick):
+    """Take batches in the order that ``pick`` decides; those of each epoch and consumer."""
+    seen: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    left = dict(enumerate(consumers))
+    while left:
+        i = pick(sorted(left))
+        batch = next(left[i], None)
+        if batch is None:
+            del left[i]
+        else:
+            seen.setdefault((left[i].epoch, i), []).append(tuple(batch.n))
+    return seen
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 60),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.booleans(),
+    st.one_of(st.none(), st.integers(1, 3)),
+    st.data(),
+)
+def test_consumers_share_each_epoch_whoever_is_slower(
+    rows, parts, consumers, size, drop_last, window, data
+) -> None:
+    def split():
+        frame = source(rows, parts)
+        return frame.exo.epochs(
+            5, size, seed=2, split=consumers, drop_last=drop_last, window=window
+        )
+
+    seen = drawn(split(), lambda left: data.draw(st.sampled_from(left)))
+    assert seen == drawn(split(), lambda left: left[0])  # one after the other
+    steps = {len(batches) for batches in seen.values()}
+    assert len(steps) == 1 or rows < consumers * (size if drop_last else 1)
+    for epoch in range(5):
+        got = [n for (e, _), batches in seen.items() if e == epoch for b in batches for n in b]
+        assert len(got) == len(set(got))
+        assert set(got) <= set(range(rows))
+        assert rows - len(got) < consumers * (size if drop_last else 1)
+
+
+def test_windows_of_a_consumer_change_from_epoch_to_epoch() -> None:
+    seen = drawn(source(80, 8).exo.epochs(2, 10, window=2, split=2), lambda left: left[0])
+    first, second = ({n < 40 for b in seen[epoch, 0] for n in b} for epoch in (0, 1))
+    assert (first, second) == ({True}, {False})
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3, 4, 7])
+def test_a_consumer_goes_on_while_others_have_gone_ahead(stop: int) -> None:
+    def split():
+        return source(50).exo.epochs(3, 4, seed=1, split=3)
+
+    whole = [[batch.n.tolist() for batch in one] for one in split()]
+    consumers = split()
+    first = [batch.n.tolist() for batch in itertools.islice(consumers[1], stop)]
+    assert [batch.n.tolist() for batch in consumers[0]] == whole[0]
+    resumed = split()[1]
+    resumed.load_state_dict(json.loads(json.dumps(consumers[1].state_dict())))
+    assert first + [batch.n.tolist() for batch in resumed] == whole[1]
+    consumers[1].load_state_dict(consumers[1].state_dict())  # which has had this epoch
+    assert first + [batch.n.tolist() for batch in consumers[1]] == whole[1]
+    with pytest.raises(ShuffleArgumentError, match=r"consumer 1 of 3, .* consumer 2 of 3"):
+        consumers[2].load_state_dict(consumers[1].state_dict())
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_how_many_steps_there_are_and_how_many_are_done(drop_last: bool) -> None:
+    for one in source(52).exo.epochs(2, 4, split=3, drop_last=drop_last):
+        assert one.steps == 0
+        done = [(one.epoch, one.batches, one.steps) for _ in one]
+        steps = 4 if drop_last else 5
+        assert done == [(epoch, i + 1, steps) for epoch in (0, 1) for i in range(steps)]
+
+
+def test_a_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
+    shuffled = []
+
+    def counted(part, partition_info=None):
+        shuffled.append(part)
+        return part
+
+    ddf = source(40, 2)
+    frame = ddf.map_partitions(counted, meta=ddf._meta, token="counted")
+    one = frame.exo.epochs(2, 10)
+    first = list(itertools.islice(one, 4))
+    other = frame.exo.epochs(2, 10)
+    other.load_state_dict(one.state_dict())
+    del one
+    shuffled.clear()
+    second = list(other)
+    assert sum(map(len, shuffled)) == 40
+    assert sorted(pd.concat(first).n) == sorted(pd.concat(second).n) == list(range(40))
+
+
+def test_threads_share_each_epoch() -> None:
+    consumers = source(300).exo.epochs(4, 10, split=5)
+    with ThreadPoolExecutor(5) as pool:
+        seen = list(pool.map(lambda one: [(one.epoch, *batch.n) for batch in one], consumers))
+    assert len({len(batches) for batches in seen}) == 1
+    rows = sorted(n for batches in seen for _, *numbers in batches for n in numbers)
+    assert rows == sorted(list(range(300)) * 4)
+
+
+def test_an_epoch_that_fails_fails_where_it_is_asked_for() -> None:
+    def boom(part):
+        raise ValueError("bad part")
+
+    ddf = source(20)
+    consumers = ddf.map_partitions(boom, meta=ddf._meta).exo.epochs(2, 5, split=2)
+    for one in (*consumers, *consumers):
+        with pytest.raises(ValueError, match="bad part"):
+            next(one)
+
+
+def test_whoever_ends_early_gets_no_more_batches() -> None:
+    first, second = source(40).exo.epochs(3, 5, split=2)
+    next(first)
+    first.close()
+    assert list(first) == []
+    assert len(list(second)) == 12
+
+
 def test_formats() -> None:
     batch = next(source(10).exo.epochs(1, 4, format="numpy"))
     assert {name: (type(a), len(a)) for name, a in batch.items()} == {
@@ -110,9 +236,10 @@ def test_windows_mix_less_than_a_full_shuffle() -> None:
         ((1, 0.5, "pandas", 0), "batch_size=0.5: need"),
         ((1, 5, "arrow", 0), "format='arrow': there are pandas, numpy, torch"),
         ((1, 5, "numpy", -1), "seed=-1: need a number from 0"),
+        ((1, 5, "numpy", 0, 0), "split=0: need a number from 1"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message) -> None:
-    count, size, form, seed = arguments
+    count, size, form, seed, *split = arguments
     with pytest.raises(ShuffleArgumentError, match=message):
-        source(9).exo.epochs(count, size, format=form, seed=seed)
+        source(9).exo.epochs(count, size, format=form, seed=seed, split=split[0] if split else None)

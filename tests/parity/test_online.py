@@ -20,9 +20,6 @@ def _sync():
         yield
 
 
-ROWS = st.tuples(st.integers(0, 4), st.sampled_from("ab"), st.one_of(st.none(), st.integers(-9, 9)))
-
-
 @settings(max_examples=25)
 @given(
     st.lists(
@@ -39,7 +36,8 @@ ROWS = st.tuples(st.integers(0, 4), st.sampled_from("ab"), st.one_of(st.none(), 
 def test_the_last_estimate_is_exact(rows, parts, every, both) -> None:
     source = pd.DataFrame(rows, columns=["k", "s", "x"]).astype({"x": "float64"})
     by = ["k", "s"] if both else "k"
-    spec = {"x": list(AGGREGATES), "s": ["count", "nunique"]} if not both else {"x": ["mean"]}
+    exact = [name for name in AGGREGATES if name != "approx_nunique"]
+    spec = {"x": exact, "s": ["count", "nunique"]} if not both else {"x": ["mean"]}
     ddf = dd.from_pandas(source, npartitions=parts)
     *before, last = ddf.exo.groupby(by).agg_online(spec, every=every)
     expected = source.groupby(by).agg(spec)
@@ -75,7 +73,7 @@ def test_estimates_converge_and_their_errors_are_honest() -> None:
             frequent = truth["views", "count"] > 300
             hits += int((off[frequent] < 2.5).sum().sum())
             looks += int(off[frequent].notna().sum().sum())
-    assert len(distances) == 20
+    assert len(distances) == 3 + 20  # after 1, 2 and 3 partitions, and after every 4
     assert distances[0] < 0.08
     assert distances[-1] < 1e-12
     assert np.mean(distances[10:]) < np.mean(distances[:5])
@@ -84,7 +82,7 @@ def test_estimates_converge_and_their_errors_are_honest() -> None:
 
 def test_sums_stay_whole_numbers_and_plain_specs_have_plain_columns() -> None:
     ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2] * 20, "n": range(40)}), npartitions=4)
-    first, *_, last = ddf.exo.groupby("k").agg_online({"n": "sum"}, every=0.25)
+    first, *_, last = ddf.exo.groupby("k").agg_online({"n": "sum"}, every=2)
     assert last.frame.dtypes.to_dict() == {"n": np.dtype("int64")}
     assert first.share == 0.25
     assert first.error.n.isna().all()
@@ -108,9 +106,77 @@ def test_the_seed_decides_the_order() -> None:
         ("lang", {"views": "median"}, 0.1, AggregationError, "'median' is no aggregate: there are"),
         ("lang", {}, 0.1, AggregationError, "asks for nothing"),
         ("lang", {"views": "sum"}, 0, AggregationError, "every=0: need a share"),
+        ("lang", {"views": "sum"}, 2.5, AggregationError, "every=2.5: need a share"),
     ],
 )
 def test_wrong_arguments_are_named_at_once(by, spec, every, kind, message) -> None:
     ddf = dd.from_pandas(pages(100), npartitions=2)
     with pytest.raises(kind, match=message):
         ddf.exo.groupby(by).agg_online(spec, every=every)
+
+
+@pytest.mark.parametrize("top", [0, 1.5])
+def test_a_top_that_is_no_number_of_groups_is_an_error(top) -> None:
+    ddf = dd.from_pandas(pages(100), npartitions=2)
+    with pytest.raises(AggregationError, match=f"top={top}: need a number of groups"):
+        ddf.exo.groupby("lang").agg_online({"views": "sum"}, top=top)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), min_size=1, max_size=40),
+    st.integers(1, 12),
+    st.integers(1, 5),
+    st.sampled_from(["sum", "count", "max", "mean"]),
+)
+def test_the_top_groups_are_those_that_pandas_finds(rows, top, parts, name) -> None:
+    source = pd.DataFrame(rows, columns=["k", "x"])
+    ddf = dd.from_pandas(source, npartitions=parts)
+    *before, last = ddf.exo.groupby("k").agg_online({"x": [name, "min"]}, top=top, every=0.3)
+    expected = source.groupby("k").agg({"x": [name, "min"]}).nlargest(top, ("x", name))
+    pd.testing.assert_frame_equal(last.frame, expected, check_column_type=False)
+    for estimate in [*before, last]:
+        shown = estimate.frame["x", name]
+        assert len(shown) <= top
+        assert shown.is_monotonic_decreasing
+        assert estimate.error.index.equals(estimate.frame.index)
+
+
+def test_distinct_values_are_counted_within_the_error_of_the_sketch() -> None:
+    rng = np.random.default_rng(1)
+    source = pd.DataFrame(
+        {"k": rng.integers(0, 3, 60_000), "page": rng.integers(0, 15_000, 60_000)}
+    )
+    source.loc[source["k"] == 2, "page"] %= 40
+    source["name"] = source["page"].astype("string")
+    ddf = dd.from_pandas(source, npartitions=8)
+    spec = {"page": ["nunique", "approx_nunique"], "name": "approx_nunique"}
+    for estimate in ddf.exo.groupby("k").agg_online(spec, every=2):
+        exact = estimate.frame["page", "nunique"]
+        for column in ("page", "name"):
+            off = (estimate.frame[column, "approx_nunique"] - exact).abs()
+            assert (off < 4 * estimate.error[column, "approx_nunique"]).all()
+            assert off[2] < 1
+    assert estimate.exact
+
+
+def test_the_first_estimate_needs_one_partition() -> None:
+    made = []
+
+    def make(i):
+        made.append(i)
+        return pages(50)
+
+    ddf = dd.from_map(make, range(100), meta=pages(1))
+    estimates = ddf.exo.groupby("lang").agg_online({"views": "count"}, every=0.1)
+    shares = [next(estimates).share for _ in range(8)]
+    assert shares == [0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2]
+    assert len(made) <= 20 + 3 * 10  # at most three rounds more
+    assert len(set(made)) == len(made)
+
+
+def test_a_shuffled_frame_is_aggregated_as_it_is() -> None:
+    source = pages(2000)
+    ddf = dd.from_pandas(source, npartitions=4).shuffle("lang")
+    *_, last = ddf.exo.groupby("lang").agg_online({"views": "count"})
+    assert last.frame["views"].to_dict() == source.groupby("lang").views.count().to_dict()

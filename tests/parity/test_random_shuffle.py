@@ -74,6 +74,16 @@ def test_rows_stay_in_their_window() -> None:
     assert not got.n.is_monotonic_increasing
 
 
+def test_windows_have_their_share_of_the_outputs() -> None:
+    ddf = dd.from_pandas(frame(700), npartitions=7, sort=False)
+    windows = ddf.exo.random_shuffle(seed=5, window=3, npartitions=14)
+    assert [windows.partitions[i].n.max().compute() < 300 for i in range(14)] == [True] * 6 + [
+        False
+    ] * 8
+    assert ddf.exo.random_shuffle(window=3, npartitions=2).npartitions == 3
+    assert sorted(compute(windows).n) == list(range(700))
+
+
 def test_seeds_differ_and_each_is_an_exoshuffle() -> None:
     ddf = dd.from_pandas(frame(500), npartitions=5)
     with recording() as stats:
@@ -97,7 +107,6 @@ def test_labels_of_any_kind_and_another_number_of_partitions() -> None:
         ({"window": 0}, r"window=0: need a number from 1"),
         ({"window": True}, r"window=True"),
         ({"npartitions": 0.5}, r"npartitions=0.5"),
-        ({"window": 2, "npartitions": 3}, r"windows keep the partitions .* leave npartitions out"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message) -> None:

@@ -393,7 +393,7 @@ def test_store_writes_into_arrays_of_this_process() -> None:
     np.testing.assert_array_equal(small, 1)
 
 
-@pytest.mark.parametrize("name", ["magnet", "riffle", "two-level"])
+@pytest.mark.parametrize("name", ["magnet", "riffle", "two-level", "streaming"])
 def test_every_algorithm_gives_the_same_result(exo, name) -> None:
     left = dd.from_pandas(table(), npartitions=9)
     right = dd.from_pandas(table(500, seed=1)[["i", "f"]], npartitions=4)

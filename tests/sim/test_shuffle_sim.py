@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo import Scheduler
+from dask_exo import Scheduler, shuffle
 from dask_exo.futures import Node
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
 
-ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level"]
+ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level", "streaming"]
 
 
 def cost(call: Call) -> Cost:
@@ -30,10 +30,13 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame({"k": np.arange(600) % 37, "v": np.arange(600)})
 
 
-def shuffled(futures: SimFutures, algorithm: str) -> pd.DataFrame:
+ALONE = {"exo.scheduler.bundle-target": 0}  # no tasks share a call, however long they really take
+
+
+def shuffled(futures: SimFutures, algorithm: str, settings=()) -> pd.DataFrame:
     ddf = dd.from_pandas(frame(), npartitions=20)
-    settings = {"exo.shuffle.algorithm": algorithm, "exo.shuffle.round-fraction": 0.00001}
-    with dask.config.set(settings):
+    chosen = {"exo.shuffle.algorithm": algorithm, "exo.shuffle.round-fraction": 0.00001}
+    with dask.config.set({**chosen, **dict(settings)}):
         got = ddf.shuffle("k", npartitions=12).compute(scheduler=Scheduler(futures))
     return got.sort_values("v").reset_index(drop=True)
 
@@ -65,7 +68,7 @@ def test_the_same_cluster_gives_the_same_schedule(algorithm) -> None:
     traces = []
     for _ in range(2):
         futures = cluster(trace=True, seed=3)
-        shuffled(futures, algorithm)
+        shuffled(futures, algorithm, ALONE)
         traces.append([(t.node, t.name, t.start, t.end) for t in futures.trace])
     assert traces[0] == traces[1]
 
@@ -80,7 +83,7 @@ def test_merges_of_push_run_where_their_reducers_live() -> None:
 def test_rounds_are_strict() -> None:
     """No map of round k + 1 starts before the merges of round k - 1 have ended."""
     futures = cluster(trace=True)
-    shuffled(futures, "push")
+    shuffled(futures, "push", ALONE)
     maps = sorted(t.start for t in futures.trace if t.name == "run_map")
     merges = sorted(t.end for t in futures.trace if t.name == "merge")
     rounds = [maps[i : i + 6] for i in range(0, len(maps), 6)]  # 6 slots: 6 parts a round
@@ -89,9 +92,57 @@ def test_rounds_are_strict() -> None:
         assert min(rounds[k + 1]) >= last_merge_of_before
 
 
+@pytest.mark.parametrize("algorithm", ["push", "two-level"])
+def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
+    """On nodes of four slots 4 rounds of 4 parts are alive at most, where it were 2 of 8."""
+    futures = SimFutures([Node(f"n{i}", 4, 10**6) for i in range(2)], cost, trace=True)
+    ddf = dd.from_pandas(frame(), npartitions=40)
+    settings = {
+        "exo.shuffle.algorithm": algorithm,
+        "exo.shuffle.round-fraction": 0.00001,
+        **ALONE,
+    }
+    with dask.config.set(settings):
+        ddf.shuffle("k", npartitions=12).compute(scheduler=Scheduler(futures))
+    maps = sorted(t.start for t in futures.trace if t.name == "run_map")
+    runs = [t for t in futures.trace if t.name == "merge"]
+    merges = sorted(t.end for t in runs)
+    assert (len(maps), len(merges)) == (40, 2 * 9)  # 8 parts that were measured, then 8 rounds of 4
+    for k in range(4, 9):
+        assert maps[4 + 4 * k] >= merges[2 * (k - 3) - 1]
+    beside = [
+        sum(t.node == run.node and t.start <= run.start < t.end for t in runs) for run in runs
+    ]
+    assert 1 < max(beside) <= 3  # merges of a node
+
+
 def test_push_spills_no_more_than_what_it_merges() -> None:
     """In a store that a round fits into, map outputs never reach the disk."""
     futures = cluster(1, store=60_000)
     shuffled(futures, "push")
     merged = futures.spilled
     assert merged <= 12 * 1000 * 10  # R blocks of 1 kB in each of M / 2 rounds
+
+
+@given(
+    deaths=st.lists(
+        st.tuples(st.floats(0.5, 60), st.sampled_from(["n1", "n2"]), st.floats(1, 20)), max_size=3
+    ),
+    every=st.integers(1, 8),
+)
+def test_states_of_a_stream_survive_dying_nodes(deaths, every) -> None:
+    faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
+    futures = cluster(faults=faults)
+
+    def spread(n: int) -> list[int]:
+        return [n if n % 5 == r else 0 for r in range(5)]
+
+    def add(*n: int) -> int:
+        return sum(n)
+
+    program = shuffle.Program(5, spread, add, add)
+    for seen in shuffle.stream(range(30), program, every=every, futures=futures):
+        expected = [sum(n for n in range(seen.parts) if n % 5 == r) for r in range(5)]
+        assert futures.get(seen.outputs) == expected
+    del seen
+    assert futures.live == 0

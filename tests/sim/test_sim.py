@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.futures import Node, drive
-from dask_exo.testing import Cost, DeadlockError, NodeDeath, SimFutures, TaskRun
+from dask_exo.testing import Channels, Cost, DeadlockError, NodeDeath, SimFutures, TaskRun
 
 BIG = 10**12
 
@@ -599,8 +599,11 @@ def up_between(deaths, run):
 
 
 @settings(deadline=None, max_examples=400)
-@given(TASKS, DEATHS, st.sampled_from([BIG, 60]), st.integers(0, 3))
-def test_random_graphs_compute_what_plain_calls_compute(tasks, deaths, store, seed):
+@given(
+    TASKS, DEATHS, st.sampled_from([BIG, 60]), st.integers(0, 3),
+    st.sampled_from([None, Channels(disk=20, net=50)]),
+)  # fmt: skip
+def test_random_graphs_compute_what_plain_calls_compute(tasks, deaths, store, seed, channels):
     nodes = [Node("a", 2, store), Node("b", 1, store), Node("c", 3, store)]
     shape = {}
     f = SimFutures(
@@ -609,6 +612,7 @@ def test_random_graphs_compute_what_plain_calls_compute(tasks, deaths, store, se
         seed=seed,
         faults=[NodeDeath(at, node, at + up if up else None) for at, node, up in deaths],
         stragglers=(lambda random: random.choice([1, 1, 3])) if seed else None,
+        channels=channels,
         trace=True,
     )
     keep = submit_all(f, tasks, shape)

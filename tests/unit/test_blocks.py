@@ -47,8 +47,8 @@ def test_a_packed_block_holds_the_rows_of_its_reducer_in_their_order(data) -> No
     packed = pack(frame, ids, owned)
     assert len(packed) == nodes
     for mine, one in zip(owned, packed, strict=True):
-        for slot, r in enumerate(mine):
-            pd.testing.assert_frame_equal(one.part(slot).frame(), frame[ids == r])
+        for r in mine:
+            pd.testing.assert_frame_equal(one.part(r).frame(), frame[ids == r])
 
 
 @st.composite
@@ -71,9 +71,9 @@ def test_merging_packed_blocks_is_concatenation_block_by_block(data, width) -> N
     ]
     slots = [range(at, min(at + width, reducers)) for at in range(0, reducers, width)]
     for mine, merged in zip(slots, merge(slots, *packed), strict=True):
-        for i, r in enumerate(mine):
+        for r in mine:
             expected = host.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
-            pd.testing.assert_frame_equal(merged.part(i).frame(), expected)
+            pd.testing.assert_frame_equal(merged.part(r).frame(), expected)
 
 
 @given(packs(), st.data())
@@ -110,9 +110,9 @@ def test_pickled_blocks_hold_the_values_of_their_reducer_also_when_merged(lists,
     owned = evenly(len(lists), nodes)
     packed = pickled(lists, owned)
     for mine, one in zip(owned, packed, strict=True):
-        assert [one.block(slot) for slot in range(len(mine))] == [lists[r] for r in mine]
-        (merged,) = merge([range(len(mine))], one, one)
-        assert [merged.block(i) for i in range(len(mine))] == [lists[r] * 2 for r in mine]
+        assert [one.block(slot) for slot in mine] == [lists[r] for r in mine]
+        (merged,) = merge([mine], one, one)
+        assert [merged.block(slot) for slot in mine] == [lists[r] * 2 for r in mine]
 
 
 def test_arrays_in_a_pickled_block_are_views_of_it() -> None:

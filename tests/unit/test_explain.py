@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dask
 import dask.dataframe as dd
 import numpy as np
@@ -12,8 +14,8 @@ import dask_exo
 from dask_exo import Scheduler
 from dask_exo.futures import Node
 from dask_exo.report import recording
-from dask_exo.shuffle.choose import Choice, Limits, Shape, choose
-from dask_exo.shuffle.costs import BOOKKEEPING, costs
+from dask_exo.shuffle.choose import Choice, Limits, Shape
+from dask_exo.shuffle.costs import BOOKKEEPING, costs, weigh
 from dask_exo.testing import InlineFutures
 
 
@@ -40,7 +42,7 @@ def frame() -> dd.DataFrame:
     return dd.from_pandas(source, npartitions=12)
 
 
-@pytest.mark.parametrize("algorithm", ["simple", "push", "magnet", "two-level"])
+@pytest.mark.parametrize("algorithm", ["simple", "push", "magnet", "two-level", "streaming"])
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_objects_it_names_are_those_that_are_made(algorithm, count) -> None:
     job = frame().shuffle("k", npartitions=5)
@@ -93,8 +95,7 @@ def test_several_collections_are_one_computation() -> None:
 def test_costs_at_the_scale_of_cloudsort() -> None:
     """100 TB on 40 nodes: a plain shuffle would restore what it spilled 625 times."""
     shape = Shape(10**14, 50_000, 25_000, 40, 480, 40 * 38 * 10**9)
-    choice = choose(shape, Limits())
-    found = costs(shape, choice)
+    choice, found = weigh(shape, Limits())
     assert choice.algorithm == "push"
     assert found["simple"].restored == 625 * found["simple"].spilled
     assert found["push"].restored == found["push"].spilled < 10**14
@@ -102,6 +103,33 @@ def test_costs_at_the_scale_of_cloudsort() -> None:
     assert found["push"].sent == 10**14 * 39 // 40
     assert found["two-level"].objects < found["push"].objects
     assert found["push"].metadata == BOOKKEEPING * found["push"].objects
+
+
+def test_small_blocks_are_merged_on_several_nodes_only() -> None:
+    """A million blocks take 16 slots 6.25 s, a third pass over 16 GB takes them 2.5 s."""
+    nodes = [Node(f"n{i}", 4, 10**10) for i in range(4)]
+    job = frame().repartition(npartitions=1000).shuffle("k")
+    plan = dask_exo.explain(job, nbytes="16 GB", futures=InlineFutures(nodes))
+    ((shape, choice, found),) = plan.shuffles[0].sizes
+    assert (shape.parts, shape.reducers, choice.algorithm) == (1000, 1000, "push")
+    assert "simple would take about 15 s, push 11 s" in str(plan)
+    assert found["simple"].seconds == pytest.approx(2 * 2.5 + 0.3 + 6.25 + 3, rel=0.01)
+    few = Shape(shape.nbytes, 64, 64, 4, 16, shape.store)
+    alone = Shape(shape.nbytes, 1000, 1000, 1, 16, shape.store)
+    assert [weigh(each, Limits())[0].algorithm for each in (few, alone)] == ["simple"] * 2
+
+
+def test_the_estimate_grows_with_what_must_be_done() -> None:
+    def seconds(**changes):
+        shape = Shape(10**11, 1000, 1000, 4, 16, 10**10)
+        return {
+            name: c.seconds for name, c in weigh(replace(shape, **changes), Limits())[1].items()
+        }
+
+    usual = seconds()
+    for changes in ({"nbytes": 10**12}, {"parts": 10_000}, {"slots": 4}):
+        assert all(seconds(**changes)[name] > usual[name] for name in usual)
+    assert all(seconds(store=10**12)[name] < usual[name] for name in usual)
 
 
 def test_data_that_fits_is_not_spilled() -> None:

@@ -29,7 +29,7 @@ def test_lines_are_counted_without_words() -> None:
     assert lines_of_code('"""Says."""\n\nx = 1  # y\n# z\ndef f():\n    """A\n    b."""\n') == 2
 
 
-@pytest.mark.parametrize("name", ["simple", "push", "magnet", "riffle", "two_level"])
+@pytest.mark.parametrize("name", ["simple", "push", "magnet", "riffle", "two_level", "streaming"])
 def test_an_algorithm_has_at_most_a_quarter_of_the_papers_lines(name: str) -> None:
     lines = lines_of_code((FOLDER / f"{name}.py").read_text())
     assert lines <= PAPER.get(name, 256) / 4
