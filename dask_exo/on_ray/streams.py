@@ -12,7 +12,7 @@ import ray.exceptions
 from dask_exo.errors import WorkerLostError
 from dask_exo.on_ray.failures import first_line, translated
 
-PAIR = 2  # objects that a task may be ahead: a value, and what is to be known of it
+AHEAD = 1  # objects that a task may be ahead of whoever takes them
 
 
 def _start(fn: Any, *args: Any) -> Iterator[Any]:
@@ -55,7 +55,7 @@ class RayStreams:
             task = _remote_start.options(
                 **_options(needs),
                 num_returns="streaming",
-                _generator_backpressure_num_objects=PAIR,
+                _generator_backpressure_num_objects=AHEAD,
                 name=fn.__name__,
             )
             return task.remote(fn, *args)
@@ -69,7 +69,7 @@ class RayStreams:
         """Call its ``run``."""
         with translated():
             return worker.run.options(
-                num_returns="streaming", _generator_backpressure_num_objects=PAIR
+                num_returns="streaming", _generator_backpressure_num_objects=AHEAD
             ).remote(*args)
 
     def stop(self, worker: Any) -> None:
@@ -87,27 +87,34 @@ class RayStreams:
         found: list[Any] = done
         return found
 
-    def take(self, stream: Any) -> tuple[Any, Any] | None:
-        """The next pair."""
-        try:
-            with translated():
-                try:
-                    ref = next(stream)
-                except StopIteration:
-                    return None
-                try:
-                    about = next(stream)
-                except StopIteration:  # the task has failed: the error is its last value
-                    about = ref
-                return ref, ray.get(about)
-        except ray.exceptions.RayActorError as error:
-            raise WorkerLostError(f"a worker has died ({first_line(error)})") from error
+    def read(self, stream: Any) -> Any:
+        """The next value; None at the end."""
+        ref = self.take(stream)
+        if ref is None:
+            return None
+        with _lost():
+            return ray.get(ref)
+
+    def take(self, stream: Any) -> Any:
+        """A ref of the next value; None at the end."""
+        with _lost():
+            return next(stream, None)
 
     def cancel(self, streams: Collection[Any]) -> None:
         """Stop their tasks."""
         for stream in streams:
             with contextlib.suppress(Exception):  # it has ended
                 ray.cancel(stream)
+
+
+@contextlib.contextmanager
+def _lost() -> Iterator[None]:
+    """Ray's errors as ours; an actor that has died is a worker that is lost."""
+    try:
+        with translated():
+            yield
+    except ray.exceptions.RayActorError as error:
+        raise WorkerLostError(f"a worker has died ({first_line(error)})") from error
 
 
 def _options(needs: Mapping[str, float]) -> dict[str, Any]:

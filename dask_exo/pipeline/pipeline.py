@@ -32,7 +32,7 @@ from dask_exo.pipeline.steps import (
 )
 from dask_exo.scheduler import Scheduler
 from dask_exo.stream.executor import Executor
-from dask_exo.stream.partition_admission import PartitionAdmission
+from dask_exo.stream.policies import POLICIES
 from dask_exo.stream.runner import StreamRunner, Streams
 from dask_exo.stream.transforms import FORMATS, Transform
 
@@ -198,7 +198,7 @@ class Pipeline:
         stages = [stage_of(steps) for steps in together]
         codes = [code_of(steps, target, config.settings) for steps in together]
         runner = StreamRunner(streams, stages, codes)
-        policy = PartitionAdmission()
+        policy = POLICIES[config.stream_policy]()
         executor = Executor(stages, pieces, runner, policy, limit=memory, target=target)
         return Running(executor, runner, futures, self.rows)
 

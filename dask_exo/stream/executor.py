@@ -83,6 +83,10 @@ class Runner(Protocol):
         """Wait until some of ``tasks`` have made an output or ended; return those."""
         ...
 
+    def last(self, task: Any) -> bool:
+        """Whether a task of those that `wait` returned has ended, or will after its output."""
+        ...
+
     def take(self, task: Any) -> Piece | None:
         """The next output of a task that has one, and let it go on; None if it has ended."""
         ...
@@ -201,15 +205,15 @@ class Executor:
         """Start what the policy wants, wait for something to happen, and note it."""
         self._start()
         self._release()
-        waiting = [task for task in self._running if task not in self._ready]
         open_ = any(map(self._may_go_on, self._ready))
-        forced = None if open_ or waiting else self._force()
+        forced = None
+        if not open_ and len(self._ready) == len(self._running):
+            forced = self._force()
         if self._next is None and not self._exhausted:
             timeout = SOON if timeout is None else min(timeout, SOON)
-        if not waiting and not self._ready and timeout:
-            self._runner.wait([], timeout)
-        if waiting:
-            ready = self._runner.wait(waiting, 0 if open_ else timeout)
+        waiting = [task for task in self._running if task not in self._ready]
+        if waiting or not self._ready:
+            ready = self._runner.wait(waiting, 0 if open_ or forced is not None else timeout)
             self._ready.update(dict.fromkeys(ready))
         for task in list(self._ready):
             if task is forced or self._may_go_on(task):
@@ -329,7 +333,7 @@ class Executor:
         running = self._running[task]
         if running.stopped is None:
             running.stopped = self._runner.now()
-        return not running.more or self._policy.go_on(self.view(), running.stage)
+        return self._runner.last(task) or self._policy.go_on(self.view(), running.stage)
 
     def _force(self) -> Any:
         """Let something go on although there is no room, as nothing else can: the last stage."""

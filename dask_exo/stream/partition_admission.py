@@ -21,7 +21,11 @@ class PartitionAdmission:
     def start(self, view: View) -> int | None:
         """The last stage that can; see `Policy.start`."""
         for i in reversed(range(len(view.stages))):
-            if view.startable(i) and view.room(i) and (not view.stages[i].splits or _fits(view, i)):
+            if (
+                view.startable(i)
+                and view.room_to_start(i)
+                and (not view.stages[i].splits or _fits(view, i))
+            ):
                 return i
         return None
 

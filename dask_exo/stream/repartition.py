@@ -61,5 +61,5 @@ def repartition(frames: Frames, target: int) -> Iterator[Cut]:
         edges = [len(whole) * i // count for i in range(count + 1)]
         for i in range(count):
             part = whole if count == 1 else whole.iloc[edges[i] : edges[i + 1]]
-            yield Cut(part, size(part) if count > 1 else nbytes, not last or i + 1 < count)
+            yield Cut(part, size(part), not last or i + 1 < count)
         waiting, nbytes = [], 0

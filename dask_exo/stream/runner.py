@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dask_exo.errors import WorkerLostError
-from dask_exo.failure import Failure
 from dask_exo.stream.executor import AGAIN, Piece, Stage
 from dask_exo.stream.task import About, Code, Instances, run
 
@@ -43,11 +42,15 @@ class Streams(Protocol):
         ...
 
     def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
-        """Wait until one of ``streams`` has a pair of values, or has ended; return those."""
+        """Wait until one of ``streams`` has a value, or has ended; return those."""
         ...
 
-    def take(self, stream: Any) -> tuple[Any, Any] | None:
-        """Of the next pair a ref of the first value and the second value; None at the end."""
+    def read(self, stream: Any) -> Any:
+        """The next value of a stream that has one; None at its end."""
+        ...
+
+    def take(self, stream: Any) -> Any:
+        """A ref of the next value; its task goes on."""
         ...
 
     def cancel(self, streams: Collection[Any]) -> None:
@@ -63,6 +66,7 @@ class Task:
     inputs: Sequence[Piece]
     stream: Any
     worker: Any = None
+    about: About | None = None
     given: int = 0
     lost: int = 0
 
@@ -119,15 +123,9 @@ class StreamRunner:
         return task
 
     def wait(self, tasks: Sequence[Task], timeout: float | None) -> list[Task]:
-        """Wait until one has an output or has ended."""
-        if not tasks:
-            time.sleep(timeout or 0)
-            return []
-        found = self._streams.wait([task.stream for task in tasks], timeout)
-        return [self._tasks[stream] for stream in found]
+        """Wait until one has an output or has ended.
 
-    def take(self, task: Task) -> Piece | None:
-        """The next output; a task whose worker has died starts anew, and gives what is missing.
+        A task whose worker has died starts anew, and gives what is missing.
 
         Raises
         ------
@@ -136,20 +134,39 @@ class StreamRunner:
         WorkerLostError
             Workers died again and again.
         """
-        try:
-            pair = self._streams.take(task.stream)
-        except WorkerLostError:
-            self._lose(task)
-            return AGAIN
-        if pair is None:
+        if not tasks:
+            time.sleep(timeout or 0)
+            return []
+        ready = []
+        for stream in self._streams.wait([task.stream for task in tasks], timeout):
+            task = self._tasks[stream]
+            try:
+                task.about = self._streams.read(stream)
+            except WorkerLostError:
+                self._lose(task)
+                continue
+            if task.about is not None and task.about.failure is not None:
+                task.about.failure.reraise()
+            ready.append(task)
+        return ready
+
+    def last(self, task: Task) -> bool:
+        """Whether it has ended, or will after its output."""
+        return task.about is None or not task.about.more
+
+    def take(self, task: Task) -> Piece | None:
+        """The next output, or None at its end."""
+        about, task.about = task.about, None
+        if about is None:
             del self._tasks[task.stream]
             if task.worker is not None:
                 self._pools[task.stage].idle.append(task.worker)
             return None
-        ref, about = pair
-        assert isinstance(about, About)
-        if isinstance(about.failure, Failure):
-            about.failure.reraise()
+        try:
+            ref = self._streams.take(task.stream)
+        except WorkerLostError:
+            self._lose(task)
+            return AGAIN
         task.given += 1
         return Piece(ref, about.nbytes, about.rows, more=about.more)
 

@@ -71,7 +71,7 @@ def run(code: Code, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:
     Yields
     ------
     object
-        In turns a frame and what is to be known `About` it.
+        In turns what is to be known `About` a frame, and the frame.
     """
     with dask.config.set(code.settings):
         funcs = [transform.make() for transform in code.transforms]
@@ -96,11 +96,10 @@ def _pieces(
                     if i < max(skip, given):
                         continue
                     given = i + 1
-                    yield cut.frame
                     yield About(cut.nbytes, len(cut.frame), cut.more)
+                    yield cut.frame
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             if attempt == code.retries:
-                yield None
                 yield About(failure=Failure.of(_name(code), error))
         else:
             return

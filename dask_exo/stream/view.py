@@ -93,10 +93,22 @@ class View:
         """Bytes that a task of stage ``i`` needs beside those of its input.
 
         The only output of a task takes the place of its input. One that gives several holds its
-        input until the last of them.
+        input until the last of them; and where it has a slot that later stages need to take its
+        outputs, there has to be room for all of those.
         """
         stage = self.stages[i]
-        return stage.piece if stage.splits or i == 0 else max(0, stage.piece - int(stage.taken))
+        if stage.splits and self.blocks(i):
+            return max(stage.piece, int(stage.given))
+        if stage.splits or i == 0:
+            return stage.piece
+        return max(0, stage.piece - int(stage.taken))
+
+    def blocks(self, i: int) -> bool:
+        """Whether there are too few resources for tasks of stage ``i`` and of all later ones."""
+        return any(
+            need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in self.stages[i:])
+            for name, need in self.stages[i].needs.items()
+        )
 
     def room(self, i: int) -> bool:
         """Whether one more output of stage ``i`` leaves room for one of each later stage.
@@ -104,8 +116,15 @@ class View:
         If that holds for every output, the last one that was made can always go through all
         stages and leave, so that nothing ever waits for room for good.
         """
-        later = sum(self.grows(j) for j in range(i, len(self.stages)))
-        return not later or self.used + later <= self.limit
+        return self._fits(sum(self.grows(j) for j in range(i, len(self.stages))))
+
+    def room_to_start(self, i: int) -> bool:
+        """Whether a task of stage ``i`` can start, and go on after its first output."""
+        first = self.stages[i].piece if self.stages[i].splits else 0
+        return self._fits(first + sum(self.grows(j) for j in range(i, len(self.stages))))
+
+    def _fits(self, nbytes: int) -> bool:
+        return not nbytes or self.used + nbytes <= self.limit
 
 
 class Policy(Protocol):

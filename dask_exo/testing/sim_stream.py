@@ -88,6 +88,10 @@ class SimRunner:
             self.time = end
         return [task for task in tasks if task.ready]
 
+    def last(self, task: _Task) -> bool:
+        """Whether its output is the last one."""
+        return task.made >= len(task.outputs) - 1
+
     def take(self, task: _Task) -> Piece | None:
         """The next output, or None at its end."""
         task.ready = False
