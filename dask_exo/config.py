@@ -56,6 +56,9 @@ class Config:
     shuffle_speculation: bool
     late_factor: float
     late_floor: float
+    stream_policy: str
+    stream_memory_fraction: float
+    stream_target: int
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
@@ -98,6 +101,11 @@ class Config:
             shuffle_speculation=shuffle["speculation"],
             late_factor=shuffle["late-factor"],
             late_floor=_seconds("shuffle.late-floor", shuffle["late-floor"]),
+            stream_policy=keys["stream"]["policy"],
+            stream_memory_fraction=keys["stream"]["memory-fraction"],
+            stream_target=_bytes(
+                "stream.target-partition-size", keys["stream"]["target-partition-size"]
+            ),
             settings=_settings(),
         )
 

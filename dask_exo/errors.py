@@ -85,6 +85,10 @@ class MergeArgumentError(ExoError, ValueError):
     """An argument of a join is not one that it can have."""
 
 
+class PipelineError(ExoError, ValueError):
+    """A pipeline is asked for something that it cannot do."""
+
+
 class AggregationError(ExoError, ValueError):
     """An online aggregation is asked for something that it cannot do."""
 

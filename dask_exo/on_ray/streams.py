@@ -1,0 +1,124 @@
+"""Tasks that give values one at a time: Ray's streaming generators, and actors with a state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from dask_exo.errors import WorkerLostError
+from dask_exo.on_ray.failures import first_line, translated
+
+AHEAD = 1  # objects that a task may be ahead of whoever takes them
+
+
+def _start(fn: Any, *args: Any) -> Iterator[Any]:
+    yield from fn(*args)
+
+
+class _Worker:
+    """Keeps an instance."""
+
+    def __init__(self, cls: type, *args: Any) -> None:
+        self._instance = cls(*args)
+
+    def run(self, *args: Any) -> Iterator[Any]:
+        yield from self._instance.run(*args)
+
+
+_remote_start = ray.remote(_start)
+_remote_worker = ray.remote(_Worker)
+
+
+class RayStreams:
+    """See `dask_exo.stream.runner.Streams`."""
+
+    def __init__(self) -> None:
+        self._alive: dict[Any, None] = {}
+
+    def resources(self) -> dict[str, float]:
+        """Amount of each resource of the whole cluster."""
+        found: dict[str, float] = ray.cluster_resources()
+        return {name: amount for name, amount in found.items() if not name.startswith("node:")}
+
+    def put(self, value: Any) -> Any:
+        """Store a value."""
+        with translated():
+            return ray.put(value)
+
+    def start(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
+        """Start a task."""
+        with translated():
+            task = _remote_start.options(
+                **_options(needs),
+                num_returns="streaming",
+                _generator_backpressure_num_objects=AHEAD,
+                name=fn.__name__,
+            )
+            return task.remote(fn, *args)
+
+    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
+        """Start a process that keeps an instance."""
+        with translated():
+            return _remote_worker.options(**_options(needs)).remote(cls, *args)
+
+    def start_on(self, worker: Any, *args: Any) -> Any:
+        """Call its ``run``."""
+        with translated():
+            return worker.run.options(
+                num_returns="streaming", _generator_backpressure_num_objects=AHEAD
+            ).remote(*args)
+
+    def stop(self, worker: Any) -> None:
+        """End it."""
+        with contextlib.suppress(Exception):  # it has died
+            ray.kill(worker)
+
+    def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
+        """Wait until one of them has something."""
+        with translated():
+            done, pending = ray.wait(list(streams), timeout=timeout, fetch_local=False)
+            if pending:
+                more, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
+                done += more
+        found: list[Any] = done
+        return found
+
+    def read(self, stream: Any) -> Any:
+        """The next value; None at the end."""
+        ref = self.take(stream)
+        if ref is None:
+            return None
+        with _lost():
+            return ray.get(ref)
+
+    def take(self, stream: Any) -> Any:
+        """A ref of the next value; None at the end."""
+        with _lost():
+            return next(stream, None)
+
+    def cancel(self, streams: Collection[Any]) -> None:
+        """Stop their tasks."""
+        for stream in streams:
+            with contextlib.suppress(Exception):  # it has ended
+                ray.cancel(stream)
+
+
+@contextlib.contextmanager
+def _lost() -> Iterator[None]:
+    """Ray's errors as ours; an actor that has died is a worker that is lost."""
+    try:
+        with translated():
+            yield
+    except ray.exceptions.RayActorError as error:
+        raise WorkerLostError(f"a worker has died ({first_line(error)})") from error
+
+
+def _options(needs: Mapping[str, float]) -> dict[str, Any]:
+    """Ray's names of resources."""
+    others = {name: n for name, n in needs.items() if name not in ("CPU", "GPU")}
+    options: dict[str, Any] = {"num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0)}
+    return {**options, "resources": others} if others else options

@@ -1,0 +1,220 @@
+"""What a user says of a pipeline: ``ddf.exo.pipeline()`` and the methods after it.
+
+References: Luan et al., "The streaming batch model for efficient and fault-tolerant heterogeneous
+execution"; thesis chapter 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import dask.dataframe as dd
+import pandas as pd
+from dask.delayed import delayed
+from fsspec.core import url_to_fs
+
+from dask_exo.config import Config
+from dask_exo.errors import PipelineError
+from dask_exo.graph.promise import Promise, Remote, fetch
+from dask_exo.on_ray.streams import RayStreams
+from dask_exo.pipeline.running import Batches, Running
+from dask_exo.pipeline.source import inputs
+from dask_exo.pipeline.steps import (
+    Step,
+    amounts,
+    check_needs,
+    code_of,
+    concurrency_of,
+    groups,
+    stage_of,
+)
+from dask_exo.scheduler import Scheduler
+from dask_exo.stream.executor import Executor
+from dask_exo.stream.policies import POLICIES
+from dask_exo.stream.runner import StreamRunner, Streams
+from dask_exo.stream.transforms import FORMATS, Transform
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Partitions of a Dask dataframe on their way through stages; nothing runs before it is asked.
+
+    Each method that adds a stage returns a new pipeline. Neighbouring stages that ask for the same
+    run in the same tasks. Stages that ask for different things run side by side, each partition for
+    itself: while one is decoded on a CPU another one is in a model on a GPU. Memory is bounded:
+    whatever the stages do, no more than ``memory`` bytes of partitions are between them.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import dask_exo
+    >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(6)}), npartitions=3)
+    >>> pipeline = ddf.exo.pipeline().filter(lambda df: df.a % 2 == 0)
+    >>> pipeline.map_batches(lambda df: df * 10, batch_size=2)
+    Pipeline of 3 partitions: <lambda> > <lambda> (1 CPU)
+    """
+
+    source: dd.DataFrame
+    steps: tuple[Step, ...] = ()
+    memory: int | None = None
+    target: int | None = None
+    rows: int | None = None
+    streams: Streams | None = field(default=None, repr=False)
+
+    def map_partitions(self, func: Any, *args: Any, **options: Any) -> Pipeline:
+        """Call ``func(frame, *args, **kwargs)`` with each partition.
+
+        Parameters
+        ----------
+        func : callable or class
+            A class is instantiated once in each of its workers, with the arguments, and the
+            instance is called with each partition: a model is loaded once. It returns a frame, or
+            yields several.
+        *args
+        **options
+            ``num_cpus`` (1), ``num_gpus`` (0) and ``resources`` of one call; ``concurrency``, how
+            many calls run side by side at most, or at least and at most; ``retries`` (0) of a call
+            that raises an exception; all others go to ``func``.
+        """
+        return self._with("partitions", func, args, options)
+
+    def map_batches(
+        self, func: Any, *args: Any, batch_size: int | None = None, **options: Any
+    ) -> Pipeline:
+        """Call ``func(batch, *args, **kwargs)`` with so many rows at a time.
+
+        Parameters
+        ----------
+        func : callable or class
+            See `map_partitions`. Partitions with fewer rows are put together first.
+        *args
+        batch_size : int, optional
+            Rows; the last batch of a task may have fewer.
+        **options
+            Those of `map_partitions`, and ``format``: "pandas" (the default), "numpy" (a dict of
+            arrays) or "arrow".
+        """
+        if batch_size is not None and batch_size < 1:
+            raise PipelineError(f"batch_size={batch_size!r}: need a number from 1")
+        return self._with("batches", func, args, options, batch_size=batch_size)
+
+    def filter(self, func: Any, **options: Any) -> Pipeline:
+        """Keep the rows for which ``func(frame)`` has True; options as of `map_partitions`."""
+        return self._with("filter", func, (), options)
+
+    def flat_map(self, func: Any, **options: Any) -> Pipeline:
+        """Call ``func(row)`` with each row as a dict; it returns or yields dicts, any number."""
+        return self._with("rows", func, (), options)
+
+    def limit(self, rows: int) -> Pipeline:
+        """Stop after so many rows; the last stage of a pipeline."""
+        if rows < 0:
+            raise PipelineError(f"limit({rows!r}): need a number from 0")
+        return replace(self, rows=rows if self.rows is None else min(rows, self.rows))
+
+    def iter_batches(self, batch_size: int | None = None, *, format: str = "pandas") -> Batches:  # noqa: A002
+        """Run, and iterate over what comes out, in the order in which it does.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            Rows; by default partitions as they come.
+        format : {"pandas", "numpy", "arrow"}
+        """
+        if format not in FORMATS:
+            raise PipelineError(f"format={format!r}: there are {', '.join(FORMATS)}")
+        return Batches(self._start(), batch_size, FORMATS[format])
+
+    def materialize(self) -> dd.DataFrame:
+        """Run to the end; return a Dask dataframe of what came out, in the order of the input.
+
+        Its partitions stay in the object store as long as somebody has it.
+        """
+        running = self._start()
+        with running:
+            pieces = sorted(running, key=lambda piece: piece.place)
+        if not pieces:
+            raise PipelineError("the pipeline gave no partition at all, not even an empty one")
+        futures = Scheduler().cluster()
+        meta = running.fetch(pieces[0]).iloc[:0]
+        made = [
+            delayed(fetch)(Promise(futures, Remote(piece.value, piece.nbytes))) for piece in pieces
+        ]
+        frame: dd.DataFrame = dd.from_delayed(made, meta=meta, verify_meta=False)
+        return frame
+
+    def to_parquet(self, path: str, **options: Any) -> list[str]:
+        """Run, and write each piece to a file in a directory; return the files.
+
+        Parameters
+        ----------
+        path : str
+            Directory, or its URL; made if it is not there.
+        **options
+            For `pandas.DataFrame.to_parquet`.
+        """
+        system, root = url_to_fs(str(path))
+        system.makedirs(root, exist_ok=True)
+        written = self._with("write", _write, (str(path), options), {})
+        return sorted(name for batch in written.iter_batches() for name in batch["file"].tolist())
+
+    def _with(
+        self,
+        kind: str,
+        func: Any,
+        args: tuple[Any, ...],
+        options: Mapping[str, Any],
+        *,
+        batch_size: int | None = None,
+    ) -> Pipeline:
+        if not callable(func):
+            raise PipelineError(f"{func!r} cannot be called: need a function or a class")
+        if self.rows is not None:
+            raise PipelineError("limit() has to be the last stage: move it behind the others")
+        rest = dict(options)
+        needs = {"CPU": float(rest.pop("num_cpus", 1)), "GPU": float(rest.pop("num_gpus", 0))}
+        needs.update(rest.pop("resources", None) or {})
+        concurrency = concurrency_of(rest.pop("concurrency", None))
+        retries = int(rest.pop("retries", 0))
+        form = rest.pop("format", "pandas")
+        if form not in FORMATS:
+            raise PipelineError(f"format={form!r}: there are {', '.join(FORMATS)}")
+        transform = Transform(kind, func, args, rest, batch_size, form)
+        asked = {name: amount for name, amount in needs.items() if amount}
+        step = Step(transform, asked, concurrency, retries)
+        return replace(self, steps=(*self.steps, step))
+
+    def _start(self) -> Running:
+        config, futures = Config.current(), Scheduler().cluster()
+        streams = self.streams or RayStreams()
+        store = sum(node.store for node in futures.nodes())
+        memory = self.memory or int(config.stream_memory_fraction * store)
+        target = min(self.target or config.stream_target, max(1, memory // 8))
+        pieces, makes = inputs(self.source, config, streams.put)
+        together = groups(self.steps, makes=makes)
+        check_needs(together, streams.resources())
+        stages = [stage_of(steps) for steps in together]
+        codes = [code_of(steps, target, config.settings) for steps in together]
+        runner = StreamRunner(streams, stages, codes)
+        policy = POLICIES[config.stream_policy]()
+        executor = Executor(stages, pieces, runner, policy, limit=memory, target=target)
+        return Running(executor, runner, futures, self.rows)
+
+    def __repr__(self) -> str:
+        """Its stages."""
+        together = groups(self.steps, makes=True)
+        stages = ", ".join(
+            f"{' > '.join(s.transform.name for s in steps) or 'source'} ({amounts(steps)})"
+            for steps in together
+        )
+        end = f", {self.rows} rows" if self.rows is not None else ""
+        return f"Pipeline of {self.source.npartitions} partitions: {stages}{end}"
+
+
+def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:
+    """Write a file that a task which runs again writes anew."""
+    where = f"{path.rstrip('/')}/part-{name}.parquet"
+    frame.to_parquet(where, **options)
+    return pd.DataFrame({"file": [where]})

@@ -1,0 +1,120 @@
+"""A pipeline under way."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from dask_exo.graph.background import stop_with_all
+from dask_exo.stream.executor import Executor, Piece
+from dask_exo.stream.runner import StreamRunner
+from dask_exo.stream.transforms import cut
+
+
+class Running(Iterator[Piece]):
+    """A pipeline under way, in a thread of its own; gives the pieces of its last stage."""
+
+    def __init__(
+        self, executor: Executor, runner: StreamRunner, futures: Any, rows: int | None
+    ) -> None:
+        self._executor, self._runner, self._futures = executor, runner, futures
+        self._left = rows
+        self._out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        self._asked = threading.Semaphore(0)
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._main, name="dask_exo-pipeline", daemon=True)
+        stop_with_all(self)
+        self._thread.start()
+
+    def __next__(self) -> Piece:
+        """The next piece; raises what made a stage fail."""
+        if self._stopped or self._left == 0:
+            self.stop()
+            raise StopIteration
+        self._asked.release()
+        got = self._out.get()
+        if isinstance(got, Piece):
+            if self._left is not None:
+                self._left -= min(got.rows, self._left)
+            return got
+        self.stop()
+        if got is None:
+            raise StopIteration
+        raise got
+
+    def fetch(self, piece: Piece) -> pd.DataFrame:
+        """The frame of a piece."""
+        (frame,) = self._futures.get([piece.value])
+        return frame
+
+    def stop(self) -> None:
+        """End it; what is under way is stopped."""
+        self._stopped = True
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _main(self) -> None:
+        error: BaseException | None = None
+        executor, owed = self._executor, 0
+        try:
+            while not self._stopped and not executor.finished:
+                while self._asked.acquire(blocking=False):
+                    owed += 1
+                while owed and executor.outputs:
+                    self._out.put(executor.take())
+                    owed -= 1
+                executor.step(0.02 if owed or executor.outputs else 0.1)
+        except BaseException as raised:  # noqa: BLE001  raised where the next piece is asked for
+            error = raised
+        finally:
+            executor.cancel()
+            self._runner.close()
+            self._out.put(error)
+
+
+class Batches(Iterator[Any]):
+    """Batches of what comes out of a pipeline."""
+
+    def __init__(
+        self, running: Running, size: int | None, form: Callable[[pd.DataFrame], Any]
+    ) -> None:
+        self._running, self._size, self._form = running, size, form
+        self._steps = self._run()
+
+    def __next__(self) -> Any:
+        """The next one."""
+        return next(self._steps)
+
+    def close(self) -> None:
+        """End the pipeline."""
+        self._running.stop()
+
+    def _run(self) -> Iterator[Any]:
+        rest: pd.DataFrame | None = None
+        left = self._running._left
+        with self._running:
+            for piece in self._running:
+                frame = self._running.fetch(piece)
+                if left is not None:
+                    frame, left = frame.iloc[:left], left - min(left, len(frame))
+                if self._size is None:
+                    yield self._form(frame)
+                    continue
+                whole = frame if rest is None else pd.concat([rest, frame])
+                full = len(whole) - len(whole) % self._size
+                for batch in cut(whole.iloc[:full], self._size) if full else ():
+                    yield self._form(batch)
+                rest = whole.iloc[full:] if full < len(whole) else None
+        if rest is not None:
+            yield self._form(rest)

@@ -1,0 +1,87 @@
+"""Partitions of Dask collections as inputs of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from dask.core import flatten
+
+from dask_exo.config import Config
+from dask_exo.graph.plan import Bundle
+from dask_exo.graph.promise import Promise, Remote
+from dask_exo.scheduler import Scheduler, planned
+from dask_exo.stream.executor import Piece
+
+
+class Recipe:
+    """How to make a partition: tasks of a Dask graph that need nothing else."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._nodes, self._literals = bundle.nodes, bundle.literals
+
+    def __call__(self) -> Any:
+        """Make it."""
+        values = dict(self._literals)
+        for key, node in self._nodes:
+            values[key] = node(values)
+        return values[self._nodes[-1][0]]
+
+
+def inputs(
+    source: Any, config: Config, put: Callable[[Any], Any]
+) -> tuple[Iterator[Piece | None], bool]:
+    """Partitions of a collection.
+
+    Where each can be made by itself, a stage of the pipeline makes it when it is wanted. Others,
+    such as those that a shuffle makes, are computed in the background, and come when they do.
+
+    Parameters
+    ----------
+    source : collection
+    config : Config
+    put : callable
+        Stores a value.
+
+    Returns
+    -------
+    pieces : iterator
+        None where there is none yet.
+    makes : bool
+        Whether a stage has to make them.
+    """
+    expr = source.expr.optimize() if hasattr(source, "expr") else source
+    work = planned(expr, config)
+    bundles = {bundle.key: bundle for bundle in work.bundles}
+    keys = list(flatten(expr.__dask_keys__()))
+    names = [work.results.get(key, key) for key in keys]
+    alone = (
+        not work.stages
+        and not work.given
+        and all(name in bundles and not bundles[name].inputs for name in names)
+    )
+    if alone:
+        recipes = (put(Recipe(bundles[name])) for name in names)
+        return (Piece(recipe, 0, 0, (i,)) for i, recipe in enumerate(recipes)), True
+    promises = list(Scheduler().start(expr, keys).values())
+    return _arriving(promises), False
+
+
+def _arriving(promises: Sequence[Promise]) -> Iterator[Piece | None]:
+    """Pieces of a computation in the background, in whatever order they come."""
+    waiting = dict(enumerate(promises))
+    while waiting:
+        come = [i for i, promise in waiting.items() if promise.known]
+        for i in come:
+            held = waiting.pop(i).held()
+            if isinstance(held, Remote):
+                yield Piece(held.ref, held.nbytes, 0, (i,))
+            else:
+                yield Piece(partial(_same, held.value), 0, 0, (i,))
+        if waiting and not come:
+            yield None
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,93 @@
+"""From the steps that a user asks for to the stages that run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask_exo.errors import PipelineError
+from dask_exo.stream.executor import Stage
+from dask_exo.stream.task import Code
+from dask_exo.stream.transforms import Transform
+
+ONE_CPU = {"CPU": 1.0}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A transform, and what it asks for."""
+
+    transform: Transform
+    needs: Mapping[str, float]
+    concurrency: tuple[int, int | None]
+    retries: int
+
+    def joins(self, other: Step) -> bool:
+        """Whether ``other`` can run in the same tasks, after this one."""
+        stateless = not (self.transform.stateful or other.transform.stateful)
+        alike = (self.needs, self.concurrency, self.retries)
+        return stateless and alike == (other.needs, other.concurrency, other.retries)
+
+
+MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None), 0)
+"""What making a partition asks for."""
+
+
+def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
+    """Steps that share a stage. Where partitions are to be made, one CPU makes them."""
+    groups: list[list[Step]] = [[]] if makes else []
+    for step in steps:
+        last = groups[-1] if groups else None
+        if last is None or (last and not last[-1].joins(step)):
+            groups.append([step])
+        elif last or step.joins(MAKING):
+            last.append(step)
+        else:
+            groups.append([step])
+    return groups or [[]]
+
+
+def stage_of(steps: Sequence[Step]) -> Stage:
+    """What a stage asks for, of whatever its steps do."""
+    name = " > ".join(step.transform.name for step in steps) or "source"
+    if not steps:
+        return Stage(name, ONE_CPU)
+    least = max((step.transform.batch_size or 0) for step in steps[:1])
+    low, high = steps[0].concurrency
+    return Stage(name, steps[0].needs, least, high, low)
+
+
+def code_of(steps: Sequence[Step], target: int, settings: Mapping[str, Any]) -> Code:
+    """What the tasks of a stage need; ``target`` is the bytes of its outputs."""
+    retries = max((step.retries for step in steps), default=0)
+    return Code([step.transform for step in steps], target, retries, settings)
+
+
+def concurrency_of(given: Any) -> tuple[int, int | None]:
+    """Least and most calls side by side."""
+    if given is None:
+        return 0, None
+    low, high = given if isinstance(given, tuple) else (0, given)
+    if not 0 <= low <= high or high < 1:
+        raise PipelineError(f"concurrency={given!r}: need a number from 1, or (least, most)")
+    return int(low), int(high)
+
+
+def amounts(steps: Sequence[Step]) -> str:
+    """For people, what a task of a stage needs."""
+    needs = steps[0].needs if steps else ONE_CPU
+    return ", ".join(f"{amount:g} {name}" for name, amount in needs.items()) or "nothing"
+
+
+def check_needs(groups: Sequence[Sequence[Step]], total: Mapping[str, float]) -> None:
+    """Raise `PipelineError` if no task of a stage could ever run."""
+    for steps in groups:
+        for name, amount in (steps[0].needs if steps else ONE_CPU).items():
+            if amount > total.get(name, 0):
+                what = " > ".join(step.transform.name for step in steps) or "source"
+                raise PipelineError(
+                    f"stage {what} needs {amount:g} {name}, the cluster has "
+                    f"{total.get(name, 0):g}: add nodes (exo.num-cpus, exo.num-gpus), or ask for "
+                    f"less"
+                )

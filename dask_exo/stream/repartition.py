@@ -1,0 +1,65 @@
+"""Streaming repartition: pieces of a target size, as soon as there are enough rows for one.
+
+Where pieces are cut depends on the rows and the target alone, so that a task that runs again gives
+the same pieces.
+
+References: thesis section 2.4.2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from dask_exo.stream.transforms import Frames
+
+
+class Cut(NamedTuple):
+    """A piece: a frame, its bytes, and whether another may follow."""
+
+    frame: Any
+    nbytes: int
+    more: bool
+
+
+def size(frame: Any) -> int:
+    """Bytes of a frame; the same for the same rows."""
+    return int(frame.memory_usage(deep=True).sum())
+
+
+def repartition(frames: Frames, target: int) -> Iterator[Cut]:
+    """Cut and put together.
+
+    Parameters
+    ----------
+    frames : iterator
+        Of frames, and whether each is the last.
+    target : int
+        Bytes: a piece has that many or more only by one frame, or one row.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"a": range(100)}, index=range(100))
+    >>> pieces = list(repartition(iter([(frame, False), (frame, True)]), target=1000))
+    >>> [(len(p.frame), p.more) for p in pieces]
+    [(100, True), (100, False)]
+    >>> [len(p.frame) for p in repartition(iter([(frame, True)]), target=500)]
+    [50, 50]
+    """
+    waiting: list[Any] = []
+    nbytes = 0
+    for frame, last in frames:
+        waiting.append(frame)
+        nbytes += size(frame)
+        if nbytes < target and not last:
+            continue
+        full = [one for one in waiting if len(one)] or waiting[:1]
+        whole = full[0] if len(full) == 1 else pd.concat(full)
+        count = min(max(1, round(nbytes / target)), max(1, len(whole)))
+        edges = [len(whole) * i // count for i in range(count + 1)]
+        for i in range(count):
+            part = whole if count == 1 else whole.iloc[edges[i] : edges[i + 1]]
+            yield Cut(part, size(part), not last or i + 1 < count)
+        waiting, nbytes = [], 0

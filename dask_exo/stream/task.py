@@ -1,0 +1,119 @@
+"""What runs in a task of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import dask
+import pandas as pd
+
+from dask_exo.failure import Failure
+from dask_exo.stream.repartition import repartition
+from dask_exo.stream.transforms import Frames, Place, Transform, apply
+
+
+class Code(NamedTuple):
+    """Everything of a stage that its tasks need.
+
+    Attributes
+    ----------
+    transforms : sequence of Transform
+    target : int
+        Bytes of its outputs.
+    retries : int
+        How often a task runs again that raised an exception.
+    settings : mapping
+        Of Dask's configuration.
+    """
+
+    transforms: Sequence[Transform]
+    target: int
+    retries: int
+    settings: Mapping[str, Any]
+
+
+class About(NamedTuple):
+    """What goes with each piece: bytes, rows, whether another may follow; or what went wrong."""
+
+    nbytes: int = 0
+    rows: int = 0
+    more: bool = False
+    failure: Failure | None = None
+
+
+class Instances:
+    """The functions of a stage, made once in a worker."""
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+        with dask.config.set(code.settings):
+            self.funcs = [transform.make() for transform in code.transforms]
+
+    def run(self, code: Any, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:  # noqa: ARG002
+        """See `run`; ``code`` is the same as at the beginning."""
+        yield from _pieces(self._code, self.funcs, place, skip, inputs)
+
+
+def run(code: Code, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:
+    """Do what a stage does to some pieces.
+
+    Parameters
+    ----------
+    code : Code
+    place : tuple of int
+        Of the first of them.
+    skip : int
+        Pieces that were given before the task was lost: they are not given again.
+    *inputs
+        Frames, or callables that make them.
+
+    Yields
+    ------
+    object
+        In turns what is to be known `About` a frame, and the frame.
+    """
+    with dask.config.set(code.settings):
+        funcs = [transform.make() for transform in code.transforms]
+    yield from _pieces(code, funcs, place, skip, inputs)
+
+
+def _pieces(
+    code: Code,
+    funcs: Sequence[Callable[[Any], Any]],
+    place: Place,
+    skip: int,
+    inputs: Sequence[Any],
+) -> Iterator[Any]:
+    given = 0
+    for attempt in range(code.retries + 1):
+        try:
+            with dask.config.set(code.settings):
+                frames = _frames(inputs)
+                for transform, func in zip(code.transforms, funcs, strict=True):
+                    frames = apply(transform, func, frames, place)
+                for i, cut in enumerate(repartition(frames, code.target)):
+                    if i < max(skip, given):
+                        continue
+                    given = i + 1
+                    yield About(cut.nbytes, len(cut.frame), cut.more)
+                    yield cut.frame
+        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            if attempt == code.retries:
+                yield About(failure=Failure.of(_name(code), error))
+        else:
+            return
+
+
+def _name(code: Code) -> str:
+    return " > ".join(transform.name for transform in code.transforms) or "source"
+
+
+def _frames(inputs: Sequence[Any]) -> Frames:
+    """The inputs of a task as one frame; each that is to be made by itself."""
+    made = [one() if callable(one) else one for one in inputs]
+    for one in made:
+        if isinstance(one, Failure):  # of a task whose reference was known before it ran
+            one.reraise()
+    full = [one for one in made if len(one)] or made[:1]
+    yield (full[0] if len(full) == 1 else pd.concat(full)), True

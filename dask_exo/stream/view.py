@@ -1,0 +1,160 @@
+"""What a policy sees of a pipeline, and what it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class StageView:
+    """One stage of a chain.
+
+    Attributes
+    ----------
+    queued : int
+        Inputs that wait for a task.
+    running : int
+        Tasks that have not ended.
+    stopped : int
+        Those of them whose output nobody takes, for want of room.
+    buffered : int
+        Bytes of its outputs that nobody has taken yet.
+    piece : int
+        Bytes that one output is expected to have: the largest seen, or the target before that.
+    splits : bool
+        Whether one task may give several outputs, and so wait in the middle for room.
+    needs : mapping
+        Resources of one task.
+    limit : int, optional
+        Tasks side by side, where the user or a baseline has fixed that.
+    seconds : float, optional
+        Mean duration of a task, without waiting for room.
+    taken, given : float
+        Mean bytes that a task takes in and gives out.
+    finished : bool
+        Whether all its inputs have come and all its tasks have ended.
+    idle : int
+        Workers that it keeps for their state, and that have nothing to do.
+    """
+
+    queued: int
+    running: int
+    stopped: int
+    buffered: int
+    piece: int
+    splits: bool
+    needs: Mapping[str, float]
+    limit: int | None = None
+    seconds: float | None = None
+    taken: float = 0.0
+    given: float = 0.0
+    finished: bool = False
+    idle: int = 0
+
+
+@dataclass(frozen=True)
+class View:
+    """A chain of stages at one moment.
+
+    Attributes
+    ----------
+    stages : tuple of StageView
+        (S,) the first one is the source.
+    used : int
+        Bytes that count: outputs that are buffered, inputs of running tasks, and one output of
+        each running task that has more to come.
+    limit : int
+        Bytes that there may be.
+    free, total : mapping
+        Resources.
+    now : float
+        Seconds.
+    """
+
+    stages: tuple[StageView, ...]
+    used: int
+    limit: int
+    free: Mapping[str, float]
+    total: Mapping[str, float]
+    now: float = 0.0
+
+    def startable(self, i: int) -> bool:
+        """Whether a task of stage ``i`` has an input, and resources."""
+        stage = self.stages[i]
+        if not stage.queued or (stage.limit is not None and stage.running >= stage.limit):
+            return False
+        if stage.idle:
+            return True
+        return all(self.free.get(name, 0) + 1e-9 >= n for name, n in stage.needs.items())
+
+    def grows(self, i: int) -> int:
+        """Bytes that a task of stage ``i`` needs beside those of its input.
+
+        The only output of a task takes the place of its input. One that gives several holds its
+        input until the last of them; and where it has a slot that later stages need to take its
+        outputs, there has to be room for all of those.
+        """
+        stage = self.stages[i]
+        if stage.splits and self.blocks(i):
+            return max(stage.piece, int(stage.given))
+        if stage.splits or i == 0:
+            return stage.piece
+        return max(0, stage.piece - int(stage.taken))
+
+    def blocks(self, i: int) -> bool:
+        """Whether there are too few resources for tasks of stage ``i`` and of all later ones."""
+        return any(
+            need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in self.stages[i:])
+            for name, need in self.stages[i].needs.items()
+        )
+
+    def room(self, i: int) -> bool:
+        """Whether one more output of stage ``i`` leaves room for one of each later stage.
+
+        If that holds for every output, the last one that was made can always go through all
+        stages and leave, so that nothing ever waits for room for good.
+        """
+        return self._fits(sum(self.grows(j) for j in range(i, len(self.stages))))
+
+    def room_to_start(self, i: int) -> bool:
+        """Whether a task of stage ``i`` can start, and go on after its first output."""
+        first = self.stages[i].piece if self.stages[i].splits else 0
+        return self._fits(first + sum(self.grows(j) for j in range(i, len(self.stages))))
+
+    def _fits(self, nbytes: int) -> bool:
+        return not nbytes or self.used + nbytes <= self.limit
+
+
+class Policy(Protocol):
+    """Decides what runs next; sees no cluster and no clock."""
+
+    def start(self, view: View) -> int | None:
+        """The stage of which a task shall start now; None to wait."""
+        ...
+
+    def go_on(self, view: View, i: int) -> bool:
+        """Whether a task of stage ``i`` that has given an output may make its next one."""
+        ...
+
+
+@dataclass
+class Estimate:
+    """Running mean of what tasks of a stage take."""
+
+    count: int = 0
+    seconds: float = 0.0
+    taken: float = 0.0
+    given: float = 0.0
+    piece: int = 0
+    splits: bool | None = None
+    weight: float = field(default=0.2, repr=False)
+
+    def learn(self, seconds: float, taken: int, given: int) -> None:
+        """Add a task that has ended."""
+        self.count += 1
+        share = max(self.weight, 1 / self.count)  # recent tasks count most
+        self.seconds += (seconds - self.seconds) * share
+        self.taken += (taken - self.taken) * share
+        self.given += (given - self.given) * share

@@ -1,0 +1,138 @@
+"""Pipelines on real Ray: workers with a state, files, failures, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_exo
+from dask_exo.errors import PipelineError, WorkerLostError
+
+ROWS, PARTS = 500, 8
+
+
+def part(i: int) -> pd.DataFrame:
+    """Rows of one partition."""
+    numbers = np.arange(i * ROWS, (i + 1) * ROWS)
+    return pd.DataFrame({"n": numbers, "s": [f"row {n}" for n in numbers]})
+
+
+class Model:
+    """Counts how often it is called."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor, self.calls = factor, 0
+
+    def __call__(self, frame: pd.DataFrame) -> pd.DataFrame:
+        self.calls += 1
+        return frame.assign(y=frame.n * self.factor, calls=self.calls, pid=os.getpid())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_kinds():
+    """A private Ray with CPUs and things that are called GPUs."""
+    with dask_exo.enable(num_cpus=3, num_gpus=2, object_store_memory="300MB"):
+        yield
+
+
+@pytest.fixture
+def ddf():
+    return dd.from_map(part, range(PARTS))
+
+
+def even(frame: pd.DataFrame) -> pd.Series:
+    return frame.n % 2 == 0
+
+
+def test_a_chain_over_cpus_and_gpus_gives_what_pandas_gives(ddf):
+    pipeline = (
+        ddf.exo.pipeline(target="10kB")
+        .filter(even)
+        .map_partitions(Model, 3, num_cpus=0, num_gpus=1)
+        .map_batches(lambda batch: {**batch, "z": batch["y"] + 1}, batch_size=100, format="numpy")
+    )
+    assert repr(pipeline) == (
+        "Pipeline of 8 partitions: even (1 CPU), Model (1 GPU), <lambda> (1 CPU)"
+    )
+    made = pipeline.materialize()
+    got = made.compute()
+    want = pd.concat([part(i) for i in range(PARTS)])
+    want = want[want.n % 2 == 0]
+    assert got.n.tolist() == want.n.tolist()
+    assert got.s.tolist() == want.s.tolist()
+    assert got.z.tolist() == (want.n * 3 + 1).tolist()
+    assert got.pid.nunique() <= 2
+    assert got.calls.max() > 1
+    batches = [len(batch["n"]) for batch in pipeline.iter_batches(300, format="numpy")]
+    assert sum(batches) == len(want)
+    assert batches[:-1] == [300] * (len(batches) - 1)
+
+
+def test_a_shuffle_in_the_middle_and_flat_map_and_limit(ddf):
+    shuffled = ddf.shuffle("n").exo.pipeline().filter(even).materialize()
+    assert sorted(shuffled.n.compute()) == list(range(0, PARTS * ROWS, 2))
+    twice = ddf.exo.pipeline().flat_map(lambda row: [row, {**row, "n": -row["n"]}])
+    assert sum(len(batch) for batch in twice.iter_batches()) == 2 * PARTS * ROWS
+    first = list(twice.limit(1200).iter_batches(500))
+    assert [len(batch) for batch in first] == [500, 500, 200]
+
+
+def test_files_have_names_of_their_own_even_where_rows_are_alike(ddf, tmp_path):
+    same = ddf.exo.pipeline(target="5kB").map_partitions(lambda frame: frame.assign(n=1, s="a"))
+    files = same.to_parquet(str(tmp_path / "out"))
+    assert len(set(files)) == len(files) >= PARTS
+    assert sum(len(pd.read_parquet(name)) for name in files) == PARTS * ROWS
+
+
+def test_an_error_keeps_its_type_and_stops_the_pipeline(ddf):
+    def fail(frame: pd.DataFrame) -> pd.DataFrame:
+        if frame.n.iloc[0] >= 3 * ROWS:
+            raise KeyError("no such thing")
+        return frame
+
+    with pytest.raises(KeyError, match="no such thing") as caught:
+        list(ddf.exo.pipeline().map_partitions(fail, num_cpus=0, num_gpus=1).iter_batches())
+    assert "fail" in caught.value.__notes__[0]
+
+
+def test_a_worker_that_dies_is_replaced_and_nothing_is_lost_or_doubled(ddf, tmp_path):
+    class Dies:
+        def __call__(self, frame: pd.DataFrame) -> pd.DataFrame:
+            mark = tmp_path / "died"
+            if frame.n.iloc[0] == 2 * ROWS and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return frame
+
+    made = ddf.exo.pipeline().map_partitions(Dies, num_cpus=0, num_gpus=1, concurrency=(1, 2))
+    assert made.materialize().n.compute().tolist() == list(range(PARTS * ROWS))
+    assert (tmp_path / "died").exists()
+
+
+def test_a_worker_that_dies_again_and_again_is_an_error(ddf):
+    class Dies:
+        def __call__(self, frame: pd.DataFrame) -> pd.DataFrame:
+            os.kill(os.getpid(), signal.SIGKILL)
+            return frame
+
+    with pytest.raises(WorkerLostError, match="Dies"):
+        list(ddf.exo.pipeline().map_partitions(Dies, num_cpus=0, num_gpus=1).iter_batches())
+
+
+def test_what_cannot_be_asked(ddf):
+    pipeline = ddf.exo.pipeline()
+    with pytest.raises(PipelineError, match="needs 3 GPU, the cluster has 2"):
+        list(pipeline.map_partitions(Model, 3, num_gpus=3).iter_batches())
+    with pytest.raises(PipelineError, match="cannot be called"):
+        pipeline.filter("n > 3")
+    with pytest.raises(PipelineError, match="last stage"):
+        pipeline.limit(3).filter(even)
+    with pytest.raises(PipelineError, match="concurrency"):
+        pipeline.filter(even, concurrency=(3, 2))
+    with pytest.raises(PipelineError, match="format"):
+        pipeline.iter_batches(format="xml")

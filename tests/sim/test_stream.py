@@ -1,0 +1,168 @@
+"""Pipelines on a virtual clock: policies, memory, and that everything comes out once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo.stream.adaptive import Adaptive
+from dask_exo.stream.baselines import Staged, Static
+from dask_exo.stream.conservative import Conservative
+from dask_exo.stream.executor import Executor, Piece, Stage
+from dask_exo.stream.partition_admission import PartitionAdmission
+from dask_exo.testing.sim_stream import SimRunner
+
+POLICIES = {
+    "partition admission": PartitionAdmission,
+    "conservative": Conservative,
+    "adaptive": Adaptive,
+    "staged": Staged,
+    "static": lambda: Static([5, 3, 4]),
+}
+
+
+@dataclass
+class Outcome:
+    """Seconds, places of the outputs, the most bytes counted, and what was forced."""
+
+    seconds: float
+    first: float
+    places: list[tuple[int, ...]]
+    peak: int
+    forced: int
+    left: int
+
+
+def run(stages, work, inputs, policy, *, limit, target, resources) -> Outcome:
+    runner = SimRunner(resources, work)
+    source = iter([Piece(None, 0, 1, (i,)) for i in range(inputs)])
+    executor = Executor(stages, source, runner, policy, limit=limit, target=target)
+    places: list[tuple[int, ...]] = []
+    first = 0.0
+    for _ in range(100_000):
+        if executor.finished:
+            break
+        executor.step(100.0)
+        while executor.outputs:
+            first = first or runner.time
+            piece = executor.take()
+            runner.drop(piece)
+            places.append(piece.place)
+    assert executor.finished
+    return Outcome(runner.time, first, places, executor.peak, executor.forced, runner.live)
+
+
+def inference(policy, limit, noise=0.0):
+    """Thesis section 2.5.3.1: 160 loads of 5 s and five pieces each; 8 CPUs and 4 GPUs."""
+    rng = Random(0)
+
+    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+        def seconds(mean: float) -> float:
+            return mean * rng.uniform(1 - noise, 1 + noise)
+
+        return [(seconds(1.0), 100)] * 5 if stage == 0 else [(seconds(0.5), 100)]
+
+    stages = [Stage("load", {"CPU": 1}), Stage("transform", {"CPU": 1}), Stage("infer", {"GPU": 1})]
+    return run(stages, work, 160, policy, limit=limit, target=100, resources={"CPU": 8, "GPU": 4})
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_piece_comes_out_once(name) -> None:
+    out = inference(POLICIES[name](), 2000, noise=0.3)
+    assert sorted(out.places) == [(i, j, 0, 0) for i in range(160) for j in range(5)]
+    assert out.left == 0
+
+
+def bound(limit):
+    """150 s of CPU. And a source makes a piece a second, which then stays for a second."""
+    return max(150, 800 / (limit / 200))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("limit", [600, 800, 1000, 1500, 2000, 4000, 16_000])
+def test_partition_admission_is_near_the_bound_at_every_limit(limit, noise) -> None:
+    out = inference(PartitionAdmission(), limit, noise)
+    assert out.peak <= limit
+    assert out.seconds <= (1.3 if noise else 1.22) * bound(limit)
+
+
+def test_the_others_need_more_memory_or_more_time() -> None:
+    ours = inference(PartitionAdmission(), 2000)
+    assert inference(Conservative(), 2000).seconds > 1.1 * ours.seconds
+    assert inference(Adaptive(), 2000).seconds > 1.2 * ours.seconds
+    staged = inference(Staged(), 2000)
+    assert staged.seconds > 1.5 * ours.seconds
+    assert staged.first > 50 * ours.first
+    assert staged.peak > 30 * 2000
+
+
+@pytest.mark.parametrize("inputs", [16, 64, 160])
+def test_two_stages_find_their_share_of_the_slots(inputs) -> None:
+    """Thesis figure 2.15: stages of 1 and 2 s on 8 slots, beside half of the slots for each."""
+
+    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+        return [(1.0 + stage, 100)]
+
+    stages = [Stage("one", {"CPU": 1}), Stage("two", {"CPU": 1})]
+    shape = {"limit": 10_000, "target": 100, "resources": {"CPU": 8}}
+    ours = run(stages, work, inputs, PartitionAdmission(), **shape).seconds
+    halves = run(stages, work, inputs, Static([4, 4]), **shape).seconds
+    best = min(run(stages, work, inputs, Static([n, 8 - n]), **shape).seconds for n in range(1, 8))
+    assert ours <= 0.81 * halves
+    assert ours <= best / 0.95
+
+
+@st.composite
+def pipelines(draw):
+    count = draw(st.integers(1, 4))
+    resources = {"CPU": draw(st.integers(1, 8)), "GPU": draw(st.integers(1, 4))}
+    stages, spec = [], []
+    for i in range(count):
+        name = draw(st.sampled_from(["CPU", "CPU", "GPU"])) if i else "CPU"
+        stages.append(
+            Stage(f"s{i}", {name: 1.0}, least=draw(st.sampled_from([0, 0, 3])) if i else 0)
+        )
+        seconds, outputs = draw(st.floats(0.05, 5)), draw(st.sampled_from([1, 1, 2, 5]))
+        spec.append((seconds, outputs, draw(st.sampled_from([10, 50, 100]))))
+    return stages, spec, resources, draw(st.integers(0, 25)), draw(st.integers(0, 2**20))
+
+
+@given(pipelines(), st.sampled_from([0.2, 1, 2, 8]), st.sampled_from(sorted(POLICIES)[:-1]))
+def test_any_pipeline_ends_with_everything_once(pipeline, room, policy) -> None:
+    stages, spec, resources, inputs, seed = pipeline
+    rng, busy = Random(seed), dict.fromkeys(resources, 0.0)
+
+    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+        seconds, count, nbytes = spec[stage]
+        each = [
+            (len(inputs) * seconds / count * rng.uniform(0.5, 1.5), nbytes) for _ in range(count)
+        ]
+        (name,) = stages[stage].needs
+        busy[name] += sum(one for one, _ in each)
+        return each
+
+    largest = max(nbytes for _, _, nbytes in spec)
+    limit = int(room * (len(stages) + 1) * largest)
+    out = run(
+        stages, work, inputs, POLICIES[policy](), limit=limit, target=largest, resources=resources
+    )
+    assert len(set(out.places)) == len(out.places)
+    assert out.left == 0
+    assert {place[0] for place in out.places} <= set(range(inputs))
+    if all(not stage.least for stage in stages):
+        pieces = inputs
+        for _, count, _ in spec:
+            pieces *= count
+        assert len(out.places) == pieces
+    assert out.seconds >= max(busy[name] / resources[name] for name in busy) - 1e-6
+    if policy == "partition admission" and not out.forced:
+        assert out.peak <= limit
+
+
+def test_replay_gives_the_same_run() -> None:
+    assert inference(PartitionAdmission(), 1000, 0.3) == inference(PartitionAdmission(), 1000, 0.3)
