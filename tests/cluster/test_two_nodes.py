@@ -130,7 +130,7 @@ def lengths(address: str, env: dict[str, str], who: str) -> list[str]:
 
 def test_no_row_is_lost_on_two_nodes_with_private_scratch_directories() -> None:
     with two_nodes() as (address, env):
-        assert lengths(address, env, "exo") == [str(ROWS)] * (6 + 5 + 1)
+        assert lengths(address, env, "exo") == [str(ROWS)] * (6 + 6 + 1)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,13 @@ def test_the_seed_decides_the_order() -> None:
 @pytest.mark.parametrize(
     ("by", "spec", "every", "kind", "message"),
     [
-        ("language", {}, 0.1, ColumnError, r"no column 'language': there are \['lang', 'views'\]"),
+        (
+            "language",
+            {},
+            0.1,
+            ColumnError,
+            "no column 'language' to aggregate: did you mean 'lang'",
+        ),
         ("lang", {"visits": "sum"}, 0.1, ColumnError, "no column 'visits'"),
         ("lang", {"views": "median"}, 0.1, AggregationError, "'median' is no aggregate: there are"),
         ("lang", {}, 0.1, AggregationError, "asks for nothing"),
