@@ -22,8 +22,8 @@ def _start(fn: Any, *args: Any) -> Iterator[Any]:
 class _Worker:
     """Keeps an instance."""
 
-    def __init__(self, cls: type, *args: Any) -> None:
-        self._instance = cls(*args)
+    def __init__(self, cls: type) -> None:
+        self._instance = cls()
 
     def run(self, *args: Any) -> Iterator[Any]:
         yield from self._instance.run(*args)
@@ -36,9 +36,6 @@ _remote_worker = ray.remote(_Worker)
 class RayStreams:
     """See `dask_exo.stream.runner.Streams`."""
 
-    def __init__(self) -> None:
-        self._alive: dict[Any, None] = {}
-
     def resources(self) -> dict[str, float]:
         """Amount of each resource of the whole cluster."""
         found: dict[str, float] = ray.cluster_resources()
@@ -49,7 +46,7 @@ class RayStreams:
         with translated():
             return ray.put(value)
 
-    def start(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
+    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a task."""
         with translated():
             task = _remote_start.options(
@@ -60,12 +57,12 @@ class RayStreams:
             )
             return task.remote(fn, *args)
 
-    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
+    def worker(self, cls: type, needs: Mapping[str, float]) -> Any:
         """Start a process that keeps an instance."""
         with translated():
-            return _remote_worker.options(**_options(needs)).remote(cls, *args)
+            return _remote_worker.options(**_options(needs)).remote(cls)
 
-    def start_on(self, worker: Any, *args: Any) -> Any:
+    def start(self, worker: Any, *args: Any) -> Any:
         """Call its ``run``."""
         with translated():
             return worker.run.options(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,7 @@ def stage_of(steps: Sequence[Step]) -> Stage:
 def code_of(steps: Sequence[Step], target: int, settings: Mapping[str, Any]) -> Code:
     """What the tasks of a stage need; ``target`` is the bytes of its outputs."""
     retries = max((step.retries for step in steps), default=0)
-    return Code([step.transform for step in steps], target, retries, settings)
+    return Code(uuid.uuid4().hex, [step.transform for step in steps], target, retries, settings)
 
 
 def concurrency_of(given: Any) -> tuple[int, int | None]:

@@ -28,6 +28,8 @@ class Piece(NamedTuple):
         Where it belongs: number of the source's input, then number of the output in each stage.
     more : bool
         Whether the task may give another one after it.
+    seconds : float
+        Work that it took.
     """
 
     value: Any
@@ -35,6 +37,7 @@ class Piece(NamedTuple):
     rows: int
     place: tuple[int, ...] = ()
     more: bool = False
+    seconds: float = 0.0
 
 
 class Stage(NamedTuple):
@@ -50,7 +53,7 @@ class Stage(NamedTuple):
     limit : int, optional
         Tasks side by side at most.
     least_workers : int
-        Of a stage with a state: workers that are started at once.
+        Workers that are started before there is anything to do.
     """
 
     name: str
@@ -91,14 +94,6 @@ class Runner(Protocol):
         """The next output of a task that has one, and let it go on; None if it has ended."""
         ...
 
-    def workers(self, stage: int) -> tuple[int, int]:
-        """Workers that a stage keeps for its state, and how many of them have nothing to do."""
-        ...
-
-    def release(self, stage: int) -> None:
-        """Let go of the workers of a stage that have nothing to do."""
-        ...
-
     def cancel(self, tasks: Sequence[Any]) -> None:
         """Stop them."""
         ...
@@ -114,8 +109,7 @@ class Running:
     more: bool = True
     outputs: int = 0
     given: int = 0
-    waited: float = 0.0  # seconds for room
-    stopped: float | None = None
+    seconds: float = 0.0
 
     @property
     def taken(self) -> int:
@@ -204,7 +198,6 @@ class Executor:
     def step(self, timeout: float | None = None) -> None:
         """Start what the policy wants, wait for something to happen, and note it."""
         self._start()
-        self._release()
         open_ = any(map(self._may_go_on, self._ready))
         forced = None
         if not open_ and len(self._ready) == len(self._running):
@@ -234,15 +227,14 @@ class Executor:
         free = dict(total)
         counts = [0] * len(self._stages)
         used = sum(queue.nbytes for queue in self._queues)
+        coming = [0.0] * len(self._stages)
         for running in self._running.values():
             counts[running.stage] += 1
+            coming[running.stage] += max(0.0, self._known[running.stage].given - running.given)
             used += self._held(running)
-        idle = []
-        for i, stage in enumerate(self._stages):
-            kept, unused = self._runner.workers(i)
-            idle.append(unused)
+        for count, stage in zip(counts, self._stages, strict=True):
             for name, need in stage.needs.items():
-                free[name] = free.get(name, 0) - need * max(counts[i], kept)
+                free[name] = free.get(name, 0) - need * count
         self.peak = max(self.peak, used)
         done, stages = self._exhausted, []
         for i, stage in enumerate(self._stages):
@@ -261,8 +253,8 @@ class Executor:
                     known.seconds if known.count else None,
                     known.taken,
                     known.given,
+                    coming[i],
                     done,
-                    idle[i],
                 )
             )
         return View(tuple(stages), used, self._limit, free, total, self._runner.now())
@@ -297,20 +289,6 @@ class Executor:
             except StopIteration:
                 self._exhausted = True
 
-    def _release(self) -> None:
-        """Let go of workers that have nothing to do, where others lack what they hold."""
-        view = self.view()
-        for i, stage in enumerate(view.stages):
-            if not stage.idle or stage.queued:
-                continue
-            starving = any(
-                other.queued and not other.running and not view.startable(j)
-                for j, other in enumerate(view.stages)
-                if set(other.needs) & set(stage.needs)
-            )
-            if stage.finished or starving:
-                self._runner.release(i)
-
     def _start(self) -> None:
         while (i := self._policy.start(self.view())) is not None:
             self._launch(i)
@@ -330,10 +308,8 @@ class Executor:
         self._running[task] = Running(i, inputs, self._runner.now())
 
     def _may_go_on(self, task: Any) -> bool:
-        running = self._running[task]
-        if running.stopped is None:
-            running.stopped = self._runner.now()
-        return self._runner.last(task) or self._policy.go_on(self.view(), running.stage)
+        stage = self._running[task].stage
+        return self._runner.last(task) or self._policy.go_on(self.view(), stage)
 
     def _force(self) -> Any:
         """Let something go on although there is no room, as nothing else can: the last stage."""
@@ -359,18 +335,16 @@ class Executor:
         running, now = self._running[task], self._runner.now()
         known = self._known[running.stage]
         if piece is not None:
-            if running.stopped is not None:
-                running.waited += now - running.stopped
-                running.stopped = None
             place = (*running.inputs[0].place, running.outputs)
             running.outputs += 1
             running.given += piece.nbytes
+            running.seconds += piece.seconds
             running.more = piece.more
             known.piece = max(known.piece, piece.nbytes)
             self._queues[running.stage + 1].add(piece._replace(place=place))
             return
         del self._running[task]
-        known.learn(now - running.started - running.waited, running.taken, running.given)
+        known.learn(running.seconds, running.taken, running.given)
         known.splits = bool(known.splits) or running.outputs > 1
         for name, need in self._stages[running.stage].needs.items():
             self.busy[name] = self.busy.get(name, 0.0) + need * (now - running.started)

@@ -49,8 +49,7 @@ def _fits(view: View, i: int) -> bool:
     each = stage.piece + stage.given / stage.seconds * residence(view, i)
     if (stage.running + 1) * each > view.limit:
         return False
-    # tasks that run are halfway through, on average
-    coming = stage.given * (1 + stage.running / 2)
+    coming = stage.coming + stage.given
     return view.used + coming - drain(view, i) * stage.seconds <= view.limit
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dask_exo.errors import WorkerLostError
 from dask_exo.stream.executor import AGAIN, Piece, Stage
-from dask_exo.stream.task import About, Code, Instances, run
+from dask_exo.stream.task import About, Code, Worker, run
 
+IDLE = 10.0  # seconds without work after which a worker is let go
 REPLACED = 3  # how often a worker that has died is replaced for one task
 
 
@@ -25,15 +27,15 @@ class Streams(Protocol):
         """Store a value; return its ref."""
         ...
 
-    def start(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
+    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a task; return its stream."""
         ...
 
-    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
-        """Start a process that keeps an instance of ``cls``."""
+    def worker(self, cls: type, needs: Mapping[str, float]) -> Any:
+        """Start a process that keeps an instance of ``cls``, and has what it needs to itself."""
         ...
 
-    def start_on(self, worker: Any, *args: Any) -> Any:
+    def start(self, worker: Any, *args: Any) -> Any:
         """Call ``run`` of the instance; return its stream."""
         ...
 
@@ -64,19 +66,15 @@ class Task:
 
     stage: int
     inputs: Sequence[Piece]
-    stream: Any
+    stream: Any = None
     worker: Any = None
     about: About | None = None
     given: int = 0
     lost: int = 0
 
 
-@dataclass
-class Pool:
-    """The workers of a stage with a state."""
-
-    idle: list[Any] = field(default_factory=list)
-    count: int = 0
+Kind = frozenset[tuple[str, float]]
+"""What a worker has; workers of one kind run the tasks of all stages that ask for it."""
 
 
 class StreamRunner:
@@ -94,14 +92,19 @@ class StreamRunner:
     def __init__(self, streams: Streams, stages: Sequence[Stage], codes: Sequence[Code]) -> None:
         self._streams, self._stages = streams, stages
         self._codes = [streams.put(code) for code in codes]
-        self._stateful = [any(t.stateful for t in code.transforms) for code in codes]
-        self._pools = [Pool() for _ in stages]
+        # what has no state and asks for CPUs runs on processes that all tasks of the cluster share
+        self._alone = [
+            stage.needs.keys() <= {"CPU"} and not any(t.stateful for t in code.transforms)
+            for stage, code in zip(stages, codes, strict=True)
+        ]
+        self._kinds: list[Kind] = [frozenset(stage.needs.items()) for stage in stages]
+        self._idle: dict[Kind, list[tuple[float, Any]]] = {kind: [] for kind in self._kinds}
+        self._count: Counter[Kind] = Counter()
         self._tasks: dict[Any, Task] = {}
         self._resources = streams.resources()
-        self.replaced = 0
-        for i, stage in enumerate(stages):
-            for _ in range(stage.least_workers if self._stateful[i] else 0):
-                self._pools[i].idle.append(self._worker(i))
+        for kind, stage, alone in zip(self._kinds, stages, self._alone, strict=True):
+            while self._count[kind] < stage.least_workers and not alone:
+                self._idle[kind].append((self.now(), self._worker(kind)))
 
     def now(self) -> float:
         """Seconds."""
@@ -111,14 +114,9 @@ class StreamRunner:
         """Resources of the cluster."""
         return self._resources
 
-    def workers(self, stage: int) -> tuple[int, int]:
-        """Workers that a stage keeps, and how many of them have nothing to do."""
-        pool = self._pools[stage]
-        return pool.count, len(pool.idle)
-
     def start(self, stage: int, inputs: Sequence[Piece]) -> Task:
-        """Start a task, on a worker of the stage if it has a state."""
-        task = Task(stage, inputs, None)
+        """Start a task on a worker that has what the stage needs."""
+        task = Task(stage, inputs)
         self._submit(task)
         return task
 
@@ -134,6 +132,8 @@ class StreamRunner:
         WorkerLostError
             Workers died again and again.
         """
+        for kind in self._idle:
+            self._dismiss(kind, since=self.now() - IDLE)
         if not tasks:
             time.sleep(timeout or 0)
             return []
@@ -159,8 +159,9 @@ class StreamRunner:
         about, task.about = task.about, None
         if about is None:
             del self._tasks[task.stream]
+            # the one that worked last is taken first: the others may go
             if task.worker is not None:
-                self._pools[task.stage].idle.append(task.worker)
+                self._idle[self._kinds[task.stage]].append((self.now(), task.worker))
             return None
         try:
             ref = self._streams.take(task.stream)
@@ -168,7 +169,7 @@ class StreamRunner:
             self._lose(task)
             return AGAIN
         task.given += 1
-        return Piece(ref, about.nbytes, about.rows, more=about.more)
+        return Piece(ref, about.nbytes, about.rows, more=about.more, seconds=about.seconds)
 
     def cancel(self, tasks: Sequence[Task]) -> None:
         """Stop tasks, and all workers."""
@@ -177,44 +178,47 @@ class StreamRunner:
 
     def close(self) -> None:
         """Let go of all workers."""
-        for pool in self._pools:
-            for worker in pool.idle:
-                self._streams.stop(worker)
-            pool.idle.clear()
+        for kind in self._idle:
+            self._dismiss(kind, since=float("inf"))
         for task in self._tasks.values():
             if task.worker is not None:
                 self._streams.stop(task.worker)
 
-    def release(self, stage: int) -> None:
-        """Let go of the workers of a stage that have nothing to do."""
-        pool = self._pools[stage]
-        for worker in pool.idle:
-            self._streams.stop(worker)
-        pool.count -= len(pool.idle)
-        pool.idle.clear()
-
     def _submit(self, task: Task) -> None:
-        place, values = task.inputs[0].place, [piece.value for piece in task.inputs]
-        args = (self._codes[task.stage], place, task.given, *values)
-        needs = self._stages[task.stage].needs
-        if self._stateful[task.stage]:
-            pool = self._pools[task.stage]
-            task.worker = pool.idle.pop() if pool.idle else self._worker(task.stage)
-            task.stream = self._streams.start_on(task.worker, *args)
+        values = [piece.value for piece in task.inputs]
+        args = (self._codes[task.stage], task.inputs[0].place, task.given, *values)
+        kind = self._kinds[task.stage]
+        if self._alone[task.stage]:
+            task.stream = self._streams.task(run, *args, needs=dict(kind))
         else:
-            task.stream = self._streams.start(run, *args, needs=needs)
+            task.worker = self._idle[kind].pop()[1] if self._idle[kind] else self._worker(kind)
+            task.stream = self._streams.start(task.worker, *args)
         self._tasks[task.stream] = task
 
-    def _worker(self, stage: int) -> Any:
-        self._pools[stage].count += 1
-        needs = self._stages[stage].needs
-        return self._streams.worker(Instances, self._codes[stage], needs=needs)
+    def _worker(self, kind: Kind) -> Any:
+        """Start a worker; others that have nothing to do make room for it."""
+        for other in self._idle:
+            held = Counter[str]()
+            for one, count in self._count.items():
+                held.update({name: count * need for name, need in one})
+            fits = all(held[name] + need <= self._resources.get(name, 0) for name, need in kind)
+            if not fits and {name for name, _ in other} & {name for name, _ in kind}:
+                self._dismiss(other, since=float("inf"))
+        self._count[kind] += 1
+        return self._streams.worker(Worker, dict(kind))
+
+    def _dismiss(self, kind: Kind, since: float) -> None:
+        """Let go of workers that have had nothing to do since some moment, or for longer."""
+        gone = [one for one in self._idle[kind] if one[0] <= since]
+        self._idle[kind] = [one for one in self._idle[kind] if one[0] > since]
+        self._count[kind] -= len(gone)
+        for _, worker in gone:
+            self._streams.stop(worker)
 
     def _lose(self, task: Task) -> None:
         """Start a task anew whose worker has died."""
         del self._tasks[task.stream]
         task.lost += 1
-        self.replaced += 1
         if task.lost > REPLACED:
             name = self._stages[task.stage].name
             place = task.inputs[0].place
@@ -223,6 +227,7 @@ class StreamRunner:
                 f"partition {place}: it may need more memory than there is"
             )
         if task.worker is not None:
-            self._pools[task.stage].count -= 1
+            self._count[self._kinds[task.stage]] -= 1
             self._streams.stop(task.worker)
+            task.worker = None
         self._submit(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ class Code(NamedTuple):
 
     Attributes
     ----------
+    key : str
+        Of this stage of this pipeline.
     transforms : sequence of Transform
     target : int
         Bytes of its outputs.
@@ -27,6 +30,7 @@ class Code(NamedTuple):
         Of Dask's configuration.
     """
 
+    key: str
     transforms: Sequence[Transform]
     target: int
     retries: int
@@ -34,48 +38,56 @@ class Code(NamedTuple):
 
 
 class About(NamedTuple):
-    """What goes with each piece: bytes, rows, whether another may follow; or what went wrong."""
+    """What goes with each piece: bytes, rows, seconds of work, whether another may follow; or what
+    went wrong.
+    """
 
     nbytes: int = 0
     rows: int = 0
+    seconds: float = 0.0
     more: bool = False
     failure: Failure | None = None
 
 
-class Instances:
-    """The functions of a stage, made once in a worker."""
+class Worker:
+    """Runs tasks of stages that ask for the same; keeps what the classes among them have made."""
 
-    def __init__(self, code: Code) -> None:
-        self._code = code
-        with dask.config.set(code.settings):
-            self.funcs = [transform.make() for transform in code.transforms]
+    def __init__(self) -> None:
+        self._funcs: dict[str, list[Callable[..., Any]]] = {}
 
-    def run(self, code: Any, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:  # noqa: ARG002
-        """See `run`; ``code`` is the same as at the beginning."""
-        yield from _pieces(self._code, self.funcs, place, skip, inputs)
+    def run(self, code: Code, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:
+        """Do what a stage does to some pieces.
+
+        Parameters
+        ----------
+        code : Code
+        place : tuple of int
+            Of the first of them.
+        skip : int
+            Pieces that were given before the task was lost: they are not given again.
+        *inputs
+            Frames, or callables that make them.
+
+        Yields
+        ------
+        object
+            In turns what is to be known `About` a frame, and the frame.
+        """
+        try:
+            funcs = self._funcs.get(code.key)
+            if funcs is None:
+                with dask.config.set(code.settings):
+                    funcs = [transform.make() for transform in code.transforms]
+                self._funcs[code.key] = funcs
+        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            yield About(failure=Failure.of(_name(code), error))
+            return
+        yield from _pieces(code, funcs, place, skip, inputs)
 
 
 def run(code: Code, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:
-    """Do what a stage does to some pieces.
-
-    Parameters
-    ----------
-    code : Code
-    place : tuple of int
-        Of the first of them.
-    skip : int
-        Pieces that were given before the task was lost: they are not given again.
-    *inputs
-        Frames, or callables that make them.
-
-    Yields
-    ------
-    object
-        In turns what is to be known `About` a frame, and the frame.
-    """
-    with dask.config.set(code.settings):
-        funcs = [transform.make() for transform in code.transforms]
-    yield from _pieces(code, funcs, place, skip, inputs)
+    """Do as `Worker.run`, once."""
+    yield from Worker().run(code, place, skip, *inputs)
 
 
 def _pieces(
@@ -85,7 +97,7 @@ def _pieces(
     skip: int,
     inputs: Sequence[Any],
 ) -> Iterator[Any]:
-    given = 0
+    given, start = 0, time.perf_counter()
     for attempt in range(code.retries + 1):
         try:
             with dask.config.set(code.settings):
@@ -96,8 +108,10 @@ def _pieces(
                     if i < max(skip, given):
                         continue
                     given = i + 1
-                    yield About(cut.nbytes, len(cut.frame), cut.more)
+                    seconds = time.perf_counter() - start
+                    yield About(cut.nbytes, len(cut.frame), seconds, cut.more)
                     yield cut.frame
+                    start = time.perf_counter()  # now somebody wants the next one
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             if attempt == code.retries:
                 yield About(failure=Failure.of(_name(code), error))

@@ -33,10 +33,10 @@ class StageView:
         Mean duration of a task, without waiting for room.
     taken, given : float
         Mean bytes that a task takes in and gives out.
+    coming : float
+        Bytes that its tasks which run are expected to give, beside those that they have given.
     finished : bool
         Whether all its inputs have come and all its tasks have ended.
-    idle : int
-        Workers that it keeps for their state, and that have nothing to do.
     """
 
     queued: int
@@ -50,8 +50,8 @@ class StageView:
     seconds: float | None = None
     taken: float = 0.0
     given: float = 0.0
+    coming: float = 0.0
     finished: bool = False
-    idle: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,6 @@ class View:
         stage = self.stages[i]
         if not stage.queued or (stage.limit is not None and stage.running >= stage.limit):
             return False
-        if stage.idle:
-            return True
         return all(self.free.get(name, 0) + 1e-9 >= n for name, n in stage.needs.items())
 
     def grows(self, i: int) -> int:

@@ -66,7 +66,7 @@ class SimRunner:
         """Start a task."""
         outputs = self.work(stage, inputs)
         pieces = [
-            (seconds, Piece(None, nbytes, 1, more=n + 1 < len(outputs)))
+            (seconds, Piece(None, nbytes, 1, more=n + 1 < len(outputs), seconds=seconds))
             for n, (seconds, nbytes) in enumerate(outputs)
         ]
         task = _Task(pieces, inputs, stage)
@@ -106,13 +106,6 @@ class SimRunner:
             task.ready = True  # that it has ended
             self.drop(*task.inputs)
         return piece
-
-    def workers(self, stage: int) -> tuple[int, int]:  # noqa: ARG002
-        """None: no stage has a state."""
-        return 0, 0
-
-    def release(self, stage: int) -> None:
-        """Nothing to let go of."""
 
     def drop(self, *pieces: Piece) -> None:
         """Pieces that nobody needs any more."""
