@@ -58,7 +58,7 @@ def ours(policy: str) -> Callable[[int], tuple[float, float]]:
     def run(partitions: int) -> tuple[float, float]:
         pipeline = (
             dd.from_map(name, range(LOADS))
-            .exo.pipeline(memory=partitions * PART, target=PART)
+            .exo.pipeline(memory=partitions * (PART + 1000), target=PART)
             .map_partitions(load)
             .map_partitions(work, concurrency=8)  # else it would run in the tasks of the loads
             .map_partitions(work, num_cpus=0, num_gpus=1)
@@ -76,13 +76,13 @@ def ray_data(partitions: int) -> tuple[float, float]:
     context = ray.data.DataContext.get_current()
     context.target_max_block_size = PART
     context.enable_progress_bars = False
-    limits = ray.data.ExecutionResources(object_store_memory=partitions * PART)
+    limits = ray.data.ExecutionResources(object_store_memory=partitions * (PART + 1000))
     context.execution_options.resource_limits = limits
     frames = (
         ray.data.range(LOADS, override_num_blocks=LOADS)
         .map_batches(load, batch_size=1, batch_format="pandas")
         .map_batches(work, batch_size=None, batch_format="pandas", concurrency=8)
-        .map_batches(work, batch_size=None, batch_format="pandas", num_cpus=0, num_gpus=1)
+        .map_batches(work, batch_size=ROWS, batch_format="pandas", num_cpus=0, num_gpus=1)
     )
     return timed(frames.iter_batches(batch_size=None, batch_format="pandas"))
 
