@@ -7,7 +7,7 @@ execution"; thesis chapter 2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask.dataframe as dd
@@ -33,7 +33,7 @@ from dask_exo.pipeline.steps import (
 from dask_exo.scheduler import Scheduler
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.policies import POLICIES
-from dask_exo.stream.runner import StreamRunner, Streams
+from dask_exo.stream.runner import StreamRunner
 from dask_exo.stream.transforms import FORMATS, Transform
 
 
@@ -61,7 +61,6 @@ class Pipeline:
     memory: int | None = None
     target: int | None = None
     rows: int | None = None
-    streams: Streams | None = field(default=None, repr=False)
 
     def map_partitions(self, func: Any, *args: Any, **options: Any) -> Pipeline:
         """Call ``func(frame, *args, **kwargs)`` with each partition.
@@ -125,7 +124,7 @@ class Pipeline:
         """
         if format not in FORMATS:
             raise PipelineError(f"format={format!r}: there are {', '.join(FORMATS)}")
-        return Batches(self._start(), batch_size, FORMATS[format])
+        return Batches(self._start, batch_size, FORMATS[format])
 
     def materialize(self) -> dd.DataFrame:
         """Run to the end; return a Dask dataframe of what came out, in the order of the input.
@@ -188,7 +187,7 @@ class Pipeline:
 
     def _start(self) -> Running:
         config, futures = Config.current(), Scheduler().cluster()
-        streams = self.streams or RayStreams()
+        streams = RayStreams()
         store = sum(node.store for node in futures.nodes())
         memory = self.memory or int(config.stream_memory_fraction * store)
         target = min(self.target or config.stream_target, max(1, memory // 8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pandas as pd
@@ -16,31 +16,36 @@ from dask_exo.stream.transforms import cut
 
 
 class Running(Iterator[Piece]):
-    """A pipeline under way, in a thread of its own; gives the pieces of its last stage."""
+    """A pipeline under way, in a thread of its own; gives the pieces of its last stage.
+
+    Attributes
+    ----------
+    left : int or None
+        Rows that are still wanted; None for all.
+    """
 
     def __init__(
         self, executor: Executor, runner: StreamRunner, futures: Any, rows: int | None
     ) -> None:
         self._executor, self._runner, self._futures = executor, runner, futures
-        self._left = rows
+        self.left = rows
         self._out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
         self._asked = threading.Semaphore(0)
         self._stopped = False
-        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._main, name="dask_exo-pipeline", daemon=True)
         stop_with_all(self)
         self._thread.start()
 
     def __next__(self) -> Piece:
         """The next piece; raises what made a stage fail."""
-        if self._stopped or self._left == 0:
+        if self._stopped or self.left == 0:
             self.stop()
             raise StopIteration
         self._asked.release()
         got = self._out.get()
         if isinstance(got, Piece):
-            if self._left is not None:
-                self._left -= min(got.rows, self._left)
+            if self.left is not None:
+                self.left -= min(got.rows, self.left)
             return got
         self.stop()
         if got is None:
@@ -84,13 +89,12 @@ class Running(Iterator[Piece]):
 
 
 class Batches(Iterator[Any]):
-    """Batches of what comes out of a pipeline."""
+    """Batches of what comes out of a pipeline, which starts when the first one is asked for."""
 
     def __init__(
-        self, running: Running, size: int | None, form: Callable[[pd.DataFrame], Any]
+        self, start: Callable[[], Running], size: int | None, form: Callable[[pd.DataFrame], Any]
     ) -> None:
-        self._running, self._size, self._form = running, size, form
-        self._steps = self._run()
+        self._steps = self._run(start, size, form)
 
     def __next__(self) -> Any:
         """The next one."""
@@ -98,23 +102,26 @@ class Batches(Iterator[Any]):
 
     def close(self) -> None:
         """End the pipeline."""
-        self._running.stop()
+        self._steps.close()
 
-    def _run(self) -> Iterator[Any]:
+    @staticmethod
+    def _run(
+        start: Callable[[], Running], size: int | None, form: Callable[[pd.DataFrame], Any]
+    ) -> Generator[Any, None, None]:
         rest: pd.DataFrame | None = None
-        left = self._running._left
-        with self._running:
-            for piece in self._running:
-                frame = self._running.fetch(piece)
+        with start() as running:
+            left = running.left
+            for piece in running:
+                frame = running.fetch(piece)
                 if left is not None:
                     frame, left = frame.iloc[:left], left - min(left, len(frame))
-                if self._size is None:
-                    yield self._form(frame)
+                if size is None:
+                    yield form(frame)
                     continue
                 whole = frame if rest is None else pd.concat([rest, frame])
-                full = len(whole) - len(whole) % self._size
-                for batch in cut(whole.iloc[:full], self._size) if full else ():
-                    yield self._form(batch)
+                full = len(whole) - len(whole) % size
+                for batch in cut(whole.iloc[:full], size) if full else ():
+                    yield form(batch)
                 rest = whole.iloc[full:] if full < len(whole) else None
         if rest is not None:
-            yield self._form(rest)
+            yield form(rest)

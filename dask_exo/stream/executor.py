@@ -105,7 +105,6 @@ class Running:
 
     stage: int
     inputs: list[Piece]
-    started: float
     more: bool = True
     outputs: int = 0
     given: int = 0
@@ -174,7 +173,6 @@ class Executor:
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
         self._known = [Estimate() for _ in stages]
         self.peak = self.forced = 0
-        self.busy = dict.fromkeys(runner.total(), 0.0)  # seconds times amount
 
     @property
     def finished(self) -> bool:
@@ -305,7 +303,7 @@ class Executor:
                 rows += piece.rows
                 inputs.append(piece)
         task = self._runner.start(i, inputs)
-        self._running[task] = Running(i, inputs, self._runner.now())
+        self._running[task] = Running(i, inputs)
 
     def _may_go_on(self, task: Any) -> bool:
         stage = self._running[task].stage
@@ -332,7 +330,7 @@ class Executor:
         del self._ready[task]
         if piece is AGAIN:
             return
-        running, now = self._running[task], self._runner.now()
+        running = self._running[task]
         known = self._known[running.stage]
         if piece is not None:
             place = (*running.inputs[0].place, running.outputs)
@@ -346,5 +344,3 @@ class Executor:
         del self._running[task]
         known.learn(running.seconds, running.taken, running.given)
         known.splits = bool(known.splits) or running.outputs > 1
-        for name, need in self._stages[running.stage].needs.items():
-            self.busy[name] = self.busy.get(name, 0.0) + need * (now - running.started)
