@@ -89,7 +89,7 @@ class Packed:
         return self.part(slot).frame()
 
     @classmethod
-    def join(cls, packed: Sequence[Packed], slots: range) -> Packed | Apart:
+    def join(cls, packed: Sequence[Packed | Apart], slots: range) -> Packed | Apart:
         """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
         if len(slots) > 1:
             together = cls.collect(packed, slots)
@@ -99,23 +99,24 @@ class Packed:
         return cls._joined(packed, slots.start)
 
     @classmethod
-    def _joined(cls, packed: Sequence[Packed], slot: int) -> Packed:
+    def _joined(cls, packed: Sequence[Packed | Apart], slot: int) -> Packed:
         rows = below([p.part(slot) for p in packed])
         return cls(rows, np.array([0, rows.length]), packed[0].mark, slot)
 
     @classmethod
-    def collect(cls, packed: Sequence[Packed], slots: Sequence[int]) -> Packed | None:
+    def collect(cls, packed: Sequence[Packed | Apart], slots: Sequence[int]) -> Packed | None:
         """Blocks ``slots`` of each of ``packed`` joined, if the rows are alike.
 
         With many reducers, each of which gets a few rows of each map, to put them together for
         one reducer at a time is most of a shuffle.
         """
-        rows = [p.rows for p in packed if type(p) is cls]
+        whole = [p for p in packed if isinstance(p, cls)]
+        rows = [p.rows for p in whole]
         if len(rows) < len(packed) or not alike(rows):
             return None
         runs = [np.array(run) for run in np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1)]
         pieces, ids = [], []
-        for p, mine in zip(packed, rows, strict=True):
+        for p, mine in zip(whole, rows, strict=True):
             for run in runs:
                 here = run - p.first
                 pieces.append(mine.part(p.offsets[here[0]], p.offsets[here[-1] + 1]))
@@ -158,6 +159,11 @@ class Apart:
     def block(self, slot: int) -> Any:
         """The frame of block ``slot``, without a copy."""
         return self.part(slot).frame()
+
+    @classmethod
+    def join(cls, packed: Sequence[Packed | Apart], slots: range) -> Packed | Apart:
+        """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
+        return Packed.join(packed, slots)
 
     @classmethod
     def collect(cls, packed: Sequence[Any], slots: Sequence[int]) -> None:

@@ -164,3 +164,17 @@ def test_own_makes_a_writable_copy_of_what_lies_in_foreign_buffers() -> None:
     mine.iloc[0, 0] = 7.0
     assert mine["a"].tolist() == [7.0, 1.0, 2.0, 3.0, 4.0]
     assert foreign["a"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_merged_blocks_that_differ_in_their_categories_can_be_merged_again() -> None:
+    ids = np.array([0, 1, 2, 2])
+    packed = [
+        pack(pd.DataFrame({"n": range(4), "c": pd.Categorical([name] * 4)}), ids, [range(3)])[0]
+        for name in "abc"
+    ]
+    (two,) = merge([range(3)], *packed[:2])
+    for order in ([two, packed[2]], [packed[2], two]):
+        (three,) = merge([range(3)], *order)
+        assert three.block(2).c.tolist() == [
+            name for one in order for name in (["a", "a", "b", "b"] if one is two else ["c", "c"])
+        ]
