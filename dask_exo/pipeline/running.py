@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pandas as pd
 
 from dask_exo.graph.background import stop_with_all
+from dask_exo.report import events
 from dask_exo.stream.executor import Executor, Piece
 from dask_exo.stream.runner import StreamRunner
 from dask_exo.stream.transforms import cut
+
+EVERY = 1.0  # seconds between two reports of how the stages are
 
 
 class Running(Iterator[Piece]):
@@ -71,7 +75,7 @@ class Running(Iterator[Piece]):
 
     def _main(self) -> None:
         error: BaseException | None = None
-        executor, owed = self._executor, 0
+        executor, owed, said = self._executor, 0, 0.0
         try:
             while not self._stopped and not executor.finished:
                 while self._asked.acquire(blocking=False):
@@ -80,12 +84,20 @@ class Running(Iterator[Piece]):
                     self._out.put(executor.take())
                     owed -= 1
                 executor.step(0.02 if owed or executor.outputs else 0.1)
+                if events.listening() and time.monotonic() - said > EVERY:
+                    said = time.monotonic()
+                    self._say()
         except BaseException as raised:  # noqa: BLE001  raised where the next piece is asked for
             error = raised
         finally:
+            self._say()
             executor.cancel()
             self._runner.close()
             self._out.put(error)
+
+    def _say(self) -> None:
+        for seen in self._executor.seen():
+            events.emit(seen)
 
 
 class Batches(Iterator[Any]):

@@ -69,6 +69,25 @@ class ShuffleFinished(Event):
     seconds: float
 
 
+@dataclass(frozen=True)
+class StageSeen(Event):
+    """How a stage of a pipeline is, about once a second and at its end.
+
+    Inputs that wait, tasks that run and that have finished, outputs and their bytes so far, seconds
+    of work; and what keeps more tasks from running: ``"input"``, ``"slots"``, ``"memory"`` or
+    nothing.
+    """
+
+    name: str
+    queued: int
+    running: int
+    finished: int
+    outputs: int
+    nbytes: int
+    seconds: float
+    waits: str
+
+
 Observer = Callable[[Event], None]
 _observers: list[Observer] = []
 

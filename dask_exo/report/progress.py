@@ -7,7 +7,14 @@ import threading
 import time
 from typing import TextIO
 
-from dask_exo.report.events import Event, RunFinished, RunStarted, ShuffleChosen, TasksFinished
+from dask_exo.report.events import (
+    Event,
+    RunFinished,
+    RunStarted,
+    ShuffleChosen,
+    StageSeen,
+    TasksFinished,
+)
 
 
 class ProgressLine:
@@ -27,6 +34,7 @@ class ProgressLine:
         self._every = every if every is not None else 0.2 if self._tty else 10.0
         self._lock = threading.Lock()
         self._groups: dict[str, tuple[int, int]] = {}
+        self._stages: dict[str, StageSeen] = {}
         self._nbytes = 0
         self._started = self._said = time.monotonic()
         self._width = 0
@@ -44,6 +52,8 @@ class ProgressLine:
             done, total = self._groups.get(event.group, (0, 0))
             self._groups[event.group] = (done + event.count, total)
             self._nbytes += event.nbytes
+        elif isinstance(event, StageSeen):
+            self._stages[event.name] = event
         elif isinstance(event, ShuffleChosen):
             self._end_line()
             self._stream.write(f"shuffle {event.name}: {event.algorithm}, {event.reason}\n")
@@ -57,6 +67,11 @@ class ProgressLine:
         seconds = self._said - self._started
         active = [
             f"{name} {done}/{total}" for name, (done, total) in self._groups.items() if done < total
+        ]
+        active += [
+            f"{seen.name} {seen.running} run, {seen.finished} done"
+            + (f", waits for {seen.waits}" if seen.waits else "")
+            for seen in self._stages.values()
         ]
         rate = self._nbytes / seconds / 1e6 if seconds > 0 else 0.0
         line = f"{' ▸ '.join(active[:4])}  {rate:.0f} MB/s  {seconds:.0f} s"

@@ -6,7 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from dask_exo.report.events import Event, RunFinished, ShuffleFinished, TasksFinished, observing
+from dask_exo.report.events import (
+    Event,
+    RunFinished,
+    ShuffleFinished,
+    StageSeen,
+    TasksFinished,
+    observing,
+)
 
 
 @dataclass
@@ -25,6 +32,8 @@ class Stats:
         Group → number of graph tasks finished.
     shuffles : list of ShuffleFinished
         In the order in which they ended.
+    stages : dict
+        Name of a pipeline's stage → the last that was heard of it.
     """
 
     calls: int = 0
@@ -34,6 +43,7 @@ class Stats:
     seconds: float = 0.0
     tasks: dict[str, int] = field(default_factory=dict)
     shuffles: list[ShuffleFinished] = field(default_factory=list)
+    stages: dict[str, StageSeen] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
@@ -45,6 +55,8 @@ class Stats:
             self.seconds += event.seconds
         elif isinstance(event, ShuffleFinished):
             self.shuffles.append(event)
+        elif isinstance(event, StageSeen):
+            self.stages[event.name] = event
         elif isinstance(event, TasksFinished):
             self.tasks[event.group] = self.tasks.get(event.group, 0) + event.count
 

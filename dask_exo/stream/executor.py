@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from dask_exo.stream.view import Estimate, Policy, StageView, View
+from dask_exo.report.events import StageSeen
+from dask_exo.stream.view import Estimate, Policy, StageView, View, waits
 
 SOON = 0.05  # seconds until an input that was not there is looked for again
 
@@ -210,6 +211,23 @@ class Executor:
             if task is forced or self._may_go_on(task):
                 self._accept(task)
 
+    def seen(self) -> list[StageSeen]:
+        """How each stage is."""
+        view = self.view()
+        return [
+            StageSeen(
+                stage.name,
+                view.stages[i].queued,
+                view.stages[i].running,
+                known.count,
+                known.outputs,
+                known.nbytes,
+                known.worked,
+                waits(view, i),
+            )
+            for i, (stage, known) in enumerate(zip(self._stages, self._known, strict=True))
+        ]
+
     def cancel(self) -> None:
         """Stop all tasks, and let go of everything."""
         self._runner.cancel(list(self._running))
@@ -339,6 +357,9 @@ class Executor:
             running.seconds += piece.seconds
             running.more = piece.more
             known.piece = max(known.piece, piece.nbytes)
+            known.outputs += 1
+            known.nbytes += piece.nbytes
+            known.worked += piece.seconds
             self._queues[running.stage + 1].add(piece._replace(place=place))
             return
         del self._running[task]

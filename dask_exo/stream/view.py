@@ -125,6 +125,18 @@ class View:
         return not nbytes or self.used + nbytes <= self.limit
 
 
+def waits(view: View, i: int) -> str:
+    """What keeps more tasks of stage ``i`` from running; nothing, if they start now."""
+    stage = view.stages[i]
+    if stage.finished:
+        return ""
+    if not stage.queued:
+        return "input"
+    if not view.startable(i):
+        return "slots"
+    return "" if view.room_to_start(i) else "memory"
+
+
 class Policy(Protocol):
     """Decides what runs next; sees no cluster and no clock."""
 
@@ -139,9 +151,24 @@ class Policy(Protocol):
 
 @dataclass
 class Estimate:
-    """Running mean of what tasks of a stage take."""
+    """What is known of the tasks of a stage: totals, and means of the last ones.
+
+    Attributes
+    ----------
+    count, outputs, nbytes, worked
+        Tasks that have ended; outputs, their bytes, and seconds of work, of all tasks.
+    seconds, taken, given
+        Means for each task.
+    piece : int
+        Bytes of the largest output.
+    splits : bool or None
+        Whether a task has given several outputs; None as long as none has ended.
+    """
 
     count: int = 0
+    outputs: int = 0
+    nbytes: int = 0
+    worked: float = 0.0
     seconds: float = 0.0
     taken: float = 0.0
     given: float = 0.0

@@ -12,6 +12,7 @@ import pytest
 
 import dask_exo
 from dask_exo.errors import PipelineError, WorkerLostError
+from dask_exo.report import recording
 
 ROWS, PARTS = 500, 8
 
@@ -59,7 +60,13 @@ def test_a_chain_over_cpus_and_gpus_gives_what_pandas_gives(ddf):
     assert repr(pipeline) == (
         "Pipeline of 8 partitions: even (1 CPU), Model (1 GPU), <lambda> (1 CPU)"
     )
-    made = pipeline.materialize()
+    with recording() as stats:
+        made = pipeline.materialize()
+    even_, model, last = stats.stages.values()
+    assert (even_.name, even_.finished, even_.running) == ("even", PARTS, 0)
+    assert even_.outputs == model.finished == model.outputs
+    assert last.outputs == made.npartitions
+    assert model.seconds > 0
     got = made.compute()
     want = pd.concat([part(i) for i in range(PARTS)])
     want = want[want.n % 2 == 0]
