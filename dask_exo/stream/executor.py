@@ -95,6 +95,18 @@ class Runner(Protocol):
         """The next output of a task that has one, and let it go on; None if it has ended."""
         ...
 
+    def idle(self, stage: int) -> int:
+        """Workers that are kept for a stage and have nothing to do."""
+        ...
+
+    def held(self) -> Mapping[str, float]:
+        """Resources of all workers that have nothing to do."""
+        ...
+
+    def release(self) -> None:
+        """Let go of all workers that have nothing to do."""
+        ...
+
     def cancel(self, tasks: Sequence[Any]) -> None:
         """Stop them."""
         ...
@@ -197,6 +209,9 @@ class Executor:
     def step(self, timeout: float | None = None) -> None:
         """Start what the policy wants, wait for something to happen, and note it."""
         self._start()
+        if not self._running and self._runner.held():
+            self._runner.release()  # what they hold may be what the others wait for
+            self._start()
         open_ = any(map(self._may_go_on, self._ready))
         forced = None
         if not open_ and len(self._ready) == len(self._running):
@@ -251,6 +266,8 @@ class Executor:
         for count, stage in zip(counts, self._stages, strict=True):
             for name, need in stage.needs.items():
                 free[name] = free.get(name, 0) - need * count
+        for name, amount in self._runner.held().items():
+            free[name] = free.get(name, 0) - amount
         self.peak = max(self.peak, used)
         done, stages = self._exhausted, []
         for i, stage in enumerate(self._stages):
@@ -271,6 +288,7 @@ class Executor:
                     known.given,
                     coming[i],
                     done,
+                    self._runner.idle(i),
                 )
             )
         return View(tuple(stages), used, self._limit, free, total, self._runner.now())

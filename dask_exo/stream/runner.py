@@ -12,7 +12,7 @@ from dask_exo.errors import WorkerLostError
 from dask_exo.stream.executor import AGAIN, Piece, Stage
 from dask_exo.stream.task import About, Code, Worker, run
 
-IDLE = 10.0  # seconds without work after which a worker is let go
+IDLE = 30.0  # seconds without work after which a worker is let go
 REPLACED = 3  # how often a worker that has died is replaced for one task
 
 
@@ -171,6 +171,22 @@ class StreamRunner:
         task.given += 1
         return Piece(ref, about.nbytes, about.rows, more=about.more, seconds=about.seconds)
 
+    def idle(self, stage: int) -> int:
+        """Workers that could run a task of a stage at once."""
+        return 0 if self._alone[stage] else len(self._idle[self._kinds[stage]])
+
+    def held(self) -> Mapping[str, float]:
+        """Resources of all workers that have nothing to do."""
+        held = Counter[str]()
+        for kind, idle in self._idle.items():
+            held.update({name: len(idle) * need for name, need in kind if idle})
+        return held
+
+    def release(self) -> None:
+        """Let go of all workers that have nothing to do."""
+        for kind in self._idle:
+            self._dismiss(kind, since=float("inf"))
+
     def cancel(self, tasks: Sequence[Task]) -> None:
         """Stop tasks, and all workers."""
         self._streams.cancel([task.stream for task in tasks])
@@ -178,8 +194,7 @@ class StreamRunner:
 
     def close(self) -> None:
         """Let go of all workers."""
-        for kind in self._idle:
-            self._dismiss(kind, since=float("inf"))
+        self.release()
         for task in self._tasks.values():
             if task.worker is not None:
                 self._streams.stop(task.worker)

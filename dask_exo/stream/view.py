@@ -37,6 +37,8 @@ class StageView:
         Bytes that its tasks which run are expected to give, beside those that they have given.
     finished : bool
         Whether all its inputs have come and all its tasks have ended.
+    idle : int
+        Workers that are kept for it and have nothing to do.
     """
 
     queued: int
@@ -52,6 +54,7 @@ class StageView:
     given: float = 0.0
     coming: float = 0.0
     finished: bool = False
+    idle: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class View:
         stage = self.stages[i]
         if not stage.queued or (stage.limit is not None and stage.running >= stage.limit):
             return False
+        if stage.idle:
+            return True
         return all(self.free.get(name, 0) + 1e-9 >= n for name, n in stage.needs.items())
 
     def grows(self, i: int) -> int:

@@ -107,6 +107,17 @@ class SimRunner:
             self.drop(*task.inputs)
         return piece
 
+    def idle(self, stage: int) -> int:  # noqa: ARG002
+        """None: workers are not simulated."""
+        return 0
+
+    def held(self) -> Mapping[str, float]:
+        """Nothing."""
+        return {}
+
+    def release(self) -> None:
+        """Nothing to let go of."""
+
     def drop(self, *pieces: Piece) -> None:
         """Pieces that nobody needs any more."""
         self.live -= sum(piece.nbytes for piece in pieces)

@@ -68,7 +68,7 @@ def test_a_chain_with_a_model_gives_what_pandas_gives(ddf):
     assert got.n.tolist() == want.n.tolist()
     assert got.s.tolist() == want.s.tolist()
     assert got.z.tolist() == (want.n * 3 + 1).tolist()
-    assert got.pid.nunique() == 1
+    assert got.pid.nunique() <= 2
     assert got.calls.max() > 1
     batches = [len(batch["n"]) for batch in pipeline.iter_batches(300, format="numpy")]
     assert sum(batches) == len(want)
