@@ -11,6 +11,7 @@ import numpy as np
 
 from dask_exo.errors import (
     ColumnError,
+    ExoError,
     MergeArgumentError,
     ShuffleArgumentError,
     SortArgumentError,
@@ -39,6 +40,14 @@ def labels(frame: dd.DataFrame, by: Any) -> list[Any]:
     return names
 
 
+def check_columns(names: Sequence[Any], frame: Any, purpose: str) -> None:
+    """Raise `ColumnError` unless a frame has all columns of these names."""
+    there = list(frame.columns)
+    for name in names:
+        if name not in there:
+            raise missing(name, there, purpose)
+
+
 def missing(name: Any, columns: Sequence[Any], purpose: str) -> ColumnError:
     """An error that names the nearest column there is."""
     near = difflib.get_close_matches(str(name), [str(c) for c in columns], n=1)
@@ -62,9 +71,7 @@ def join_keys(
             f"first"
         )
     for names, frame in zip(keys, (left, right), strict=True):
-        for name in names:
-            if name not in list(frame.columns):
-                raise missing(name, list(frame.columns), "to join on")
+        check_columns(names, frame, "to join on")
     return keys
 
 
@@ -101,8 +108,10 @@ def count(npartitions: Any) -> int | None:
     return int(npartitions)
 
 
-def number_from(least: int, name: str, value: Any) -> None:
-    """Raise `ShuffleArgumentError` unless an argument is a whole number, ``least`` or more."""
+def number_from(
+    least: int, name: str, value: Any, error: type[ExoError] = ShuffleArgumentError
+) -> None:
+    """Raise ``error`` unless an argument is a whole number, ``least`` or more."""
     is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_int or value < least:
-        raise ShuffleArgumentError(f"{name}={value!r}: need a number from {least}")
+        raise error(f"{name}={value!r}: need a number from {least}")

@@ -175,8 +175,7 @@ class FrameAccessor(_Accessor):
                 f"set_index with split_equal=True has no arguments {sorted(options)}: leave them "
                 f"out, or split_equal"
             )
-        if column not in list(self._frame.columns):
-            raise arguments.missing(column, list(self._frame.columns), "to sort by")
+        arguments.check_columns([column], self._frame, "to sort by")
         ordered = self.sort_values([column], npartitions=npartitions)
         meta = self._frame._meta.set_index(column, drop=drop)
         return ordered.map_partitions(M.set_index, column, drop=drop, meta=meta)

@@ -11,11 +11,12 @@ import dask.dataframe as dd
 import pandas as pd
 from dask.tokenize import tokenize
 
-from dask_exo.epochs.batches import FORMATS, Fetch, ahead, cut, fetched
+from dask_exo.epochs.batches import FORMATS, Fetch, ahead, fetched
 from dask_exo.epochs.deal import without
 from dask_exo.epochs.remote import Reachable
 from dask_exo.epochs.shuffles import How, Piece
 from dask_exo.errors import ShuffleArgumentError
+from dask_exo.frame.batches import cut
 
 Step = tuple[int, int, int, Any]
 """Epoch, how many batches it has given, of how many, and the last one of them."""

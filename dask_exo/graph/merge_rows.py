@@ -34,7 +34,7 @@ HASHES = 2**62  # a hash that is not negative in 64 bits
 class SpreadMerge(Merge):
     """A join on columns, after which rows of equal keys may be in several partitions.
 
-    Operands as of Dask's ``Merge``.
+    Operands as of Dask's ``Merge``; ``left_on`` and ``right_on`` are lists of columns.
     """
 
     @property
@@ -46,7 +46,7 @@ class SpreadMerge(Merge):
         pieces = self.operand("_npartitions") or max(self.left.npartitions, self.right.npartitions)
         if self._is_single_partition_broadcast or self.is_broadcast_join:
             return Merge(*self.operands)  # no rows are moved by their keys
-        sides = [(self.left, _list(self.left_on)), (self.right, _list(self.right_on))]
+        sides = [(self.left, self.left_on), (self.right, self.right_on)]
         hashed = [
             AssignPartitioningIndex(side, on, MARK, HASHES, side._meta, False)  # noqa: FBT003
             for side, on in sides
@@ -128,10 +128,6 @@ class SpreadRows(Expr):
             for i in range(self.frame.npartitions)
         ]
         return {task.key: task for task in tasks}
-
-
-def _list(on: Any) -> list[Any]:
-    return list(on) if isinstance(on, list) else [on]
 
 
 def _count(part: Any) -> Counts:

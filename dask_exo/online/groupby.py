@@ -21,7 +21,7 @@ import dask.dataframe as dd
 import numpy as np
 from dask.delayed import delayed
 
-from dask_exo.arguments import missing
+from dask_exo.arguments import check_columns
 from dask_exo.errors import AggregationError
 from dask_exo.online.state import AGGREGATES, Asked, Estimate, Part, estimate, part, together
 
@@ -34,7 +34,7 @@ class OnlineGroupBy:
 
     def __init__(self, frame: dd.DataFrame, by: Any) -> None:
         self._frame, self._by = frame, list(by) if isinstance(by, list) else [by]
-        _known(self._by, frame)
+        check_columns(self._by, frame, "to aggregate")
 
     def agg_online(
         self,
@@ -91,7 +91,7 @@ class OnlineGroupBy:
         {'fr': 2500}
         """
         columns = _asked(spec)
-        _known([column for column, _ in columns], self._frame)
+        check_columns([column for column, _ in columns], self._frame, "to aggregate")
         if not 0 < every <= 1 and not (every >= 2 and every == int(every)):
             raise AggregationError(
                 f"every={every!r}: need a share of the partitions, up to 1, or from 2 on a number"
@@ -151,13 +151,6 @@ def _asked(spec: Mapping[Any, str | Sequence[str]]) -> list[tuple[Any, str]]:
         what = f"{wrong[0]!r} is no aggregate" if wrong else "spec={} asks for nothing"
         raise AggregationError(f"{what}: there are {', '.join(AGGREGATES)}")
     return asked
-
-
-def _known(columns: Sequence[Any], frame: dd.DataFrame) -> None:
-    there = list(frame.columns)
-    for column in columns:
-        if column not in there:
-            raise missing(column, there, "to aggregate")
 
 
 __all__ = ["OnlineGroupBy", "looks", "step_of"]

@@ -15,6 +15,7 @@ import pandas as pd
 from dask.delayed import delayed
 from fsspec.core import url_to_fs
 
+from dask_exo.arguments import number_from
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.graph.promise import Promise, Remote, fetch
@@ -24,6 +25,7 @@ from dask_exo.pipeline.source import inputs
 from dask_exo.pipeline.steps import (
     Step,
     amounts,
+    check_format,
     check_needs,
     code_of,
     concurrency_of,
@@ -95,8 +97,8 @@ class Pipeline:
             Those of `map_partitions`, and ``format``: "pandas" (the default), "numpy" (a dict of
             arrays) or "arrow".
         """
-        if batch_size is not None and batch_size < 1:
-            raise PipelineError(f"batch_size={batch_size!r}: need a number from 1")
+        if batch_size is not None:
+            number_from(1, "batch_size", batch_size, PipelineError)
         return self._with("batches", func, args, options, batch_size=batch_size)
 
     def filter(self, func: Any, **options: Any) -> Pipeline:
@@ -122,8 +124,7 @@ class Pipeline:
             Rows; by default partitions as they come.
         format : {"pandas", "numpy", "arrow"}
         """
-        if format not in FORMATS:
-            raise PipelineError(f"format={format!r}: there are {', '.join(FORMATS)}")
+        check_format(format)
         return Batches(self._start, batch_size, FORMATS[format])
 
     def materialize(self) -> dd.DataFrame:
@@ -178,8 +179,7 @@ class Pipeline:
         concurrency = concurrency_of(rest.pop("concurrency", None))
         retries = int(rest.pop("retries", 0))
         form = rest.pop("format", "pandas")
-        if form not in FORMATS:
-            raise PipelineError(f"format={form!r}: there are {', '.join(FORMATS)}")
+        check_format(form)
         transform = Transform(kind, func, args, rest, batch_size, form)
         asked = {name: amount for name, amount in needs.items() if amount}
         step = Step(transform, asked, concurrency, retries)
@@ -199,7 +199,7 @@ class Pipeline:
         runner = StreamRunner(streams, stages, codes)
         policy = POLICIES[config.stream_policy]()
         executor = Executor(stages, pieces, runner, policy, limit=memory, target=target)
-        return Running(executor, runner, futures, self.rows)
+        return Running(executor, futures, self.rows)
 
     def __repr__(self) -> str:
         """Its stages."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from dask_exo.frame.batches import cut
+from dask_exo.futures import Futures
 from dask_exo.graph.background import stop_with_all
 from dask_exo.report import events
 from dask_exo.stream.executor import Executor, Piece
-from dask_exo.stream.runner import StreamRunner
-from dask_exo.stream.transforms import cut
 
 EVERY = 1.0  # seconds between two reports of how the stages are
 
@@ -28,10 +28,8 @@ class Running(Iterator[Piece]):
         Rows that are still wanted; None for all.
     """
 
-    def __init__(
-        self, executor: Executor, runner: StreamRunner, futures: Any, rows: int | None
-    ) -> None:
-        self._executor, self._runner, self._futures = executor, runner, futures
+    def __init__(self, executor: Executor, futures: Futures, rows: int | None) -> None:
+        self._executor, self._futures = executor, futures
         self.left = rows
         self._out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
         self._asked = threading.Semaphore(0)
@@ -58,7 +56,7 @@ class Running(Iterator[Piece]):
 
     def fetch(self, piece: Piece) -> pd.DataFrame:
         """The frame of a piece."""
-        (frame,) = self._futures.get([piece.value])
+        frame: pd.DataFrame = self._futures.get([piece.value])[0]
         return frame
 
     def stop(self) -> None:
@@ -92,7 +90,6 @@ class Running(Iterator[Piece]):
         finally:
             self._say()
             executor.cancel()
-            self._runner.close()
             self._out.put(error)
 
     def _say(self) -> None:
@@ -120,20 +117,17 @@ class Batches(Iterator[Any]):
     def _run(
         start: Callable[[], Running], size: int | None, form: Callable[[pd.DataFrame], Any]
     ) -> Generator[Any, None, None]:
-        rest: pd.DataFrame | None = None
         with start() as running:
-            left = running.left
-            for piece in running:
-                frame = running.fetch(piece)
-                if left is not None:
-                    frame, left = frame.iloc[:left], left - min(left, len(frame))
-                if size is None:
-                    yield form(frame)
-                    continue
-                whole = frame if rest is None else pd.concat([rest, frame])
-                full = len(whole) - len(whole) % size
-                for batch in cut(whole.iloc[:full], size) if full else ():
-                    yield form(batch)
-                rest = whole.iloc[full:] if full < len(whole) else None
-        if rest is not None:
-            yield form(rest)
+            frames = _frames(running)
+            for batch in frames if size is None else cut(frames, size):
+                yield form(batch)
+
+
+def _frames(running: Running) -> Iterator[pd.DataFrame]:
+    """The frames of a pipeline, no more rows than are wanted."""
+    left = running.left
+    for piece in running:
+        frame = running.fetch(piece)
+        if left is not None:
+            frame, left = frame.iloc[:left], left - min(left, len(frame))
+        yield frame

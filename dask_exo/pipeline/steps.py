@@ -10,7 +10,7 @@ from typing import Any
 from dask_exo.errors import PipelineError
 from dask_exo.stream.executor import Stage
 from dask_exo.stream.task import Code
-from dask_exo.stream.transforms import Transform
+from dask_exo.stream.transforms import FORMATS, Transform
 
 ONE_CPU = {"CPU": 1.0}
 
@@ -79,6 +79,12 @@ def amounts(steps: Sequence[Step]) -> str:
     """For people, what a task of a stage needs."""
     needs = steps[0].needs if steps else ONE_CPU
     return ", ".join(f"{amount:g} {name}" for name, amount in needs.items()) or "nothing"
+
+
+def check_format(name: Any) -> None:
+    """Raise `PipelineError` if batches cannot have this form."""
+    if name not in FORMATS:
+        raise PipelineError(f"format={name!r}: there are {', '.join(FORMATS)}")
 
 
 def check_needs(groups: Sequence[Sequence[Step]], total: Mapping[str, float]) -> None:

@@ -92,10 +92,9 @@ class Merged:
     def __init__(self, futures: Futures, maps: Maps, spec: Spec, width: int) -> None:
         self._futures, self._maps, self._spec = futures, maps, spec
         self._piles = [
-            Pile(w, range(mine.start + part.start, mine.start + part.stop), [])
+            Pile(w, reducers, [])
             for w, mine in enumerate(spec.owned)
-            if mine
-            for part in evenly(len(mine), groups(mine, width))
+            for reducers in sharing(mine, width)
         ]
         self._starts = [pile.reducers.start for pile in self._piles]
 
@@ -255,9 +254,20 @@ class Merged:
 
 def merged_objects(reducers: int, nodes: int, width: int) -> int:
     """Merged blocks of one round, for all nodes: R, or R / width."""
-    return sum(groups(mine, width) for mine in evenly(reducers, nodes) if mine)
+    return sum(_groups(mine, width) for mine in evenly(reducers, nodes))
 
 
-def groups(mine: range, width: int) -> int:
-    """How many groups of about ``width`` neighbouring reducers share merged blocks."""
-    return max(1, -(-len(mine) // width))
+def sharing(mine: range, width: int) -> list[range]:
+    """Groups of about ``width`` neighbouring reducers of a node, which share merged blocks.
+
+    Examples
+    --------
+    >>> sharing(range(5, 10), 2)
+    [range(5, 6), range(6, 8), range(8, 10)]
+    """
+    count = _groups(mine, width)
+    return [mine[p.start : p.stop] for p in evenly(len(mine), count)] if count else []
+
+
+def _groups(mine: range, width: int) -> int:
+    return -(-len(mine) // width)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dask_exo.futures import Futures, Ref, Steps, evenly
+from dask_exo.futures import Futures, Ref, Steps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import groups
+from dask_exo.shuffle.merged import sharing
 from dask_exo.shuffle.spec import Column, Row, Spec
 
 
@@ -26,10 +26,7 @@ class States:
     def __init__(self, futures: Futures, maps: Maps, spec: Spec, width: int) -> None:
         self._futures, self._maps, self._spec = futures, maps, spec
         # (W, G) reducers that share a state, and its blocks
-        self._sharing = [
-            [mine[part.start : part.stop] for part in evenly(len(mine), groups(mine, width))]
-            for mine in spec.owned
-        ]
+        self._sharing = [sharing(mine, width) for mine in spec.owned]
         self._piles: list[list[list[Ref]]] = [[[] for _ in mine] for mine in self._sharing]
         self._making: list[Ref] = []
         self._rows: list[Row] = []

@@ -108,7 +108,7 @@ class Runner(Protocol):
         ...
 
     def cancel(self, tasks: Sequence[Any]) -> None:
-        """Stop them."""
+        """Stop them, and let go of all workers."""
         ...
 
 
@@ -277,7 +277,6 @@ class Executor:
                 StageView(
                     queued,
                     counts[i],
-                    sum(self._running[task].stage == i for task in self._ready),
                     self._queues[i + 1].nbytes,
                     self._piece(i),
                     known.splits is not False,

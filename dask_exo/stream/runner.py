@@ -190,10 +190,6 @@ class StreamRunner:
     def cancel(self, tasks: Sequence[Task]) -> None:
         """Stop tasks, and all workers."""
         self._streams.cancel([task.stream for task in tasks])
-        self.close()
-
-    def close(self) -> None:
-        """Let go of all workers."""
         self.release()
         for task in self._tasks.values():
             if task.worker is not None:

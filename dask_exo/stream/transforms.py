@@ -13,6 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from dask_exo.frame.batches import as_numpy
+
 Frames = Iterator[tuple[Any, bool]]
 """Frames, and whether each is the last one."""
 
@@ -145,10 +147,6 @@ def _column(values: Any) -> Any:
     return list(values) if getattr(values, "ndim", 1) > 1 else values
 
 
-def _numpy(frame: Any) -> dict[Any, Any]:
-    return {name: frame[name].to_numpy() for name in frame.columns}
-
-
 def _arrow(frame: Any) -> Any:
     import pyarrow as pa
 
@@ -157,6 +155,6 @@ def _arrow(frame: Any) -> Any:
 
 FORMATS: dict[str, Callable[[Any], Any]] = {
     "pandas": lambda frame: frame,
-    "numpy": _numpy,
+    "numpy": as_numpy,
     "arrow": _arrow,
 }

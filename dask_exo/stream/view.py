@@ -17,8 +17,6 @@ class StageView:
         Inputs that wait for a task.
     running : int
         Tasks that have not ended.
-    stopped : int
-        Those of them whose output nobody takes, for want of room.
     buffered : int
         Bytes of its outputs that nobody has taken yet.
     piece : int
@@ -43,7 +41,6 @@ class StageView:
 
     queued: int
     running: int
-    stopped: int
     buffered: int
     piece: int
     splits: bool

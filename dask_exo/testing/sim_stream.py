@@ -14,10 +14,8 @@ from dask_exo.stream.executor import Piece
 class _Task:
     outputs: list[tuple[float, Piece]]  # seconds of work, and what it gives
     inputs: Sequence[Piece]
-    stage: int
     made: int = 0
     ready: bool = False
-    number: int = 0
 
 
 Work = Callable[[int, Sequence[Piece]], list[tuple[float, int]]]
@@ -49,10 +47,8 @@ class SimRunner:
     time: float = 0.0
     live: int = 0
     peak: int = 0
-    started: list[tuple[float, int]] = field(default_factory=list)
     _events: list[tuple[float, int, _Task]] = field(default_factory=list)
     _count: int = 0
-    _used: dict[str, float] = field(default_factory=dict)
 
     def now(self) -> float:
         """Virtual seconds."""
@@ -69,8 +65,7 @@ class SimRunner:
             (seconds, Piece(None, nbytes, 1, more=n + 1 < len(outputs), seconds=seconds))
             for n, (seconds, nbytes) in enumerate(outputs)
         ]
-        task = _Task(pieces, inputs, stage)
-        self.started.append((self.time, stage))
+        task = _Task(pieces, inputs)
         self._plan(task)
         return task
 

@@ -12,8 +12,9 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.epochs.batches import ahead, cut, fetched
+from dask_exo.epochs.batches import ahead, fetched
 from dask_exo.epochs.deal import Span, deal, located, without
+from dask_exo.frame.batches import cut
 
 
 class Memory:
