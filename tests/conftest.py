@@ -14,9 +14,17 @@ import pytest
 
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.register_profile(
-    "ci", max_examples=200, deadline=None, derandomize=True, print_blob=True
+    "ci", max_examples=80, deadline=None, derandomize=True, print_blob=True
 )
+hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, one of them has all that start Ray."""
+    for item in items:
+        if item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")
