@@ -117,4 +117,5 @@ def limits_of(config: Config) -> Limits:
         config.bundle_target,
         config.tasks_per_slot,
         Patience(config.late_factor, config.late_floor) if config.shuffle_speculation else None,
+        config.shuffle_merge_limit,
     )
