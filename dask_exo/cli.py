@@ -253,6 +253,8 @@ def _report(job: _Job, stages: Stages, stats: Stats) -> None:
         f"spilled         {format_bytes(stats.spilled)} ({ratio:.2f} x the data), "
         f"{format_bytes(stats.restored)} restored"
     )
+    for path, nbytes in stats.directories.items():
+        click.echo(f"                {format_bytes(nbytes)} to {path}")
     for one in stats.shuffles:
         click.echo(
             f"shuffle         {one.algorithm}, {one.maps} maps → {one.reducers} reducers in "

@@ -52,6 +52,7 @@ class Config:
     shuffle_memory_fraction: float
     shuffle_round_fraction: float
     shuffle_most_objects: int
+    shuffle_merge_limit: int | None
     shuffle_integrity: bool
     shuffle_speculation: bool
     late_factor: float
@@ -80,7 +81,7 @@ class Config:
         keys = _canonical(dask.config.get("exo"))
         check(keys)
         scheduler, shuffle = keys["scheduler"], keys["shuffle"]
-        store = keys["object-store-memory"]
+        store, limit = keys["object-store-memory"], shuffle["merge-limit"]
         return cls(
             address=keys["address"],
             num_cpus=keys["num-cpus"],
@@ -97,6 +98,7 @@ class Config:
             shuffle_memory_fraction=shuffle["memory-fraction"],
             shuffle_round_fraction=shuffle["round-fraction"],
             shuffle_most_objects=shuffle["most-objects"],
+            shuffle_merge_limit=None if limit is None else _bytes("shuffle.merge-limit", limit),
             shuffle_integrity=shuffle["integrity"],
             shuffle_speculation=shuffle["speculation"],
             late_factor=shuffle["late-factor"],

@@ -90,6 +90,27 @@ class Store:
     restored: int
 
 
+@dataclass(frozen=True)
+class Disk:
+    """A directory for what does not fit the object stores.
+
+    Attributes
+    ----------
+    path : str
+    used : int
+        Bytes of values that are there now.
+    written : int
+        Bytes of all values that have been seen there since the cluster began.
+    room : int
+        Bytes that may still be written there, before the disk counts as full.
+    """
+
+    path: str
+    used: int
+    written: int
+    room: int
+
+
 class Futures(Protocol):
     """What a cluster can be asked for.
 
@@ -171,6 +192,10 @@ class Futures(Protocol):
 
     def store(self) -> Store:
         """How full the object stores are, and what they have spilled."""
+        ...
+
+    def disks(self) -> list[Disk]:
+        """Where they spill to, as far as that is known; cheap enough to ask every second."""
         ...
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +13,6 @@ import dask.config
 import dask.threaded
 from dask.callbacks import local_callbacks
 from dask.core import flatten
-from dask.utils import key_split
 
 from dask_exo import on_ray
 from dask_exo.config import Config
@@ -38,10 +35,10 @@ from dask_exo.graph.annotations import asked_of
 from dask_exo.graph.background import Background
 from dask_exo.graph.garbage import uncollected
 from dask_exo.graph.normalize import Key, cull, normalize
+from dask_exo.graph.observed import observed
 from dask_exo.graph.plan import Plan, plan
 from dask_exo.graph.promise import Local, Promise, Remote, fetch
 from dask_exo.graph.run import Run, Watcher
-from dask_exo.report import events
 from dask_exo.report.callbacks import Callbacks
 from dask_exo.shuffle import algorithms
 
@@ -128,7 +125,7 @@ class Scheduler:
         algorithms.check(config.shuffle_algorithm)
         work, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
-        promises = Background(work, futures, config, partial(_observed, work, futures)).start()
+        promises = Background(work, futures, config, partial(observed, work, futures)).start()
         return {key: promises[name] for key, name in names.items()}
 
     def persist(
@@ -280,7 +277,7 @@ class _Watching(Watcher):
 def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> dict[Any, Any]:
     """Run a plan; return the value of each result's source."""
     watcher = _Watching(callbacks, futures) if callbacks else None
-    with _observed(work, futures):
+    with observed(work, futures):
         held = Run(work, futures, config, watcher, follow=not callbacks.values).results()
         refs = [h.ref for h in held.values() if isinstance(h, Remote)]
         fetched = dict(zip(refs, futures.get(refs), strict=True))
@@ -291,35 +288,6 @@ def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> 
                 value.reraise()
             values[work.results[key]] = value
         return values
-
-
-@contextlib.contextmanager
-def _observed(work: Plan, futures: Futures) -> Iterator[None]:
-    """Tell observers of a run and of what it took; without any, it is not even asked for."""
-    if not events.listening():
-        yield
-        return
-    groups = Counter(key_split(bundle.key) for bundle in work.bundles)
-    groups.update({stage.name: len(stage.parts) for stage in work.stages})
-    events.emit(events.RunStarted(dict(groups)))
-    started, before = time.perf_counter(), futures.store()
-    calls, objects = futures.calls, futures.objects
-    failed = True
-    try:
-        yield
-        failed = False
-    finally:
-        after = futures.store()
-        events.emit(
-            events.RunFinished(
-                time.perf_counter() - started,
-                futures.calls - calls,
-                futures.objects - objects,
-                after.spilled - before.spilled,
-                after.restored - before.restored,
-                failed,
-            )
-        )
 
 
 def connect(config: Config) -> on_ray.Cluster:

@@ -5,8 +5,8 @@
 Records have 100 bytes, of which 10 are the key. Without ``--output`` the sorted files go to a
 temporary directory. The structure is that of Exoshuffle-CloudSort (thesis, chapter 4): bounds from
 20 records of each input partition, maps that sort and cut, merges of a bounded number of maps at a
-time on the nodes of the reducers (`push`), reducers that merge what was merged. The 100 TB of the
-thesis, with its 50,000 maps and 25,000 reducers, run simulated:
+time on the nodes of the reducers (`push`), reducers that merge what was merged and write it a chunk
+at a time. The 100 TB of the thesis, with its 50,000 maps and 25,000 reducers, run simulated:
 ``python -m asv_bench.benchmarks.control_plane``.
 """
 
@@ -28,6 +28,7 @@ from dask_exo import shuffle
 
 RECORD, KEY = 100, 10  # bytes
 SAMPLES = 20  # of each input partition
+CHUNKS = 256 * 2**20  # bytes of its input that a reducer holds at a time
 PRICE = 1.373  # dollars an hour of an i4i.4xlarge, on which the thesis ran
 
 
@@ -46,15 +47,20 @@ def keys(rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(rows[:, :8]).view(">u8").ravel().astype(np.uint64)
 
 
-def ordered(rows: np.ndarray) -> np.ndarray:
-    """Sort by all 10 bytes; fast where the rows are sorted runs."""
+def order(rows: np.ndarray) -> np.ndarray:
+    """Positions of rows in the order of all 10 bytes; fast where the rows are sorted runs."""
     high = keys(rows)
-    order = np.argsort(high, kind="stable")
-    high = high[order]
-    if (high[1:] == high[:-1]).any():
+    found = np.argsort(high, kind="stable")
+    ascending = high[found]
+    if (ascending[1:] == ascending[:-1]).any():
         low = np.ascontiguousarray(rows[:, 8:KEY]).view(">u2").ravel()
-        order = np.lexsort((low, keys(rows)))
-    return rows[order]
+        found = np.lexsort((low, high))
+    return found
+
+
+def ordered(rows: np.ndarray) -> np.ndarray:
+    """Sort by all 10 bytes."""
+    return rows[order(rows)]
 
 
 def checksum(rows: np.ndarray) -> int:
@@ -84,12 +90,18 @@ def merge(*runs: np.ndarray) -> np.ndarray:
 
 
 def write(folder: Path, *runs: np.ndarray) -> tuple[int, int, bytes, bytes]:
-    """Merge and write one output; what valsort wants to know of it."""
-    rows = merge(*runs)
-    first, last = (rows[i, :KEY].tobytes() if len(rows) else b"" for i in (0, -1))
+    """Merge and write one output, a chunk at a time; what valsort wants to know of it."""
+    count, found = 0, 0
+    edges: list[bytes] = []
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{first.hex() or 'empty'}.dat").write_bytes(rows.tobytes())
-    return len(rows), checksum(rows), first, last
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        for rows in shuffle.merge_runs(runs, order, CHUNKS):
+            file.write(np.ascontiguousarray(rows).data)
+            count, found = count + len(rows), found + checksum(rows)
+            edges += [rows[i, :KEY].tobytes() for i in (0, -1)]
+    first, last = (edges[0], edges[-1]) if edges else (b"", b"")
+    Path(file.name).rename(folder / f"{first.hex() or 'empty'}.dat")
+    return count, found % 2**64, first, last
 
 
 def main() -> None:

@@ -82,7 +82,8 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     seconds = time.perf_counter() - start
     arrived = tuple(one for out in outs for one in out.arrived)
     warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
-    return [*blocks, Receipt(sent, sum(nbytes), seconds, Detail(len(jobs), arrived, warned))]
+    detail = Detail(len(jobs), arrived, warned)
+    return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
 
 
 def _load(data: bytes, args: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ submits its own tasks and is resumed when what it waits for is done.
 
 from __future__ import annotations
 
+import traceback
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -181,6 +182,7 @@ class Run:
 
     def _fail(self, shuffling: Shuffling, error: Exception) -> None:
         """A shuffle has ended with an exception."""
+        traceback.clear_frames(error.__traceback__)  # whoever keeps it would keep the blocks
         self._futures.cancel(shuffling.waiting.refs)
         self._state.left -= 1
         for part in shuffling.stage.parts:

@@ -11,13 +11,14 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import ray
 
 from dask_exo.config import Config
-from dask_exo.errors import ClusterError, SpillError
+from dask_exo.errors import ClusterError
+from dask_exo.futures import Disk
+from dask_exo.on_ray.disks import Directory, usable
 from dask_exo.on_ray.failures import first_line
 
 # Big arrays come from reused memory and not from fresh pages (3 → 12 GB/s measured); bounded by
@@ -42,18 +43,13 @@ class Cluster:
         Where it is.
     directory : Path or None
         Of the private Ray that was started here; None where one was joined.
-    spill : Path or None
+    spill : Directory or None
         Where the private Ray puts what does not fit its store.
     """
 
     address: str
     directory: Path | None
-    spill: Path | None = None
-
-    @property
-    def room(self) -> int | None:
-        """Bytes free for spilled objects; None where the nodes are others'."""
-        return None if self.spill is None else shutil.disk_usage(self.spill).free
+    spill: Directory | None = None
 
     @property
     def private(self) -> bool:
@@ -101,9 +97,9 @@ def connect(config: Config) -> tuple[Cluster, bool]:
         return _cluster, True
 
 
-def room() -> int | None:
-    """Bytes free for spilled objects, where this process started Ray; else None."""
-    return None if _cluster is None else _cluster.room
+def disks() -> list[Disk]:
+    """Where objects are spilled to, if this process started Ray."""
+    return [] if _cluster is None or _cluster.spill is None else [_cluster.spill.look()]
 
 
 def disconnect() -> None:
@@ -150,17 +146,14 @@ def _reasons(error: BaseException) -> str:
 
 
 def _start(config: Config) -> Cluster:
+    named = None if config.spill_directory is None else usable(config.spill_directory)
     # Ray puts sockets below it, whose paths may have 107 characters in all
     long = len(tempfile.gettempdir()) > LONGEST_DIRECTORY
     directory = Path(tempfile.mkdtemp(prefix="exo-", dir="/tmp" if long else None))
     # failures of tasks whose refs were dropped are ours to report, not Ray's to print
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-    options: dict[str, Any] = {}
-    spill = directory
     atexit.register(disconnect)  # a program that just ends leaves nothing behind
-    if config.spill_directory is not None:
-        spill = _spill_directory(config.spill_directory)
-        options["object_spilling_directory"] = str(spill)
+    spill = named or usable(str(directory / "spill"))
     saved = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     os.environ.update({k: v for k, v in WORKER_ENVIRONMENT.items() if k not in os.environ})
     try:
@@ -173,8 +166,8 @@ def _start(config: Config) -> Cluster:
             log_to_driver=False,
             logging_level=logging.ERROR,
             _temp_dir=str(directory),
+            object_spilling_directory=str(spill),
             _system_config={"min_spilling_size": _spill_batch(config.object_store_memory)},
-            **options,
         )
     except Exception as error:
         shutil.rmtree(directory, ignore_errors=True)
@@ -183,7 +176,8 @@ def _start(config: Config) -> Cluster:
         for name, value in saved.items():
             if value is None:
                 os.environ.pop(name, None)
-    return Cluster(ray.get_runtime_context().gcs_address, directory, spill)
+    context = ray.get_runtime_context()
+    return Cluster(context.gcs_address, directory, Directory(spill, context.get_node_id()))
 
 
 def _spill_batch(store: int | None) -> int:
@@ -195,17 +189,3 @@ def _spill_batch(store: int | None) -> int:
     """
     store = store or int(0.3 * psutil.virtual_memory().total)  # Ray's own default
     return max(100 * 2**20, store // 4)
-
-
-def _spill_directory(path: str) -> Path:
-    directory = Path(path)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory) as file:
-            file.write(b"exo")
-    except OSError as error:
-        raise SpillError(
-            f"exo.spill-directory={path!r} cannot be written: {error.strerror}. Name a directory "
-            f"on a disk with room for the data"
-        ) from error
-    return directory

@@ -17,8 +17,8 @@ from ray._private.internal_api import get_memory_info_reply, get_state_from_addr
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dask_exo.errors import ClusterError, ConfigError
-from dask_exo.futures import Needs, Node, Ref, Store, at
-from dask_exo.on_ray.cluster import room
+from dask_exo.futures import Disk, Needs, Node, Ref, Store, at
+from dask_exo.on_ray.cluster import disks
 from dask_exo.on_ray.failures import translated
 
 
@@ -174,7 +174,8 @@ class RayFutures:
         alive = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= 1]
         if not alive:
             raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
-        disk = room()
+        places = disks()
+        disk = places[0].room if places else None
         return [
             Node(
                 n["NodeID"],
@@ -194,6 +195,10 @@ class RayFutures:
             int(stats.spilled_bytes_total),
             int(stats.restored_bytes_total),
         )
+
+    def disks(self) -> list[Disk]:
+        """See `Futures.disks`; those of a Ray that this process has started."""
+        return disks()
 
 
 def check_needs(needs: Needs) -> None:

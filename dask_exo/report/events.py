@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,10 @@ class RunStarted(Event):
 
 @dataclass(frozen=True)
 class RunFinished(Event):
-    """A run is over: seconds, calls and refs made, bytes spilled and restored meanwhile."""
+    """A run is over: seconds, calls and refs made, bytes spilled and restored meanwhile.
+
+    Where the directories are known, also the bytes of the files that have come to each meanwhile.
+    """
 
     seconds: float
     calls: int
@@ -29,6 +32,7 @@ class RunFinished(Event):
     spilled: int
     restored: int
     failed: bool
+    directories: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ class Stats:
         Tasks submitted to Ray, and refs they returned (small ones never enter the store).
     spilled, restored : int
         Bytes that the object stores wrote to disk and read back.
+    directories : dict
+        Directory → bytes of the files that were spilled there, as far as they have been seen; of a
+        private Ray. Ray adds a header to each object.
     seconds : float
         Sum of the runs' durations.
     tasks : dict
@@ -40,6 +43,7 @@ class Stats:
     objects: int = 0
     spilled: int = 0
     restored: int = 0
+    directories: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     tasks: dict[str, int] = field(default_factory=dict)
     shuffles: list[ShuffleFinished] = field(default_factory=list)
@@ -53,6 +57,8 @@ class Stats:
             self.spilled += event.spilled
             self.restored += event.restored
             self.seconds += event.seconds
+            for path, nbytes in event.directories.items():
+                self.directories[path] = self.directories.get(path, 0) + nbytes
         elif isinstance(event, ShuffleFinished):
             self.shuffles.append(event)
         elif isinstance(event, StageSeen):

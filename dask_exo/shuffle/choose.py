@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dask_exo.shuffle.caps import Caps
 from dask_exo.shuffle.stragglers import Patience
 
 LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any measure
@@ -20,6 +21,8 @@ LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any 
 MERGED = 4 * 2**20  # bytes; a merged block this large costs more by its bytes than as an object
 
 LARGEST_ROUND = 0.3  # of the store; map output of twice that is alive at a time, and must fit
+
+EVEN = 2  # times its part of a round that a node gets: what is more is not merged at once
 
 MERGES = 3  # of `push` that a node does side by side at most: more would starve its maps
 
@@ -69,6 +72,8 @@ class Limits:
         Map calls in flight for each slot.
     patience : Patience, optional
         When map calls and merges are late; without it, nobody cares.
+    merge_limit : int, optional
+        Bytes that one merge takes at most; by default a share of a node's store: see `tune`.
     """
 
     algorithm: str = "auto"
@@ -78,6 +83,7 @@ class Limits:
     bundle_target: float = 0.05
     tasks_per_slot: int = 3
     patience: Patience | None = None
+    merge_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,9 @@ class Choice:
         G, groups of nodes of `two_level`.
     alive : int
         Rounds of map output of `push` that exist at a time, with the one that is being mapped.
+    caps : tuple of int, optional
+        Bytes that one merge takes: of the maps that were measured, and of the others, or of sorted
+        runs at a time.
     """
 
     algorithm: str
@@ -107,6 +116,7 @@ class Choice:
     factor: int = 1
     groups: int = 1
     alive: int = 2
+    caps: Caps | None = None
 
 
 def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, target: float) -> int:
@@ -170,7 +180,13 @@ def tune(shape: Shape, limits: Limits) -> Choice:
     of_a_node = int(store * LARGEST_ROUND) // nodes // part
     factor = max(1, min(MERGED * reducers // part, of_a_node, parts))
     groups = math.ceil(math.sqrt(nodes))
-    return Choice(limits.algorithm, per_round, "", width, factor, groups, alive)
+    # a node gets an equal part of a round, unless keys are skewed or parts are larger than measured
+    largest = int(2 * store * max(LARGEST_ROUND, limits.round_fraction)) // alive
+    measured = max(largest, max(per_round, min(shape.slots, parts)) * part)
+    caps = max(1, EVEN * measured // nodes), max(1, EVEN * largest // nodes)
+    if limits.merge_limit is not None:
+        caps = limits.merge_limit, limits.merge_limit
+    return Choice(limits.algorithm, per_round, "", width, factor, groups, alive, caps)
 
 
 def choose(shape: Shape, limits: Limits, tuned: Choice, seconds: Mapping[str, float]) -> Choice:

@@ -6,18 +6,16 @@ import time
 from dataclasses import dataclass
 
 from dask_exo.config import Config
-from dask_exo.errors import SpillError
 from dask_exo.futures import Futures, Steps
 from dask_exo.report import events
 from dask_exo.shuffle import algorithms
-from dask_exo.shuffle.choose import Choice, Limits, Shape, human_size
-from dask_exo.shuffle.costs import Cost, weigh
+from dask_exo.shuffle.choose import Choice, Limits, Shape
+from dask_exo.shuffle.costs import weigh
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.maps import Maps, Parts
+from dask_exo.shuffle.room import Watch, check_room
 from dask_exo.shuffle.spec import Column, Spec
 from dask_exo.shuffle.stragglers import Patience
-
-FULL = 0.95  # of a disk: Ray refuses to spill beyond
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,8 @@ def exchange(
     check_room(name, shape, found.get(choice.algorithm), spec.disk)
     how = choice.algorithm, choice.reason, m, r
     events.emit(events.ShuffleChosen(name, *how, choice.per_round))
-    columns = yield from algorithms.start(choice, futures, maps, spec)
+    watch = Watch(name, futures, maps, spec)
+    columns = yield from watch.over(algorithms.start(choice, futures, maps, spec))
     rounds = 1 if choice.algorithm == "simple" else -(-m // choice.per_round)
     seconds = time.perf_counter() - started
     events.emit(
@@ -79,31 +78,6 @@ def exchange(
         )
     )
     return Shuffled(columns, choice, maps.calls, maps.nbytes, maps.tally)
-
-
-def check_room(name: str, shape: Shape, cost: Cost | None, disk: int | None) -> None:
-    """Raise `SpillError` if what a shuffle must spill has no room on the disks.
-
-    Examples
-    --------
-    >>> shape = Shape(8 * 10**9, 10, 10, 1, 2, store=10**9)
-    >>> check_room("sort", shape, None, disk=6 * 10**9)
-    Traceback (most recent call last):
-    ...
-    dask_exo.errors.SpillError: shuffle sort moves about 8 GB (by its first maps), the object \
-store has 1 GB, so about 7 GB must be spilled; the disk has room for 5.7 GB. Name \
-a directory on a larger disk (exo.spill-directory), or raise exo.object-store-memory
-    """
-    need = max(0, shape.nbytes - shape.store) if cost is None else cost.spilled
-    if disk is None or need <= FULL * disk:
-        return
-    moves, store = human_size(shape.nbytes), human_size(shape.store)
-    raise SpillError(
-        f"shuffle {name} moves about {moves} (by its first maps), the object store has {store}, so "
-        f"about {human_size(need)} must be spilled; the disk has room for "
-        f"{human_size(FULL * disk)}. Name a directory on a larger disk (exo.spill-directory), or "
-        f"raise exo.object-store-memory"
-    )
 
 
 def limits_of(config: Config) -> Limits:
@@ -117,4 +91,5 @@ def limits_of(config: Config) -> Limits:
         config.bundle_target,
         config.tasks_per_slot,
         Patience(config.late_factor, config.late_floor) if config.shuffle_speculation else None,
+        config.shuffle_merge_limit,
     )

@@ -10,9 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import ref
 
 from dask_exo.futures import Futures, Ref, Steps, Until
 from dask_exo.shuffle import stragglers
+from dask_exo.shuffle.caps import Owned, Sizes
 from dask_exo.shuffle.spec import Receipt, Row, Spec
 from dask_exo.shuffle.stragglers import Patience
 
@@ -36,6 +38,10 @@ class Flight:
     ----------
     size : int
         Its parts.
+    owned : (W,) ranges
+        Reducers whose blocks it packs together.
+    made : weak reference to Row
+        Its blocks, as long as somebody else wants them.
     row : Row or None
         Its blocks, if a copy may replace them.
     args : tuple
@@ -49,6 +55,8 @@ class Flight:
     receipt: Ref
     size: int
     node: str | None
+    owned: Owned
+    made: ref[Row]
     row: Row | None = None
     args: tuple[Any, ...] = ()
     since: float | None = None
@@ -81,6 +89,8 @@ class Flights:
         Other tasks of this shuffle, which want slots too.
     copies : int
         Made so far.
+    sizes : Sizes
+        What the receipts have told of the blocks.
     """
 
     def __init__(self, futures: Futures, spec: Spec, patience: Patience | None) -> None:
@@ -93,6 +103,7 @@ class Flights:
         self._times: dict[str, list[float]] = defaultdict(list)
         self._slow: frozenset[str] = frozenset()
         self.others: list[Other] = []
+        self.sizes = Sizes()
         self.copies = 0
 
     def __len__(self) -> int:
@@ -121,9 +132,9 @@ class Flights:
         """Map some parts; see `Maps.take`."""
         if node is None and self._slow:
             node = self._quick()
-        row = Row(owned)
+        row = Row(owned, size)
         *row[:], receipt = self._call(owned, args, node)
-        flight = Flight(receipt, size, node)
+        flight = Flight(receipt, size, node, row.owned, ref(row))
         if self.watched and revisable:
             flight.row, flight.args = row, args
         else:
@@ -163,6 +174,10 @@ class Flights:
         for flight in landed:
             self._decide(flight, copied=flight in copied)
         receipts: list[Receipt] = self._futures.get([flight.receipt for flight in landed])
+        for flight, receipt in zip(landed, receipts, strict=True):
+            self.sizes.note(flight.owned, flight.size, receipt.sizes, receipt.nbytes)
+            if (row := flight.made()) is not None:
+                row.sizes = receipt.sizes
         if self.watched:
             for flight, receipt in zip(landed, receipts, strict=True):
                 self._measure(flight, receipt, copied=flight in copied)

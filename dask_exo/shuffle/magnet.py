@@ -11,22 +11,31 @@ References: Exoshuffle section 3.3.2.3 (ES-push), after Magnet (Shen et al., VLD
 from __future__ import annotations
 
 from dask_exo.futures import Futures, Steps
+from dask_exo.shuffle.caps import Caps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import Merge, Merged, merged_objects
+from dask_exo.shuffle.merged import Merge, Merged
+from dask_exo.shuffle.pieces import merged_objects
 from dask_exo.shuffle.spec import Column, Row, Spec
 
 
 def magnet(
-    futures: Futures, maps: Maps, spec: Spec, *, per_round: int, width: int = 1
+    futures: Futures,
+    maps: Maps,
+    spec: Spec,
+    *,
+    per_round: int,
+    width: int = 1,
+    caps: Caps | None = None,
 ) -> Steps[list[Column]]:
     """Map parts, a window of them at a time; merge each ``per_round`` on the reducers' nodes.
 
     Returns
     -------
     list of Column : (R,)
-        One merged object of each round; the maps' own live as long.
+        One merged object of each merge (one in a round, unless that exceeds ``caps``); the
+        maps' own live as long.
     """
-    merged = Merged(futures, maps, spec, width)
+    merged = Merged(futures, maps, spec, width, caps)
     kept: list[Row] = []
     merging: list[Merge] = []
     while maps:

@@ -119,6 +119,15 @@ class Maps:
         """Leave a slot to another task: copies are made where slots are idle."""
         self._flights.others.append(other)
 
+    def weigh(self, rows: Sequence[Row]) -> list[Sequence[float]]:
+        """(T, W) bytes of packed blocks: as the calls have told, or as the last ones make expect.
+
+        All T rows are packed for the same reducers.
+        """
+        self.look()
+        expected = self._flights.sizes.expect(rows[0].owned)
+        return [row.sizes or [row.parts * size for size in expected] for row in rows]
+
     @property
     def copies(self) -> int:
         """Second calls that were made, of calls that were late."""

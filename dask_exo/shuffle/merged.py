@@ -11,24 +11,10 @@ from typing import Any
 
 from dask_exo.futures import Futures, Ref, Steps, evenly
 from dask_exo.shuffle import stragglers
+from dask_exo.shuffle.caps import Caps, within
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.pieces import Piece, alike, both
+from dask_exo.shuffle.pieces import Piece, Pile, alike, both, sharing
 from dask_exo.shuffle.spec import Column, Row, Spec
-
-
-@dataclass(slots=True, eq=False)
-class Pile:
-    """What is there for neighbouring reducers on node ``w`` that share merged blocks.
-
-    Attributes
-    ----------
-    pieces : list of Piece or Ref
-        Just a ref of what is for all of them and stays as it is.
-    """
-
-    w: int
-    reducers: range
-    pieces: list[Piece | Ref]
 
 
 @dataclass(slots=True, eq=False)
@@ -87,19 +73,29 @@ class Merged:
     spec : Spec
     width : int
         Neighbouring reducers that share merged blocks.
+    caps : tuple of int, optional
+        Bytes that one merge takes at most, unless they are one block: of the maps that were
+        measured, and of the others.
     """
 
-    def __init__(self, futures: Futures, maps: Maps, spec: Spec, width: int) -> None:
-        self._futures, self._maps, self._spec = futures, maps, spec
+    def __init__(
+        self, futures: Futures, maps: Maps, spec: Spec, width: int, caps: Caps | None = None
+    ) -> None:
+        self._futures, self._maps, self._spec, self._caps = futures, maps, spec, caps
         self._piles = [
             Pile(w, reducers, [])
             for w, mine in enumerate(spec.owned)
             for reducers in sharing(mine, width)
         ]
         self._starts = [pile.reducers.start for pile in self._piles]
+        self._measured = maps.probed
 
     def merge(self, rows: Sequence[Row], nodes: Sequence[str] | None = None) -> list[Merge]:
         """Merge (T, W) packed blocks; take note of what is made.
+
+        Where blocks for the same reducers exceed the cap, there are several merges of them. A block
+        that would be merged with no other one, for readers who all read the whole of it, goes to
+        them as it is.
 
         Parameters
         ----------
@@ -114,11 +110,18 @@ class Merged:
         started = []
         for owned, same in groupby(rows, key=lambda row: row.owned):
             together = list(same)
+            sizes, cap = self._weigh(together)
             for i, reducers in enumerate(owned):
-                pieces = self._cut(i, reducers)
-                for w, mine in groupby(pieces, key=lambda p: p[1].w if nodes is None else 0):
-                    node = self._spec.nodes[w].id if nodes is None else nodes[i]
-                    started.append(self._start(together, list(mine), node))
+                groups = within([size[i] for size in sizes], cap)
+                for group in groups:
+                    some = together[group.start : group.stop]
+                    pieces = self._cut(i, reducers)
+                    if len(groups) > 1 and self._settled(some) and len(pieces) == 1:
+                        started += self._hand_on(some[0], *pieces[0])
+                        continue
+                    for w, mine in groupby(pieces, key=lambda p: p[1].w if nodes is None else 0):
+                        node = self._spec.nodes[w].id if nodes is None else nodes[i]
+                        started.append(self._start(some, list(mine), node))
         return started
 
     def merge_here(
@@ -131,8 +134,12 @@ class Merged:
         """
         started = []
         for owned, same in groupby(rows, key=lambda row: row.owned):
-            pieces = [piece for i, mine in enumerate(owned) for piece in self._cut(i, mine)]
-            started.append(self._start(list(same), pieces, node, fn))
+            together = list(same)
+            sizes, cap = self._weigh(together)
+            for group in within([sum(size) for size in sizes], cap):
+                some = together[group.start : group.stop]
+                pieces = [piece for i, mine in enumerate(owned) for piece in self._cut(i, mine)]
+                started.append(self._start(some, pieces, node, fn))
         return started
 
     def settle(self, merges: Sequence[Merge]) -> Steps[None]:
@@ -195,6 +202,24 @@ class Merged:
             for slot in slots
         ]
 
+    def _weigh(self, rows: Sequence[Row]) -> tuple[Sequence[Sequence[float]], int | None]:
+        """(T, W) bytes of packed blocks, and how many of them one merge takes."""
+        measured, self._measured = self._measured, False
+        if self._caps is None:
+            return [[0.0] * len(row) for row in rows], None
+        return self._maps.weigh(rows), self._caps[0 if measured else 1]
+
+    def _settled(self, rows: Sequence[Row]) -> bool:
+        """Whether this is one row, and no copy will replace it."""
+        return len(rows) == 1 and (rows[0].done or not self._maps.revised)
+
+    def _hand_on(self, row: Row, i: int, pile: Pile, piece: Piece) -> list[Merge]:
+        """Give block ``i`` of a row to its readers as it is; who waits for it waits for its map."""
+        piece.refs = [row[i]]
+        pile.pieces.append(piece)
+        # where copies may replace rows, only those are handed on that are there
+        return [] if self._maps.revised else [Merge([], _nothing, row[i], [], [], 0.0)]
+
     def _cut(self, i: int, reducers: range) -> list[tuple[int, Pile, Piece]]:
         """Make a piece of block ``i``, with ``reducers``, for each pile that those are in."""
         if not reducers:
@@ -252,22 +277,6 @@ class Merged:
         return [merge for merge in merges if merge not in late]
 
 
-def merged_objects(reducers: int, nodes: int, width: int) -> int:
-    """Merged blocks of one round, for all nodes: R, or R / width."""
-    return sum(_groups(mine, width) for mine in evenly(reducers, nodes))
-
-
-def sharing(mine: range, width: int) -> list[range]:
-    """Groups of about ``width`` neighbouring reducers of a node, which share merged blocks.
-
-    Examples
-    --------
-    >>> sharing(range(5, 10), 2)
-    [range(5, 6), range(6, 8), range(8, 10)]
-    """
-    count = _groups(mine, width)
-    return [mine[p.start : p.stop] for p in evenly(len(mine), count)] if count else []
-
-
-def _groups(mine: range, width: int) -> int:
-    return -(-len(mine) // width)
+def _nothing(*blocks: Ref) -> list[Ref]:  # noqa: ARG001  as a merge is submitted
+    """Make nothing."""
+    return []

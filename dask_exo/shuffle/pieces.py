@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from dask_exo.futures import Ref
+from dask_exo.futures import Ref, evenly
 from dask_exo.shuffle.spec import Column, Row, Spec
 
 
@@ -16,6 +16,21 @@ class Piece:
 
     reducers: range
     refs: list[Ref]
+
+
+@dataclass(slots=True, eq=False)
+class Pile:
+    """What is there for neighbouring reducers on node ``w`` that share merged blocks.
+
+    Attributes
+    ----------
+    pieces : list of Piece or Ref
+        Just a ref of what is for all of them and stays as it is.
+    """
+
+    w: int
+    reducers: range
+    pieces: list[Piece | Ref]
 
 
 def columns_of(rows: Sequence[Row], spec: Spec) -> list[Column]:
@@ -57,3 +72,24 @@ def alike(reducers: range, pieces: Sequence[Piece | Ref]) -> Iterator[tuple[rang
 def both(a: range, b: range) -> range:
     """Reducers that are in both."""
     return range(max(a.start, b.start), min(a.stop, b.stop))
+
+
+def sharing(mine: range, width: int) -> list[range]:
+    """Groups of about ``width`` neighbouring reducers of a node, which share merged blocks.
+
+    Examples
+    --------
+    >>> sharing(range(5, 10), 2)
+    [range(5, 6), range(6, 8), range(8, 10)]
+    """
+    count = _groups(mine, width)
+    return [mine[p.start : p.stop] for p in evenly(len(mine), count)] if count else []
+
+
+def merged_objects(reducers: int, nodes: int, width: int) -> int:
+    """Merged blocks of one round, for all nodes: R, or R / width."""
+    return sum(_groups(mine, width) for mine in evenly(reducers, nodes))
+
+
+def _groups(mine: range, width: int) -> int:
+    return -(-len(mine) // width)

@@ -69,8 +69,8 @@ class Program:
                 mine.append(block)
         packed = pickled(lists, owned)
         sent = tally(np.array([len(mine) for mine in lists]))
-        nbytes = sum(one.nbytes for one in packed)
-        return [*packed, Receipt(sent, nbytes, time.perf_counter() - start)]
+        sizes = tuple(one.nbytes for one in packed)
+        return [*packed, Receipt(sent, sum(sizes), time.perf_counter() - start, sizes=sizes)]
 
     def merge(self, slots: Sequence[range], *packed: Pickled) -> Iterator[Any]:
         """Combine blocks; see `Spec`."""

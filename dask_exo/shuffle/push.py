@@ -17,24 +17,34 @@ from __future__ import annotations
 from collections import deque
 
 from dask_exo.futures import Futures, Steps
+from dask_exo.shuffle.caps import Caps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import Merge, Merged, merged_objects
+from dask_exo.shuffle.merged import Merge, Merged
+from dask_exo.shuffle.pieces import merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 
 
-def push(
-    futures: Futures, maps: Maps, spec: Spec, *, per_round: int, alive: int = 2, width: int = 1
+def push(  # noqa: PLR0913  its knobs are its keywords
+    futures: Futures,
+    maps: Maps,
+    spec: Spec,
+    *,
+    per_round: int,
+    alive: int = 2,
+    width: int = 1,
+    caps: Caps | None = None,
 ) -> Steps[list[Column]]:
     """Map ``per_round`` parts at a time; merge each round on the reducers' nodes.
 
-    ``width`` neighbouring reducers read the same merged blocks.
+    ``width`` neighbouring reducers read the same merged blocks. Where what a node gets in a round
+    exceeds ``caps``, it does several merges.
 
     Returns
     -------
     list of Column : (R,)
-        One object of each round.
+        One object of each merge.
     """
-    merged = Merged(futures, maps, spec, width)
+    merged = Merged(futures, maps, spec, width, caps)
     merging: deque[list[Merge]] = deque()  # the merges of the rounds before
     while maps:
         rows = yield from maps.take(per_round, revisable=True)  # (T, W)
@@ -51,6 +61,7 @@ def push(
 def push_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int = 1) -> int:
     """Packed blocks, receipts and merged blocks that `push` makes: M·(W + 1) + rounds·R.
 
-    Where ``width`` reducers share merged blocks, there are as many times fewer of those.
+    Where ``width`` reducers share merged blocks, there are as many times fewer of those. Rounds in
+    which a node gets more than one merge may take count more than once.
     """
     return calls * (nodes + 1) + rounds * merged_objects(reducers, nodes, width)

@@ -15,22 +15,30 @@ from itertools import cycle
 from typing import Any
 
 from dask_exo.futures import Futures, Steps, evenly
+from dask_exo.shuffle.caps import Caps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import Merge, Merged, merged_objects
+from dask_exo.shuffle.merged import Merge, Merged
+from dask_exo.shuffle.pieces import merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 
 
 def riffle(
-    futures: Futures, maps: Maps, spec: Spec, *, factor: int, width: int = 1
+    futures: Futures,
+    maps: Maps,
+    spec: Spec,
+    *,
+    factor: int,
+    width: int = 1,
+    caps: Caps | None = None,
 ) -> Steps[list[Column]]:
     """Map ``factor`` parts on a node and merge them there.
 
     Returns
     -------
     list of Column : (R,)
-        One object of each M / F maps.
+        One object of each M / F maps; of fewer, where these exceed ``caps``.
     """
-    merged = Merged(futures, maps, spec, width)
+    merged = Merged(futures, maps, spec, width, caps)
     merges: list[Merge] = []
     for node in cycle(node for node in spec.nodes if node.id not in spec.slow):
         if not maps:

@@ -22,13 +22,19 @@ class Row(list[Ref]):
     ----------
     owned : (W,) ranges
         Reducers whose blocks are packed together in each.
+    parts : int
+        Parts of the call.
+    sizes : tuple of int, (W,)
+        Bytes of each block, when the call has told them.
     done : bool
         Whether these refs will stay: until then a copy of the call may replace them all.
     """
 
-    def __init__(self, owned: Sequence[range]) -> None:
+    def __init__(self, owned: Sequence[range], parts: int = 1) -> None:
         super().__init__()
         self.owned = tuple(owned)
+        self.parts = parts
+        self.sizes: tuple[int, ...] = ()
         self.done = False
 
 
@@ -48,6 +54,8 @@ class Receipt:
         What the maker of the parts wants to know; see `Parts.settle`.
     node : str, optional
         Where it ran.
+    sizes : tuple of int, (W,)
+        Bytes of each of those blocks; empty where that is not known.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -55,6 +63,7 @@ class Receipt:
     seconds: float = 0.0
     detail: Any = None
     node: str | None = field(default_factory=here)
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dask_exo.futures import Futures, Ref, Steps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import sharing
+from dask_exo.shuffle.pieces import sharing
 from dask_exo.shuffle.spec import Column, Row, Spec
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dask_exo.futures import Futures, Steps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import merged_objects
+from dask_exo.shuffle.pieces import merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 from dask_exo.shuffle.states import States
 

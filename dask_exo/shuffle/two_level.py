@@ -15,8 +15,10 @@ from collections import deque
 from itertools import count
 
 from dask_exo.futures import Futures, Steps, evenly
+from dask_exo.shuffle.caps import Caps
 from dask_exo.shuffle.maps import Maps
-from dask_exo.shuffle.merged import Merge, Merged, merged_objects
+from dask_exo.shuffle.merged import Merge, Merged
+from dask_exo.shuffle.pieces import merged_objects
 from dask_exo.shuffle.spec import Column, Spec
 
 
@@ -29,15 +31,16 @@ def two_level(  # noqa: PLR0913  its knobs are its keywords
     groups: int,
     alive: int = 2,
     width: int = 1,
+    caps: Caps | None = None,
 ) -> Steps[list[Column]]:
     """Map ``per_round`` parts at a time into G groups; merge each round within the groups.
 
     Returns
     -------
     list of Column : (R,)
-        One object of each round.
+        One object of each merge: one in a round, unless that exceeds ``caps``.
     """
-    merged = Merged(futures, maps, spec, width)
+    merged = Merged(futures, maps, spec, width, caps)
     merging: deque[list[Merge]] = deque()  # the merges of the rounds before
     able = [w for w, mine in enumerate(spec.owned) if mine]
     teams = [[able[i] for i in team] for team in evenly(len(able), groups) if team]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from dask_exo.frame.copies import as_stored
-from dask_exo.futures import Needs, Node, Store
+from dask_exo.futures import Disk, Needs, Node, Store
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
 """How one call becomes ``count`` values: `result`, `returned` or `yielded`."""
@@ -179,6 +179,10 @@ class InlineFutures:
     def store(self) -> Store:
         """Nothing: there is no store."""
         return Store(0, 0, 0)
+
+    def disks(self) -> list[Disk]:
+        """None: nothing is spilled."""
+        return []
 
     def _refs(self, count: int) -> list[InlineRef]:
         refs = [InlineRef() for _ in range(count)]

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask_exo.futures import Needs, Node, Store
+from dask_exo.futures import Disk, Needs, Node, Store
 from dask_exo.testing.inline import Produce, result, returned, yielded
 from dask_exo.testing.sim_cluster import Cluster
 from dask_exo.testing.sim_faults import plan_faults
@@ -275,6 +275,10 @@ class SimFutures:
     def store(self) -> Store:
         """How full the stores of the nodes are, and what they have spilled."""
         return Store(sum(self.used.values()), self.spilled, self.restored)
+
+    def disks(self) -> list[Disk]:
+        """None: what is spilled takes no place."""
+        return []
 
     def _start(
         self,

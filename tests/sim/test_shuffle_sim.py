@@ -7,7 +7,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler, shuffle
@@ -33,10 +33,10 @@ def frame() -> pd.DataFrame:
 ALONE = {"exo.scheduler.bundle-target": 0}  # no tasks share a call, however long they really take
 
 
-def shuffled(futures: SimFutures, algorithm: str, settings=()) -> pd.DataFrame:
+def shuffled(futures: SimFutures, algorithm: str, more=()) -> pd.DataFrame:
     ddf = dd.from_pandas(frame(), npartitions=20)
     chosen = {"exo.shuffle.algorithm": algorithm, "exo.shuffle.round-fraction": 0.00001}
-    with dask.config.set({**chosen, **dict(settings)}):
+    with dask.config.set({**chosen, **dict(more)}):
         got = ddf.shuffle("k", npartitions=12).compute(scheduler=Scheduler(futures))
     return got.sort_values("v").reset_index(drop=True)
 
@@ -53,6 +53,23 @@ def test_dying_and_slow_nodes_change_nothing(algorithm, deaths, slow, seed) -> N
     faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
     futures = cluster(faults=faults, stragglers={"n2": slow}, seed=seed)
     pd.testing.assert_frame_equal(shuffled(futures, algorithm), frame())
+
+
+@pytest.mark.parametrize("algorithm", ["push", "magnet", "riffle", "two-level"])
+@settings(max_examples=20)
+@given(
+    deaths=st.lists(
+        st.tuples(st.floats(0.5, 60), st.sampled_from(["n1", "n2"]), st.floats(1, 20)), max_size=2
+    ),
+    slow=st.floats(1, 10),
+    limit=st.integers(1, 5000),
+)
+def test_merges_of_bounded_bytes_survive_them_too(algorithm, deaths, slow, limit) -> None:
+    faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
+    futures = cluster(faults=faults, stragglers={"n2": slow})
+    got = shuffled(futures, algorithm, {"exo.shuffle.merge-limit": limit})
+    pd.testing.assert_frame_equal(got, frame())
+    assert futures.live == 0
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -97,12 +114,12 @@ def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
     """On nodes of four slots 4 rounds of 4 parts are alive at most, where it were 2 of 8."""
     futures = SimFutures([Node(f"n{i}", 4, 10**6) for i in range(2)], cost, trace=True)
     ddf = dd.from_pandas(frame(), npartitions=40)
-    settings = {
+    chosen = {
         "exo.shuffle.algorithm": algorithm,
         "exo.shuffle.round-fraction": 0.00001,
         **ALONE,
     }
-    with dask.config.set(settings):
+    with dask.config.set(chosen):
         ddf.shuffle("k", npartitions=12).compute(scheduler=Scheduler(futures))
     maps = sorted(t.start for t in futures.trace if t.name == "run_map")
     runs = [t for t in futures.trace if t.name == "merge"]

@@ -1,0 +1,23 @@
+"""What a private Ray spills, and where."""
+
+from __future__ import annotations
+
+import dask.array as da
+
+from dask_exo.on_ray import RayFutures
+from dask_exo.report import recording
+
+
+def test_what_is_spilled_is_seen_in_its_directory(cluster) -> None:
+    futures = RayFutures()
+    (before,) = futures.disks()
+    (node,) = futures.nodes()
+    assert 0 < node.disk <= before.room + 10**9  # others write to that disk too
+    with recording() as stats:
+        kept = da.ones((60, 10**6), chunks=(5, 10**6)).persist()  # 480 MB, of which 300 MB fit
+        assert kept.sum().compute() == 60 * 10**6
+        (during,) = futures.disks()
+    assert stats.spilled > 0
+    assert during.used > before.used
+    assert during.written - before.written >= sum(stats.directories.values()) > 0
+    del kept

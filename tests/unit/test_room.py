@@ -1,0 +1,140 @@
+"""Disks that fill up: who is stopped, when, and what is told."""
+
+from __future__ import annotations
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo import Scheduler
+from dask_exo.errors import SpillError
+from dask_exo.futures import Disk, Node, drive
+from dask_exo.on_ray.disks import Directory, usable
+from dask_exo.report import recording
+from dask_exo.shuffle.blocks import merge, pack
+from dask_exo.shuffle.choose import Limits
+from dask_exo.shuffle.exchange import exchange
+from dask_exo.shuffle.integrity import Tally
+from dask_exo.shuffle.maps import Refs
+from dask_exo.shuffle.room import short
+from dask_exo.shuffle.spec import Receipt, Spec
+from dask_exo.testing import Cost, InlineFutures, SimFutures
+
+places = st.tuples(st.sampled_from("abc"), st.integers(0, 99), st.integers(0, 99))
+
+
+@given(
+    st.lists(places, unique_by=lambda p: p[0]),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 99)),
+)
+def test_a_disk_is_short_only_where_spilled_values_grow(found, before) -> None:
+    disks = [Disk(path, used, used, room) for path, used, room in found]
+    full = short(before, disks, 50)
+    filling = [d for d in disks if d.path in before and d.used > before[d.path] and d.room < 50]
+    assert (full is None) == (not filling)
+    assert full is None or full.room == min(d.room for d in filling)
+
+
+def test_files_that_are_gone_count_as_written(tmp_path) -> None:
+    path = usable(str(tmp_path / "spill"))
+    folder = path / "ray_spilled_objects_n1"
+    found = Directory(path, "n1")
+
+    def counts():
+        disk = found.look()
+        assert disk.room > 0
+        return disk.used, disk.written
+
+    assert counts() == (0, 0)
+    folder.mkdir()
+    (path / "other").write_bytes(b"no value")
+    (folder / "x").write_bytes(b"12345")
+    (folder / "y").write_bytes(b"123")
+    assert counts() == (8, 8)
+    (folder / "x").unlink()
+    (folder / "z").write_bytes(b"1")
+    assert counts() == (4, 9)
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SpillError, match=r"exo\.spill-directory='.*/file/sub' cannot be written"):
+        usable(str(tmp_path / "file" / "sub"))
+
+
+class Filling:
+    """A cluster whose disk gets ``each`` bytes with every task, until somebody has enough."""
+
+    size, each = 10**6, 10_000
+
+    def disks(self):
+        used = min(self.calls * self.each, self.size)
+        return [Disk("/spill", used, used, room=self.size - used)]
+
+
+class Inline(Filling, InlineFutures):
+    """Plain calls; each look at the clock takes a second."""
+
+    ticks = 0
+
+    @property
+    def now(self) -> float:
+        self.ticks += 1
+        return float(self.ticks)
+
+
+class Sim(Filling, SimFutures):
+    """Simulated nodes."""
+
+
+def cut(owned, *frames):
+    frame = pd.concat(frames)
+    ids = (frame["k"] % owned[-1].stop).to_numpy().astype("uint16")
+    return [*pack(frame, ids, owned), Receipt(Tally(len(frame)), 16 * len(frame), 1.0)]
+
+
+def steps(f, rows: int, name: str):
+    spec = Spec(4, tuple(f.nodes()), cut, merge)
+    frames = [pd.DataFrame({"k": range(rows), "n": 1}) for _ in range(60)]
+    limits = Limits("push", round_fraction=0.001, bundle_target=1e-9)
+    return exchange(f, Refs([f.put(x) for x in frames]), spec, limits, name)
+
+
+def test_a_shuffle_is_stopped_before_the_disk_is_full() -> None:
+    f = Inline([Node("a", 2, 10**6, disk=10**9)])
+    message = r"shuffle sort-7 was stopped before the disk of '/spill' is full: .*need 250 kB"
+    with pytest.raises(SpillError, match=message):
+        drive(f, steps(f, 20, "sort-7"))
+    assert f.disks()[0].room > 0
+    roomy = Inline([Node("a", 2, 10**6, disk=10**9)])
+    roomy.size = 10**9
+    assert drive(roomy, steps(roomy, 20, "sort-7")).tally.rows == 1200
+
+
+def test_the_shuffle_that_has_made_most_is_stopped_and_the_other_goes_on() -> None:
+    f = Inline([Node("a", 2, 10**6, disk=10**9)])
+    f.each = 6000
+    small, large = steps(f, 20, "small"), steps(f, 40, "large")
+    with pytest.raises(SpillError, match="shuffle large was stopped"):
+        for _ in zip(small, large, strict=False):
+            pass
+    f.each = 0  # what it held is let go
+    assert drive(f, small).tally.rows == 1200
+
+
+def test_a_computation_that_is_stopped_lets_go_of_all_it_holds() -> None:
+    f = Sim([Node("a", 2, 10**6, disk=10**9)], lambda call: Cost(1.0, 1000))
+    ddf = dd.from_pandas(pd.DataFrame({"k": range(600)}), npartitions=100)
+    settings = {"exo.shuffle.algorithm": "push", "exo.scheduler.bundle-target": 0}
+    with dask.config.set({**settings, "exo.shuffle.round-fraction": 1e-5}):
+        with pytest.raises(SpillError, match="was stopped before the disk"):
+            ddf.shuffle("k").compute(scheduler=Scheduler(f))
+        f.wait([], timeout=10)  # tasks that run keep what they take
+        assert f.live == 0
+        f.size = 10**9
+        with recording() as stats:
+            assert len(ddf.shuffle("k").compute(scheduler=Scheduler(f))) == 600
+    assert stats.directories["/spill"] > 0
