@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dask.dataframe as dd
 import numpy as np
 
 from dask_exo.errors import (
+    AggregationError,
     ColumnError,
     ExoError,
     MergeArgumentError,
@@ -143,6 +144,26 @@ def na_position(given: Any) -> str:
     if given not in ("first", "last"):
         raise SortArgumentError(f"invalid na_position: {given!r}; need 'first' or 'last'")
     return str(given)
+
+
+def aggregates(spec: Mapping[Any, Any], known: Sequence[str]) -> list[tuple[Any, str]]:
+    """Columns and what is asked of each, one after the other."""
+    asked = [
+        (column, name)
+        for column, names in spec.items()
+        for name in (names if isinstance(names, (list, tuple)) else [names])
+    ]
+    wrong = [name for _, name in asked if name not in known]
+    if wrong or not asked:
+        what = f"{wrong[0]!r} is no aggregate" if wrong else "spec={} asks for nothing"
+        own = any(map(callable, wrong))
+        more = "; functions need whole groups, which Dask's groupby(...).apply brings together"
+        raise AggregationError(f"{what}: there are {', '.join(known)}{more if own else ''}")
+    twice = [one for one in asked if asked.count(one) > 1]
+    if twice:
+        column, name = twice[0]
+        raise AggregationError(f"{name!r} of {column!r} is asked for twice: leave one out")
+    return asked
 
 
 def count(npartitions: Any) -> int | None:

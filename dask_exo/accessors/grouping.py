@@ -1,18 +1,18 @@
-"""Groups of dataframes."""
+"""Groups of dataframes: aggregates that no frequent key slows down, and online ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dask_exo.accessors.base import OfFrame
-from dask_exo.online import OnlineGroupBy
+from dask_exo.accessors.groups import GroupBy
 
 
 class Grouping(OfFrame):
     """Methods that group rows."""
 
-    def groupby(self, by: Any) -> OnlineGroupBy:
-        """Group rows, to aggregate them online.
+    def groupby(self, by: Any) -> GroupBy:
+        """Group rows by columns; rows with a null among them belong to no group.
 
         Parameters
         ----------
@@ -21,12 +21,14 @@ class Grouping(OfFrame):
 
         Returns
         -------
-        OnlineGroupBy
-            Its ``agg_online`` yields estimates while it runs, and ends with the exact result.
+        GroupBy
+            Its ``agg`` and ``quantile`` are lazy and exact, and no frequent key makes a partition
+            larger than the others. Its ``agg_online`` yields estimates while it runs, and ends
+            with the exact result.
 
         Raises
         ------
         ColumnError
             There is no such column.
         """
-        return OnlineGroupBy(self._frame, by)
+        return GroupBy(self._frame, by)
