@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import dask.dataframe as dd
 import numpy as np
 
 from dask_exo.errors import (
+    AggregationError,
     ColumnError,
     ExoError,
     MergeArgumentError,
@@ -55,23 +56,72 @@ def missing(name: Any, columns: Sequence[Any], purpose: str) -> ColumnError:
     return ColumnError(f"no column {name!r} {purpose}: {hint}")
 
 
-def join_keys(
-    left: dd.DataFrame, right: Any, on: Any, left_on: Any, right_on: Any
-) -> list[list[Any]]:
-    """The columns of both sides that are compared."""
-    if on is None and left_on is None and right_on is None:
+class JoinKeys(NamedTuple):
+    """What both sides of a join are compared by, as `pandas.DataFrame.merge` calls it."""
+
+    left_on: list[Any] | None
+    right_on: list[Any] | None
+    left_index: bool
+    right_index: bool
+
+
+def join_keys(  # noqa: PLR0913  as pandas has them
+    left: Any,
+    right: Any,
+    on: Any = None,
+    *,
+    left_on: Any = None,
+    right_on: Any = None,
+    left_index: bool = False,
+    right_index: bool = False,
+) -> JoinKeys:
+    """The columns, or the index, of both sides that are compared."""
+    asked = (on, left_on, right_on)
+    if all(one is None for one in asked) and not left_index and not right_index:
         on = [name for name in left.columns if name in right.columns]
     if on is not None:
+        if any(one is not None for one in (left_on, right_on)) or left_index or right_index:
+            raise MergeArgumentError(
+                f"on={on!r} is given, and left_on, right_on, left_index or right_index too: give "
+                f"on, or one of left_on and left_index with one of right_on and right_index"
+            )
         left_on = right_on = on
-    keys = [list(one) if isinstance(one, (list, tuple)) else [one] for one in (left_on, right_on)]
-    if None in keys[0] or None in keys[1] or len(keys[0]) != len(keys[1]) or not keys[0]:
-        raise MergeArgumentError(
-            f"left_on={left_on!r}, right_on={right_on!r}: need as many columns of one side as of "
-            f"the other, or on= for columns that both have. To join by an index, reset_index() "
-            f"first"
+    sides = ((left, left_on, left_index, "left"), (right, right_on, right_index, "right"))
+    keys = [_side_keys(*side) for side in sides]
+    width = [1 if names is None else len(names) for names in keys]
+    if width[0] != width[1] or 0 in width:
+        given = ", ".join(
+            f"{side}_index=True" if index else f"{side}_on={names!r}"
+            for names, (_, _, index, side) in zip(keys, sides, strict=True)
         )
-    for names, frame in zip(keys, (left, right), strict=True):
-        check_columns(names, frame, "to join on")
+        raise MergeArgumentError(
+            f"{given}: need as many keys of one side as of the other, one at least; an index is one"
+        )
+    return JoinKeys(keys[0], keys[1], bool(left_index), bool(right_index))
+
+
+def _side_keys(frame: Any, names: Any, index: bool, side: str) -> list[Any] | None:  # noqa: FBT001
+    if index and names is not None:
+        raise MergeArgumentError(
+            f"{side}_on={names!r} and {side}_index=True: give one of them. To join on columns and "
+            f"the index, reset_index() first"
+        )
+    if index:
+        return None
+    if names is None:
+        raise MergeArgumentError(
+            f"nothing is given to join the {side} side on: need {side}_on= or {side}_index=True, "
+            f"or on= for columns that both have"
+        )
+    keys = list(names) if isinstance(names, (list, tuple)) else [names]
+    there = list(frame.columns)
+    for name in keys:
+        if name not in there and name is not None and name == frame.index.name:
+            raise MergeArgumentError(
+                f"{name!r} is the index of the {side} side, not a column: use {side}_index=True, "
+                f"or reset_index() first"
+            )
+    check_columns(keys, frame, "to join on")
     return keys
 
 
@@ -94,6 +144,26 @@ def na_position(given: Any) -> str:
     if given not in ("first", "last"):
         raise SortArgumentError(f"invalid na_position: {given!r}; need 'first' or 'last'")
     return str(given)
+
+
+def aggregates(spec: Mapping[Any, Any], known: Sequence[str]) -> list[tuple[Any, str]]:
+    """Columns and what is asked of each, one after the other."""
+    asked = [
+        (column, name)
+        for column, names in spec.items()
+        for name in (names if isinstance(names, (list, tuple)) else [names])
+    ]
+    wrong = [name for _, name in asked if name not in known]
+    if wrong or not asked:
+        what = f"{wrong[0]!r} is no aggregate" if wrong else "spec={} asks for nothing"
+        own = any(map(callable, wrong))
+        more = "; functions need whole groups, which Dask's groupby(...).apply brings together"
+        raise AggregationError(f"{what}: there are {', '.join(known)}{more if own else ''}")
+    twice = [one for one in asked if asked.count(one) > 1]
+    if twice:
+        column, name = twice[0]
+        raise AggregationError(f"{name!r} of {column!r} is asked for twice: leave one out")
+    return asked
 
 
 def count(npartitions: Any) -> int | None:

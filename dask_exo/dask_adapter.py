@@ -29,6 +29,8 @@ from dask.array.rechunk import old_to_new
 from dask.base import collections_to_expr, get_annotations, named_schedulers
 from dask.dataframe.core import _concat as concat_partitions
 from dask.dataframe.dask_expr._expr import (
+    Blockwise,
+    DropDuplicatesBlockwise,
     Expr,
     Fused,
     PartitionsFiltered,
@@ -113,9 +115,11 @@ __all__ = [
     "Alias",
     "ArrowDatasetEngine",
     "AssignPartitioningIndex",
+    "Blockwise",
     "BlockwiseMerge",
     "CoreExpr",
     "DataNode",
+    "DropDuplicatesBlockwise",
     "Expr",
     "FinalizeCompute",
     "FromPandas",

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
-from typing import Any
-
 import dask.dataframe as dd
 from dask.dataframe.extensions import register_dataframe_accessor, register_series_accessor
 from dask.utils import M, parse_bytes
 
-from dask_exo import arguments
-from dask_exo.dask_adapter import new_collection
+from dask_exo.accessors.base import Accessor
+from dask_exo.accessors.grouping import Grouping
+from dask_exo.accessors.joining import Joining
+from dask_exo.accessors.ordering import Ordering
 from dask_exo.epochs import Epochs, How, epochs
-from dask_exo.errors import SortArgumentError
-from dask_exo.graph.merge_rows import SpreadMerge
-from dask_exo.graph.shuffle_rows import ShuffleRows
-from dask_exo.graph.sort_rows import SortRows
-from dask_exo.online import OnlineGroupBy
 from dask_exo.pipeline import Pipeline
 
 _VALUES = "values"
 
 
-class _Accessor:
-    """A namespace that says what is in it."""
-
-    def __repr__(self) -> str:
-        methods = [
-            f"  {name}{_bare(getattr(type(self), name))}"
-            for name in sorted(vars(type(self)))
-            if not name.startswith("_")
-        ]
-        return "\n".join([f"{type(self).__name__} of dask_exo:", *methods])
-
-
-class FrameAccessor(_Accessor):
+class FrameAccessor(Ordering, Joining, Grouping):
     """Methods of a Dask DataFrame under ``.exo``.
 
     Registered by ``import dask_exo``. It hides a column "exo", which ``ddf["exo"]`` still gets.
@@ -44,285 +25,6 @@ class FrameAccessor(_Accessor):
     ----------
     frame : dask.dataframe.DataFrame
     """
-
-    def __init__(self, frame: dd.DataFrame) -> None:
-        self._frame = frame
-
-    def sort_values(
-        self,
-        by: Any,
-        *,
-        ascending: bool | Sequence[bool] = True,
-        na_position: str = "last",
-        npartitions: int | str | None = None,
-        ignore_index: bool = False,
-        key: None = None,
-    ) -> dd.DataFrame:
-        """Sort rows over all partitions, stably, in one pass over the input.
-
-        Gives what `pandas.DataFrame.sort_values` with ``kind="stable"`` gives for the
-        concatenated frame, row by row and with its index. Nothing is computed on the call.
-
-        Parameters
-        ----------
-        by : label or list of labels
-            Columns, or the name of the index; the first is the most significant.
-        ascending : bool or list of bool
-            One for all, or one for each.
-        na_position : {"last", "first"}
-            Where nulls come, whatever the direction.
-        npartitions : int, optional
-            Number of output partitions. By default, and with "auto", as many as there are.
-        ignore_index : bool
-            Whether to number the rows anew, from 0 on over all partitions.
-        key : None
-            Not supported: assign a column to sort by.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame
-            Of partitions about equally long, divisions unknown. Equal keys may be in several.
-
-        Raises
-        ------
-        ColumnError
-            There is no such column.
-        SortArgumentError
-            Any other argument is not one of those above.
-        SortKeyError
-            When it is computed: values of a key cannot be compared with each other.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> import dask_exo
-        >>> df = pd.DataFrame({"a": [2, None, 1, 2], "b": list("xyzw")})
-        >>> ddf = dd.from_pandas(df, npartitions=2)
-        >>> ddf.exo.sort_values(["a", "b"], na_position="first").compute()
-             a  b
-        1  NaN  y
-        2  1.0  z
-        3  2.0  w
-        0  2.0  x
-        """
-        names = arguments.labels(self._frame, by)
-        if key is not None:
-            raise SortArgumentError(
-                f"key={key!r} is not supported: assign a column, ddf.assign(k=...), sort by it, "
-                f"and drop it"
-            )
-        sort = SortRows(
-            self._frame,
-            names,
-            arguments.directions(ascending, names),
-            arguments.na_position(na_position),
-            arguments.count(npartitions),
-            bool(ignore_index),
-        )
-        return new_collection(sort)
-
-    def set_index(
-        self,
-        column: Any,
-        *,
-        drop: bool = True,
-        npartitions: Any = None,
-        split_equal: bool = False,
-        **options: Any,
-    ) -> dd.DataFrame:
-        """Make a column the index, rows sorted by it.
-
-        Parameters
-        ----------
-        column : label
-            Without ``split_equal``, whatever Dask's takes.
-        drop : bool
-            Whether the column is only in the index afterwards.
-        npartitions : int, optional
-            Number of output partitions.
-        split_equal : bool
-            Whether rows of equal index may be in several partitions. By default they may not:
-            this is Dask's ``set_index``, with known divisions, which a look at all the data before
-            the computation finds. With it, partitions are about equally long however often a
-            value repeats, the data is read once, rows of equal index keep their order, nulls
-            come last, and divisions are unknown.
-        **options
-            For Dask's ``set_index``.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame
-
-        Raises
-        ------
-        ColumnError
-            There is no such column.
-        SortArgumentError
-            ``options`` are given with ``split_equal``, or another argument is not one of these.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> import dask_exo
-        >>> ddf = dd.from_pandas(pd.DataFrame({"a": [7] * 6, "b": range(6)}), npartitions=3)
-        >>> ddf.exo.set_index("a", split_equal=True).map_partitions(len).compute().tolist()
-        [2, 2, 2]
-        """
-        if not split_equal:
-            return self._frame.set_index(column, drop=drop, npartitions=npartitions, **options)
-        if options:
-            raise SortArgumentError(
-                f"set_index with split_equal=True has no arguments {sorted(options)}: leave them "
-                f"out, or split_equal"
-            )
-        arguments.check_columns([column], self._frame, "to sort by")
-        ordered = self.sort_values([column], npartitions=npartitions)
-        meta = self._frame._meta.set_index(column, drop=drop)
-        return ordered.map_partitions(M.set_index, column, drop=drop, meta=meta)
-
-    def merge(  # noqa: PLR0913  as Dask has them
-        self,
-        right: Any,
-        how: str = "inner",
-        on: Any = None,
-        *,
-        left_on: Any = None,
-        right_on: Any = None,
-        suffixes: tuple[str, str] = ("_x", "_y"),
-        indicator: bool = False,
-        npartitions: int | None = None,
-    ) -> dd.DataFrame:
-        """Join on columns, so that a frequent key makes no partition larger than the others.
-
-        Gives the rows of Dask's ``merge``, with which it shares everything else. That puts all rows
-        of a key into one partition, as later steps may count on; this one spreads the rows of
-        a frequent key over several, and copies those that it has on the other side to each of them.
-
-        Rows of the left side can be spread in inner, left and leftsemi joins, those of the right
-        side in inner and right joins, and none in outer joins, where each row must be known to have
-        no partner anywhere.
-
-        Parameters
-        ----------
-        right : dask.dataframe.DataFrame or pandas.DataFrame
-        how : {"inner", "left", "right", "outer", "leftsemi"}
-        on, left_on, right_on : label or list of labels
-            Columns.
-        suffixes, indicator
-            As of `pandas.DataFrame.merge`.
-        npartitions : int, optional
-            Number of output partitions; by default as many as the side with more of them has.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame
-            Divisions unknown. Equal keys may be in several partitions.
-
-        Raises
-        ------
-        ColumnError
-            There is no such column.
-        MergeArgumentError
-            No columns are given, or there is none that both sides have.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> import dask_exo
-        >>> views = pd.DataFrame({"page": [7] * 90 + list(range(10)), "n": range(100)})
-        >>> views = dd.from_pandas(views, npartitions=5)
-        >>> pages = dd.from_pandas(pd.DataFrame({"page": range(10)}), npartitions=5)
-        >>> int(views.merge(pages, on="page", broadcast=False).map_partitions(len).compute().max())
-        91
-        >>> int(views.exo.merge(pages, on="page").map_partitions(len).compute().max())
-        21
-        """
-        keys = arguments.join_keys(self._frame, right, on, left_on, right_on)
-        merged = self._frame.merge(
-            right,
-            how=how,
-            left_on=keys[0],
-            right_on=keys[1],
-            suffixes=suffixes,
-            indicator=indicator,
-            npartitions=npartitions,
-        )
-        return new_collection(SpreadMerge(*merged.expr.operands))
-
-    def random_shuffle(
-        self, *, seed: int = 0, window: int | None = None, npartitions: int | None = None
-    ) -> dd.DataFrame:
-        """Put rows in random order, over all partitions or within windows of them.
-
-        Every row keeps its index. The order depends on the seed and on how the input is cut into
-        partitions, on nothing else.
-
-        Parameters
-        ----------
-        seed : int
-            From 0.
-        window : int, optional
-            Neighbouring partitions within which rows are moved. By default all: a full shuffle.
-            With windows the first rows are there as soon as one window has been read, at the
-            price that rows which are far apart stay so.
-        npartitions : int, optional
-            Number of output partitions; by default as many as there are. Each window has its
-            share of them, at least one.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame
-            Of partitions about equally long, divisions unknown.
-
-        Raises
-        ------
-        ShuffleArgumentError
-            An argument is not one of those above.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> import dask_exo
-        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(6)}), npartitions=3)
-        >>> sorted(ddf.exo.random_shuffle(seed=1).a.compute())
-        [0, 1, 2, 3, 4, 5]
-        >>> sorted(ddf.exo.random_shuffle(seed=1, window=1).partitions[2].a.compute())
-        [4, 5]
-        """
-        arguments.number_from(0, "seed", seed)
-        if window is not None:
-            arguments.number_from(1, "window", window)
-        if npartitions is not None:
-            arguments.number_from(1, "npartitions", npartitions)
-        if window is None or window >= self._frame.npartitions:
-            return new_collection(ShuffleRows(self._frame, (int(seed),), npartitions))
-        pieces = npartitions or self._frame.npartitions
-        windows = []
-        for a in range(0, self._frame.npartitions, window):
-            part = self._frame.partitions[a : a + window]
-            share = max(1, round(pieces * part.npartitions / self._frame.npartitions))
-            windows.append(new_collection(ShuffleRows(part, (int(seed), a), share)))
-        return dd.concat(windows, interleave_partitions=False)
-
-    def groupby(self, by: Any) -> OnlineGroupBy:
-        """Group rows, to aggregate them online.
-
-        Parameters
-        ----------
-        by : label or list of labels
-            Columns.
-
-        Returns
-        -------
-        OnlineGroupBy
-            Its ``agg_online`` yields estimates while it runs, and ends with the exact result.
-
-        Raises
-        ------
-        ColumnError
-            There is no such column.
-        """
-        return OnlineGroupBy(self._frame, by)
 
     def pipeline(
         self, *, memory: int | str | None = None, target: int | str | None = None
@@ -417,7 +119,7 @@ class FrameAccessor(_Accessor):
         return consumed[0] if split is None else consumed
 
 
-class SeriesAccessor(_Accessor):
+class SeriesAccessor(Accessor):
     """Methods of a Dask Series under ``.exo``.
 
     Parameters
@@ -467,10 +169,3 @@ def register_accessors() -> None:
         (register_series_accessor, SeriesAccessor),
     ):
         register("exo")(accessor)
-
-
-def _bare(method: Any) -> inspect.Signature:
-    """The signature without types and self."""
-    parameters = list(inspect.signature(method).parameters.values())[1:]
-    bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
-    return inspect.Signature(bare)

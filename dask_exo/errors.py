@@ -90,7 +90,7 @@ class PipelineError(ExoError, ValueError):
 
 
 class AggregationError(ExoError, ValueError):
-    """An online aggregation is asked for something that it cannot do."""
+    """An aggregation of groups is asked for something that it cannot do."""
 
 
 class ShuffleArgumentError(ExoError, ValueError):

@@ -12,6 +12,7 @@ from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.futures import Futures, default
 from dask_exo.graph.plan import Plan, Stage
+from dask_exo.graph.skew_proof import SkewProof
 from dask_exo.scheduler import planned
 from dask_exo.shuffle.choose import Choice, Limits, Shape
 from dask_exo.shuffle.costs import Cost, weigh
@@ -47,12 +48,15 @@ class Explanation:
     tasks : dict
         Tasks of each group (name → count) after fusion.
     shuffles : list of Shuffle
+    frequent : list of str
+        For each operation that keeps keys which repeat often from making large partitions, how.
     nodes, slots, store : int
         Of the cluster: machines, tasks side by side, bytes of object store.
     """
 
     tasks: dict[str, int]
     shuffles: list[Shuffle]
+    frequent: list[str]
     nodes: int
     slots: int
     store: int
@@ -65,6 +69,7 @@ class Explanation:
         what = f"{count:,} tasks, shuffles: {len(self.shuffles)}"
         lines = [f"{what}, on {where} and {memory}"]
         lines += [f"  {number:>7,}  {name}" for name, number in self.tasks.items()]
+        lines += ["", *self.frequent] if self.frequent else []
         for shuffle in self.shuffles:
             lines += [
                 "",
@@ -110,7 +115,8 @@ def explain(
     'push'
     """
     config, futures = Config.current(), futures or default()
-    work = planned(collections_to_expr(collections).optimize(), config)
+    expr = collections_to_expr(collections).optimize()
+    work = planned(expr, config)
     nodes = futures.nodes()
     slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
     limits = limits_of(config)
@@ -120,7 +126,8 @@ def explain(
         _shuffle(stage, [_shape(stage, size, len(nodes), slots, store) for size in sizes], limits)
         for stage in work.stages
     ]
-    return Explanation(_tasks(work), shuffles, len(nodes), slots, store)
+    plans = [node.plan for node in expr.walk() if isinstance(node, SkewProof)]
+    return Explanation(_tasks(work), shuffles, list(dict.fromkeys(plans)), len(nodes), slots, store)
 
 
 def _tasks(work: Plan) -> dict[str, int]:

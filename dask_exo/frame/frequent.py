@@ -6,6 +6,11 @@ is rarer than all that is in it). The rows of a frequent key on one side of a jo
 several outputs, and its rows on the other side are copied to each of those: every pair of rows
 still meets exactly once.
 
+A row that an outer join keeps without a partner must come out once too. The first copy of a row
+goes to the *first* output of its key, and so does one row of each key that a part deals out: the
+first copy meets a partner if there is any. The other copies are marked, and dropped where they
+meet none. Different keys may have equal hashes, so that keys themselves are compared here.
+
 References: Agarwal et al., "Mergeable summaries" (PODS 2012); Xu et al., "Handling data skew in
 parallel joins" (SIGMOD 2008); Graham, "Bounds on multiprocessing timing anomalies" (1969) for the
 placement: the largest first, each where least is.
@@ -27,10 +32,17 @@ PLACED = 16  # keys above this share of the mean output are placed, all others g
 
 SPLITTING = {  # sides of a join whose rows may be dealt out while those of the other are copied
     "inner": ("left", "right"),
+    "left": ("left", "right"),
+    "leftsemi": ("left",),  # a row comes out once, however many partners it has
+    "right": ("left", "right"),
+    "outer": ("left", "right"),
+}
+KEPT = {  # sides whose rows come out without a partner too
+    "inner": (),
     "left": ("left",),
-    "leftsemi": ("left",),
+    "leftsemi": (),
     "right": ("right",),
-    "outer": (),
+    "outer": ("left", "right"),
 }
 
 
@@ -62,7 +74,7 @@ class Placement(NamedTuple):
     first : (k + 1,)
         Where the outputs of each key start in ``outputs``.
     outputs : (p,)
-        One or several for each key, all different.
+        One or several for each key, all different. The first of them is where the first copies go.
     left : (k,) bool
         Whether the left side's rows are dealt out and the right side's are copied, or the other
         way round.
@@ -117,8 +129,8 @@ def place(left: Counts, right: Counts, how: str, pieces: int) -> Placement:
 
     Examples
     --------
-    >>> hot, keys = Counts(np.array([5]), np.array([900]), 1000), Counts(np.array([5]), [1], 100)
-    >>> placed = place(hot, keys, "left", 4)
+    >>> hot, rare = Counts(np.array([5]), np.array([900]), 1000), Counts(np.array([5]), [1], 100)
+    >>> placed = place(hot, rare, "left", 4)
     >>> placed.keys, placed.outputs, placed.left
     (array([5]), array([0, 1, 2, 3]), array([ True]))
     """
@@ -136,9 +148,9 @@ def place(left: Counts, right: Counts, how: str, pieces: int) -> Placement:
     dealt = np.zeros(len(keys), bool)
     sides = SPLITTING[how]
     for i in chosen.tolist():
-        dealt[i] = sides == ("left",) or (len(sides) == 2 and ours[i] >= theirs[i])
+        dealt[i] = len(sides) == 1 or ours[i] >= theirs[i]
         rows, copied = (ours[i], theirs[i]) if dealt[i] else (theirs[i], ours[i])
-        wanted = min(int(np.ceil(work[i] * FINE / mean)), pieces, int(rows)) if sides else 1
+        wanted = min(int(np.ceil(work[i] * FINE / mean)), pieces, int(rows))
         least = [heapq.heappop(heap) for _ in range(max(wanted, 1))]
         each = (work[i] - copied) / len(least) + copied
         outputs[i] = sorted(j for _, j in least)
@@ -151,9 +163,33 @@ def place(left: Counts, right: Counts, how: str, pieces: int) -> Placement:
     return Placement(keys[chosen], first, flat, dealt[chosen])
 
 
+class Spread(NamedTuple):
+    """The rows of a part and where they go.
+
+    Attributes
+    ----------
+    rows : (m,) or None
+        Rows of the part, each as often as there are copies of it; None for each once.
+    outputs : (m,)
+        Where they go.
+    again : (m,) bool or None
+        Whether it is another copy than the first; None for no copies.
+    """
+
+    rows: np.ndarray | None
+    outputs: np.ndarray
+    again: np.ndarray | None
+
+
 def spread(
-    hashes: np.ndarray, placed: Placement, pieces: int, *, left: bool, number: int
-) -> tuple[np.ndarray | None, np.ndarray]:
+    hashes: np.ndarray,
+    placed: Placement,
+    pieces: int,
+    *,
+    left: bool,
+    number: int,
+    keys: pd.DataFrame | None = None,
+) -> Spread:
     """Say to which outputs the rows of a part go.
 
     Parameters
@@ -167,25 +203,24 @@ def spread(
         Which side of the join the part belongs to.
     number : int
         Of the part; with whose outputs it begins to deal.
-
-    Returns
-    -------
-    rows : (m,) or None
-        Rows of the part, each as often as there are copies of it; None for each once.
-    outputs : (m,)
-        Where they go.
+    keys : (n, k) DataFrame, optional
+        The keys themselves, where the other side's rows are kept without a partner: then a row of
+        each key that is dealt out goes to the first output.
 
     Examples
     --------
     >>> placed = Placement(np.array([5]), np.array([0, 2]), np.array([0, 2]), np.array([True]))
-    >>> spread(np.array([5, 4, 5, 5]), placed, 3, left=True, number=0)
-    (None, array([0, 1, 2, 0]))
+    >>> spread(np.array([5, 4, 5, 5]), placed, 3, left=True, number=1).outputs
+    array([2, 1, 0, 2])
+    >>> keys = pd.DataFrame({"k": list("abac")})
+    >>> spread(np.array([5, 4, 5, 5]), placed, 3, left=True, number=1, keys=keys).outputs
+    array([0, 1, 0, 0])
     >>> spread(np.array([5, 4]), placed, 3, left=False, number=0)
-    (array([0, 0, 1]), array([0, 2, 1]))
+    Spread(rows=array([0, 0, 1]), outputs=array([0, 2, 1]), again=array([False,  True, False]))
     """
     outputs = hashes % pieces
     if not len(placed.keys):
-        return None, outputs
+        return Spread(None, outputs, None)
     at = np.searchsorted(placed.keys, hashes).clip(max=len(placed.keys) - 1)
     frequent = np.flatnonzero(placed.keys[at] == hashes)
     key = at[frequent]
@@ -193,10 +228,12 @@ def spread(
     deals = (placed.left[key] == left) | (several[key] == 1)
 
     mine, of = frequent[deals], key[deals]
-    turn = pd.Series(of).groupby(of).cumcount().to_numpy() + number
-    outputs[mine] = placed.outputs[placed.first[of] + turn % several[of]]
+    turn = (pd.Series(of).groupby(of).cumcount().to_numpy() + number) % several[of]
+    if keys is not None:
+        turn[~keys.iloc[mine].duplicated().to_numpy()] = 0
+    outputs[mine] = placed.outputs[placed.first[of] + turn]
     if deals.all():
-        return None, outputs
+        return Spread(None, outputs, None)
 
     copies = np.ones(len(hashes), np.int64)
     copies[frequent[~deals]] = several[key[~deals]]
@@ -205,7 +242,35 @@ def spread(
     outputs = outputs[rows]
     many = copies[rows] > 1
     outputs[many] = placed.outputs[placed.first[at[rows[many]]] + copy[many]]
-    return rows, outputs
+    return Spread(rows, outputs, copy > 0)
+
+
+def partnered(keys: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
+    """Tell which keys occur among others, equal as pandas joins them (nulls equal nulls).
+
+    Parameters
+    ----------
+    keys : (n, k)
+        Columns are numbered.
+    others : (m, k)
+        Columns are numbered.
+
+    Returns
+    -------
+    ndarray : (n,) bool
+
+    Examples
+    --------
+    >>> partnered(pd.DataFrame({0: [1, None, 3]}), pd.DataFrame({0: [None, 3.0]}))
+    array([False,  True,  True])
+    """
+    number = keys.shape[1]
+    numbered = keys.copy()
+    numbered.insert(number, number, np.arange(len(keys)))
+    met = numbered.merge(others.drop_duplicates(), on=list(keys.columns))
+    found = np.zeros(len(keys), bool)
+    found[met[number].to_numpy()] = True
+    return found
 
 
 def _counts_of(keys: np.ndarray, side: Counts) -> np.ndarray:

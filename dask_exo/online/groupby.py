@@ -21,7 +21,7 @@ import dask.dataframe as dd
 import numpy as np
 from dask.delayed import delayed
 
-from dask_exo.arguments import check_columns
+from dask_exo.arguments import aggregates, check_columns
 from dask_exo.errors import AggregationError
 from dask_exo.online.state import AGGREGATES, Asked, Estimate, Part, estimate, part, together
 
@@ -34,6 +34,8 @@ class OnlineGroupBy:
 
     def __init__(self, frame: dd.DataFrame, by: Any) -> None:
         self._frame, self._by = frame, list(by) if isinstance(by, list) else [by]
+        if not self._by:
+            raise AggregationError("by=[] names no column to group by: give at least one")
         check_columns(self._by, frame, "to aggregate")
 
     def agg_online(
@@ -90,7 +92,7 @@ class OnlineGroupBy:
         >>> last.frame.views.to_dict()
         {'fr': 2500}
         """
-        columns = _asked(spec)
+        columns = aggregates(spec, AGGREGATES)
         check_columns([column for column, _ in columns], self._frame, "to aggregate")
         if not 0 < every <= 1 and not (every >= 2 and every == int(every)):
             raise AggregationError(
@@ -138,19 +140,6 @@ def looks(partitions: int, every: float) -> list[int]:
 def step_of(partitions: int, every: float) -> int:
     """Partitions of a full round."""
     return max(1, min(partitions, round(every * partitions if every <= 1 else every)))
-
-
-def _asked(spec: Mapping[Any, str | Sequence[str]]) -> list[tuple[Any, str]]:
-    asked = [
-        (column, name)
-        for column, names in spec.items()
-        for name in ([names] if isinstance(names, str) else names)
-    ]
-    wrong = [name for _, name in asked if name not in AGGREGATES]
-    if wrong or not asked:
-        what = f"{wrong[0]!r} is no aggregate" if wrong else "spec={} asks for nothing"
-        raise AggregationError(f"{what}: there are {', '.join(AGGREGATES)}")
-    return asked
 
 
 __all__ = ["OnlineGroupBy", "looks", "step_of"]

@@ -99,6 +99,17 @@ def test_merge(frames, how: str) -> None:
     same(got, df[columns].merge(small[columns], on="i", how=how))
 
 
+def test_frequent_keys_of_outer_joins_and_groups(files) -> None:
+    ddf, df = dd.read_parquet(files["left"]), pd.read_parquet(files["left"])
+    ddf, df = (x[["low", "f"]].assign(k=x.i.where(x.i < 20, 7)) for x in (ddf, df))
+    few = df.drop_duplicates("k").assign(k=lambda x: x.k + 3)[["k", "f"]]
+    got = dd.from_pandas(few, npartitions=8).exo.merge(ddf, "outer", on="k").compute()
+    same(got, few.merge(df, "outer", on="k"))
+    spec = {"low": ["nunique"], "f": ["median", "max"]}
+    got = ddf.exo.groupby("k").agg(spec).compute().sort_index()
+    pd.testing.assert_frame_equal(got, df.groupby("k").agg(spec))
+
+
 def test_groupby_agg_with_many_outputs(frames) -> None:
     ddf, df, _, _ = frames
     spec = {"f": ["sum", "mean", "count"], "t": ["max"]}

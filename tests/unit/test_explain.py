@@ -135,3 +135,15 @@ def test_the_estimate_grows_with_what_must_be_done() -> None:
 def test_data_that_fits_is_not_spilled() -> None:
     found = costs(Shape(10**9, 10, 10, 1, 2, 10**10), Choice("simple", 2, ""))
     assert {cost.spilled + cost.restored + cost.sent for cost in found.values()} == {0}
+
+
+def test_it_says_what_joins_do_with_frequent_keys() -> None:
+    other = frame().rename(columns={"k": "key"})
+    outer = frame().exo.merge(other, "outer", left_on="k", right_on="key")
+    semi = frame().exo.merge(other, "leftsemi", left_on="k", right_on="key")
+    text = str(dask_exo.explain(outer, semi, nbytes="1MB", futures=machines(1)))
+    assert "outer join on k = key: frequent keys of the side that has more of them are" in text
+    assert "copies without a partner are dropped" in text
+    assert "leftsemi join on k = k: frequent keys of the left side are dealt out" in text
+    plain = dask_exo.explain(frame().merge(other), nbytes="1MB", futures=machines(1))
+    assert plain.frequent == []

@@ -15,53 +15,82 @@ from dask_exo.frame import frequent
 KEYS = st.lists(st.lists(st.integers(0, 12), max_size=30), min_size=1, max_size=4)
 
 
-def parts(lists):
-    return [np.array(one, np.int64) * 1_000_003 for one in lists]
-
-
 def hashed(keys):
     return (pd.util.hash_array(keys) % 2**62).astype(np.int64)
 
 
-def dealt(side, placed, pieces, *, left):
-    """For each output the (part, row) of the rows that it gets."""
-    found: list[list[tuple[int, int, int]]] = [[] for _ in range(pieces)]
+def dealt(side, placed, pieces, *, left, keys=None):
+    """For each output the (part, row, other copy than the first) of the rows that it gets."""
+    found: list[list[tuple[int, int, bool]]] = [[] for _ in range(pieces)]
     for number, hashes in enumerate(side):
-        rows, outputs = frequent.spread(hashes, placed, pieces, left=left, number=number)
+        rows, outputs, again = frequent.spread(
+            hashes, placed, pieces, left=left, number=number,
+            keys=None if keys is None else pd.DataFrame({0: keys[number]}),
+        )  # fmt: skip
         rows = np.arange(len(hashes)) if rows is None else rows
-        for row, output in zip(rows.tolist(), outputs.tolist(), strict=True):
-            found[output].append((number, row, int(hashes[row])))
+        again = np.zeros(len(rows), bool) if again is None else again
+        for row, output, other in zip(rows.tolist(), outputs.tolist(), again, strict=True):
+            found[output].append((number, row, bool(other)))
     return found
 
 
-@given(KEYS, KEYS, st.sampled_from(sorted(frequent.SPLITTING)), st.integers(1, 9))
-def test_every_pair_of_equal_keys_meets_exactly_once(lefts, rights, how, pieces):
-    left, right = parts(lefts), parts(rights)
-    counts = [frequent.together([frequent.count(one) for one in side]) for side in (left, right)]
+@given(
+    KEYS, KEYS, st.sampled_from(sorted(frequent.SPLITTING)), st.integers(1, 9), st.integers(1, 3)
+)
+def test_pairs_meet_once_and_rows_without_a_partner_come_out_once(lefts, rights, how, pieces, same):
+    """Also if ``same`` different keys have the same hash."""
+    keys = {"left": lefts, "right": rights}
+    sides = {
+        side: [np.array(one, np.int64) // same * 1_000_003 for one in lists]
+        for side, lists in keys.items()
+    }
+    counts = [frequent.together([frequent.count(one) for one in side]) for side in sides.values()]
     placed = frequent.place(*counts, how, pieces)
-    ours, theirs = (dealt(side, placed, pieces, left=is_left)
-                    for side, is_left in ((left, True), (right, False)))  # fmt: skip
+    ours, theirs = (
+        dealt(sides[side], placed, pieces, left=side == "left",
+              keys=keys[side] if other in frequent.KEPT[how] else None)
+        for side, other in (("left", "right"), ("right", "left"))
+    )  # fmt: skip
+
+    def key(side, row):
+        return keys[side][row[0]][row[1]]
+
     met = Counter(
         (a[:2], b[:2])
         for mine, other in zip(ours, theirs, strict=True)
         for a in mine
         for b in other
-        if a[2] == b[2]
+        if key("left", a) == key("right", b)
     )
     wanted = Counter(
         ((i, m), (j, n))
-        for i, one in enumerate(left)
+        for i, one in enumerate(lefts)
         for m, a in enumerate(one)
-        for j, two in enumerate(right)
+        for j, two in enumerate(rights)
         for n, b in enumerate(two)
         if a == b
     )
     assert met == wanted
-    # a row that must be known to have no partner is in one output only
-    copies = {"inner": (0, 0), "left": (1, 0), "leftsemi": (1, 0), "right": (0, 1), "outer": (1, 1)}
-    for once, side in zip(copies[how], (ours, theirs), strict=True):
-        if once:
-            assert max(Counter(row for one in side for row in one).values(), default=1) == 1
+    if how == "leftsemi":  # a row with many partners comes out once
+        assert max(Counter(row for one in ours for row in one).values(), default=1) == 1
+    for side, other, mine, their in (
+        ("left", "right", ours, theirs),
+        ("right", "left", theirs, ours),
+    ):
+        if side in frequent.KEPT[how]:
+            alone = Counter(
+                row[:2]
+                for output, there in zip(mine, their, strict=True)
+                for row in output
+                if not row[2] and key(side, row) not in {key(other, one) for one in there}
+            )
+            partners = {one for part in keys[other] for one in part}
+            assert alone == Counter(
+                (i, n)
+                for i, part in enumerate(keys[side])
+                for n, one in enumerate(part)
+                if one not in partners
+            )
 
 
 @pytest.mark.parametrize("exponent", [1.1, 1.3, 1.5, None])
@@ -87,7 +116,7 @@ def test_rare_keys_are_not_placed():
     counts = frequent.together([frequent.count(rows), frequent.count(rows)])
     assert len(frequent.place(counts, counts, "inner", 50).keys) == 0
     assert frequent.spread(rows, frequent.place(counts, counts, "inner", 50), 50,
-                           left=True, number=0)[0] is None  # fmt: skip
+                           left=True, number=0).rows is None  # fmt: skip
 
 
 def test_counts_of_a_large_part_are_estimates_from_a_sample():

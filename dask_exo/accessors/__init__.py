@@ -1,0 +1,1 @@
+"""What ``ddf.exo`` offers, a module for each kind of operation."""
