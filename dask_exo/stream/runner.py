@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dask_exo.errors import WorkerLostError
-from dask_exo.stream.executor import AGAIN, Piece, Stage
+from dask_exo.stream.pieces import AGAIN, Piece, Stage
 from dask_exo.stream.task import About, Code, Worker, run
 
 IDLE = 30.0  # seconds without work after which a worker is let go
@@ -78,7 +78,7 @@ Kind = frozenset[tuple[str, float]]
 
 
 class StreamRunner:
-    """`dask_exo.stream.executor.Runner` on `Streams`.
+    """`dask_exo.stream.pieces.Runner` on `Streams`.
 
     Parameters
     ----------

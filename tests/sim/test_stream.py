@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import pytest
@@ -13,8 +12,9 @@ from hypothesis import strategies as st
 from dask_exo.stream.adaptive import Adaptive
 from dask_exo.stream.baselines import Staged, Static
 from dask_exo.stream.conservative import Conservative
-from dask_exo.stream.executor import Executor, Piece, Stage
 from dask_exo.stream.partition_admission import PartitionAdmission
+from dask_exo.stream.pieces import Piece, Stage
+from dask_exo.testing.sim_pipeline import Outcome, simulate
 from dask_exo.testing.sim_stream import SimRunner
 
 POLICIES = {
@@ -26,35 +26,9 @@ POLICIES = {
 }
 
 
-@dataclass
-class Outcome:
-    """Seconds, places of the outputs, the most bytes counted, and what was forced."""
-
-    seconds: float
-    first: float
-    places: list[tuple[int, ...]]
-    peak: int
-    forced: int
-    left: int
-
-
-def run(stages, work, inputs, policy, *, limit, target, resources) -> Outcome:
-    runner = SimRunner(resources, work)
-    source = iter([Piece(None, 0, 1, (i,)) for i in range(inputs)])
-    executor = Executor(stages, source, runner, policy, limit=limit, target=target)
-    places: list[tuple[int, ...]] = []
-    first = 0.0
-    for _ in range(100_000):
-        if executor.finished:
-            break
-        executor.step(100.0)
-        while executor.outputs:
-            first = first or runner.time
-            piece = executor.take()
-            runner.drop(piece)
-            places.append(piece.place)
-    assert executor.finished
-    return Outcome(runner.time, first, places, executor.peak, executor.forced, runner.live)
+def run(stages, work, inputs, policy, *, limit, target, resources, faults=()) -> Outcome:
+    runner = SimRunner(stages, resources, work, faults)
+    return simulate(runner, inputs, policy, limit=limit, target=target)
 
 
 def inference(policy, limit, noise=0.0):
