@@ -3,9 +3,9 @@
 ``python -m asv_bench.benchmarks.streaming_swarm 10000`` runs so many of them, and prints how far
 they are from a bound that no schedule goes below. ``--seed 7`` runs one, and says what it is.
 
-Stages, slots, nodes, sizes, durations, memory and faults are drawn from the seed. The source's
-stage asks for a CPU, others for a CPU or a GPU; some put pieces together. In a third of them
-processes die, in a third a node does, and comes back or not.
+One to four stages, up to 8 CPUs and 4 GPUs on up to three nodes, sizes, durations, memory and
+faults are drawn from the seed. The source asks for a CPU, other stages for a CPU or a GPU; some put
+pieces together. In a third of them processes die; in some a node does, and comes back or not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
     stages: list[Stage]
     specs: list[Spec]
-    nodes: list[dict[str, float]]
+    nodes: list[dict[str, int]]
     inputs: int
     noise: float
     uneven: float
@@ -56,15 +56,30 @@ class Case(NamedTuple):
         return int(self.room * (len(self.stages) + 1 + 2 * together) * self.target)
 
     @property
-    def total(self) -> dict[str, float]:
+    def total(self) -> dict[str, int]:
         """Resources of all nodes."""
         return {name: sum(node[name] for node in self.nodes) for name in self.nodes[0]}
+
+    def seconds(self, name: str, busy: float) -> float:
+        """When a resource can have been busy for so long, by when its nodes are there."""
+        amount = self.total[name]
+        for at, node, away in self.faults:
+            gone = self.nodes[node][name]
+            if away is not None and busy > at * amount:
+                less = amount - gone
+                if busy <= at * amount + away * less:
+                    return at + (busy - at * amount) / less
+                return (busy + away * gone) / amount
+        return busy / amount
 
 
 def case(seed: int, *, faults: bool = True) -> Case:
     """The pipeline of a seed."""
     rng = Random(seed)
-    nodes = [{"CPU": rng.randint(1, 8), "GPU": rng.randint(1, 4)} for _ in range(rng.randint(1, 3))]
+    nodes = [{"CPU": 1, "GPU": 1}, *[{"CPU": 0, "GPU": 0} for _ in range(rng.randint(0, 2))]]
+    for name, most in (("CPU", 7), ("GPU", 3)):
+        for _ in range(rng.randint(0, most)):
+            rng.choice(nodes)[name] += 1
     stages, specs = [], []
     for i in range(rng.randint(1, 4)):
         name = "CPU" if i == 0 or rng.random() < 0.6 else "GPU"
@@ -94,7 +109,8 @@ class Ledger:
         self.case, self._rng = case, Random(seed + 1)
         self.busy = dict.fromkeys(case.total, 0.0)
         self.stay = self.longest = 0.0
-        self.largest = 0
+        self.alone = [0.0] * len(case.stages)  # seconds of each stage
+        self.least = [float("inf")] * len(case.stages)  # bytes of the smallest task of each
         self.given = [0] * (len(case.stages) + 1)
 
     def work(self, stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
@@ -112,8 +128,12 @@ class Ledger:
         (name,) = case.stages[stage].needs
         self.busy[name] += seconds
         of_outputs = sum(one * nbytes for one, nbytes in made)
-        alone = max(taken, made[0][1]) * seconds  # the output takes the place of the input
-        self.stay += alone if spec.outputs == 1 else taken * seconds + of_outputs
+        if spec.outputs == 1:  # takes the place of the input
+            taken, of_outputs = max(taken, made[0][1]), 0.0
+        self.stay += taken * seconds + of_outputs
+        self.alone[stage] += seconds
+        held = taken + (min(nbytes for _, nbytes in made) if of_outputs else 0)
+        self.least[stage] = min(self.least[stage], held)
         born = max((piece.value.born for piece in inputs if piece.value), default=0.0)
         self.longest = max(self.longest, born + seconds)
         self.given[stage] += len(inputs)
@@ -121,10 +141,16 @@ class Ledger:
         return made
 
     def bound(self) -> float:
-        """Seconds that no schedule goes below: of slots, of memory, of one piece after another."""
-        total = self.case.total
-        slots = max(seconds / total[name] for name, seconds in self.busy.items())
-        return max(slots, self.longest, self.stay / self.case.limit)
+        """Seconds that no schedule goes below.
+
+        Of slots that there are; of memory, by what stays how long and by how many tasks of one
+        stage fit side by side; of one piece after another.
+        """
+        limit = self.case.limit
+        slots = max(self.case.seconds(name, busy) for name, busy in self.busy.items())
+        fit = zip(self.alone, self.least, strict=True)
+        beside = max(seconds / max(1, limit // least) for seconds, least in fit)
+        return max(slots, beside, self.longest, self.stay / limit)
 
 
 class Run(NamedTuple):

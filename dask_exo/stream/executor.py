@@ -202,7 +202,8 @@ class Executor:
         drains = [i for i in range(len(self._states)) if view.drains(i)]
         able = max((i for i in drains if view.startable(i)), default=-1)
         ready = [task for task in shut if self._running[task].stage in drains]
-        first = max(ready, key=lambda task: self._running[task].stage, default=None)
+        # one that has given the most will soon have ended: others then need not be forced
+        first = max(ready, key=lambda task: self._running[task].progress, default=None)
         if first is not None and self._running[first].stage >= able:
             self.forced += 1
             return first

@@ -36,6 +36,11 @@ class Running:
     given: int = 0
     seconds: float = 0.0
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How near its outputs are to the end of the pipeline, and it to its own."""
+        return self.stage, self.outputs
+
 
 @dataclass
 class Queue:

@@ -117,12 +117,15 @@ class View:
         If that holds for every output, the last one that was made can always go through all
         stages and leave, so that nothing ever waits for room for good.
         """
-        return self._fits(sum(self.grows(j) for j in range(i, len(self.stages))))
+        return self._fits(self._needed(i))
 
     def room_to_start(self, i: int) -> bool:
         """Whether a task of stage ``i`` can start, and go on after its first output."""
         first = self.stages[i].piece if self.stages[i].splits else 0
-        return self._fits(first + sum(self.grows(j) for j in range(i, len(self.stages))))
+        return self._fits(first + self._needed(i))
+
+    def _needed(self, i: int) -> int:
+        return sum(self.grows(j) for j in range(i, len(self.stages)))
 
     def drains(self, i: int) -> bool:
         """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""

@@ -60,7 +60,6 @@ class Task:
     node: int | None = None
     tries: int = 0
     taken: int = 0
-    ready: bool = False
     lost: bool = False
 
 
@@ -113,6 +112,7 @@ class SimRunner:
     _count: int = 0
     _waiting: list[Task] = field(default_factory=list)
     _running: dict[Task, None] = field(default_factory=dict)
+    _ready: set[Task] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         each = [self.resources] if isinstance(self.resources, Mapping) else self.resources
@@ -138,16 +138,16 @@ class SimRunner:
 
     def wait(self, tasks: Sequence[Task], timeout: float | None) -> list[Task]:
         """Let time pass until one of ``tasks`` is ready."""
+        wanted = set(tasks)
         end = float("inf") if timeout is None else self.time + timeout
-        while not any(task.ready for task in tasks) and self._events:
-            if self._events[0][0] > end:
-                break
+        while wanted.isdisjoint(self._ready) and self._events and self._events[0][0] <= end:
             self._happen()
         while self._events and self._events[0][0] <= self.time:
             self._happen()
-        if timeout is not None and not any(task.ready for task in tasks):
+        ready = [task for task in tasks if task in self._ready]
+        if timeout is not None and not ready:
             self.time = end
-        return [task for task in tasks if task.ready]
+        return ready
 
     def last(self, task: Task) -> bool:
         """Whether its output is the last one."""
@@ -155,7 +155,7 @@ class SimRunner:
 
     def take(self, task: Task) -> Piece | None:
         """The next output, None at its end, or that it has started anew."""
-        task.ready = False
+        self._ready.discard(task)
         if task.lost:
             task.lost = False
             return AGAIN
@@ -248,13 +248,14 @@ class SimRunner:
     def _made(self, task: Task, tries: int) -> None:
         if task not in self._running or tries != task.tries:
             return  # its process has died meanwhile
-        task.ready, task.lost = True, False
+        self._ready.add(task)
+        task.lost = False
         if task.outputs:
             self.live += task.outputs[task.taken][1]
             self.peak = max(self.peak, self.live)
 
     def _end(self, task: Task) -> None:
-        task.ready = True  # that it has ended
+        self._ready.add(task)  # that it has ended
         self._forget(task)
         self.drop(*task.inputs)
         self._place()
@@ -264,7 +265,7 @@ class SimRunner:
             del self._running[task]
             assert task.node is not None
             self._nodes[task.node].free.update(self.stages[task.stage].needs)
-            if task.ready and not task.lost and task.taken < len(task.outputs):
+            if task in self._ready and not task.lost and task.taken < len(task.outputs):
                 self.live -= task.outputs[task.taken][1]
 
     def _die(self, fault: Fault) -> None:
@@ -278,7 +279,7 @@ class SimRunner:
             tasks = tasks[:1]
         for task in tasks:
             self._forget(task)
-            task.lost = task.ready
+            task.lost = task in self._ready
             self.lost += 1
         for task in tasks:
             self._submit(task)
