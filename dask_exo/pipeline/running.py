@@ -14,7 +14,8 @@ from dask_exo.frame.batches import cut
 from dask_exo.futures import Futures
 from dask_exo.graph.background import stop_with_all
 from dask_exo.report import events
-from dask_exo.stream.executor import Executor, Piece
+from dask_exo.stream.executor import Executor
+from dask_exo.stream.pieces import Piece
 
 EVERY = 1.0  # seconds between two reports of how the stages are
 

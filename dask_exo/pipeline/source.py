@@ -12,7 +12,7 @@ from dask_exo.config import Config
 from dask_exo.graph.plan import Bundle
 from dask_exo.graph.promise import Promise, Remote
 from dask_exo.scheduler import Scheduler, planned
-from dask_exo.stream.executor import Piece
+from dask_exo.stream.pieces import Piece
 
 
 class Recipe:

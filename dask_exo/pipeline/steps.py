@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_exo.errors import PipelineError
-from dask_exo.stream.executor import Stage
+from dask_exo.stream.pieces import Stage
 from dask_exo.stream.task import Code
 from dask_exo.stream.transforms import FORMATS, Transform
 

@@ -6,140 +6,15 @@ time; a stage's pieces wait in the queue of the next one. Only references are he
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dask_exo.report.events import StageSeen
-from dask_exo.stream.view import Estimate, Policy, StageView, View, waits
+from dask_exo.stream.pieces import AGAIN, Piece, Runner, Stage
+from dask_exo.stream.state import Queue, Running, StageState
+from dask_exo.stream.view import Policy, View, stands_still, waits
 
 SOON = 0.05  # seconds until an input that was not there is looked for again
-
-
-class Piece(NamedTuple):
-    """An output of a task.
-
-    Attributes
-    ----------
-    value : object
-        A reference of it.
-    nbytes, rows : int
-    place : tuple of int
-        Where it belongs: number of the source's input, then number of the output in each stage.
-    more : bool
-        Whether the task may give another one after it.
-    seconds : float
-        Work that it took.
-    """
-
-    value: Any
-    nbytes: int
-    rows: int
-    place: tuple[int, ...] = ()
-    more: bool = False
-    seconds: float = 0.0
-
-
-class Stage(NamedTuple):
-    """What a stage asks for.
-
-    Attributes
-    ----------
-    name : str
-    needs : mapping
-        Resources of one task.
-    least : int
-        Rows to give to one task at least, by giving it several pieces.
-    limit : int, optional
-        Tasks side by side at most.
-    least_workers : int
-        Workers that are started before there is anything to do.
-    """
-
-    name: str
-    needs: Mapping[str, float]
-    least: int = 0
-    limit: int | None = None
-    least_workers: int = 0
-
-
-AGAIN = Piece(None, 0, 0, more=True)
-"""What `Runner.take` returns for a task that had to start anew."""
-
-
-class Runner(Protocol):
-    """Where the tasks run."""
-
-    def now(self) -> float:
-        """Seconds, from some moment on."""
-        ...
-
-    def total(self) -> Mapping[str, float]:
-        """Resources that there are."""
-        ...
-
-    def start(self, stage: int, inputs: Sequence[Piece]) -> Any:
-        """Start a task; return what stands for it."""
-        ...
-
-    def wait(self, tasks: Sequence[Any], timeout: float | None) -> list[Any]:
-        """Wait until some of ``tasks`` have made an output or ended; return those."""
-        ...
-
-    def last(self, task: Any) -> bool:
-        """Whether a task of those that `wait` returned has ended, or will after its output."""
-        ...
-
-    def take(self, task: Any) -> Piece | None:
-        """The next output of a task that has one, and let it go on; None if it has ended."""
-        ...
-
-    def idle(self, stage: int) -> int:
-        """Workers that are kept for a stage and have nothing to do."""
-        ...
-
-    def held(self) -> Mapping[str, float]:
-        """Resources of all workers that have nothing to do."""
-        ...
-
-    def release(self) -> None:
-        """Let go of all workers that have nothing to do."""
-        ...
-
-    def cancel(self, tasks: Sequence[Any]) -> None:
-        """Stop them, and let go of all workers."""
-        ...
-
-
-@dataclass
-class Running:
-    """A task that has not ended."""
-
-    stage: int
-    inputs: list[Piece]
-    more: bool = True
-    outputs: int = 0
-    given: int = 0
-    seconds: float = 0.0
-
-    @property
-    def taken(self) -> int:
-        """Bytes of its inputs."""
-        return sum(piece.nbytes for piece in self.inputs)
-
-
-@dataclass
-class Queue:
-    """Inputs of a stage."""
-
-    pieces: deque[Piece] = field(default_factory=deque)
-    nbytes: int = 0
-
-    def add(self, piece: Piece) -> None:
-        """Append one."""
-        self.pieces.append(piece)
-        self.nbytes += piece.nbytes
 
 
 class Executor:
@@ -176,35 +51,31 @@ class Executor:
         limit: int,
         target: int,
     ) -> None:
-        self._stages, self._runner, self._policy = list(stages), runner, policy
-        self._limit, self._target = limit, target
+        self._runner, self._policy = runner, policy
+        self._limit = limit
         self._inputs = inputs
         self._next: Piece | None = None
         self._exhausted = False
-        self._queues = [Queue() for _ in [*stages, None]]  # the last one is of the consumer
+        self._states = [StageState(i, stage, target) for i, stage in enumerate(stages)]
+        self._done = Queue()  # of the consumer
         self._running: dict[Any, Running] = {}
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
-        self._known = [Estimate() for _ in stages]
         self.peak = self.forced = 0
 
     @property
     def finished(self) -> bool:
         """Whether all has come out, and been taken."""
-        queued = any(queue.pieces for queue in self._queues)
-        self._pull()
-        return not (queued or self._running) and self._exhausted
+        queued = self._done.pieces or any(state.queue.pieces for state in self._states)
+        return self._pull() is None and self._exhausted and not (queued or self._running)
 
     @property
     def outputs(self) -> int:
         """Pieces that the consumer has not taken."""
-        return len(self._queues[-1].pieces)
+        return len(self._done.pieces)
 
     def take(self) -> Piece:
         """Give an output to the consumer."""
-        queue = self._queues[-1]
-        piece = queue.pieces.popleft()
-        queue.nbytes -= piece.nbytes
-        return piece
+        return self._done.take()
 
     def step(self, timeout: float | None = None) -> None:
         """Start what the policy wants, wait for something to happen, and note it."""
@@ -212,16 +83,17 @@ class Executor:
         if not self._running and self._runner.held():
             self._runner.release()  # what they hold may be what the others wait for
             self._start()
-        open_ = any(map(self._may_go_on, self._ready))
-        forced = None
-        if not open_ and len(self._ready) == len(self._running):
-            forced = self._force()
-        if self._next is None and not self._exhausted:
-            timeout = SOON if timeout is None else min(timeout, SOON)
+        shut = [task for task in self._ready if not self._may_go_on(task)]
+        open_ = len(shut) < len(self._ready)
+        forced = None if open_ else self._force(shut)
         waiting = [task for task in self._running if task not in self._ready]
-        if waiting or not self._ready:
-            ready = self._runner.wait(waiting, 0 if open_ or forced is not None else timeout)
-            self._ready.update(dict.fromkeys(ready))
+        if open_ or forced is not None:
+            timeout = 0
+        elif not waiting or (self._next is None and not self._exhausted):
+            # for the next input, for the consumer, or for resources
+            timeout = SOON if timeout is None else min(timeout, SOON)
+        if waiting or timeout != 0:
+            self._ready.update(dict.fromkeys(self._runner.wait(waiting, timeout)))
         for task in list(self._ready):
             if task is forced or self._may_go_on(task):
                 self._accept(task)
@@ -231,16 +103,16 @@ class Executor:
         view = self.view()
         return [
             StageSeen(
-                stage.name,
+                state.stage.name,
                 view.stages[i].queued,
                 view.stages[i].running,
-                known.count,
-                known.outputs,
-                known.nbytes,
-                known.worked,
+                state.known.count,
+                state.known.outputs,
+                state.known.nbytes,
+                state.known.worked,
                 waits(view, i),
             )
-            for i, (stage, known) in enumerate(zip(self._stages, self._known, strict=True))
+            for i, state in enumerate(self._states)
         ]
 
     def cancel(self) -> None:
@@ -248,115 +120,96 @@ class Executor:
         self._runner.cancel(list(self._running))
         self._running.clear()
         self._ready.clear()
-        for queue in self._queues:
-            queue.pieces.clear()
+        self._done.clear()
+        for state in self._states:
+            state.clear()
         self._next, self._exhausted = None, True
 
     def view(self) -> View:
         """What the policy sees."""
         total = self._runner.total()
-        free = dict(total)
-        counts = [0] * len(self._stages)
-        used = sum(queue.nbytes for queue in self._queues)
-        coming = [0.0] * len(self._stages)
-        for running in self._running.values():
-            counts[running.stage] += 1
-            coming[running.stage] += max(0.0, self._known[running.stage].given - running.given)
-            used += self._held(running)
-        for count, stage in zip(counts, self._stages, strict=True):
-            for name, need in stage.needs.items():
-                free[name] = free.get(name, 0) - need * count
+        free, used, stages = dict(total), self._done.nbytes, []
+        done = self._pull() is None and self._exhausted
+        for i, state in enumerate(self._states):
+            for name, need in state.stage.needs.items():
+                free[name] = free.get(name, 0) - need * state.count
+            used += state.queue.nbytes + state.held
+            queued = state.queued(flush=done) if i else int(self._next is not None)
+            done = done and not queued and not state.count
+            idle = self._runner.idle(i)
+            stages.append(state.view(queued, self._buffered(i), idle, finished=done))
         for name, amount in self._runner.held().items():
             free[name] = free.get(name, 0) - amount
         self.peak = max(self.peak, used)
-        done, stages = self._exhausted, []
-        for i, stage in enumerate(self._stages):
-            known, queued = self._known[i], self._tasks_queued(i, flush=done)
-            done = done and not queued and not counts[i]
-            stages.append(
-                StageView(
-                    queued,
-                    counts[i],
-                    self._queues[i + 1].nbytes,
-                    self._piece(i),
-                    known.splits is not False,
-                    stage.needs,
-                    stage.limit,
-                    known.seconds if known.count else None,
-                    known.taken,
-                    known.given,
-                    coming[i],
-                    done,
-                    self._runner.idle(i),
-                )
-            )
         return View(tuple(stages), used, self._limit, free, total, self._runner.now())
 
-    def _held(self, running: Running) -> int:
-        """Bytes that count for a task: its inputs, and the output that it makes."""
-        if not running.more:
-            return 0  # it is about to end
-        promised = self._piece(running.stage)
-        if self._known[running.stage].splits is False:
-            return max(running.taken, promised)  # one takes the place of the other
-        return running.taken + promised
+    def _buffered(self, i: int) -> int:
+        """Bytes of the outputs of stage ``i`` that nobody has taken."""
+        return self._after(i).nbytes
 
-    def _piece(self, i: int) -> int:
-        return self._known[i].piece or self._target
+    def _after(self, i: int) -> Queue:
+        """Where the outputs of stage ``i`` go."""
+        return self._done if i + 1 == len(self._states) else self._states[i + 1].queue
 
-    def _tasks_queued(self, i: int, *, flush: bool) -> int:
-        """Whether there is enough for a task of stage ``i``; all there is, at the end."""
-        if i == 0:
-            self._pull()
-            return int(self._next is not None)
-        pieces = self._queues[i].pieces
-        if not pieces or flush or not self._stages[i].least:
-            return len(pieces)
-        return len(pieces) if sum(p.rows for p in pieces) >= self._stages[i].least else 0
-
-    def _pull(self) -> None:
+    def _pull(self) -> Piece | None:
         """Look for the next input of the source."""
         if self._next is None and not self._exhausted:
             try:
                 self._next = next(self._inputs)
             except StopIteration:
                 self._exhausted = True
+        return self._next
 
     def _start(self) -> None:
         while (i := self._policy.start(self.view())) is not None:
             self._launch(i)
 
     def _launch(self, i: int) -> None:
+        state = self._states[i]
         if i == 0:
             assert self._next is not None
             inputs, self._next = [self._next], None
         else:
-            queue, inputs, rows = self._queues[i], [], 0
-            while queue.pieces and (not inputs or rows < self._stages[i].least):
-                piece = queue.pieces.popleft()
-                queue.nbytes -= piece.nbytes
-                rows += piece.rows
-                inputs.append(piece)
-        task = self._runner.start(i, inputs)
-        self._running[task] = Running(i, inputs)
+            inputs = state.take()
+        self._running[self._runner.start(i, inputs)] = state.start(inputs)
 
     def _may_go_on(self, task: Any) -> bool:
         stage = self._running[task].stage
         return self._runner.last(task) or self._policy.go_on(self.view(), stage)
 
-    def _force(self) -> Any:
-        """Let something go on although there is no room, as nothing else can: the last stage."""
-        if self._queues[-1].pieces:  # the consumer has to take something first
-            return None
+    def _force(self, shut: Sequence[Any]) -> Any:
+        """Let something go on although there is no room, if nothing else can: the last stage.
+
+        Parameters
+        ----------
+        shut : sequence
+            Tasks that wait for room.
+
+        Returns
+        -------
+        object
+            One of them, or None.
+        """
         view = self.view()
-        able = [i for i in range(len(self._stages)) if view.startable(i)]
-        ready = max(self._ready, key=lambda task: self._running[task].stage, default=None)
-        if not able and ready is None:
+        others = [run.stage for task, run in self._running.items() if task not in self._ready]
+        if not stands_still(view, [self._running[task].stage for task in shut], others):
             return None
-        self.forced += 1
-        if ready is not None and self._running[ready].stage >= max(able, default=-1):
-            return ready
-        self._launch(max(able))
+        if self._done.pieces:  # the consumer has to take something first
+            return None
+        if others and any(self._runner.held().values()):
+            self._runner.release()
+            return None
+        drains = [i for i in range(len(self._states)) if view.drains(i)]
+        able = max((i for i in drains if view.startable(i)), default=-1)
+        ready = [task for task in shut if self._running[task].stage in drains]
+        # one that has given the most will soon have ended: others then need not be forced
+        first = max(ready, key=lambda task: self._running[task].progress, default=None)
+        if first is not None and self._running[first].stage >= able:
+            self.forced += 1
+            return first
+        if able >= 0:
+            self.forced += 1
+            self._launch(able)
         return None
 
     def _accept(self, task: Any) -> None:
@@ -366,19 +219,11 @@ class Executor:
         if piece is AGAIN:
             return
         running = self._running[task]
-        known = self._known[running.stage]
-        if piece is not None:
-            place = (*running.inputs[0].place, running.outputs)
-            running.outputs += 1
-            running.given += piece.nbytes
-            running.seconds += piece.seconds
-            running.more = piece.more
-            known.piece = max(known.piece, piece.nbytes)
-            known.outputs += 1
-            known.nbytes += piece.nbytes
-            known.worked += piece.seconds
-            self._queues[running.stage + 1].add(piece._replace(place=place))
+        state = self._states[running.stage]
+        if piece is None:
+            del self._running[task]
+            state.ended(running)
             return
-        del self._running[task]
-        known.learn(running.seconds, running.taken, running.given)
-        known.splits = bool(known.splits) or running.outputs > 1
+        place = (*running.inputs[0].place, running.outputs)
+        self._after(running.stage).add(piece._replace(place=place))
+        state.gave(running, piece)

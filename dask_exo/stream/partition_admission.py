@@ -19,19 +19,48 @@ class PartitionAdmission:
     """The default policy; see `Policy`."""
 
     def start(self, view: View) -> int | None:
-        """The last stage that can; see `Policy.start`."""
-        for i in reversed(range(len(view.stages))):
-            if (
-                view.startable(i)
-                and view.room_to_start(i)
-                and (not view.stages[i].splits or _fits(view, i))
-            ):
-                return i
-        return None
+        """The last stage that can, of those with less than their share; see `Policy.start`."""
+        able = [
+            i
+            for i in range(_first(view), len(view.stages))
+            if view.startable(i)
+            and view.room_to_start(i)
+            and (not view.stages[i].splits or _fits(view, i))
+        ]
+        return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i), default=None)
 
     def go_on(self, view: View, i: int) -> bool:
         """Whether there is room; see `Policy.go_on`."""
         return view.room(i)
+
+
+def _first(view: View) -> int:
+    """The first stage that may take room: none before one that waits for some that will come."""
+    under_way = False
+    for i in reversed(range(len(view.stages))):
+        under_way = under_way or view.stages[i].running > 0
+        if under_way and view.startable(i) and not view.room_to_start(i):
+            return i
+    return 0
+
+
+def _fair(view: View, i: int) -> int:
+    """Tasks of stage ``i`` that keep its rate equal to that of the others with its resources."""
+    work, share = [], 1.0  # seconds for each byte of the source's output
+    for k, stage in enumerate(view.stages):
+        size = stage.taken if k else stage.given
+        if stage.seconds is None or not size:
+            return 0
+        work.append(stage.seconds * share / size)
+        share *= stage.given / size
+    shares = [
+        view.total.get(name, 0)
+        * work[i]
+        / sum(one * s.needs.get(name, 0) for one, s in zip(work, view.stages, strict=True))
+        for name, need in view.stages[i].needs.items()
+        if need and work[i]
+    ]
+    return int(min(shares, default=0))
 
 
 def _fits(view: View, i: int) -> bool:
@@ -47,19 +76,22 @@ def _fits(view: View, i: int) -> bool:
         return True
     # what such tasks give in a second stays for as long as the later stages work on it
     each = stage.piece + stage.given / stage.seconds * residence(view, i)
-    if (stage.running + 1) * each > view.limit:
+    if (stage.running + 0.5) * each > view.limit:  # to the nearest number of tasks
         return False
     coming = stage.coming + stage.given
     return view.used + coming - drain(view, i) * stage.seconds <= view.limit
 
 
 def residence(view: View, i: int) -> float:
-    """Seconds that an output of stage ``i`` is worked on, weighted by how large it is meanwhile."""
+    """Seconds that an output of stage ``i`` is worked on, weighted by how large it is meanwhile.
+
+    One output of a task takes the place of its input; of several, one is made at a time.
+    """
     seconds, share = 0.0, 1.0
     for stage in view.stages[i + 1 :]:
         assert stage.seconds is not None
-        larger = max(1.0, stage.given / stage.taken)
-        seconds += stage.seconds * share * larger
+        meanwhile = stage.taken + stage.piece if stage.splits else max(stage.taken, stage.given)
+        seconds += stage.seconds * share * meanwhile / stage.taken
         share *= stage.given / stage.taken
     return seconds
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dask_exo.errors import WorkerLostError
-from dask_exo.stream.executor import AGAIN, Piece, Stage
+from dask_exo.stream.pieces import AGAIN, Piece, Stage
 from dask_exo.stream.task import About, Code, Worker, run
 
 IDLE = 30.0  # seconds without work after which a worker is let go
+FRESH = 1.0  # seconds for which resources of the cluster are taken to be the same
 REPLACED = 3  # how often a worker that has died is replaced for one task
 
 
@@ -78,7 +79,7 @@ Kind = frozenset[tuple[str, float]]
 
 
 class StreamRunner:
-    """`dask_exo.stream.executor.Runner` on `Streams`.
+    """`dask_exo.stream.pieces.Runner` on `Streams`.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ class StreamRunner:
         self._idle: dict[Kind, list[tuple[float, Any]]] = {kind: [] for kind in self._kinds}
         self._count: Counter[Kind] = Counter()
         self._tasks: dict[Any, Task] = {}
-        self._resources = streams.resources()
+        self._resources, self._looked = streams.resources(), self.now()
         for kind, stage, alone in zip(self._kinds, stages, self._alone, strict=True):
             while self._count[kind] < stage.least_workers and not alone:
                 self._idle[kind].append((self.now(), self._worker(kind)))
@@ -111,7 +112,9 @@ class StreamRunner:
         return time.perf_counter()
 
     def total(self) -> Mapping[str, float]:
-        """Resources of the cluster."""
+        """Resources of the cluster, of a second ago at most: nodes come and go."""
+        if self.now() - self._looked > FRESH:
+            self._resources, self._looked = self._streams.resources(), self.now()
         return self._resources
 
     def start(self, stage: int, inputs: Sequence[Piece]) -> Task:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -116,12 +117,23 @@ class View:
         If that holds for every output, the last one that was made can always go through all
         stages and leave, so that nothing ever waits for room for good.
         """
-        return self._fits(sum(self.grows(j) for j in range(i, len(self.stages))))
+        return self._fits(self._needed(i))
 
     def room_to_start(self, i: int) -> bool:
         """Whether a task of stage ``i`` can start, and go on after its first output."""
         first = self.stages[i].piece if self.stages[i].splits else 0
-        return self._fits(first + sum(self.grows(j) for j in range(i, len(self.stages))))
+        return self._fits(first + self._needed(i))
+
+    def _needed(self, i: int) -> int:
+        return sum(self.grows(j) for j in range(i, len(self.stages)))
+
+    def drains(self, i: int) -> bool:
+        """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""
+        return all(
+            self.total.get(name, 0) + 1e-9 >= need
+            for stage in self.stages[i:]
+            for name, need in stage.needs.items()
+        )
 
     def _fits(self, nbytes: int) -> bool:
         return not nbytes or self.used + nbytes <= self.limit
@@ -137,6 +149,29 @@ def waits(view: View, i: int) -> str:
     if not view.startable(i):
         return "slots"
     return "" if view.room_to_start(i) else "memory"
+
+
+def stands_still(view: View, shut: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether no task can come to its end.
+
+    Where a node has gone, more tasks may have been started than there are resources. Those that
+    wait for room then hold what the others need to begin.
+
+    Parameters
+    ----------
+    view : View
+    shut : sequence of int
+        Stages of tasks that wait for room.
+    others : sequence of int
+        Stages of all other tasks: they run, if there are resources for them.
+    """
+    held = Counter[str]()
+    for i in shut:
+        held.update(view.stages[i].needs)
+    return not any(
+        all(held[name] + need <= view.total.get(name, 0) + 1e-9 for name, need in needs.items())
+        for needs in (view.stages[i].needs for i in set(others))
+    )
 
 
 class Policy(Protocol):
@@ -177,6 +212,12 @@ class Estimate:
     piece: int = 0
     splits: bool | None = None
     weight: float = field(default=0.2, repr=False)
+
+    def saw(self, seconds: float, nbytes: int) -> None:
+        """Count an output."""
+        self.outputs += 1
+        self.nbytes += nbytes
+        self.worked += seconds
 
     def learn(self, seconds: float, taken: int, given: int) -> None:
         """Add a task that has ended."""

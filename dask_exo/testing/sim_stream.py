@@ -1,38 +1,94 @@
-"""A pipeline on a virtual clock: tasks that take time and give bytes, and nothing else."""
+"""A pipeline on a virtual clock: tasks that take time and give bytes, on nodes that may die."""
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from dask_exo.stream.executor import Piece
-
-
-@dataclass(eq=False)
-class _Task:
-    outputs: list[tuple[float, Piece]]  # seconds of work, and what it gives
-    inputs: Sequence[Piece]
-    made: int = 0
-    ready: bool = False
-
+from dask_exo.stream.pieces import AGAIN, Piece, Stage
 
 Work = Callable[[int, Sequence[Piece]], list[tuple[float, int]]]
 """``work(stage, inputs)``: seconds and bytes of each output of a task."""
 
+Resources = Mapping[str, float]
+
+
+class Fault(NamedTuple):
+    """Something dies.
+
+    Attributes
+    ----------
+    at : float
+        Virtual seconds.
+    node : int
+        The process of one of its tasks dies, or the node with all its processes and pieces.
+    away : float or None
+        Seconds until the node is there again; None for a process.
+    """
+
+    at: float
+    node: int
+    away: float | None = None
+
+
+class Made(NamedTuple):
+    """What stands for a piece.
+
+    Attributes
+    ----------
+    born : float
+        Seconds that it takes to make it and all that it is made of, one after the other.
+    node, life : int
+        Where it is, and how often that node had died before.
+    """
+
+    born: float = 0.0
+    node: int = -1
+    life: int = 0
+
+
+@dataclass(eq=False)
+class Task:
+    """A task under way: seconds and bytes of its outputs, and how many have been taken."""
+
+    stage: int
+    outputs: list[tuple[float, int]]
+    inputs: Sequence[Piece]
+    node: int | None = None
+    tries: int = 0
+    taken: int = 0
+    lost: bool = False
+
+
+@dataclass
+class Node:
+    """A node: what is free on it."""
+
+    free: Counter[str]
+    life: int = 0
+    alive: bool = True
+
 
 @dataclass
 class SimRunner:
-    """Runs tasks of a pipeline in virtual time; see `dask_exo.stream.executor.Runner`.
+    """Runs tasks of a pipeline in virtual time; see `dask_exo.stream.pieces.Runner`.
 
-    A task works on its next output only when the one before has been taken.
+    A task works on its next output only when the one before has been taken. It runs on the first
+    node with resources, or waits for some, first come first served. One whose process dies starts
+    anew and gives what is missing. What was on a node that has died is made again, from the source
+    on, by the task that reads it.
 
     Parameters
     ----------
-    resources : mapping
+    stages : sequence of Stage
+    resources : mapping or sequence of mapping
+        Of one node, or of each.
     work : callable
         See `Work`.
+    faults : sequence of Fault
 
     Attributes
     ----------
@@ -40,67 +96,81 @@ class SimRunner:
         Virtual seconds.
     live, peak : int
         Bytes of all pieces that exist: given and neither used up nor `drop`ped.
+    lost : int
+        Tasks that had to start anew.
     """
 
-    resources: Mapping[str, float]
+    stages: Sequence[Stage]
+    resources: Resources | Sequence[Resources]
     work: Work
+    faults: Sequence[Fault] = ()
     time: float = 0.0
     live: int = 0
     peak: int = 0
-    _events: list[tuple[float, int, _Task]] = field(default_factory=list)
+    lost: int = 0
+    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _count: int = 0
+    _waiting: list[Task] = field(default_factory=list)
+    _running: dict[Task, None] = field(default_factory=dict)
+    _ready: set[Task] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        each = [self.resources] if isinstance(self.resources, Mapping) else self.resources
+        self._whole = each
+        self._nodes = [Node(Counter(one)) for one in each]
+        self._total = self._sum()
+        for fault in self.faults:
+            self._plan(fault.at, lambda fault=fault: self._die(fault))  # type: ignore[misc]
 
     def now(self) -> float:
         """Virtual seconds."""
         return self.time
 
     def total(self) -> Mapping[str, float]:
-        """Resources."""
-        return self.resources
+        """Resources of the nodes that are alive."""
+        return self._total
 
-    def start(self, stage: int, inputs: Sequence[Piece]) -> _Task:
+    def start(self, stage: int, inputs: Sequence[Piece]) -> Task:
         """Start a task."""
-        outputs = self.work(stage, inputs)
-        pieces = [
-            (seconds, Piece(None, nbytes, 1, more=n + 1 < len(outputs), seconds=seconds))
-            for n, (seconds, nbytes) in enumerate(outputs)
-        ]
-        task = _Task(pieces, inputs)
-        self._plan(task)
+        task = Task(stage, self.work(stage, inputs), inputs)
+        self._submit(task)
         return task
 
-    def wait(self, tasks: Sequence[_Task], timeout: float | None) -> list[_Task]:
+    def wait(self, tasks: Sequence[Task], timeout: float | None) -> list[Task]:
         """Let time pass until one of ``tasks`` is ready."""
         wanted = set(tasks)
         end = float("inf") if timeout is None else self.time + timeout
-        while not any(task.ready for task in wanted) and self._events:
-            if self._events[0][0] > end:
-                break
+        while wanted.isdisjoint(self._ready) and self._events and self._events[0][0] <= end:
             self._happen()
         while self._events and self._events[0][0] <= self.time:
             self._happen()
-        if timeout is not None and not any(task.ready for task in wanted):
+        ready = [task for task in tasks if task in self._ready]
+        if timeout is not None and not ready:
             self.time = end
-        return [task for task in tasks if task.ready]
+        return ready
 
-    def last(self, task: _Task) -> bool:
+    def last(self, task: Task) -> bool:
         """Whether its output is the last one."""
-        return task.made >= len(task.outputs) - 1
+        return task.taken >= len(task.outputs) - 1
 
-    def take(self, task: _Task) -> Piece | None:
-        """The next output, or None at its end."""
-        task.ready = False
-        if task.made == len(task.outputs):
-            task.made += 1
+    def take(self, task: Task) -> Piece | None:
+        """The next output, None at its end, or that it has started anew."""
+        self._ready.discard(task)
+        if task.lost:
+            task.lost = False
+            return AGAIN
+        if task.taken == len(task.outputs):
             return None
-        piece = task.outputs[task.made][1]
-        task.made += 1
-        if task.made < len(task.outputs):
-            self._plan(task)
+        seconds, nbytes = task.outputs[task.taken]
+        task.taken += 1
+        more = task.taken < len(task.outputs)
+        assert task.node is not None
+        made = Made(self._born(task), task.node, self._nodes[task.node].life)
+        if more:
+            self._work_on(task, task.outputs[task.taken][0])
         else:
-            task.ready = True  # that it has ended
-            self.drop(*task.inputs)
-        return piece
+            self._end(task)
+        return Piece(made, nbytes, 1, more=more, seconds=seconds)
 
     def idle(self, stage: int) -> int:  # noqa: ARG002
         """None: workers are not simulated."""
@@ -119,16 +189,102 @@ class SimRunner:
 
     def cancel(self, tasks: Sequence[Any]) -> None:
         """Stop tasks."""
-        self._events = [event for event in self._events if event[2] not in set(tasks)]
+        for task in tasks:
+            self._forget(task)
+            self.drop(*task.inputs)
+        self._waiting.clear()
 
-    def _plan(self, task: _Task) -> None:
+    def _plan(self, at: float, what: Callable[[], None]) -> None:
         self._count += 1
-        seconds = task.outputs[task.made][0] if task.outputs else 0.0
-        heapq.heappush(self._events, (self.time + seconds, self._count, task))
+        heapq.heappush(self._events, (at, self._count, what))
 
     def _happen(self) -> None:
-        self.time, _, task = heapq.heappop(self._events)
-        task.ready = True
+        self.time, _, what = heapq.heappop(self._events)
+        what()
+
+    def _sum(self) -> Mapping[str, float]:
+        total = Counter[str]()
+        for node, whole in zip(self._nodes, self._whole, strict=True):
+            total.update(whole if node.alive else {})
+        return total
+
+    def _submit(self, task: Task) -> None:
+        task.tries += 1
+        self._waiting.append(task)
+        self._place()
+
+    def _place(self) -> None:
+        """Let tasks begin for which there are resources."""
+        for task in list(self._waiting):
+            needs = self.stages[task.stage].needs
+            for n, node in enumerate(self._nodes):
+                if node.alive and all(node.free[name] + 1e-9 >= x for name, x in needs.items()):
+                    node.free.subtract(needs)
+                    task.node = n
+                    self._waiting.remove(task)
+                    self._begin(task)
+                    break
+
+    def _begin(self, task: Task) -> None:
+        self._running[task] = None
+        again = max((self._missing(piece) for piece in task.inputs), default=0.0)
+        done = sum(seconds for seconds, _ in task.outputs[: task.taken])
+        first = task.outputs[task.taken][0] if task.outputs else 0.0
+        self._work_on(task, again + done + first)
+
+    def _missing(self, piece: Piece) -> float:
+        """Seconds to make a piece again that is on a node which has died."""
+        made = piece.value or Made()
+        return made.born if made.node >= 0 and self._nodes[made.node].life != made.life else 0.0
+
+    def _born(self, task: Task) -> float:
+        before = max(((piece.value or Made()).born for piece in task.inputs), default=0.0)
+        return before + sum(seconds for seconds, _ in task.outputs[: task.taken])
+
+    def _work_on(self, task: Task, seconds: float) -> None:
+        tries = task.tries
+        self._plan(self.time + seconds, lambda: self._made(task, tries))
+
+    def _made(self, task: Task, tries: int) -> None:
+        if task not in self._running or tries != task.tries:
+            return  # its process has died meanwhile
+        self._ready.add(task)
+        task.lost = False
         if task.outputs:
-            self.live += task.outputs[task.made][1].nbytes
+            self.live += task.outputs[task.taken][1]
             self.peak = max(self.peak, self.live)
+
+    def _end(self, task: Task) -> None:
+        self._ready.add(task)  # that it has ended
+        self._forget(task)
+        self.drop(*task.inputs)
+        self._place()
+
+    def _forget(self, task: Task) -> None:
+        if task in self._running:
+            del self._running[task]
+            assert task.node is not None
+            self._nodes[task.node].free.update(self.stages[task.stage].needs)
+            if task in self._ready and not task.lost and task.taken < len(task.outputs):
+                self.live -= task.outputs[task.taken][1]
+
+    def _die(self, fault: Fault) -> None:
+        node = self._nodes[fault.node]
+        tasks = [task for task in self._running if task.node == fault.node]
+        if fault.away is not None and node.alive:
+            node.alive, node.life = False, node.life + 1
+            self._total = self._sum()
+            self._plan(self.time + fault.away, lambda: self._return(node))
+        else:
+            tasks = tasks[:1]
+        for task in tasks:
+            self._forget(task)
+            task.lost = task in self._ready
+            self.lost += 1
+        for task in tasks:
+            self._submit(task)
+
+    def _return(self, node: Node) -> None:
+        node.alive = True
+        self._total = self._sum()
+        self._place()

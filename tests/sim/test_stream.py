@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
+from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.stream.adaptive import Adaptive
-from dask_exo.stream.baselines import Staged, Static
+from dask_exo.stream.baselines import Staged
 from dask_exo.stream.conservative import Conservative
-from dask_exo.stream.executor import Executor, Piece, Stage
 from dask_exo.stream.partition_admission import PartitionAdmission
+from dask_exo.stream.pieces import Piece, Stage
+from dask_exo.testing.sim_pipeline import Outcome, simulate
 from dask_exo.testing.sim_stream import SimRunner
+from dask_exo.testing.static import Static
 
 POLICIES = {
     "partition admission": PartitionAdmission,
@@ -26,35 +29,9 @@ POLICIES = {
 }
 
 
-@dataclass
-class Outcome:
-    """Seconds, places of the outputs, the most bytes counted, and what was forced."""
-
-    seconds: float
-    first: float
-    places: list[tuple[int, ...]]
-    peak: int
-    forced: int
-    left: int
-
-
-def run(stages, work, inputs, policy, *, limit, target, resources) -> Outcome:
-    runner = SimRunner(resources, work)
-    source = iter([Piece(None, 0, 1, (i,)) for i in range(inputs)])
-    executor = Executor(stages, source, runner, policy, limit=limit, target=target)
-    places: list[tuple[int, ...]] = []
-    first = 0.0
-    for _ in range(100_000):
-        if executor.finished:
-            break
-        executor.step(100.0)
-        while executor.outputs:
-            first = first or runner.time
-            piece = executor.take()
-            runner.drop(piece)
-            places.append(piece.place)
-    assert executor.finished
-    return Outcome(runner.time, first, places, executor.peak, executor.forced, runner.live)
+def run(stages, work, inputs, policy, *, limit, target, resources, faults=()) -> Outcome:
+    runner = SimRunner(stages, resources, work, faults)
+    return simulate(runner, inputs, policy, limit=limit, target=target)
 
 
 def inference(policy, limit, noise=0.0):
@@ -166,3 +143,28 @@ def test_any_pipeline_ends_with_everything_once(pipeline, room, policy) -> None:
 
 def test_replay_gives_the_same_run() -> None:
     assert inference(PartitionAdmission(), 1000, 0.3) == inference(PartitionAdmission(), 1000, 0.3)
+
+
+def calls(slots: int) -> float:
+    """Calls of Python functions for each piece, with so many tasks side by side."""
+    count = 0
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+        return [(1.0 + 0.01 * inputs[0].place[0], 100)]
+
+    stages = [Stage("one", {"CPU": 1}), Stage("two", {"GPU": 1})]
+    runner = SimRunner(stages, {"CPU": slots, "GPU": slots}, work)
+    sys.setprofile(note)
+    try:
+        simulate(runner, 300, PartitionAdmission(), limit=10**6, target=100)
+    finally:
+        sys.setprofile(None)
+    return count / 600
+
+
+def test_what_is_asked_for_a_piece_does_not_grow_with_the_tasks_that_run():
+    assert calls(100) <= 1.5 * calls(4)

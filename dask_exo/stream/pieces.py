@@ -1,0 +1,101 @@
+"""What goes through a pipeline, and what runs it: pieces, stages, and where tasks run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class Piece(NamedTuple):
+    """An output of a task.
+
+    Attributes
+    ----------
+    value : object
+        A reference of it.
+    nbytes, rows : int
+    place : tuple of int
+        Where it belongs: number of the source's input, then number of the output in each stage.
+    more : bool
+        Whether the task may give another one after it.
+    seconds : float
+        Work that it took.
+    """
+
+    value: Any
+    nbytes: int
+    rows: int
+    place: tuple[int, ...] = ()
+    more: bool = False
+    seconds: float = 0.0
+
+
+class Stage(NamedTuple):
+    """What a stage asks for.
+
+    Attributes
+    ----------
+    name : str
+    needs : mapping
+        Resources of one task.
+    least : int
+        Rows to give to one task at least, by giving it several pieces.
+    limit : int, optional
+        Tasks side by side at most.
+    least_workers : int
+        Workers that are started before there is anything to do.
+    """
+
+    name: str
+    needs: Mapping[str, float]
+    least: int = 0
+    limit: int | None = None
+    least_workers: int = 0
+
+
+AGAIN = Piece(None, 0, 0, more=True)
+"""What `Runner.take` returns for a task that had to start anew."""
+
+
+class Runner(Protocol):
+    """Where the tasks run."""
+
+    def now(self) -> float:
+        """Seconds, from some moment on."""
+        ...
+
+    def total(self) -> Mapping[str, float]:
+        """Resources that there are."""
+        ...
+
+    def start(self, stage: int, inputs: Sequence[Piece]) -> Any:
+        """Start a task; return what stands for it."""
+        ...
+
+    def wait(self, tasks: Sequence[Any], timeout: float | None) -> list[Any]:
+        """Wait until some of ``tasks`` have made an output or ended; return those."""
+        ...
+
+    def last(self, task: Any) -> bool:
+        """Whether a task of those that `wait` returned has ended, or will after its output."""
+        ...
+
+    def take(self, task: Any) -> Piece | None:
+        """The next output of a task that has one, and let it go on; None if it has ended."""
+        ...
+
+    def idle(self, stage: int) -> int:
+        """Workers that are kept for a stage and have nothing to do."""
+        ...
+
+    def held(self) -> Mapping[str, float]:
+        """Resources of all workers that have nothing to do."""
+        ...
+
+    def release(self) -> None:
+        """Let go of all workers that have nothing to do."""
+        ...
+
+    def cancel(self, tasks: Sequence[Any]) -> None:
+        """Stop them, and let go of all workers."""
+        ...
