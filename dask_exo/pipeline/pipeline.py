@@ -30,6 +30,7 @@ from dask_exo.pipeline.steps import (
     code_of,
     concurrency_of,
     groups,
+    name_of,
     stage_of,
 )
 from dask_exo.scheduler import Scheduler
@@ -193,7 +194,7 @@ class Pipeline:
         target = min(self.target or config.stream_target, max(1, memory // 8))
         pieces, makes = inputs(self.source, config, streams.put)
         together = groups(self.steps, makes=makes)
-        check_needs(together, streams.resources())
+        check_needs(together, streams.resources(), streams.nodes())
         stages = [stage_of(steps) for steps in together]
         codes = [code_of(steps, target, config.settings) for steps in together]
         runner = StreamRunner(streams, stages, codes)
@@ -204,10 +205,7 @@ class Pipeline:
     def __repr__(self) -> str:
         """Its stages."""
         together = groups(self.steps, makes=True)
-        stages = ", ".join(
-            f"{' > '.join(s.transform.name for s in steps) or 'source'} ({amounts(steps)})"
-            for steps in together
-        )
+        stages = ", ".join(f"{name_of(steps)} ({amounts(steps)})" for steps in together)
         end = f", {self.rows} rows" if self.rows is not None else ""
         return f"Pipeline of {self.source.npartitions} partitions: {stages}{end}"
 

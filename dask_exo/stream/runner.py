@@ -23,6 +23,10 @@ class Streams(Protocol):
         """Amount of each resource of the whole cluster."""
         ...
 
+    def nodes(self) -> list[dict[str, float]]:
+        """Amount of each resource of each node."""
+        ...
+
     def put(self, value: Any) -> Any:
         """Store a value; return its ref."""
         ...

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.pipeline.steps import Step, groups
+from dask_exo.errors import PipelineError
+from dask_exo.pipeline.steps import Step, check_needs, groups
 from dask_exo.stream.repartition import repartition, size
 from dask_exo.stream.task import About, Code, Worker
 from dask_exo.stream.transforms import Transform, apply
@@ -126,3 +127,14 @@ def test_neighbours_that_ask_for_the_same_share_tasks_and_no_others():
     assert groups([], makes=True) == [[]]
     narrow = step({"CPU": 1.0}, concurrency=(0, 2))
     assert groups([narrow, cpu], makes=True) == [[], [narrow], [cpu]]
+
+
+def test_a_stage_that_fits_the_cluster_and_no_node_is_refused():
+    both, apart = {"CPU": 4.0, "GPU": 1.0}, [{"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0}]
+    total = {"CPU": 6.0, "GPU": 1.0}
+    check_needs([[step({"CPU": 4.0})], [step({"GPU": 1.0})], []], total, apart)
+    with pytest.raises(PipelineError, match=r"4 CPU, 1 GPU on one node.* 4 CPU, 0 GPU; 2"):
+        check_needs([[step(both)]], total, apart)
+    with pytest.raises(PipelineError, match="needs 2 GPU, the cluster has 1"):
+        check_needs([[], [step({"GPU": 2.0})]], total, apart)
+    check_needs([[step(both)]], total, [*apart, both])
