@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dask_exo.arguments import number_from
 from dask_exo.errors import PipelineError
+from dask_exo.stream.calls import Trouble
 from dask_exo.stream.executor import Stage
 from dask_exo.stream.task import Code
 from dask_exo.stream.transforms import FORMATS, Transform
@@ -22,16 +24,15 @@ class Step:
     transform: Transform
     needs: Mapping[str, float]
     concurrency: tuple[int, int | None]
-    retries: int
 
     def joins(self, other: Step) -> bool:
         """Whether ``other`` can run in the same tasks, after this one."""
         stateless = not (self.transform.stateful or other.transform.stateful)
-        alike = (self.needs, self.concurrency, self.retries)
-        return stateless and alike == (other.needs, other.concurrency, other.retries)
+        alike = (self.needs, self.concurrency) == (other.needs, other.concurrency)
+        return stateless and alike
 
 
-MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None), 0)
+MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None))
 """What making a partition asks for."""
 
 
@@ -58,10 +59,19 @@ def stage_of(steps: Sequence[Step]) -> Stage:
     return Stage(name_of(steps), steps[0].needs, least, high, low)
 
 
-def code_of(steps: Sequence[Step], target: int, settings: Mapping[str, Any]) -> Code:
+def code_of(
+    steps: Sequence[Step], target: int, trouble: Trouble, settings: Mapping[str, Any]
+) -> Code:
     """What the tasks of a stage need; ``target`` is the bytes of its outputs."""
-    retries = max((step.retries for step in steps), default=0)
-    return Code(uuid.uuid4().hex, [step.transform for step in steps], target, retries, settings)
+    return Code(uuid.uuid4().hex, [step.transform for step in steps], target, trouble, settings)
+
+
+def trouble_of(retries: Any, on_error: Any) -> Trouble:
+    """What is done about exceptions."""
+    number_from(0, "retries", retries, PipelineError)
+    if on_error not in ("raise", "skip"):
+        raise PipelineError(f"on_error={on_error!r}: need 'raise' or 'skip'")
+    return Trouble(int(retries), on_error == "skip")
 
 
 def concurrency_of(given: Any) -> tuple[int, int | None]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from dask_exo.report.events import StageSeen
+from dask_exo.stream.calls import Rejected
+from dask_exo.stream.origin import Origin
 from dask_exo.stream.view import Estimate, Policy, StageView, View, waits
 
 SOON = 0.05  # seconds until an input that was not there is looked for again
@@ -31,6 +33,10 @@ class Piece(NamedTuple):
         Whether the task may give another one after it.
     seconds : float
         Work that it took.
+    origin : Origin
+        Rows of the source that it was made of.
+    rejected : Rejected, optional
+        Why it is no output, but an input that was set aside.
     """
 
     value: Any
@@ -39,6 +45,8 @@ class Piece(NamedTuple):
     place: tuple[int, ...] = ()
     more: bool = False
     seconds: float = 0.0
+    origin: Origin = Origin(())
+    rejected: Rejected | None = None
 
 
 class Stage(NamedTuple):
@@ -164,6 +172,8 @@ class Executor:
         The most that `View.used` has been.
     forced : int
         How often something had to go on without room, since nothing else could.
+    rejects : list of Piece
+        Inputs that were set aside.
     """
 
     def __init__(
@@ -186,6 +196,7 @@ class Executor:
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
         self._known = [Estimate() for _ in stages]
         self.peak = self.forced = 0
+        self.rejects: list[Piece] = []
 
     @property
     def finished(self) -> bool:
@@ -364,6 +375,9 @@ class Executor:
         piece = self._runner.take(task)
         del self._ready[task]
         if piece is AGAIN:
+            return
+        if piece is not None and piece.rejected is not None:
+            self.rejects.append(piece)
             return
         running = self._running[task]
         known = self._known[running.stage]
