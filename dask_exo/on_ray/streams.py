@@ -46,7 +46,9 @@ class RayStreams:
         return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
     def put(self, value: Any) -> Any:
-        """Store a value."""
+        """Store a value; a ref is that already."""
+        if isinstance(value, ray.ObjectRef):
+            return value
         with translated():
             return ray.put(value)
 

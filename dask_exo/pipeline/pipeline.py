@@ -23,7 +23,7 @@ from dask_exo.graph.promise import Promise, Remote, fetch
 from dask_exo.on_ray.streams import RayStreams
 from dask_exo.pipeline.rejects import Rejects
 from dask_exo.pipeline.running import Batches, Running
-from dask_exo.pipeline.source import inputs
+from dask_exo.pipeline.sources import Source
 from dask_exo.pipeline.steps import (
     Step,
     amounts,
@@ -46,7 +46,7 @@ from dask_exo.stream.transforms import FORMATS, Transform
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Partitions of a Dask dataframe on their way through stages; nothing runs before it is asked.
+    """Partitions of a source on their way through stages; nothing runs before it is asked.
 
     Each method that adds a stage returns a new pipeline. Neighbouring stages that ask for the same
     run in the same tasks. Stages that ask for different things run side by side, each partition for
@@ -63,7 +63,7 @@ class Pipeline:
     Pipeline of 3 partitions: <lambda> > <lambda> (1 CPU)
     """
 
-    source: dd.DataFrame
+    source: Source
     steps: tuple[Step, ...] = ()
     memory: int | None = None
     target: int | None = None
@@ -175,7 +175,7 @@ class Pipeline:
         """
         system, root = url_to_fs(str(path))
         system.makedirs(root, exist_ok=True)
-        written = self._with("write", _write, (str(path), options), {})
+        written = self._with("write", _write, (str(path), options), {"on_error": "raise"})
         batches = Batches(partial(written._start, self._runs), None, FORMATS["pandas"])
         return sorted(name for batch in batches for name in batch["file"].tolist())
 
@@ -213,7 +213,7 @@ class Pipeline:
         store = sum(node.store for node in futures.nodes())
         memory = self.memory or int(config.stream_memory_fraction * store)
         target = min(self.target or config.stream_target, max(1, memory // 8))
-        pieces, makes = inputs(self.source, config, streams.put)
+        pieces, makes = self.source.start(config, streams.put)
         together = groups(self.steps, makes=makes)
         check_needs(together, streams.resources(), streams.nodes())
         stages = [stage_of(steps) for steps in together]
@@ -229,7 +229,9 @@ class Pipeline:
         together = groups(self.steps, makes=True)
         stages = ", ".join(f"{name_of(steps)} ({amounts(steps)})" for steps in together)
         end = f", {self.rows} rows" if self.rows is not None else ""
-        return f"Pipeline of {self.source.npartitions} partitions: {stages}{end}"
+        count = self.source.count
+        parts = "partitions as they come" if count is None else f"{count} partitions"
+        return f"Pipeline of {parts}: {stages}{end}"
 
 
 def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:

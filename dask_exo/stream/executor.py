@@ -261,7 +261,7 @@ class Executor:
         self._ready.clear()
         for queue in self._queues:
             queue.pieces.clear()
-        self._next, self._exhausted = None, True
+        self._inputs, self._next, self._exhausted = iter(()), None, True
 
     def view(self) -> View:
         """What the policy sees."""

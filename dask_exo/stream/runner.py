@@ -31,7 +31,7 @@ class Streams(Protocol):
         ...
 
     def put(self, value: Any) -> Any:
-        """Store a value; return its ref."""
+        """Store a value, unless it is a ref already; return its ref."""
         ...
 
     def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:

@@ -14,7 +14,7 @@ from dask_exo.failure import Failure
 from dask_exo.stream.calls import CallError, Calls, Rejected, Trouble
 from dask_exo.stream.origin import Frame, Origin, joined
 from dask_exo.stream.repartition import repartition, size
-from dask_exo.stream.transforms import Frames, Place, Transform, apply
+from dask_exo.stream.transforms import Frames, Place, Transform, apply, frame_of
 
 
 class Code(NamedTuple):
@@ -191,4 +191,4 @@ def _input(one: Any) -> Iterator[Any]:
     data = one() if callable(one) else one
     if isinstance(data, Failure):  # of a task whose reference was known before it ran
         data.reraise()
-    yield data
+    yield frame_of(data)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 
+import dask.bag as db
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 
 from dask_exo.errors import PipelineError, WorkerLostError
+from dask_exo.pipeline import from_files, of
 from dask_exo.report import recording
 
 ROWS, PARTS = 500, 8
@@ -165,3 +168,20 @@ def test_what_cannot_be_asked(ddf):
         ddf.exo.pipeline(retries=-1)
     with pytest.raises(PipelineError, match="format"):
         pipeline.iter_batches(format="xml")
+
+
+def test_bags_files_and_refs_are_sources(tmp_path):
+    for i in range(6):
+        (tmp_path / f"{i}.bin").write_bytes(bytes([i, 255]) * 1000)
+    files = from_files(f"{tmp_path}/*.bin", partition_size="4kB", on_error="skip")
+    (tmp_path / "3.bin").unlink()
+    got = files.flat_map(lambda row: [{"first": row["bytes"][0]}]).materialize().compute()
+    assert got["first"].tolist() == [0, 1, 2, 4, 5]
+    bag = db.from_sequence(range(40), npartitions=4).map(lambda n: {"n": n, "k": n % 2})
+    refs = (ray.put(part(i)) for i in range(2))
+    made = of(bag, refs).map_partitions(lambda frame: frame.loc[:, ["n"]]).materialize()
+    assert made.n.compute().tolist() == [*range(40), *range(2 * ROWS)]
+    groups = db.from_sequence(range(40), npartitions=4).groupby(lambda n: n % 3)
+    sums = of(groups).flat_map(lambda row: [{"k": row["item"][0], "s": sum(row["item"][1])}])
+    found = pd.concat(list(sums.iter_batches())).set_index("k").s.to_dict()
+    assert found == {k: sum(range(k, 40, 3)) for k in range(3)}
