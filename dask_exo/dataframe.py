@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dask.dataframe as dd
 from dask.dataframe.extensions import register_dataframe_accessor, register_series_accessor
-from dask.utils import M, parse_bytes
+from dask.utils import M
 
 from dask_exo.accessors.base import Accessor
 from dask_exo.accessors.grouping import Grouping
 from dask_exo.accessors.joining import Joining
 from dask_exo.accessors.ordering import Ordering
 from dask_exo.epochs import Epochs, How, epochs
-from dask_exo.pipeline import Pipeline
+from dask_exo.pipeline import Pipeline, of
 
 _VALUES = "values"
 
@@ -26,26 +28,19 @@ class FrameAccessor(Ordering, Joining, Grouping):
     frame : dask.dataframe.DataFrame
     """
 
-    def pipeline(
-        self, *, memory: int | str | None = None, target: int | str | None = None
-    ) -> Pipeline:
+    def pipeline(self, **options: Any) -> Pipeline:
         """Begin a pipeline of stages that ask for different things, such as CPUs and GPUs.
 
         Parameters
         ----------
-        memory : int or str, optional
-            Bytes of partitions that there may be between stages; by default
-            ``exo.stream.memory-fraction`` of the object store.
-        target : int or str, optional
-            Bytes of a partition between stages; by default ``exo.stream.target-partition-size``,
-            or an eighth of ``memory`` if that is less.
+        **options
+            Those of `dask_exo.pipeline.of`: ``memory``, ``target``, ``retries`` and ``on_error``.
 
         Returns
         -------
         Pipeline
         """
-        sizes = [None if size is None else parse_bytes(size) for size in (memory, target)]
-        return Pipeline(self._frame, memory=sizes[0], target=sizes[1])
+        return of(self._frame, **options)
 
     def epochs(  # noqa: PLR0913  all by name
         self,

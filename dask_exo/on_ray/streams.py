@@ -41,8 +41,14 @@ class RayStreams:
         found: dict[str, float] = ray.cluster_resources()
         return {name: amount for name, amount in found.items() if not name.startswith("node:")}
 
+    def nodes(self) -> list[dict[str, float]]:
+        """Amount of each resource of each node."""
+        return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+
     def put(self, value: Any) -> Any:
-        """Store a value."""
+        """Store a value; a ref is that already."""
+        if isinstance(value, ray.ObjectRef):
+            return value
         with translated():
             return ray.put(value)
 

@@ -1,5 +1,7 @@
 """Pipelines over Dask collections: stages with different needs, a partition at a time."""
 
+from dask_exo.pipeline.begin import from_files, of
 from dask_exo.pipeline.pipeline import Pipeline
+from dask_exo.pipeline.rejects import Reject, Rejects
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "Reject", "Rejects", "from_files", "of"]

@@ -7,7 +7,8 @@ execution"; thesis chapter 2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import dask.dataframe as dd
@@ -20,8 +21,9 @@ from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.graph.promise import Promise, Remote, fetch
 from dask_exo.on_ray.streams import RayStreams
+from dask_exo.pipeline.rejects import Rejects
 from dask_exo.pipeline.running import Batches, Running
-from dask_exo.pipeline.source import inputs
+from dask_exo.pipeline.sources import Source
 from dask_exo.pipeline.steps import (
     Step,
     amounts,
@@ -30,9 +32,12 @@ from dask_exo.pipeline.steps import (
     code_of,
     concurrency_of,
     groups,
+    name_of,
     stage_of,
+    trouble_of,
 )
 from dask_exo.scheduler import Scheduler
+from dask_exo.stream.calls import RAISE, Trouble
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.policies import POLICIES
 from dask_exo.stream.runner import StreamRunner
@@ -41,7 +46,7 @@ from dask_exo.stream.transforms import FORMATS, Transform
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Partitions of a Dask dataframe on their way through stages; nothing runs before it is asked.
+    """Partitions of a source on their way through stages; nothing runs before it is asked.
 
     Each method that adds a stage returns a new pipeline. Neighbouring stages that ask for the same
     run in the same tasks. Stages that ask for different things run side by side, each partition for
@@ -58,11 +63,18 @@ class Pipeline:
     Pipeline of 3 partitions: <lambda> > <lambda> (1 CPU)
     """
 
-    source: dd.DataFrame
+    source: Source
     steps: tuple[Step, ...] = ()
     memory: int | None = None
     target: int | None = None
     rows: int | None = None
+    trouble: Trouble = RAISE
+    _runs: list[Rejects] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def rejects(self) -> Rejects:
+        """What the last run of this pipeline has set aside; see ``on_error``."""
+        return self._runs[-1] if self._runs else Rejects()
 
     def map_partitions(self, func: Any, *args: Any, **options: Any) -> Pipeline:
         """Call ``func(frame, *args, **kwargs)`` with each partition.
@@ -76,8 +88,10 @@ class Pipeline:
         *args
         **options
             ``num_cpus`` (1), ``num_gpus`` (0) and ``resources`` of one call; ``concurrency``, how
-            many calls run side by side at most, or at least and at most; ``retries`` (0) of a call
-            that raises an exception; all others go to ``func``.
+            many calls run side by side at most, or at least and at most; ``retries`` of a call
+            that raises an exception, and ``on_error``, what happens then: "raise", or "skip", which
+            sets its input aside (see `rejects`; by default both are those of the pipeline); all
+            others go to ``func``.
         """
         return self._with("partitions", func, args, options)
 
@@ -106,7 +120,10 @@ class Pipeline:
         return self._with("filter", func, (), options)
 
     def flat_map(self, func: Any, **options: Any) -> Pipeline:
-        """Call ``func(row)`` with each row as a dict; it returns or yields dicts, any number."""
+        """Call ``func(row)`` with each row as a dict; it returns or yields dicts, any number.
+
+        Options as of `map_partitions`. A row that is set aside is one row.
+        """
         return self._with("rows", func, (), options)
 
     def limit(self, rows: int) -> Pipeline:
@@ -125,18 +142,19 @@ class Pipeline:
         format : {"pandas", "numpy", "arrow"}
         """
         check_format(format)
-        return Batches(self._start, batch_size, FORMATS[format])
+        return Batches(partial(self._start, self._runs), batch_size, FORMATS[format])
 
     def materialize(self) -> dd.DataFrame:
         """Run to the end; return a Dask dataframe of what came out, in the order of the input.
 
         Its partitions stay in the object store as long as somebody has it.
         """
-        running = self._start()
+        running = self._start(self._runs)
         with running:
             pieces = sorted(running, key=lambda piece: piece.place)
-        if not pieces:
-            raise PipelineError("the pipeline gave no partition at all, not even an empty one")
+        if not pieces:  # without rows there are columns; without columns there is nothing
+            empty: dd.DataFrame = dd.from_pandas(pd.DataFrame(), npartitions=1)
+            return empty
         futures = Scheduler().cluster()
         meta = running.fetch(pieces[0]).iloc[:0]
         made = [
@@ -157,8 +175,9 @@ class Pipeline:
         """
         system, root = url_to_fs(str(path))
         system.makedirs(root, exist_ok=True)
-        written = self._with("write", _write, (str(path), options), {})
-        return sorted(name for batch in written.iter_batches() for name in batch["file"].tolist())
+        written = self._with("write", _write, (str(path), options), {"on_error": "raise"})
+        batches = Batches(partial(written._start, self._runs), None, FORMATS["pandas"])
+        return sorted(name for batch in batches for name in batch["file"].tolist())
 
     def _with(
         self,
@@ -177,39 +196,42 @@ class Pipeline:
         needs = {"CPU": float(rest.pop("num_cpus", 1)), "GPU": float(rest.pop("num_gpus", 0))}
         needs.update(rest.pop("resources", None) or {})
         concurrency = concurrency_of(rest.pop("concurrency", None))
-        retries = int(rest.pop("retries", 0))
+        retries = rest.pop("retries", self.trouble.retries)
+        on_error = rest.pop("on_error", "skip" if self.trouble.skip else "raise")
+        trouble = trouble_of(retries, on_error)
         form = rest.pop("format", "pandas")
         check_format(form)
-        transform = Transform(kind, func, args, rest, batch_size, form)
+        transform = Transform(kind, func, args, rest, batch_size, form, trouble)
         asked = {name: amount for name, amount in needs.items() if amount}
-        step = Step(transform, asked, concurrency, retries)
+        step = Step(transform, asked, concurrency)
         return replace(self, steps=(*self.steps, step))
 
-    def _start(self) -> Running:
+    def _start(self, runs: list[Rejects]) -> Running:
+        """Run; what is set aside can be seen in ``runs``, in place of that of the run before."""
         config, futures = Config.current(), Scheduler().cluster()
         streams = RayStreams()
         store = sum(node.store for node in futures.nodes())
         memory = self.memory or int(config.stream_memory_fraction * store)
         target = min(self.target or config.stream_target, max(1, memory // 8))
-        pieces, makes = inputs(self.source, config, streams.put)
+        pieces, makes = self.source.start(config, streams.put)
         together = groups(self.steps, makes=makes)
-        check_needs(together, streams.resources())
+        check_needs(together, streams.resources(), streams.nodes())
         stages = [stage_of(steps) for steps in together]
-        codes = [code_of(steps, target, config.settings) for steps in together]
+        codes = [code_of(steps, target, self.trouble, config.settings) for steps in together]
         runner = StreamRunner(streams, stages, codes)
         policy = POLICIES[config.stream_policy]()
         executor = Executor(stages, pieces, runner, policy, limit=memory, target=target)
+        runs[:] = [Rejects(executor.rejects, lambda ref: futures.get([ref])[0])]
         return Running(executor, futures, self.rows)
 
     def __repr__(self) -> str:
         """Its stages."""
         together = groups(self.steps, makes=True)
-        stages = ", ".join(
-            f"{' > '.join(s.transform.name for s in steps) or 'source'} ({amounts(steps)})"
-            for steps in together
-        )
+        stages = ", ".join(f"{name_of(steps)} ({amounts(steps)})" for steps in together)
         end = f", {self.rows} rows" if self.rows is not None else ""
-        return f"Pipeline of {self.source.npartitions} partitions: {stages}{end}"
+        count = self.source.count
+        parts = "partitions as they come" if count is None else f"{count} partitions"
+        return f"Pipeline of {parts}: {stages}{end}"
 
 
 def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dask_exo.arguments import number_from
 from dask_exo.errors import PipelineError
+from dask_exo.stream.calls import Trouble
 from dask_exo.stream.pieces import Stage
 from dask_exo.stream.task import Code
 from dask_exo.stream.transforms import FORMATS, Transform
@@ -22,16 +24,15 @@ class Step:
     transform: Transform
     needs: Mapping[str, float]
     concurrency: tuple[int, int | None]
-    retries: int
 
     def joins(self, other: Step) -> bool:
         """Whether ``other`` can run in the same tasks, after this one."""
         stateless = not (self.transform.stateful or other.transform.stateful)
-        alike = (self.needs, self.concurrency, self.retries)
-        return stateless and alike == (other.needs, other.concurrency, other.retries)
+        alike = (self.needs, self.concurrency) == (other.needs, other.concurrency)
+        return stateless and alike
 
 
-MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None), 0)
+MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None))
 """What making a partition asks for."""
 
 
@@ -51,18 +52,26 @@ def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
 
 def stage_of(steps: Sequence[Step]) -> Stage:
     """What a stage asks for, of whatever its steps do."""
-    name = " > ".join(step.transform.name for step in steps) or "source"
     if not steps:
-        return Stage(name, ONE_CPU)
+        return Stage(name_of(steps), ONE_CPU)
     least = max((step.transform.batch_size or 0) for step in steps[:1])
     low, high = steps[0].concurrency
-    return Stage(name, steps[0].needs, least, high, low)
+    return Stage(name_of(steps), steps[0].needs, least, high, low)
 
 
-def code_of(steps: Sequence[Step], target: int, settings: Mapping[str, Any]) -> Code:
+def code_of(
+    steps: Sequence[Step], target: int, trouble: Trouble, settings: Mapping[str, Any]
+) -> Code:
     """What the tasks of a stage need; ``target`` is the bytes of its outputs."""
-    retries = max((step.retries for step in steps), default=0)
-    return Code(uuid.uuid4().hex, [step.transform for step in steps], target, retries, settings)
+    return Code(uuid.uuid4().hex, [step.transform for step in steps], target, trouble, settings)
+
+
+def trouble_of(retries: Any, on_error: Any) -> Trouble:
+    """What is done about exceptions."""
+    number_from(0, "retries", retries, PipelineError)
+    if on_error not in ("raise", "skip"):
+        raise PipelineError(f"on_error={on_error!r}: need 'raise' or 'skip'")
+    return Trouble(int(retries), on_error == "skip")
 
 
 def concurrency_of(given: Any) -> tuple[int, int | None]:
@@ -73,6 +82,11 @@ def concurrency_of(given: Any) -> tuple[int, int | None]:
     if not 0 <= low <= high or high < 1:
         raise PipelineError(f"concurrency={given!r}: need a number from 1, or (least, most)")
     return int(low), int(high)
+
+
+def name_of(steps: Sequence[Step]) -> str:
+    """For people, what a stage does."""
+    return " > ".join(step.transform.name for step in steps) or "source"
 
 
 def amounts(steps: Sequence[Step]) -> str:
@@ -87,14 +101,37 @@ def check_format(name: Any) -> None:
         raise PipelineError(f"format={name!r}: there are {', '.join(FORMATS)}")
 
 
-def check_needs(groups: Sequence[Sequence[Step]], total: Mapping[str, float]) -> None:
-    """Raise `PipelineError` if no task of a stage could ever run."""
+def check_needs(
+    groups: Sequence[Sequence[Step]],
+    total: Mapping[str, float],
+    nodes: Sequence[Mapping[str, float]],
+) -> None:
+    """Raise `PipelineError` if no task of a stage could ever run: it has to fit one node.
+
+    Parameters
+    ----------
+    groups : sequence of sequence of Step
+        Steps of each stage.
+    total : mapping
+        Resources of the cluster.
+    nodes : sequence of mapping
+        Resources of each node.
+    """
     for steps in groups:
-        for name, amount in (steps[0].needs if steps else ONE_CPU).items():
+        needs = steps[0].needs if steps else ONE_CPU
+        for name, amount in needs.items():
             if amount > total.get(name, 0):
-                what = " > ".join(step.transform.name for step in steps) or "source"
                 raise PipelineError(
-                    f"stage {what} needs {amount:g} {name}, the cluster has "
+                    f"stage {name_of(steps)} needs {amount:g} {name}, the cluster has "
                     f"{total.get(name, 0):g}: add nodes (exo.num-cpus, exo.num-gpus), or ask for "
                     f"less"
                 )
+        if not any(all(node.get(k, 0) >= n for k, n in needs.items()) for node in nodes):
+            there = "; ".join(
+                ", ".join(f"{node.get(name, 0):g} {name}" for name in needs) for node in nodes[:4]
+            )
+            raise PipelineError(
+                f"stage {name_of(steps)} needs {amounts(steps)} on one node, and no node has that "
+                f"({len(nodes)} nodes: {there}{'; …' if len(nodes) > 4 else ''}): add a larger "
+                f"node, or ask for less"
+            )

@@ -39,6 +39,8 @@ class Executor:
         The most that `View.used` has been.
     forced : int
         How often something had to go on without room, since nothing else could.
+    rejects : list of Piece
+        Inputs that were set aside.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Executor:
         self._running: dict[Any, Running] = {}
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
         self.peak = self.forced = 0
+        self.rejects: list[Piece] = []
 
     @property
     def finished(self) -> bool:
@@ -123,7 +126,7 @@ class Executor:
         self._done.clear()
         for state in self._states:
             state.clear()
-        self._next, self._exhausted = None, True
+        self._inputs, self._next, self._exhausted = iter(()), None, True
 
     def view(self) -> View:
         """What the policy sees."""
@@ -217,6 +220,9 @@ class Executor:
         piece = self._runner.take(task)
         del self._ready[task]
         if piece is AGAIN:
+            return
+        if piece is not None and piece.rejected is not None:
+            self.rejects.append(piece)
             return
         running = self._running[task]
         state = self._states[running.stage]

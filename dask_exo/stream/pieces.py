@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from dask_exo.stream.calls import Rejected
+from dask_exo.stream.origin import Origin
+
 
 class Piece(NamedTuple):
     """An output of a task.
@@ -20,6 +23,10 @@ class Piece(NamedTuple):
         Whether the task may give another one after it.
     seconds : float
         Work that it took.
+    origin : Origin
+        Rows of the source that it was made of.
+    rejected : Rejected, optional
+        Why it is no output, but an input that was set aside.
     """
 
     value: Any
@@ -28,6 +35,8 @@ class Piece(NamedTuple):
     place: tuple[int, ...] = ()
     more: bool = False
     seconds: float = 0.0
+    origin: Origin = Origin(())
+    rejected: Rejected | None = None
 
 
 class Stage(NamedTuple):

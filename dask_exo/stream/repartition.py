@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from dask_exo.stream.origin import Frame, Origin, joined
 from dask_exo.stream.transforms import Frames
 
 
 class Cut(NamedTuple):
-    """A piece: a frame, its bytes, and whether another may follow."""
+    """A piece: a frame, its bytes, whether another may follow, and the rows it was made of."""
 
     frame: Any
     nbytes: int
     more: bool
+    origin: Origin = Origin(())
 
 
 def size(frame: Any) -> int:
@@ -34,32 +36,44 @@ def repartition(frames: Frames, target: int) -> Iterator[Cut]:
 
     Parameters
     ----------
-    frames : iterator
-        Of frames, and whether each is the last.
+    frames : iterator of Frame
     target : int
         Bytes: a piece has that many or more only by one frame, or one row.
 
     Examples
     --------
     >>> frame = pd.DataFrame({"a": range(100)}, index=range(100))
-    >>> pieces = list(repartition(iter([(frame, False), (frame, True)]), target=1000))
+    >>> pieces = list(
+    ...     repartition(iter([Frame(frame, last=False), Frame(frame, last=True)]), target=1000)
+    ... )
     >>> [(len(p.frame), p.more) for p in pieces]
     [(100, True), (100, False)]
-    >>> [len(p.frame) for p in repartition(iter([(frame, True)]), target=500)]
+    >>> [len(p.frame) for p in repartition(iter([Frame(frame, last=True)]), target=500)]
     [50, 50]
     """
-    waiting: list[Any] = []
+    waiting: list[Frame] = []
     nbytes = 0
-    for frame, last in frames:
-        waiting.append(frame)
-        nbytes += size(frame)
-        if nbytes < target and not last:
+    for frame in frames:
+        if frame.data is not None:
+            waiting.append(frame)
+            nbytes += size(frame.data)
+        if nbytes < target and not frame.last:
             continue
-        full = [one for one in waiting if len(one)] or waiting[:1]
-        whole = full[0] if len(full) == 1 else pd.concat(full)
-        count = min(max(1, round(nbytes / target)), max(1, len(whole)))
-        edges = [len(whole) * i // count for i in range(count + 1)]
-        for i in range(count):
-            part = whole if count == 1 else whole.iloc[edges[i] : edges[i + 1]]
-            yield Cut(part, size(part), not last or i + 1 < count)
+        yield from _cut(waiting, nbytes, target, more=not frame.last)
         waiting, nbytes = [], 0
+
+
+def _cut(frames: list[Frame], nbytes: int, target: int, *, more: bool) -> Iterator[Cut]:
+    """Pieces of neighbouring frames."""
+    full = [one for one in frames if len(one.data)] or frames[:1]
+    if not full:
+        return
+    whole = full[0].data if len(full) == 1 else pd.concat([one.data for one in full])
+    origin = full[0].origin if len(full) == 1 else joined([one.origin for one in full])
+    count = min(max(1, round(nbytes / target)), max(1, len(whole)))
+    edges = [len(whole) * i // count for i in range(count + 1)]
+    for i in range(count):
+        low, high = edges[i], edges[i + 1]
+        part = whole if count == 1 else whole.iloc[low:high]
+        mine = origin if count == 1 else origin.part(low, high)
+        yield Cut(part, size(part), more or i + 1 < count, mine)

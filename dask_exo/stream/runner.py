@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dask_exo.errors import WorkerLostError
+from dask_exo.failure import Failure
+from dask_exo.stream.calls import Rejected, named
+from dask_exo.stream.origin import Origin, Rows, joined
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
-from dask_exo.stream.task import About, Code, Worker, run
+from dask_exo.stream.task import About, Code, Start, Worker, run
 
 IDLE = 30.0  # seconds without work after which a worker is let go
 FRESH = 1.0  # seconds for which resources of the cluster are taken to be the same
@@ -24,8 +27,12 @@ class Streams(Protocol):
         """Amount of each resource of the whole cluster."""
         ...
 
+    def nodes(self) -> list[dict[str, float]]:
+        """Amount of each resource of each node."""
+        ...
+
     def put(self, value: Any) -> Any:
-        """Store a value; return its ref."""
+        """Store a value, unless it is a ref already; return its ref."""
         ...
 
     def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
@@ -72,6 +79,7 @@ class Task:
     about: About | None = None
     given: int = 0
     lost: int = 0
+    dropped: list[Piece] | None = None  # inputs that are set aside, as its worker died too often
 
 
 Kind = frozenset[tuple[str, float]]
@@ -93,6 +101,7 @@ class StreamRunner:
     def __init__(self, streams: Streams, stages: Sequence[Stage], codes: Sequence[Code]) -> None:
         self._streams, self._stages = streams, stages
         self._codes = [streams.put(code) for code in codes]
+        self._skips = [code.skips for code in codes]
         # what has no state and asks for CPUs runs on processes that all tasks of the cluster share
         self._alone = [
             stage.needs.keys() <= {"CPU"} and not any(t.stateful for t in code.transforms)
@@ -140,8 +149,9 @@ class StreamRunner:
         if not tasks:
             time.sleep(timeout or 0)
             return []
-        ready = []
-        for stream in self._streams.wait([task.stream for task in tasks], timeout):
+        ready = [task for task in tasks if task.dropped is not None]
+        streams = [task.stream for task in tasks if task.dropped is None]
+        for stream in self._streams.wait(streams, 0 if ready else timeout) if streams else ():
             task = self._tasks[stream]
             try:
                 task.about = self._streams.read(stream)
@@ -149,7 +159,7 @@ class StreamRunner:
                 self._lose(task)
                 continue
             if task.about is not None and task.about.failure is not None:
-                task.about.failure.reraise()
+                task.about.failure.reraise()  # it names stage, partition and rows
             ready.append(task)
         return ready
 
@@ -159,6 +169,8 @@ class StreamRunner:
 
     def take(self, task: Task) -> Piece | None:
         """The next output, or None at its end."""
+        if task.dropped is not None:
+            return task.dropped.pop() if task.dropped else None
         about, task.about = task.about, None
         if about is None:
             del self._tasks[task.stream]
@@ -172,7 +184,15 @@ class StreamRunner:
             self._lose(task)
             return AGAIN
         task.given += 1
-        return Piece(ref, about.nbytes, about.rows, more=about.more, seconds=about.seconds)
+        return Piece(
+            ref,
+            about.nbytes,
+            about.rows,
+            more=about.more,
+            seconds=about.seconds,
+            origin=about.origin,
+            rejected=about.rejected,
+        )
 
     def idle(self, stage: int) -> int:
         """Workers that could run a task of a stage at once."""
@@ -200,7 +220,9 @@ class StreamRunner:
 
     def _submit(self, task: Task) -> None:
         values = [piece.value for piece in task.inputs]
-        args = (self._codes[task.stage], task.inputs[0].place, task.given, *values)
+        origins = [_origin(piece) for piece in task.inputs]
+        start = Start(task.inputs[0].place, task.given, origins)
+        args = (self._codes[task.stage], start, *values)
         kind = self._kinds[task.stage]
         if self._alone[task.stage]:
             task.stream = self._streams.task(run, *args, needs=dict(kind))
@@ -232,16 +254,31 @@ class StreamRunner:
     def _lose(self, task: Task) -> None:
         """Start a task anew whose worker has died."""
         del self._tasks[task.stream]
-        task.lost += 1
-        if task.lost > REPLACED:
-            name = self._stages[task.stage].name
-            place = task.inputs[0].place
-            raise WorkerLostError(
-                f"the workers of stage {name!r} died {task.lost} times on the same input, "
-                f"partition {place}: it may need more memory than there is"
-            )
         if task.worker is not None:
             self._count[self._kinds[task.stage]] -= 1
             self._streams.stop(task.worker)
             task.worker = None
-        self._submit(task)
+        task.lost += 1
+        if task.lost <= REPLACED:
+            self._submit(task)
+            return
+        name = self._stages[task.stage].name
+        error = WorkerLostError(
+            f"the workers of stage {name!r} died {task.lost} times on the same input, "
+            f"{joined([_origin(piece) for piece in task.inputs])}: it may need more memory than "
+            f"there is"
+        )
+        if not self._skips[task.stage]:
+            raise error
+        task.dropped = [_set_aside(name, piece, error) for piece in reversed(task.inputs)]
+
+
+def _origin(piece: Piece) -> Origin:
+    """Rows of an input; those of the source are counted where they are made."""
+    return piece.origin if piece.origin.rows else Origin((Rows(piece.place[0]),))
+
+
+def _set_aside(name: str, piece: Piece, error: Exception) -> Piece:
+    origin = _origin(piece)
+    failure = Failure.of(named(name, name, origin), error)
+    return piece._replace(more=True, rejected=Rejected(name, name, origin, failure))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import dask
 import pandas as pd
 
 from dask_exo.failure import Failure
-from dask_exo.stream.repartition import repartition
-from dask_exo.stream.transforms import Frames, Place, Transform, apply
+from dask_exo.stream.calls import CallError, Calls, Rejected, Trouble
+from dask_exo.stream.origin import Frame, Origin, joined
+from dask_exo.stream.repartition import repartition, size
+from dask_exo.stream.transforms import Frames, Place, Transform, apply, frame_of
 
 
 class Code(NamedTuple):
@@ -24,8 +27,8 @@ class Code(NamedTuple):
     transforms : sequence of Transform
     target : int
         Bytes of its outputs.
-    retries : int
-        How often a task runs again that raised an exception.
+    trouble : Trouble
+        What is done about exceptions where the inputs are made.
     settings : mapping
         Of Dask's configuration.
     """
@@ -33,19 +36,61 @@ class Code(NamedTuple):
     key: str
     transforms: Sequence[Transform]
     target: int
-    retries: int
+    trouble: Trouble
     settings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return " > ".join(transform.name for transform in self.transforms) or "source"
+
+    @property
+    def skips(self) -> bool:
+        """Whether whatever goes wrong costs no more than the input of a task."""
+        return self.trouble.skip and all(t.trouble.skip for t in self.transforms)
+
+
+class Start(NamedTuple):
+    """What a task has to know of its inputs.
+
+    Attributes
+    ----------
+    place : tuple of int
+        Of the first of them.
+    skip : int
+        Pieces that were given before the task was lost: they are not given again.
+    origins : sequence of Origin
+        Of each of them.
+    """
+
+    place: Place
+    skip: int
+    origins: Sequence[Origin]
 
 
 class About(NamedTuple):
-    """What goes with each piece: bytes, rows, seconds of work, whether another may follow; or what
-    went wrong.
+    """What goes with each piece.
+
+    Attributes
+    ----------
+    nbytes, rows : int
+    seconds : float
+        Of work.
+    more : bool
+        Whether another may follow.
+    origin : Origin
+    rejected : Rejected, optional
+        Why it was set aside.
+    failure : Failure, optional
+        What has ended the task; there is no piece then.
     """
 
     nbytes: int = 0
     rows: int = 0
     seconds: float = 0.0
     more: bool = False
+    origin: Origin = Origin(())
+    rejected: Rejected | None = None
     failure: Failure | None = None
 
 
@@ -55,16 +100,13 @@ class Worker:
     def __init__(self) -> None:
         self._funcs: dict[str, list[Callable[..., Any]]] = {}
 
-    def run(self, code: Code, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:
+    def run(self, code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
         """Do what a stage does to some pieces.
 
         Parameters
         ----------
         code : Code
-        place : tuple of int
-            Of the first of them.
-        skip : int
-            Pieces that were given before the task was lost: they are not given again.
+        start : Start
         *inputs
             Frames, or callables that make them.
 
@@ -80,54 +122,73 @@ class Worker:
                     funcs = [transform.make() for transform in code.transforms]
                 self._funcs[code.key] = funcs
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-            yield About(failure=Failure.of(_name(code), error))
+            yield About(failure=Failure.of(code.name, error))
             return
-        yield from _pieces(code, funcs, place, skip, inputs)
+        yield from _pieces(code, funcs, start, inputs)
 
 
-def run(code: Code, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:
+def run(code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
     """Do as `Worker.run`, once."""
-    yield from Worker().run(code, place, skip, *inputs)
+    yield from Worker().run(code, start, *inputs)
 
 
 def _pieces(
-    code: Code,
-    funcs: Sequence[Callable[[Any], Any]],
-    place: Place,
-    skip: int,
-    inputs: Sequence[Any],
+    code: Code, funcs: Sequence[Callable[[Any], Any]], start: Start, inputs: Sequence[Any]
 ) -> Iterator[Any]:
-    given, start = 0, time.perf_counter()
-    for attempt in range(code.retries + 1):
-        try:
-            with dask.config.set(code.settings):
-                frames = _frames(inputs)
-                for transform, func in zip(code.transforms, funcs, strict=True):
-                    frames = apply(transform, func, frames, place)
-                for i, cut in enumerate(repartition(frames, code.target)):
-                    if i < max(skip, given):
-                        continue
-                    given = i + 1
-                    seconds = time.perf_counter() - start
-                    yield About(cut.nbytes, len(cut.frame), seconds, cut.more)
-                    yield cut.frame
-                    start = time.perf_counter()  # now somebody wants the next one
-        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-            if attempt == code.retries:
-                yield About(failure=Failure.of(_name(code), error))
-        else:
-            return
+    since = time.perf_counter()
+    try:
+        with dask.config.set(code.settings):
+            for i, (about, frame) in enumerate(_made(code, funcs, start, inputs)):
+                if i < start.skip:
+                    continue
+                yield about._replace(seconds=time.perf_counter() - since)
+                yield frame
+                since = time.perf_counter()  # now somebody wants the next one
+    except CallError as error:
+        yield About(failure=error.failure)
+    except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+        yield About(failure=Failure.of(code.name, error))
 
 
-def _name(code: Code) -> str:
-    return " > ".join(transform.name for transform in code.transforms) or "source"
+def _made(
+    code: Code, funcs: Sequence[Callable[[Any], Any]], start: Start, inputs: Sequence[Any]
+) -> Iterator[tuple[About, Any]]:
+    """Pieces, and before each those inputs that were set aside meanwhile."""
+    calls = Calls(code.name)
+    frames = _frames(code, calls, start, inputs)
+    for transform, func in zip(code.transforms, funcs, strict=True):
+        frames = apply(transform, func, frames, start.place, calls)
+    for cut in repartition(frames, code.target):
+        yield from _set_aside(calls)
+        yield About(cut.nbytes, len(cut.frame), 0.0, cut.more, cut.origin), cut.frame
+    yield from _set_aside(calls)
 
 
-def _frames(inputs: Sequence[Any]) -> Frames:
+def _set_aside(calls: Calls) -> Iterator[tuple[About, Any]]:
+    """What has been set aside since this was asked before."""
+    while calls.rejects:
+        rejected, data = calls.rejects.pop(0)
+        nbytes, rows = (0, 0) if data is None else (size(data), len(data))
+        yield About(nbytes, rows, more=True, origin=rejected.origin, rejected=rejected), data
+
+
+def _frames(code: Code, calls: Calls, start: Start, inputs: Sequence[Any]) -> Frames:
     """The inputs of a task as one frame; each that is to be made by itself."""
-    made = [one() if callable(one) else one for one in inputs]
-    for one in made:
-        if isinstance(one, Failure):  # of a task whose reference was known before it ran
-            one.reraise()
-    full = [one for one in made if len(one)] or made[:1]
-    yield (full[0] if len(full) == 1 else pd.concat(full)), True
+    made: list[Frame] = []
+    for one, origin in zip(inputs, start.origins, strict=True):
+        of = Frame(None, last=False, origin=origin)
+        for data in calls.outputs("source", code.trouble, partial(_input, one), of):
+            made.append(Frame(data, last=True, origin=origin.counted(len(data))))  # noqa: PERF401
+    full = [one for one in made if len(one.data)] or made[:1]
+    if len(full) > 1:
+        origin = joined([one.origin for one in full])
+        yield Frame(pd.concat([one.data for one in full]), last=True, origin=origin)
+    else:
+        yield full[0] if full else Frame(None, last=True)
+
+
+def _input(one: Any) -> Iterator[Any]:
+    data = one() if callable(one) else one
+    if isinstance(data, Failure):  # of a task whose reference was known before it ran
+        data.reraise()
+    yield frame_of(data)

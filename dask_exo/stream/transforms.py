@@ -9,14 +9,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from dask_exo.frame.batches import as_numpy
+from dask_exo.stream.calls import RAISE, Calls, Trouble
+from dask_exo.stream.origin import Frame
 
-Frames = Iterator[tuple[Any, bool]]
-"""Frames, and whether each is the last one."""
+Frames = Iterator[Frame]
 
 Place = tuple[int, ...]
 """Where a piece belongs: number of the source's input, then number of the output in each stage."""
@@ -47,6 +49,7 @@ class Transform:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int | None = None
     format: str = "pandas"
+    trouble: Trouble = RAISE
 
     @property
     def name(self) -> str:
@@ -67,7 +70,11 @@ class Transform:
 
 
 def apply(
-    transform: Transform, func: Callable[..., Any], frames: Frames, place: Place = ()
+    transform: Transform,
+    func: Callable[..., Any],
+    frames: Frames,
+    place: Place = (),
+    calls: Calls | None = None,
 ) -> Frames:
     """Transform frames.
 
@@ -75,56 +82,98 @@ def apply(
     ----------
     transform : Transform
     func : callable
-        What its `make` gave.
-    frames : iterator
+        What ``transform.make()`` has made.
+    frames : iterator of Frame
     place : tuple of int
-        Of the first input of the task.
+        Of the task's input.
+    calls : Calls, optional
+        Takes the inputs of calls that fail, where these are set aside.
 
     Examples
     --------
     >>> frame = pd.DataFrame({"a": range(5)})
     >>> double = Transform("batches", lambda b: b * 2, batch_size=2)
-    >>> [(len(f), last) for f, last in apply(double, double.make(), iter([(frame, True)]))]
+    >>> made = apply(double, double.make(), iter([Frame(frame, last=True)]))
+    >>> [(len(one.data), one.last) for one in made]
     [(2, False), (2, False), (1, True)]
     """
-    for number, (frame, last) in enumerate(frames):
-        if transform.kind == "write":
-            yield frame_of(func(frame, "-".join(map(str, (*place, number))))), last
-        elif transform.kind == "filter":
-            yield frame[func(frame)], last
-        elif transform.kind == "rows":
-            rows = [new for row in frame.to_dict("records") for new in func(row)]
-            yield pd.DataFrame(rows), last
-        elif transform.kind == "partitions":
-            yield from _given(func(frame), last=last)
-        else:
-            batches = list(cut(frame, transform.batch_size))
-            for i, batch in enumerate(batches):
-                made = func(FORMATS[transform.format](batch))
-                yield from _given(made, last=last and i == len(batches) - 1)
+    calls = calls or Calls(transform.name)
+    for number, frame in enumerate(frames):
+        if frame.data is None:
+            yield frame
+            continue
+        name = "-".join(map(str, (*place, number)))
+        for batch in _batches(transform, frame):
+            if transform.kind == "rows":
+                outputs = _of_rows(transform, func, calls, batch)
+            else:
+                call = partial(_call, transform, func, batch.data, name)
+                outputs = calls.outputs(transform.name, transform.trouble, call, batch)
+            yield from _given(outputs, batch)
 
 
-def cut(frame: Any, rows: int | None) -> Iterator[Any]:
-    """Slices of so many rows; one of an empty frame."""
-    if rows is None or len(frame) <= rows:
+def _batches(transform: Transform, frame: Frame) -> Frames:
+    """What each call gets."""
+    data, last, origin = frame
+    size = transform.batch_size
+    if transform.kind != "batches" or size is None or len(data) <= size:
         yield frame
         return
-    for start in range(0, len(frame), rows):
-        yield frame.iloc[start : start + rows]
+    for start in range(0, len(data), size):
+        batch = data.iloc[start : start + size]
+        stop = start + len(batch)
+        yield Frame(batch, last and stop == len(data), origin.part(start, stop))
 
 
-def _given(made: Any, *, last: bool) -> Frames:
-    """What a function has returned: one frame, or an iterator of several."""
-    if not isinstance(made, Iterator):
-        yield frame_of(made), last
-        return
-    ahead: list[Any] = []
-    for one in made:
-        if ahead:
-            yield frame_of(ahead.pop()), False
-        ahead.append(one)
-    # an iterator without anything: its frames are over all the same
-    yield (frame_of(ahead.pop()) if ahead else pd.DataFrame()), last
+def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) -> Iterator[Any]:
+    """Call a function; give its frames."""
+    if transform.kind == "write":
+        made = func(data, name)
+    elif transform.kind == "filter":
+        made = data[func(data)]
+    elif transform.kind == "batches":
+        made = func(FORMATS[transform.format](data))
+    else:
+        made = func(data)
+    yield from map(frame_of, made if isinstance(made, Iterator) else [made])
+
+
+def _of_rows(
+    transform: Transform, func: Callable[..., Any], calls: Calls, frame: Frame
+) -> Iterator[Any]:
+    """Call a function with each row; give a frame of all that comes of them, if anything does."""
+    made: list[Any] = []
+    name, trouble = transform.name, transform.trouble
+    for i, row in enumerate(frame.data.to_dict("records")):
+        try:
+            made += list(func(row))
+        except Exception as error:  # noqa: BLE001  tried again, raised or kept
+            one = Frame(frame.data.iloc[i : i + 1], last=False, origin=frame.origin.part(i, i + 1))
+            if not trouble.retries:
+                calls.failed(name, trouble, error, one)
+                continue
+            left = trouble._replace(retries=trouble.retries - 1)
+            made += calls.outputs(name, left, partial(_iterate, func, row), one)
+    if made:
+        yield pd.DataFrame(made)
+
+
+def _iterate(func: Callable[..., Any], row: Any) -> Iterator[Any]:
+    yield from func(row)
+
+
+def _given(outputs: Iterator[Any], batch: Frame) -> Frames:
+    """What a call has given, with what is known of it; None if that is nothing."""
+    taken, count = len(batch.data), 0
+    ahead = next(outputs, None)
+    while ahead is not None:
+        data, ahead = ahead, next(outputs, None)
+        alone = not count and ahead is None
+        count += 1
+        last = batch.last and ahead is None
+        yield Frame(data, last, batch.origin.made(taken, len(data), alone=alone))
+    if not count:
+        yield Frame(None, batch.last, batch.origin)
 
 
 def frame_of(data: Any) -> Any:

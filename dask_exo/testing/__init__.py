@@ -1,6 +1,7 @@
 """Stand-ins for the outside world, shipped: the same code runs on them as on a cluster."""
 
 from dask_exo.testing.inline import InlineFutures
+from dask_exo.testing.inline_streams import Died, InlineStreams
 from dask_exo.testing.sim import SimFutures
 from dask_exo.testing.sim_model import (
     Call,
@@ -19,7 +20,9 @@ __all__ = [
     "Cost",
     "CostModel",
     "DeadlockError",
+    "Died",
     "InlineFutures",
+    "InlineStreams",
     "NodeDeath",
     "SimFutures",
     "Stragglers",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 
+import dask.bag as db
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 
 from dask_exo.errors import PipelineError, WorkerLostError
+from dask_exo.pipeline import from_files, of
 from dask_exo.report import recording
 
 ROWS, PARTS = 500, 8
@@ -99,7 +102,30 @@ def test_an_error_keeps_its_type_and_stops_the_pipeline(ddf):
 
     with pytest.raises(KeyError, match="no such thing") as caught:
         list(ddf.exo.pipeline().map_partitions(fail, num_cpus=0.5).iter_batches())
-    assert "fail" in caught.value.__notes__[0]
+    assert f"fail on partition 3 rows 0:{ROWS}" in caught.value.__notes__[0]
+
+
+def test_poison_is_set_aside_and_the_rest_goes_on(ddf, tmp_path):
+    def picky(batch: pd.DataFrame) -> pd.DataFrame:
+        if (batch.n == 3 * ROWS + 250).any():
+            raise ValueError("poison")
+        return batch
+
+    pipeline = (
+        ddf.exo.pipeline(on_error="skip")
+        .map_batches(picky, batch_size=100)
+        .map_partitions(Model, 3, on_error="raise")
+    )
+    assert not pipeline.rejects
+    files = pipeline.to_parquet(str(tmp_path))
+    got = sorted(n for name in files for n in pd.read_parquet(name).n)
+    poison = range(3 * ROWS + 200, 3 * ROWS + 300)
+    assert got == sorted(set(range(PARTS * ROWS)) - set(poison))
+    (reject,) = pipeline.rejects
+    assert reject.frame.n.tolist() == list(poison)
+    assert str(reject.origin) == "partition 3 rows 200:300"
+    assert isinstance(reject.error, ValueError)
+    assert pipeline.rejects.table().error.tolist() == ["ValueError: poison"]
 
 
 def test_a_worker_that_dies_is_replaced_and_nothing_is_lost_or_doubled(ddf, tmp_path):
@@ -136,5 +162,26 @@ def test_what_cannot_be_asked(ddf):
         pipeline.limit(3).filter(even)
     with pytest.raises(PipelineError, match="concurrency"):
         pipeline.filter(even, concurrency=(3, 2))
+    with pytest.raises(PipelineError, match="on_error"):
+        pipeline.filter(even, on_error="ignore")
+    with pytest.raises(PipelineError, match="retries"):
+        ddf.exo.pipeline(retries=-1)
     with pytest.raises(PipelineError, match="format"):
         pipeline.iter_batches(format="xml")
+
+
+def test_bags_files_and_refs_are_sources(tmp_path):
+    for i in range(6):
+        (tmp_path / f"{i}.bin").write_bytes(bytes([i, 255]) * 1000)
+    files = from_files(f"{tmp_path}/*.bin", partition_size="4kB", on_error="skip")
+    (tmp_path / "3.bin").unlink()
+    got = files.flat_map(lambda row: [{"first": row["bytes"][0]}]).materialize().compute()
+    assert got["first"].tolist() == [0, 1, 2, 4, 5]
+    bag = db.from_sequence(range(40), npartitions=4).map(lambda n: {"n": n, "k": n % 2})
+    refs = (ray.put(part(i)) for i in range(2))
+    made = of(bag, refs).map_partitions(lambda frame: frame.loc[:, ["n"]]).materialize()
+    assert made.n.compute().tolist() == [*range(40), *range(2 * ROWS)]
+    groups = db.from_sequence(range(40), npartitions=4).groupby(lambda n: n % 3)
+    sums = of(groups).flat_map(lambda row: [{"k": row["item"][0], "s": sum(row["item"][1])}])
+    found = pd.concat(list(sums.iter_batches())).set_index("k").s.to_dict()
+    assert found == {k: sum(range(k, 40, 3)) for k in range(3)}

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo.pipeline.steps import Step, groups
+from dask_exo.errors import PipelineError
+from dask_exo.pipeline.steps import Step, check_needs, groups
+from dask_exo.stream.calls import CallError, Trouble
+from dask_exo.stream.origin import Frame, Origin, Rows
 from dask_exo.stream.repartition import repartition, size
-from dask_exo.stream.task import About, Code, Worker
+from dask_exo.stream.task import About, Code, Start, Worker
 from dask_exo.stream.transforms import Transform, apply
+
+
+def starting(inputs, skip=0):
+    """A task whose inputs are partitions of the source."""
+    return Start((0,), skip, [Origin((Rows(i),)) for i, _ in enumerate(inputs)])
+
 
 FRAMES = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 
@@ -21,19 +32,19 @@ def frames(lengths):
     for i, n in enumerate(lengths):
         words = pd.Series([f"row {j}" for j in range(n)], dtype="str")
         frame = pd.DataFrame({"a": range(start, start + n), "s": words})
-        yield frame, i + 1 == len(lengths)
+        yield Frame(frame, i + 1 == len(lengths), Origin((Rows(i, 0, n),)))
         start += n
 
 
 @given(FRAMES, st.integers(50, 3000))
 def test_pieces_have_all_rows_in_order_and_about_the_target(lengths, target):
     pieces = list(repartition(frames(lengths), target))
-    whole = pd.concat([frame for frame, _ in frames(lengths)])
+    whole = pd.concat([frame for frame, *_ in frames(lengths)])
     got = pd.concat([piece.frame for piece in pieces])
     pd.testing.assert_frame_equal(got, whole)
     assert [piece.more for piece in pieces] == [True] * (len(pieces) - 1) + [False]
     assert all(piece.nbytes == size(piece.frame) for piece in pieces)
-    biggest = max(size(frame) for frame, _ in frames(lengths))
+    biggest = max(size(frame) for frame, *_ in frames(lengths))
     assert all(len(p.frame) <= 1 or p.nbytes < 2 * target + biggest for p in pieces)
     again = [len(piece.frame) for piece in repartition(frames(lengths), target)]
     assert again == [len(piece.frame) for piece in pieces]
@@ -50,10 +61,10 @@ def test_batches_have_the_rows_that_are_asked_for(lengths, rows, form):
 
     transform = Transform("batches", double, batch_size=rows, format=form)
     got = list(apply(transform, transform.make(), frames(lengths)))
-    whole = pd.concat([frame for frame, _ in frames(lengths)])
-    assert pd.concat([frame for frame, _ in got]).a.tolist() == (whole.a * 2).tolist()
+    whole = pd.concat([frame for frame, *_ in frames(lengths)])
+    assert pd.concat([frame for frame, *_ in got]).a.tolist() == (whole.a * 2).tolist()
     assert all(n <= rows for n in seen)
-    assert [last for _, last in got] == [False] * (len(got) - 1) + [True]
+    assert [last for _, last, _ in got] == [False] * (len(got) - 1) + [True]
 
 
 def test_functions_may_yield_and_classes_are_made_once():
@@ -71,19 +82,23 @@ def test_functions_may_yield_and_classes_are_made_once():
     transform = Transform("partitions", Cutter, (2,))
     func = transform.make()
     got = list(apply(transform, func, frames([5, 0, 3])))
-    assert [len(frame) for frame, _ in got] == [2, 2, 1, 0, 2, 1]
-    assert got[-1][1]
+    assert [0 if one is None else len(one) for one, *_ in got] == [2, 2, 1, 0, 2, 1]
+    assert got[-1].last
     assert Cutter.made == 1
-    with pytest.raises(TypeError, match="returned int"):
+    with pytest.raises(CallError) as caught:
         list(apply(Transform("partitions", len), len, frames([3])))
+    with pytest.raises(TypeError, match="returned int"):
+        caught.value.failure.reraise()
 
 
 @given(FRAMES, st.integers(100, 2000), st.integers(0, 5))
 def test_a_task_that_starts_anew_gives_what_is_missing(lengths, target, given_):
-    inputs = [frame for frame, _ in frames(lengths)]
-    code = Code("stage", [Transform("partitions", lambda frame: frame.assign(b=1))], target, 0, {})
-    all_ = list(Worker().run(code, (0,), 0, *inputs))
-    rest = list(Worker().run(code, (0,), given_, *inputs))
+    inputs = [frame for frame, *_ in frames(lengths)]
+    code = Code(
+        "stage", [Transform("partitions", lambda frame: frame.assign(b=1))], target, Trouble(), {}
+    )
+    all_ = list(Worker().run(code, starting(inputs), *inputs))
+    rest = list(Worker().run(code, starting(inputs, given_), *inputs))
     told, wanted = ([about._replace(seconds=0) for about in some[::2]] for some in (rest, all_))
     assert told == wanted[given_:]
     assert all(isinstance(about, About) for about in told)
@@ -100,18 +115,20 @@ def test_a_task_that_fails_is_tried_again_and_then_says_so():
             raise OSError("not yet")
         return frame
 
-    code = Code("stage", [Transform("partitions", flaky)], 10**6, 2, {})
-    (frame, _), *_ = frames([4])
-    about, got = Worker().run(code, (0,), 0, frame)
+    flaky_ = Transform("partitions", flaky, trouble=Trouble(2))
+    code = Code("stage", [flaky_], 10**6, Trouble(), {})
+    (frame, *_), *_ = frames([4])
+    about, got = Worker().run(code, starting([frame]), frame)
     assert (about.rows, len(got)) == (4, 4)
     tries.clear()
-    (failed,) = Worker().run(code._replace(retries=1), (0,), 0, frame)
+    code = code._replace(transforms=[replace(flaky_, trouble=Trouble(1))])
+    (failed,) = Worker().run(code, starting([frame]), frame)
     with pytest.raises(OSError, match="not yet"):
         failed.failure.reraise()
 
 
 def step(needs, func=len, concurrency=(0, None)):
-    return Step(Transform("partitions", func), needs, concurrency, 0)
+    return Step(Transform("partitions", func), needs, concurrency)
 
 
 def test_neighbours_that_ask_for_the_same_share_tasks_and_no_others():
@@ -126,3 +143,107 @@ def test_neighbours_that_ask_for_the_same_share_tasks_and_no_others():
     assert groups([], makes=True) == [[]]
     narrow = step({"CPU": 1.0}, concurrency=(0, 2))
     assert groups([narrow, cpu], makes=True) == [[], [narrow], [cpu]]
+
+
+def test_a_stage_that_fits_the_cluster_and_no_node_is_refused():
+    both, apart = {"CPU": 4.0, "GPU": 1.0}, [{"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0}]
+    total = {"CPU": 6.0, "GPU": 1.0}
+    check_needs([[step({"CPU": 4.0})], [step({"GPU": 1.0})], []], total, apart)
+    with pytest.raises(PipelineError, match=r"4 CPU, 1 GPU on one node.* 4 CPU, 0 GPU; 2"):
+        check_needs([[step(both)]], total, apart)
+    with pytest.raises(PipelineError, match="needs 2 GPU, the cluster has 1"):
+        check_needs([[], [step({"GPU": 2.0})]], total, apart)
+    check_needs([[step(both)]], total, [*apart, both])
+
+
+@settings(max_examples=30)
+@given(FRAMES, st.integers(1, 15), st.integers(100, 2000), st.integers(2, 9), st.integers(0, 6))
+def test_poison_is_set_aside_with_its_rows_and_the_rest_goes_on(lengths, rows, target, bad, skip):
+    """All that comes out and all that is set aside are the input; and again after a loss."""
+
+    def picky(batch):
+        if (batch.a % bad == 1).any():
+            raise ValueError("poison")
+        return batch
+
+    calls = [
+        Transform("partitions", lambda frame: frame.assign(b=frame.a)),
+        Transform("batches", picky, batch_size=rows, trouble=Trouble(1, skip=True)),
+    ]
+    code = Code("stage", calls, target, Trouble(), {})
+    inputs = [frame.assign(part=i) for i, (frame, *_) in enumerate(frames(lengths))]
+    whole = pd.concat(inputs)
+    items = list(Worker().run(code, starting(inputs), *inputs))
+    pairs = list(zip(items[::2], items[1::2], strict=True))
+    assert sorted(pd.concat([frame for _, frame in pairs]).a) == whole.a.tolist()
+    for about, frame in pairs:
+        places = [(r.partition, j) for r in about.origin.rows for j in range(r.start, r.stop)]
+        assert about.origin.exact
+        assert about.rows == len(frame)
+        starts = {part: group.a.iloc[0] for part, group in whole.groupby("part")}
+        if len(frame):
+            assert [(part, starts[part] + j) for part, j in places] == [
+                *zip(frame.part, frame.a, strict=True)
+            ]
+        poison = bool(len(frame)) and any(frame.a % bad == 1)
+        assert (about.rejected is not None) == poison
+    rest = list(Worker().run(code, starting(inputs, skip), *inputs))
+    assert [about.rows for about in rest[::2]] == [about.rows for about, _ in pairs[skip:]]
+
+
+def test_rows_of_flat_map_are_set_aside_one_by_one_and_nothing_goes_on_without_columns():
+    def each(row):
+        yield {"n": row["a"]}
+        if row["a"] in (1, 3):
+            raise KeyError(row["a"])
+
+    def needs(frame):
+        return frame.n >= 0
+
+    transforms = [
+        Transform("rows", each, trouble=Trouble(skip=True)),
+        Transform("filter", needs),
+    ]
+    code = Code("stage", transforms, 10**6, Trouble(), {})
+    (frame, *_), *_ = frames([5])
+    *rejects, about, got = Worker().run(code, starting([frame]), frame)
+    assert got.n.tolist() == [0, 2, 4]
+    assert not about.origin.exact
+    assert [str(about.rejected.origin) for about in rejects[::2]] == [
+        "partition 0 rows 1:2",
+        "partition 0 rows 3:4",
+    ]
+    assert [one.a.tolist() for one in rejects[1::2]] == [[1], [3]]
+    only = list(Worker().run(code, starting([frame]), frame.iloc[[1, 3]]))
+    assert [about.rejected is not None for about in only[::2]] == [True, True]
+
+
+def test_an_error_names_the_function_the_partition_and_the_rows():
+    def half(frame):
+        yield frame.iloc[::2]
+
+    def fail(batch):
+        if 8 in batch.a.tolist():
+            raise OSError("no")
+        return batch
+
+    def made():
+        raise KeyError("cannot be read")
+
+    batches = Transform("batches", fail, batch_size=3)
+    code = Code("stage", [batches], 10**6, Trouble(), {})
+    (frame, *_), *_ = frames([10])
+    with pytest.raises(OSError, match="no") as caught:
+        [*Worker().run(code, starting([frame]), frame)][-1].failure.reraise()
+    assert "fail on partition 0 rows 6:9" in caught.value.__notes__[0]
+    both = code._replace(transforms=[Transform("partitions", half), batches])
+    with pytest.raises(OSError, match="no") as caught:
+        [*Worker().run(both, starting([frame]), frame)][-1].failure.reraise()
+    note = caught.value.__notes__[0]
+    assert "fail in half > fail on what was made of partition 0 rows 0:10" in note
+    with pytest.raises(KeyError, match="cannot be read") as caught:
+        [*Worker().run(code, starting([frame]), made)][-1].failure.reraise()
+    assert "source in fail on partition 0" in caught.value.__notes__[0]
+    code = code._replace(trouble=Trouble(2, skip=True))
+    about, got = Worker().run(code, starting([frame]), made)
+    assert (str(about.rejected.origin), about.rows, got) == ("partition 0", 0, None)

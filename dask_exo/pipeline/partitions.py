@@ -30,7 +30,7 @@ class Recipe:
 
 
 def inputs(
-    source: Any, config: Config, put: Callable[[Any], Any]
+    expr: Any, config: Config, put: Callable[[Any], Any]
 ) -> tuple[Iterator[Piece | None], bool]:
     """Partitions of a collection.
 
@@ -39,7 +39,8 @@ def inputs(
 
     Parameters
     ----------
-    source : collection
+    expr : Expr
+        Optimized.
     config : Config
     put : callable
         Stores a value.
@@ -51,7 +52,6 @@ def inputs(
     makes : bool
         Whether a stage has to make them.
     """
-    expr = source.expr.optimize() if hasattr(source, "expr") else source
     work = planned(expr, config)
     bundles = {bundle.key: bundle for bundle in work.bundles}
     keys = list(flatten(expr.__dask_keys__()))

@@ -1,0 +1,241 @@
+"""What a pipeline can begin with: Dask collections, and partitions that somebody else has."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, Protocol
+
+import dask.bag as db
+import dask.dataframe as dd
+import pandas as pd
+from dask.delayed import delayed
+
+from dask_exo.client.future import Future
+from dask_exo.config import Config
+from dask_exo.dask_adapter import collections_to_expr
+from dask_exo.errors import PipelineError
+from dask_exo.graph.promise import Local
+from dask_exo.pipeline.partitions import inputs
+from dask_exo.stream.pieces import Piece
+from dask_exo.stream.repartition import size
+
+AHEAD = 2  # partitions that an iterator is ahead of the tasks
+LOOK = 0.002  # seconds in which a partition that is as good as there comes
+ITEM = "item"  # column of the elements of a bag that are no dicts
+
+Pieces = Iterator[Piece | None]
+"""Inputs of a pipeline; None where there is none yet."""
+
+
+class Source(Protocol):
+    """Where the partitions of a pipeline come from.
+
+    Attributes
+    ----------
+    count : int or None
+        How many there are, if that is known.
+    """
+
+    @property
+    def count(self) -> int | None:
+        """See above."""
+        ...
+
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
+        """Partitions, and whether a stage has to make them; see `partitions.inputs`."""
+        ...
+
+
+class Frames:
+    """A Dask dataframe."""
+
+    def __init__(self, frame: dd.DataFrame) -> None:
+        self.frame = frame
+
+    @property
+    def count(self) -> int:
+        """See `Source`."""
+        return int(self.frame.npartitions)
+
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
+        """See `Source`."""
+        return inputs(self.frame.expr.optimize(), config, put)
+
+
+class Elements:
+    """A Dask bag: a row for each element."""
+
+    def __init__(self, bag: db.Bag) -> None:
+        self._bag = bag
+
+    @property
+    def count(self) -> int:
+        """See `Source`."""
+        return int(self._bag.npartitions)
+
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
+        """See `Source`."""
+        made = [delayed(records)(part) for part in self._bag.to_delayed()]
+        return inputs(collections_to_expr(made).optimize(), config, put)
+
+
+class Given:
+    """Partitions that somebody has, or makes one after the other.
+
+    Parameters
+    ----------
+    items : iterable
+        Of frames, dicts of columns, Arrow tables, or refs or futures of those.
+    """
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = items
+        self._used = False
+
+    @property
+    def count(self) -> int | None:
+        """See `Source`."""
+        return len(self._items) if isinstance(self._items, Sized) else None
+
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:  # noqa: ARG002
+        """See `Source`.
+
+        Raises
+        ------
+        PipelineError
+            An iterator is used for the second time.
+        """
+        items = iter(self._items)
+        if items is self._items and self._used:
+            raise PipelineError(
+                "the source is an iterator, which has been used up by another run: begin the "
+                "pipeline with a new one, or with a list"
+            )
+        self._used = True
+        pieces = (_piece(item, i, put) for i, item in enumerate(items))
+        return pulled(pieces), False
+
+
+class Several:
+    """Sources one after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+
+    @property
+    def count(self) -> int | None:
+        """See `Source`."""
+        counts = [source.count for source in self._sources]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
+        """See `Source`."""
+        started = [source.start(config, put) for source in self._sources]
+        return _numbered([pieces for pieces, _ in started]), any(makes for _, makes in started)
+
+
+def source_of(given: Any) -> Source:
+    """What stands for a source that a user gives.
+
+    Raises
+    ------
+    PipelineError
+        It is none.
+    """
+    if isinstance(given, dd.DataFrame):
+        return Frames(given)
+    if isinstance(given, dd.Series):
+        return Frames(given.to_frame())
+    if isinstance(given, db.Bag):
+        return Elements(given)
+    single = isinstance(given, (str, bytes, Mapping, pd.DataFrame))
+    if single or hasattr(given, "__dask_graph__") or not isinstance(given, Iterable):
+        raise PipelineError(
+            f"a pipeline cannot begin with a {type(given).__name__}: need a Dask dataframe or bag, "
+            f"or an iterable of frames or refs; of files, see dask_exo.pipeline.from_files"
+        )
+    return Given(given)
+
+
+def records(elements: Iterable[Any]) -> pd.DataFrame:
+    """Elements of a bag as rows: the items of a dict are columns, all else is one called "item".
+
+    Examples
+    --------
+    >>> records([{"a": 1, "b": 2}, {"a": 3}]).to_dict("list")
+    {'a': [1, 3], 'b': [2.0, nan]}
+    >>> records(iter("xy")).to_dict("list")
+    {'item': ['x', 'y']}
+    """
+    rows = list(elements)
+    dicts = [row if isinstance(row, Mapping) else {ITEM: row} for row in rows]
+    return pd.DataFrame(dicts)
+
+
+def pulled(items: Iterator[Piece]) -> Iterator[Piece | None]:
+    """Take items in a thread, which is never more than a few ahead; None while there is none."""
+    asked, ended = threading.Semaphore(AHEAD), threading.Event()
+    out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+    args = (items, asked, ended, out)
+    threading.Thread(target=_pull, args=args, name="dask_exo-source", daemon=True).start()
+    try:
+        while True:
+            try:
+                got = out.get(timeout=LOOK)
+            except queue.Empty:
+                yield None
+                continue
+            if got is None:
+                return
+            if isinstance(got, BaseException):
+                raise got
+            asked.release()
+            yield got
+    finally:
+        ended.set()
+        asked.release()
+
+
+def _pull(
+    items: Iterator[Piece],
+    asked: threading.Semaphore,
+    ended: threading.Event,
+    out: queue.SimpleQueue[Piece | BaseException | None],
+) -> None:
+    end: BaseException | None = None
+    try:
+        while asked.acquire() and not ended.is_set():
+            piece = next(items, None)
+            if piece is None:
+                break
+            out.put(piece)
+            del piece
+    except BaseException as error:  # noqa: BLE001  raised where the next one is asked for
+        end = error
+    out.put(end)
+
+
+def _piece(item: Any, number: int, put: Callable[[Any], Any]) -> Piece:
+    """An input of a pipeline."""
+    nbytes = 0
+    if isinstance(item, Future):
+        held = item.promise.held()
+        item = held.value if isinstance(held, Local) else held.ref
+    if isinstance(item, pd.DataFrame):
+        nbytes = size(item)
+    return Piece(put(item), nbytes, 0, (number,))
+
+
+def _numbered(sources: Sequence[Pieces]) -> Pieces:
+    """Pieces of one source after the other, which are numbered anew."""
+    number = 0
+    for pieces in sources:
+        for piece in pieces:
+            if piece is None:
+                yield None
+            else:
+                yield piece._replace(place=(number,))
+                number += 1

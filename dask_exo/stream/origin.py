@@ -1,0 +1,118 @@
+"""Which rows of the source a frame was made of, as far as that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+SHOWN = 3  # ranges that a text names
+
+
+class Rows(NamedTuple):
+    """Neighbouring rows of one partition of the source.
+
+    Attributes
+    ----------
+    partition : int
+    start : int
+        The first row.
+    stop : int, optional
+        The one after the last; None where nobody has counted them.
+    """
+
+    partition: int
+    start: int = 0
+    stop: int | None = None
+
+
+class Origin(NamedTuple):
+    """Rows that a frame was made of.
+
+    Attributes
+    ----------
+    rows : tuple of Rows
+    exact : bool
+        Whether each row of the frame comes from the one in its place.
+    """
+
+    rows: tuple[Rows, ...]
+    exact: bool = True
+
+    def counted(self, rows: int) -> Origin:
+        """The same, of a partition that turns out to have so many rows."""
+        first = self.rows[0]
+        return self if first.stop is not None else Origin((first._replace(stop=rows),))
+
+    def part(self, start: int, stop: int) -> Origin:
+        """Of the rows ``start`` to ``stop`` of its frame.
+
+        Examples
+        --------
+        >>> Origin((Rows(0, 5, 8), Rows(1, 0, 4))).part(2, 5).rows
+        (Rows(partition=0, start=7, stop=8), Rows(partition=1, start=0, stop=2))
+        """
+        if not self.exact:
+            return self
+        found, before = [], 0
+        for rows in self.rows:
+            length = (rows.stop or 0) - rows.start
+            low, high = max(start - before, 0), min(stop - before, length)
+            if low < high:
+                found.append(Rows(rows.partition, rows.start + low, rows.start + high))
+            before += length
+        return Origin(tuple(found) or self.rows, bool(found))
+
+    def made(self, taken: int, given: int, *, alone: bool) -> Origin:
+        """Of what a function has made of the frame.
+
+        As many rows as it had, in one frame, are taken for the same ones.
+        """
+        return self if alone and taken == given else self._replace(exact=False)
+
+    def __str__(self) -> str:
+        """For people."""
+        texts = [_text(rows) for rows in self.rows[:SHOWN]]
+        more = len(self.rows) - SHOWN
+        what = ", ".join(texts) + (f" and {more} more" if more > 0 else "")
+        return what if self.exact else f"what was made of {what}"
+
+
+class Frame(NamedTuple):
+    """A frame on its way through the transforms of a task.
+
+    Attributes
+    ----------
+    data : object
+        None where there is nothing, not even columns.
+    last : bool
+        Whether no other one follows.
+    origin : Origin
+    """
+
+    data: Any
+    last: bool
+    origin: Origin = Origin(())
+
+
+def joined(origins: Sequence[Origin]) -> Origin:
+    """Of frames one after the other.
+
+    Examples
+    --------
+    >>> str(joined([Origin((Rows(0, 0, 5),)), Origin((Rows(0, 5, 9),)), Origin((Rows(2, 0, 1),))]))
+    'partition 0 rows 0:9, partition 2 rows 0:1'
+    """
+    found: list[Rows] = []
+    for origin in origins:
+        for rows in origin.rows:
+            last = found[-1] if found else None
+            if last is not None and last.partition == rows.partition and last.stop == rows.start:
+                found[-1] = last._replace(stop=rows.stop)
+            elif last != rows:
+                found.append(rows)
+    return Origin(tuple(found), all(origin.exact for origin in origins))
+
+
+def _text(rows: Rows) -> str:
+    some = "" if rows.stop is None else f" rows {rows.start}:{rows.stop}"
+    return f"partition {rows.partition}{some}"

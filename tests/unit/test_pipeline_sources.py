@@ -1,0 +1,122 @@
+"""What pipelines begin with."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import dask.bag as db
+import dask.dataframe as dd
+import fsspec
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo.config import Config
+from dask_exo.errors import InputError, PipelineError
+from dask_exo.pipeline import from_files, of
+from dask_exo.pipeline.files import listed, together
+from dask_exo.pipeline.sources import AHEAD, source_of
+from dask_exo.stream.pieces import Piece
+
+
+def pieces(source):
+    """All that come, and whether they are to be made."""
+    found, makes = source.start(Config.current(), lambda value: value)
+    return [piece for piece in found if piece is not None], makes
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(1, 60))
+def test_files_go_together_up_to_a_size(sizes, target) -> None:
+    groups = list(together(sizes, target))
+    assert [i for group in groups for i in group] == list(range(len(sizes)))
+    assert all(len(g) == 1 or sum(sizes[i] for i in g) <= target for g in groups)
+    for one, other in pairwise(groups):
+        assert sum(sizes[i] for i in one) + sizes[other.start] > target
+
+
+def test_files_are_found_by_name_directory_and_pattern(tmp_path) -> None:
+    for i, name in enumerate(["b.png", "a.png", "c.txt", "deep/d.png"]):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"x" * (i + 1))
+    everything = listed(tmp_path, {})
+    assert [n for _, n in everything] == [2, 1, 3, 4]
+    assert listed(f"{tmp_path}/*.png", {}) == everything[:2]
+    assert listed([tmp_path / "c.txt", tmp_path / "deep"], {}) == everything[2:]
+    with pytest.raises(InputError, match="no such file"):
+        listed(str(tmp_path / "*.gif"), {})
+    with fsspec.open("memory://some/file.bin", "wb") as file:
+        file.write(b"12345")
+    assert listed("memory://some", {}) == [("memory:///some/file.bin", 5)]
+    assert repr(from_files(tmp_path, partition_size=4)) == "Pipeline of 3 partitions: read (1 CPU)"
+
+
+def test_an_iterator_is_pulled_no_faster_than_its_partitions_are_taken() -> None:
+    made, enough = [], threading.Event()
+
+    def parts():
+        for i in range(50):
+            made.append(i)
+            if len(made) > AHEAD:
+                enough.set()
+            yield pd.DataFrame({"n": [i]})
+
+    found, makes = source_of(parts()).start(Config.current(), lambda value: value)
+    taken = []
+    while len(taken) < 3:
+        piece = next(found)
+        taken += [] if piece is None else [piece]
+    assert enough.wait(10)
+    assert not makes
+    assert [piece.place for piece in taken] == [(0,), (1,), (2,)]
+    assert taken[2].value.n.tolist() == [2]
+    assert len(made) <= 3 + AHEAD
+    found.close()
+
+
+def test_what_an_iterator_raises_is_raised() -> None:
+    def parts():
+        yield pd.DataFrame({"n": [1]})
+        raise OSError("gone")
+
+    found, _ = source_of(parts()).start(Config.current(), lambda value: value)
+    with pytest.raises(OSError, match="gone"):
+        list(found)
+
+
+def test_bags_and_frames_and_several_sources() -> None:
+    bag = db.from_sequence([{"b": bytes([255, i])} for i in range(5)], npartitions=2)
+    frame = dd.from_map(lambda i: pd.DataFrame({"n": [2 * i, 2 * i + 1]}), range(2))
+    found, makes = pieces(source_of(bag))
+    assert makes
+    rows = pd.concat([piece.value() for piece in found])
+    assert rows.b.tolist() == [bytes([255, i]) for i in range(5)]
+    both = of(frame, [pd.DataFrame({"n": [9]})], frame.n, bag.map(len)).source
+    assert both.count == 7
+    found, makes = pieces(both)
+    assert makes
+    assert [piece.place for piece in found] == [(i,) for i in range(7)]
+    frames = [p.value() if callable(p.value) else p.value for p in found]
+    assert pd.concat(frames[:5]).n.tolist() == [0, 1, 2, 3, 9, 0, 1, 2, 3]
+    assert pd.concat(frames[5:]).item.tolist() == [1] * 5
+
+
+def test_what_is_no_source_and_an_iterator_that_is_used_up() -> None:
+    for wrong in ("a.png", pd.DataFrame({"a": [1]}), 3, {"a": [1]}):
+        with pytest.raises(PipelineError, match="cannot begin with a"):
+            of(wrong)
+    with pytest.raises(PipelineError, match="needs a source"):
+        of()
+    frames = [pd.DataFrame({"a": [1]})] * 3
+    again = source_of(frames)
+    assert again.count == 3
+    for _ in range(2):
+        found, _ = pieces(again)
+        assert [type(piece) for piece in found] == [Piece] * 3
+    once = source_of(iter(frames))
+    assert once.count is None
+    pieces(once)
+    with pytest.raises(PipelineError, match="used up"):
+        pieces(once)

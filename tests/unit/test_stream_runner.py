@@ -1,0 +1,104 @@
+"""Pipelines on plain generators: workers that die, and inputs that are set aside."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from dask_exo.errors import WorkerLostError
+from dask_exo.pipeline import Rejects
+from dask_exo.stream.calls import RAISE, Trouble
+from dask_exo.stream.executor import Executor
+from dask_exo.stream.partition_admission import PartitionAdmission
+from dask_exo.stream.pieces import Piece, Stage
+from dask_exo.stream.runner import REPLACED, StreamRunner
+from dask_exo.stream.task import Code
+from dask_exo.stream.transforms import Transform
+from dask_exo.testing import Died, InlineStreams
+
+SKIP = Trouble(skip=True)
+
+
+def executor(transforms, inputs, streams=None, trouble=RAISE, target=10**6, **options):
+    """A stage for each transform."""
+    stages = [Stage(t.name, {"CPU": 1.0}, **options) for t in transforms]
+    codes = [Code(t.name + str(i), [t], target, trouble, {}) for i, t in enumerate(transforms)]
+    runner = StreamRunner(streams or InlineStreams(), stages, codes)
+    pieces = iter([Piece(frame, 0, 0, (i,)) for i, frame in enumerate(inputs)])
+    return Executor(stages, pieces, runner, PartitionAdmission(), limit=10**9, target=target)
+
+
+def outputs(executor):
+    found = []
+    while not executor.finished:
+        executor.step(0)
+        while executor.outputs:
+            found.append(executor.take())
+    executor.cancel()
+    return found
+
+
+def parts(count=4, rows=5):
+    return [pd.DataFrame({"n": range(i * rows, (i + 1) * rows)}) for i in range(count)]
+
+
+class Dies:
+    """Its process dies on one partition, as often as is said."""
+
+    times = 0
+
+    def __call__(self, frame):
+        if 7 in frame.n.tolist() and Dies.times:
+            Dies.times -= 1
+            raise Died
+        yield frame.iloc[:2]
+        yield frame.iloc[2:]
+
+
+def test_what_kills_its_workers_is_an_error_that_names_the_rows_or_is_set_aside():
+    first = Transform("partitions", lambda frame: frame, trouble=SKIP)
+
+    def run(trouble):
+        Dies.times = REPLACED + 1
+        last = Transform("partitions", Dies, trouble=trouble)
+        return executor([first, last], parts(), trouble=SKIP)
+
+    with pytest.raises(WorkerLostError, match="4 times on the same input, partition 1 rows 0:5"):
+        outputs(run(RAISE))
+    skipping = run(SKIP)
+    found = outputs(skipping)
+    assert sorted(pd.concat([piece.value for piece in found]).n) == [*range(5), *range(10, 20)]
+    (reject,) = Rejects(skipping.rejects)
+    assert (reject.stage, reject.partition, len(reject.frame)) == ("Dies", 1, 5)
+    assert isinstance(reject.error, WorkerLostError)
+
+
+def test_a_worker_that_dies_now_and_then_costs_nothing():
+    streams, Dies.times = InlineStreams(), 2
+    stage = Transform("partitions", Dies, trouble=SKIP)
+    running = executor([stage], parts(), streams, target=10)
+    assert sorted(pd.concat([p.value for p in outputs(running)]).n) == list(range(20))
+    assert not running.rejects
+    assert streams.workers == 0
+
+
+def test_origins_go_through_stages_that_cut_and_put_together():
+    def check(frame):
+        if 12 in frame.n.tolist():
+            raise ValueError("poison")
+        return frame
+
+    same = Transform("partitions", lambda frame: frame)
+    last = Transform("batches", check, batch_size=4, trouble=SKIP)
+    running = executor([same, last], parts(4, 5), least=8)
+    found = outputs(running)
+    rejects = Rejects(running.rejects)
+    bad = rejects[0].frame.n.tolist()
+    assert 12 in bad
+    rows = [(r.partition, i) for r in rejects[0].origin.rows for i in range(r.start, r.stop)]
+    assert [5 * partition + i for partition, i in rows] == bad
+    assert sorted([*pd.concat([piece.value for piece in found]).n, *bad]) == list(range(20))
+    (row,) = rejects.table().to_dict("records")
+    assert row["error"] == "ValueError: poison"
+    assert (row["function"], row["rows"]) == ("check", len(bad))
+    assert rejects[:1][0].origin == rejects[0].origin
