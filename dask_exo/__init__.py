@@ -6,6 +6,7 @@
 3
 """
 
+from dask_exo.asks import options
 from dask_exo.client import Client, get_client
 from dask_exo.config import register_defaults
 from dask_exo.dataframe import register_accessors
@@ -13,7 +14,7 @@ from dask_exo.explanation import explain
 from dask_exo.get import disable, enable, get, register
 from dask_exo.scheduler import Scheduler
 
-__all__ = ["Client", "Scheduler", "disable", "enable", "explain", "get", "get_client"]
+__all__ = ["Client", "Scheduler", "disable", "enable", "explain", "get", "get_client", "options"]
 
 register_defaults()
 register()

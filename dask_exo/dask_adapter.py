@@ -7,6 +7,7 @@ these names moves, ``tests/unit/test_dask_adapter.py`` fails and says which.
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 import dask
@@ -24,8 +25,9 @@ from dask._task_spec import (
     convert_legacy_graph,
 )
 from dask._task_spec import _execute_subgraph as execute_subgraph
-from dask.array.core import concatenate3
+from dask.array.core import apply_infer_dtype, concatenate3
 from dask.array.rechunk import old_to_new
+from dask.array.utils import compute_meta
 from dask.base import collections_to_expr, get_annotations, named_schedulers
 from dask.dataframe.core import _concat as concat_partitions
 from dask.dataframe.dask_expr._expr import (
@@ -36,6 +38,7 @@ from dask.dataframe.dask_expr._expr import (
     PartitionsFiltered,
     Projection,
     determine_column_projection,
+    emulate,
     optimize_blockwise_fusion,
 )
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
@@ -99,6 +102,19 @@ def role(node: object) -> str | None:
     return found if getattr(func, "__module__", None) == module else None
 
 
+def inferring() -> bool:
+    """Whether Dask is calling a function on made-up data, to find out what it returns."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in _INFERRING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_INFERRING = frozenset(one.__code__ for one in (apply_infer_dtype, compute_meta, emulate))
+
+
 def is_composite(expr: object) -> bool:
     """Whether an expression stands for a collection of several others; older Dasks have none."""
     kind = getattr(dask._expr, "CompositeExpr", None)
@@ -149,6 +165,7 @@ __all__ = [
     "execute_subgraph",
     "get_annotations",
     "get_default_shuffle_method",
+    "inferring",
     "is_composite",
     "is_p2p_barrier",
     "merge_chunk",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import dask.dataframe as dd
@@ -12,10 +13,13 @@ from dask_exo.accessors.base import Accessor
 from dask_exo.accessors.grouping import Grouping
 from dask_exo.accessors.joining import Joining
 from dask_exo.accessors.ordering import Ordering
+from dask_exo.asks import options
 from dask_exo.epochs import Epochs, How, epochs
 from dask_exo.pipeline import Pipeline, of
 
 _VALUES = "values"
+_OPTIONS = frozenset(inspect.signature(options).parameters)
+_OF_DASK = frozenset({*inspect.signature(dd.map_partitions).parameters, "token"})
 
 
 class FrameAccessor(Ordering, Joining, Grouping):
@@ -112,6 +116,44 @@ class FrameAccessor(Ordering, Joining, Grouping):
         how = How(count, batch_size, seed, window, drop_last, consumers)
         consumed = epochs(self._frame, how, format)
         return consumed[0] if split is None else consumed
+
+    def map_partitions(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function with each partition where there is what it asks for.
+
+        The same as ``ddf.map_partitions(dask_exo.options(...)(func), *args, **kwargs)``.
+
+        Parameters
+        ----------
+        func : callable or class
+            Of a class one instance is made in each of its workers, with ``args`` and ``kwargs``,
+            and called with each partition.
+        *args
+            For the function after the partition, or for the class.
+        **kwargs
+            ``num_cpus``, ``num_gpus``, ``resources``, ``batch_size``, ``concurrency`` and
+            ``max_batch_bytes`` of `dask_exo.options`; ``meta`` and others of Dask's
+            ``map_partitions``; the rest as ``args``. A class needs ``meta``.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame or dask.dataframe.Series
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(4)}), npartitions=2)
+        >>> ddf.exo.map_partitions(
+        ...     lambda batch, k: batch + k, 10, batch_size=1
+        ... ).compute().a.tolist()
+        [10, 11, 12, 13]
+        """
+        asked = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        if not inspect.isclass(func):
+            return self._frame.map_partitions(options(**asked)(func), *args, **kwargs)
+        mine = {name: kwargs.pop(name) for name in list(kwargs) if name not in _OF_DASK}
+        made = options(**asked)(func, *args, **mine)
+        return self._frame.map_partitions(made, **kwargs)
 
 
 class SeriesAccessor(Accessor):

@@ -89,6 +89,10 @@ class PipelineError(ExoError, ValueError):
     """A pipeline is asked for something that it cannot do."""
 
 
+class OptionsError(ExoError, ValueError):
+    """What a function asks for cannot be had, or it cannot be called as its options say."""
+
+
 class AggregationError(ExoError, ValueError):
     """An aggregation of groups is asked for something that it cannot do."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
 
@@ -65,12 +65,15 @@ class Node:
         Size of its object store in bytes.
     disk : int, optional
         Bytes free for what does not fit the store, if that is known.
+    resources : mapping, optional
+        Amount of each resource ("CPU", "GPU", others), if that is known.
     """
 
     id: str
     slots: int
     store: int
     disk: int | None = None
+    resources: Mapping[str, float] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,26 @@ class Disk:
     used: int
     written: int
     room: int
+
+
+class Worker(Protocol):
+    """A process that is kept, and has what it was started for to itself; one call at a time.
+
+    What a call leaves behind in the process is there for the next one. A worker that dies is
+    started anew, and so are the calls that it had.
+    """
+
+    def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
+        """Call there; see `Futures.submit`."""
+        ...
+
+    def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
+        """Call there; see `Futures.split`."""
+        ...
+
+    def stop(self) -> None:
+        """End it, with the calls that have not ended. What it has returned stays."""
+        ...
 
 
 class Futures(Protocol):
@@ -164,6 +187,10 @@ class Futures(Protocol):
         """Start one task that yields ``count`` values, each stored (and freed by the task)
         as it is yielded; return a ref for each.
         """
+        ...
+
+    def worker(self, needs: Needs) -> Worker:
+        """Start a worker that has what it needs; calls wait until it is there."""
         ...
 
     def put(self, value: Any) -> Ref:

@@ -38,7 +38,8 @@ from dask_exo.graph.normalize import Key, cull, normalize
 from dask_exo.graph.observed import observed
 from dask_exo.graph.plan import Plan, plan
 from dask_exo.graph.promise import Local, Promise, Remote, fetch
-from dask_exo.graph.run import Run, Watcher
+from dask_exo.graph.run import Run
+from dask_exo.graph.watcher import Watcher
 from dask_exo.report.callbacks import Callbacks
 from dask_exo.shuffle import algorithms
 

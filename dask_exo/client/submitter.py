@@ -21,7 +21,7 @@ from dask_exo.dask_adapter import get_annotations
 from dask_exo.errors import ClusterError, SerializationError, UnsupportedError
 from dask_exo.futures import Futures
 from dask_exo.graph.afterwards import Afterwards
-from dask_exo.graph.annotations import KNOWN, asked_by
+from dask_exo.graph.annotations import KNOWN, asked_by, asks_of
 from dask_exo.graph.promise import Promise, Remote, named
 
 _lock = threading.Lock()
@@ -157,9 +157,11 @@ class Submitter:
         given.update({} if retries is None else {"retries": retries})
         given.update({} if resources is None else {"resources": resources})
         asked = asked_by(given)
-        if asked.needs:
-            on_ray.check_needs(asked.needs)
-        return Code(self._futures, func, kwargs, asked.retries, asked.needs)
+        asks = asks_of(func)
+        needs = asked.needs if asks is None else asks.needs
+        if needs:
+            on_ray.check_needs(needs)
+        return Code(self._futures, func, kwargs, asked.retries, needs)
 
     def _start(self, key: Any, code: Code, args: tuple[Any, ...]) -> Future:
         with _lock:

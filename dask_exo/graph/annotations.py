@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dask_exo.dask_adapter import CoreExpr
+from dask_exo.asks import ONE_CPU, Asking, Asks, together
+from dask_exo.dask_adapter import CoreExpr, GraphNode, Task
 from dask_exo.errors import ConfigError
 from dask_exo.futures import Needs
 
@@ -30,26 +32,39 @@ class Asked:
         Tasks with a higher one run before others that are ready.
     here : bool
         Whether it must run in the driver, since it changes something there.
+    asks : Asks, optional
+        What functions in it ask for by themselves; ``needs`` are the same.
     """
 
     needs: Needs = field(default_factory=dict)
     retries: int = 0
     priority: float = 0
     here: bool = False
+    asks: Asks | None = None
+
+    @property
+    def pool(self) -> Asks | None:
+        """Which workers it runs on that are kept, if any."""
+        return self.asks if self.asks is not None and self.asks.kept else None
 
 
 NOTHING = Asked()
 
 
-def asked_of(dsk: Any, keys: Iterable[Key], everywhere: Mapping[str, Any]) -> dict[Key, Asked]:
-    """What is asked for each of ``keys`` that anything is asked for.
+def asked_of(
+    dsk: Any, graph: Mapping[Key, GraphNode], everywhere: Mapping[str, Any]
+) -> dict[Key, Asked]:
+    """What is asked for each task that anything is asked for.
+
+    What a function asks for by `dask_exo.options` stands in the place of the resources that
+    annotations ask for; their ``retries`` and ``priority`` hold as well.
 
     Parameters
     ----------
     dsk : Expr or mapping
         As Dask hands it to a scheduler.
-    keys : iterable of Key
-        All keys of the graph that was made of it.
+    graph : dict
+        That was made of it.
     everywhere : mapping
         Annotations around the call, and keywords of it: they hold for all tasks.
 
@@ -68,16 +83,38 @@ def asked_of(dsk: Any, keys: Iterable[Key], everywhere: Mapping[str, Any]) -> di
             f"annotations {unknown} mean nothing to dask_exo; it knows {sorted(KNOWN)}",
             stacklevel=4,
         )
-    if not single and not everywhere:
+    if not single and not everywhere and not Asking.used:
         return {}
     common = asked_by(everywhere)
     found = {}
-    for key in keys:
+    for key, node in graph.items():
         mine = {name: values[key] for name, values in single.items() if key in values}
         one = asked_by({**everywhere, **mine}) if mine else common
+        if (asks := asks_of(node)) is not None:
+            needs, own = ({}, None) if asks == ONE_CPU else (asks.needs, asks)
+            one = replace(one, needs=needs, asks=own)
         if one != NOTHING:
             found[key] = one
     return found
+
+
+def asks_of(node: object) -> Asks | None:
+    """What the functions that a task calls ask for by themselves."""
+    found = [asking.asks for asking in asking_in(node)] if Asking.used else []
+    return together(found) if found else None
+
+
+def asking_in(value: object) -> Iterator[Asking]:
+    """Wrappers in a task: its function, or what that is given to call."""
+    if isinstance(value, Asking):
+        yield value
+    elif isinstance(value, functools.partial):
+        for inner in (value.func, *value.args, *value.keywords.values()):
+            yield from asking_in(inner)
+    elif isinstance(value, Task):
+        for inner in (value.func, *value.args, *value.kwargs.values()):
+            if isinstance(inner, (Asking, functools.partial, Task)):
+                yield from asking_in(inner)
 
 
 def asked_by(annotations: Mapping[str, Any]) -> Asked:

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dask_exo.asks import Asks
 from dask_exo.graph.plan import Bundle
 from dask_exo.graph.state import Entry, State
 from dask_exo.shuffle.choose import LARGEST_BATCH
@@ -89,7 +90,13 @@ class Room:
 
 
 def gather(
-    state: State, experience: Mapping[str, Experience], *, slots: int, target: float, follow: bool
+    state: State,
+    experience: Mapping[str, Experience],
+    pool: Asks | None = None,
+    *,
+    slots: int,
+    target: float,
+    follow: bool,
 ) -> list[Bundle]:
     """Take out the bundle to run next, and all that should share a call with it.
 
@@ -98,6 +105,8 @@ def gather(
     state : State
     experience : mapping
         Of the groups that have any.
+    pool : Asks, optional
+        The workers that it is for.
     slots : int
         Tasks that run side by side: each slot shall get two calls at least.
     target : float
@@ -110,11 +119,11 @@ def gather(
     list of Bundle
         In an order in which they can run.
     """
-    first = state.pop()
+    first = state.pop(pool)
     batch, known = [first], experience.get(first.group)
     if known is None:
         return batch
-    room = Room(target, LARGEST_BATCH, -(-(state.ready + 1) // (2 * slots)))
+    room = Room(target, LARGEST_BATCH, -(-(state.ready(pool) + 1) // (2 * slots)))
     room.take(known, state.piled(first), inner=False)
     missing: dict[int, int] = {}
     ahead: list[Entry] = []
@@ -136,9 +145,10 @@ def _next(
     first: Bundle,
 ) -> Bundle | None:
     """Take out one more: of those that follow, else of those that are ready."""
-    while ahead or state.first is not None:
+    pool = first.asked.pool
+    while ahead or state.first(pool) is not None:
         inner = bool(ahead)
-        bundle = heapq.heappop(ahead)[-1] if inner else state.first
+        bundle = heapq.heappop(ahead)[-1] if inner else state.first(pool)
         assert bundle is not None
         known = experience.get(bundle.group)
         alike = bundle.asked == first.asked and (inner or not bundle.getitem)
@@ -149,7 +159,7 @@ def _next(
                 if inner:
                     state.start(bundle)
                 else:
-                    state.pop()
+                    state.pop(pool)
                 return bundle
         if not inner:
             return None

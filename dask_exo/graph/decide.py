@@ -21,6 +21,8 @@ class View:
         Bytes that the tasks in flight are expected to return.
     expected : int
         Bytes that the next task is expected to return.
+    behind : bool
+        Whether tasks wait for a worker of their own that come before it in Dask's order.
     """
 
     in_flight: int
@@ -28,6 +30,11 @@ class View:
     held: int
     promised: int
     expected: int
+    behind: bool = False
+
+    def fits(self, budget: int) -> bool:
+        """Whether what the next task returns is within so many bytes."""
+        return self.held + self.promised + self.expected <= budget
 
 
 def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
@@ -36,7 +43,7 @@ def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
     1. An idle cluster always gets a task: what does not fit is spilled, but nothing stalls.
     2. No more than ``tasks_per_slot`` tasks a slot are in flight.
     3. Within the byte budget; over it, one task a slot, since the tasks that free memory come
-       first in Dask's order.
+       first in Dask's order. Those that come after tasks which wait for a worker free nothing.
 
     Examples
     --------
@@ -46,9 +53,8 @@ def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
     >>> admit(full, tasks_per_slot=3, budget=1000)
     True
     """
-    if view.in_flight == 0:
+    if view.in_flight == 0 and not view.behind:
         return True
     if view.in_flight >= view.slots * tasks_per_slot:
         return False
-    fits = view.held + view.promised + view.expected <= budget
-    return fits or view.in_flight < view.slots
+    return view.fits(budget) or (view.in_flight < view.slots and not view.behind)

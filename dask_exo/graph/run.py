@@ -7,14 +7,15 @@ submits its own tasks and is resumed when what it waits for is done.
 
 from __future__ import annotations
 
-import traceback
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from dask.utils import key_split
 
+from dask_exo.asks import Asks
 from dask_exo.config import Config
 from dask_exo.futures import Futures, Ref
 from dask_exo.graph import work
@@ -24,11 +25,14 @@ from dask_exo.graph.enclose import enclose
 from dask_exo.graph.execute import run_apart, run_together
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
-from dask_exo.graph.plan import Bundle, Plan, Stage
+from dask_exo.graph.plan import Bundle, Plan
+from dask_exo.graph.pools import Lent, Pools
 from dask_exo.graph.promise import POLL, Local, Promise, Remote
-from dask_exo.graph.stages import Ledger, Shuffling
+from dask_exo.graph.shufflings import Shufflings
+from dask_exo.graph.stages import Ledger
 from dask_exo.graph.state import Consumer, State
 from dask_exo.graph.values import Values
+from dask_exo.graph.watcher import Watcher
 from dask_exo.report import events
 
 LOOK = 0.5  # seconds between two looks at whether the results are still wanted
@@ -36,21 +40,12 @@ LOOK = 0.5  # seconds between two looks at whether the results are still wanted
 
 @dataclass(slots=True)
 class Call:
-    """A task in flight: its bundles, the refs of those values that it returns as such."""
+    """A task in flight: its bundles, the refs of those values that it returns as such, where."""
 
     bundles: list[Bundle]
     refs: dict[Key, Ref]
     promised: int
-
-
-class Watcher:
-    """Is told what becomes of the nodes of the graph; this one does not care."""
-
-    def started(self, keys: Iterable[Key]) -> None:
-        """Nodes run."""
-
-    def finished(self, key: Key, inner: Iterable[Key], held: Local | Remote | None) -> None:
-        """A node and those inside it have run; ``held`` is the value of ``key``, if kept."""
+    lent: Lent | None
 
 
 class NobodyWantsThis(Exception):  # noqa: N818  no error: it ends a run
@@ -86,9 +81,10 @@ class Run:
         self._futures, self._config, self._follow = futures, config, follow
         self._watcher, self._consumer = watcher or Watcher(), consumer
         nodes = futures.nodes()
-        self._slots = sum(node.slots for node in nodes)
+        slots = sum(node.slots for node in nodes)
         if follow:
-            enclose(plan, self._slots)
+            enclose(plan, slots)
+        self._pools = Pools(futures, plan, nodes)
         self._budget = int(config.memory_fraction * sum(node.store for node in nodes))
         self._values = Values(plan.literals, futures.put)
         self._ledger = Ledger()
@@ -96,7 +92,9 @@ class Run:
         self._awaited: dict[Key, Promise] = dict(plan.given)
         self._flying: dict[Ref, Call] = {}
         self._promised = 0
-        self._shuffling: list[Shuffling] = []
+        self._shufflings = Shufflings(
+            futures, self._state, self._values, self._ledger, config, self._watcher
+        )
         self._experience: dict[str, Experience] = defaultdict(Experience)
 
     def results(self) -> dict[Key, Local | Remote]:
@@ -112,12 +110,13 @@ class Run:
             The consumer does not.
         """
         try:
+            self._pools.open()
             while self._unfinished:
-                self._begin()
-                self._advance()
+                self._shufflings.begin()
+                self._shufflings.advance()
                 self._arrive()
                 self._launch()
-                moving = self._state.stages or self._resumed
+                moving = self._state.stages or self._shufflings.resumed
                 if self._unfinished and not moving:
                     self._settle(self._wait())
                 self._check_wanted()
@@ -127,16 +126,12 @@ class Run:
         except BaseException:
             self._abandon()
             raise
+        finally:
+            self._pools.close()
 
     @property
     def _unfinished(self) -> bool:
         return bool(self._state.left or self._awaited)
-
-    @property
-    def _resumed(self) -> list[Shuffling]:
-        """Shuffles that need not wait any more."""
-        now = self._futures.now if self._shuffling else 0.0
-        return [s for s in self._shuffling if s.waiting.over(now)]
 
     def _check_wanted(self) -> None:
         if self._consumer and not self._consumer.wants():
@@ -152,58 +147,45 @@ class Run:
                 except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
                     self._state.lose(key, error)
 
-    def _begin(self) -> None:
-        """Start the shuffles whose inputs exist."""
-        while self._state.stages:
-            stage = self._state.stages.pop(0)
-            self._watcher.started(_inside(stage))
-            started = Shuffling.start(
-                stage, self._futures, self._values, self._ledger, self._config
-            )
-            self._shuffling.append(started)
-
-    def _advance(self) -> None:
-        """Resume every shuffle that has what it waited for."""
-        for shuffling in self._resumed:
-            stage = shuffling.stage
-            try:
-                shuffled = shuffling.advance(self._futures.now)
-            except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
-                self._shuffling.remove(shuffling)
-                self._fail(shuffling, error)
-                continue
-            if shuffled is not None:
-                self._shuffling.remove(shuffling)
-                self._ledger.sent(stage, shuffled.tally)
-                self._state.left -= 1
-                self._watcher.finished(stage.key, _inside(stage), None)
-                for key, pile in shuffling.outputs(shuffled):
-                    self._state.have(key, pile)
-
-    def _fail(self, shuffling: Shuffling, error: Exception) -> None:
-        """A shuffle has ended with an exception."""
-        traceback.clear_frames(error.__traceback__)  # whoever keeps it would keep the blocks
-        self._futures.cancel(shuffling.waiting.refs)
-        self._state.left -= 1
-        for part in shuffling.stage.parts:
-            self._state.excuse(part)
-        for column in shuffling.stage.columns:
-            self._state.lose(column, error)
-
     def _launch(self) -> None:
         """Start bundles while the policy admits them."""
-        while (bundle := self._state.first) is not None:
-            picking = bundle.getitem and all(map(self._values.here, bundle.sources))
-            if bundle.asked.here or picking:  # picking an item is not worth a task
-                self._run_here(self._state.pop())
-                continue
-            known = self._experience.get(bundle.group)
-            expected = known.mean if known is not None else 0
-            in_flight = len(self._flying) + sum(len(s.waiting.refs) for s in self._shuffling)
-            view = View(in_flight, self._slots, self._values.nbytes, self._promised, expected)
-            if not admit(view, tasks_per_slot=self._config.tasks_per_slot, budget=self._budget):
+        while True:
+            heads = enumerate(self._state.heads)
+            started = any(self._try(bundle, behind=i > 0) for i, bundle in heads)
+            if not started and not (self._stuck and self._pools.release()):
                 return
-            self._submit(self._batch())
+
+    @property
+    def _stuck(self) -> bool:
+        """Whether workers that have nothing to do may hold what all others wait for."""
+        waiting = self._flying or len(self._shufflings)
+        return not self._pools.calls and (not waiting or self._pools.lacking)
+
+    def _try(self, bundle: Bundle, *, behind: bool) -> bool:
+        """Start the first bundle of its kind, and those that share its call; or let it wait."""
+        pool = bundle.asked.pool
+        picking = bundle.getitem and all(map(self._values.here, bundle.sources))
+        if bundle.asked.here or (picking and pool is None):  # picking an item is not worth a task
+            self._run_here(self._state.pop(pool))
+            return True
+        known = self._experience.get(bundle.group)
+        busy, slots = self._pools.calls, self._pools.slots
+        in_flight = len(self._flying) + self._shufflings.calls - busy
+        expected = known.mean if known is not None else 0
+        view = View(in_flight, slots, self._values.nbytes, self._promised, expected, behind)
+        if pool is None:
+            if not slots or not admit(
+                view, tasks_per_slot=self._config.tasks_per_slot, budget=self._budget
+            ):
+                return False
+            self._submit(self._batch(None, slots))
+            return True
+        alone = not in_flight and not busy
+        lent = self._pools.lend(pool, ahead=view.fits(self._budget), alone=alone)
+        if lent is None:
+            return False
+        self._submit(self._batch(pool, self._pools.width(pool)), lent)
+        return True
 
     def _run_here(self, bundle: Bundle) -> None:
         """Run a task in the driver."""
@@ -221,44 +203,47 @@ class Run:
         self._watcher.finished(bundle.key, (), held)
         self._state.have(bundle.key, held)
 
-    def _batch(self) -> list[Bundle]:
+    def _batch(self, pool: Asks | None, slots: int) -> list[Bundle]:
         return gather(
             self._state,
             self._experience,
-            slots=self._slots,
+            pool,
+            slots=slots,
             target=self._config.bundle_target,
             follow=self._follow,
         )
 
-    def _submit(self, bundles: list[Bundle]) -> None:
+    def _submit(self, bundles: list[Bundle], lent: Lent | None = None) -> None:
         node = self._values.place(chain.from_iterable(bundle.sources for bundle in bundles))
+        needs = bundles[0].asked.needs
+        submit: Callable[..., Ref] = partial(self._futures.submit, node=node, needs=needs)
+        split: Callable[..., list[Ref]] = partial(self._futures.split, node=node, needs=needs)
+        if lent is not None:
+            submit, split = lent.worker.submit, lent.worker.split
         jobs, args = parcel(bundles, self._values)
         small = self._config.small_result
         data = seal((jobs, self._config.settings), jobs, args)
-        needs = bundles[0].asked.needs
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
         kept = [bundle for job, bundle in zip(jobs, bundles, strict=True) if job.kept]
         known = [self._experience.get(bundle.group) for bundle in kept]
         refs: list[Ref] = []
         if all(one is not None and one.largest <= small for one in known):
-            done = self._futures.submit(run_together, data, *args, node=node, needs=needs)
+            done = submit(run_together, data, *args)
         else:
-            *refs, done = self._futures.split(
-                len(kept) + 1, run_apart, data, small, *args, node=node, needs=needs
-            )
+            *refs, done = split(len(kept) + 1, run_apart, data, small, *args)
         promised = sum(one.mean for one in known if one is not None)
         named = dict(zip((bundle.key for bundle in kept), refs, strict=False))
         self._promised += promised
-        self._flying[done] = Call(bundles, named, promised)
+        self._flying[done] = Call(bundles, named, promised, lent)
 
     def _wait(self) -> Collection[Ref]:
-        refs = [*self._flying, *{ref for s in self._shuffling for ref in s.waiting.refs}]
+        refs = [*self._flying, *self._shufflings.refs]
         if self._awaited and not refs:
             next(iter(self._awaited.values())).pause()
             return []
         assert refs, "work is left, but nothing is ready and nothing is running"
         # what another thread makes, and whether anybody wants the results, has to be looked up
-        timeouts = [s.waiting.timeout(self._futures.now) for s in self._shuffling]
+        timeouts = [*self._shufflings.timeouts, self._pools.timeout()]
         timeouts.append(POLL if self._awaited else LOOK if self._consumer else None)
         timeout = min((one for one in timeouts if one is not None), default=None)
         done, pending = self._futures.wait(refs, timeout=timeout)
@@ -269,12 +254,13 @@ class Run:
 
     def _settle(self, finished: Collection[Ref]) -> None:
         """Take the results of finished tasks; tell the shuffles which of theirs are done."""
-        for shuffling in self._shuffling:
-            shuffling.waiting.finished(finished)
+        self._shufflings.finished(finished)
         mine = [ref for ref in finished if ref in self._flying]
         for ref, dones in zip(mine, self._futures.get(mine), strict=True):
             call = self._flying.pop(ref)
             self._promised -= call.promised
+            if call.lent is not None:
+                self._pools.back(call.lent, len(call.bundles))
             self._take(call, dones)
 
     def _take(self, call: Call, dones: Sequence[work.Done]) -> None:
@@ -303,14 +289,7 @@ class Run:
 
     def _abandon(self) -> None:
         """Stop what runs and let go of every value."""
-        self._futures.cancel([*self._flying, *{r for s in self._shuffling for r in s.waiting.refs}])
-        for shuffling in self._shuffling:
-            shuffling.steps.close()
+        self._futures.cancel([*self._flying, *self._shufflings.refs])
+        self._shufflings.stop()
         self._flying.clear()
-        self._shuffling.clear()
         self._values.clear()
-
-
-def _inside(stage: Stage) -> list[Key]:
-    """Nodes of the graph that a shuffle runs."""
-    return [stage.key, *(key for part in stage.parts for key, _ in part.nodes)]

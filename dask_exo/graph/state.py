@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Protocol
 
+from dask_exo.asks import Asks
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.plan import Bundle, ColumnKey, Plan, Stage
 from dask_exo.graph.promise import Local, Remote
@@ -66,7 +67,7 @@ class State:
             self._asking[source].append(key)
         self.left = len(plan.bundles) + len(plan.stages)
         self.stages: list[Stage] = []
-        self._ready: list[Entry] = []
+        self._ready: dict[Asks | None, list[Entry]] = defaultdict(list)  # by workers
         self._waits: dict[int, int] = {}  # by the identity of units
         self._gone: set[int] = set()  # started before their inputs existed, or lost
         self._dependents: dict[Key, list[Bundle | Stage]] = defaultdict(list)
@@ -93,18 +94,22 @@ class State:
     # -- ready units
 
     @property
-    def first(self) -> Bundle | None:
-        """The bundle to run next."""
-        return self._ready[0][-1] if self._ready else None
+    def heads(self) -> list[Bundle]:
+        """The bundle to run next on each kind of workers, in the order in which they should."""
+        return [entry[-1] for entry in sorted(heap[0] for heap in self._ready.values() if heap)]
 
-    def pop(self) -> Bundle:
-        """Take out the bundle to run next."""
-        return heapq.heappop(self._ready)[-1]
+    def first(self, pool: Asks | None) -> Bundle | None:
+        """The bundle to run next on some workers."""
+        heap = self._ready[pool]
+        return heap[0][-1] if heap else None
 
-    @property
-    def ready(self) -> int:
-        """How many bundles are ready."""
-        return len(self._ready)
+    def pop(self, pool: Asks | None) -> Bundle:
+        """Take it out."""
+        return heapq.heappop(self._ready[pool])[-1]
+
+    def ready(self, pool: Asks | None) -> int:
+        """How many bundles are ready for them."""
+        return len(self._ready[pool])
 
     def piled(self, bundle: Bundle) -> int:
         """Bytes of shuffled blocks that a ready bundle puts together."""
@@ -133,7 +138,7 @@ class State:
         if isinstance(unit, Stage):
             self.stages.append(unit)
         else:
-            heapq.heappush(self._ready, _entry(unit))
+            heapq.heappush(self._ready[unit.asked.pool], _entry(unit))
 
     # -- what comes of them
 

@@ -57,6 +57,16 @@ def translated() -> Iterator[None]:
         raise SpillError(f"a worker could not reach its storage: {cause}") from error
 
 
+@contextlib.contextmanager
+def lost() -> Iterator[None]:
+    """As `translated`, and an actor that has died is a worker that is lost."""
+    try:
+        with translated():
+            yield
+    except ray.exceptions.RayActorError as error:
+        raise WorkerLostError(f"a worker has died ({first_line(error)})") from error
+
+
 def first_line(error: BaseException) -> str:
     """First line of what an exception says, or its name."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -19,7 +19,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from dask_exo.errors import ClusterError, ConfigError
 from dask_exo.futures import Disk, Needs, Node, Ref, Store, at
 from dask_exo.on_ray.cluster import disks
-from dask_exo.on_ray.failures import translated
+from dask_exo.on_ray.failures import lost, translated
+from dask_exo.on_ray.workers import RayWorker
 
 
 @lru_cache(1)
@@ -137,6 +138,10 @@ class RayFutures:
             options.setdefault("scheduling_strategy", placed)
         return options
 
+    def worker(self, needs: Needs) -> RayWorker:
+        """See `Futures.worker`."""
+        return RayWorker(needs, self)
+
     def put(self, value: Any) -> Ref:
         """See `Futures.put`."""
         self.objects += 1
@@ -159,7 +164,7 @@ class RayFutures:
 
     def get(self, refs: Sequence[Ref]) -> list[Any]:
         """See `Futures.get`."""
-        with translated():
+        with lost():
             values: list[Any] = ray.get(list(refs))
         return values
 
@@ -182,6 +187,7 @@ class RayFutures:
                 int(n["Resources"]["CPU"]),
                 int(n["Resources"].get("object_store_memory", 0)),
                 disk,
+                dict(n["Resources"]),
             )
             for n in sorted(alive, key=lambda n: n["NodeID"])
         ]

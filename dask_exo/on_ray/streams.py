@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import ray
-import ray.exceptions
 
-from dask_exo.errors import WorkerLostError
-from dask_exo.on_ray.failures import first_line, translated
+from dask_exo.on_ray.failures import lost, translated
 
 AHEAD = 1  # objects that a task may be ahead of whoever takes them
 
@@ -95,12 +93,12 @@ class RayStreams:
         ref = self.take(stream)
         if ref is None:
             return None
-        with _lost():
+        with lost():
             return ray.get(ref)
 
     def take(self, stream: Any) -> Any:
         """A ref of the next value; None at the end."""
-        with _lost():
+        with lost():
             return next(stream, None)
 
     def cancel(self, streams: Collection[Any]) -> None:
@@ -108,16 +106,6 @@ class RayStreams:
         for stream in streams:
             with contextlib.suppress(Exception):  # it has ended
                 ray.cancel(stream)
-
-
-@contextlib.contextmanager
-def _lost() -> Iterator[None]:
-    """Ray's errors as ours; an actor that has died is a worker that is lost."""
-    try:
-        with translated():
-            yield
-    except ray.exceptions.RayActorError as error:
-        raise WorkerLostError(f"a worker has died ({first_line(error)})") from error
 
 
 def _options(needs: Mapping[str, float]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from dask.core import flatten
 
 from dask_exo.config import Config
+from dask_exo.graph.annotations import NOTHING
 from dask_exo.graph.plan import Bundle
 from dask_exo.graph.promise import Promise, Remote
 from dask_exo.scheduler import Scheduler, planned
@@ -59,13 +60,18 @@ def inputs(
     alone = (
         not work.stages
         and not work.given
-        and all(name in bundles and not bundles[name].inputs for name in names)
+        and all(name in bundles and _free(bundles[name]) for name in names)
     )
     if alone:
         recipes = (put(Recipe(bundles[name])) for name in names)
         return (Piece(recipe, 0, 0, (i,)) for i, recipe in enumerate(recipes)), True
     promises = list(Scheduler().start(expr, keys).values())
     return _arriving(promises), False
+
+
+def _free(bundle: Bundle) -> bool:
+    """Whether a task needs nothing, neither a value nor a place of its own."""
+    return not bundle.inputs and bundle.asked == NOTHING
 
 
 def _arriving(promises: Sequence[Promise]) -> Iterator[Piece | None]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from dask_exo.frame.copies import as_stored
-from dask_exo.futures import Disk, Needs, Node, Store
+from dask_exo.futures import Disk, Futures, Needs, Node, Ref, Store
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
 """How one call becomes ``count`` values: `result`, `returned` or `yielded`."""
@@ -65,6 +65,29 @@ def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator
         yield value
     if not count:
         next(values, END)  # it runs, though nobody could see an error
+
+
+class Caller:
+    """A worker whose calls run as all others do; implements `dask_exo.futures.Worker`.
+
+    Parameters
+    ----------
+    futures : Futures
+    """
+
+    def __init__(self, futures: Futures) -> None:
+        self._futures = futures
+
+    def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
+        """See `Futures.submit`."""
+        return self._futures.submit(fn, *args)
+
+    def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
+        """See `Futures.split`."""
+        return self._futures.split(count, fn, *args)
+
+    def stop(self) -> None:
+        """Nothing is kept."""
 
 
 class InlineRef:
@@ -150,6 +173,10 @@ class InlineFutures:
     ) -> list[InlineRef]:
         """Run one task that yields ``count`` values, to its end; return a ref for each."""
         return self._run(yielded, count, fn, args, node)
+
+    def worker(self, needs: Needs) -> Caller:  # noqa: ARG002  every task gets one slot
+        """Start a worker: whatever runs, runs in this process."""
+        return Caller(self)
 
     def put(self, value: Any) -> InlineRef:
         """Store a value."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dask_exo.futures import Disk, Needs, Node, Store
-from dask_exo.testing.inline import Produce, result, returned, yielded
+from dask_exo.testing.inline import Caller, Produce, result, returned, yielded
 from dask_exo.testing.sim_cluster import Cluster
 from dask_exo.testing.sim_faults import plan_faults
 from dask_exo.testing.sim_model import (
@@ -203,6 +203,10 @@ class SimFutures:
     ) -> list[SimRef]:
         """Start one task that yields ``count`` values, evenly; return a ref for each."""
         return self._start(yielded, count, fn, args, node)
+
+    def worker(self, needs: Needs) -> Caller:  # noqa: ARG002  every task gets one slot
+        """Start a worker: its calls take a slot each, as all others do."""
+        return Caller(self)
 
     def put(self, value: Any) -> SimRef:
         """Store a value at the driver."""

@@ -7,7 +7,9 @@ from typing import Any
 
 from dask.utils import key_split
 
+from dask_exo.asks import ONE_CPU
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, execute_subgraph, role
+from dask_exo.graph.annotations import asks_of
 from dask_exo.graph.passes.bag import is_step
 from dask_exo.graph.promise import promised
 
@@ -16,7 +18,9 @@ Graph = dict[Key, GraphNode]
 
 
 def unfuse(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
-    """Replace fused tasks by their inner ones, if these are part of a shuffle or are persisted.
+    """Replace fused tasks by their inner ones, if these must be seen.
+
+    These are parts of a shuffle, persisted values, and calls that ask for a place of their own.
 
     Inner tasks get their old keys back, where no other task has them.
     """
@@ -35,7 +39,11 @@ def unfuse(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passe
 def _hides(node: GraphNode) -> bool:
     """Whether a task we must see is inside this one, at any depth."""
     return any(
-        role(inner) is not None or is_step(key) or promised(inner) is not None or _hides(inner)
+        role(inner) is not None
+        or is_step(key)
+        or promised(inner) is not None
+        or asks_of(inner) not in (None, ONE_CPU)
+        or _hides(inner)
         for key, inner in _inside(node).items()
     )
 
