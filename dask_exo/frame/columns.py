@@ -60,7 +60,8 @@ class Columns:
     length : int
         Number of rows, n.
     arrays : list
-        (k, n) arrays of numpy, one for all k columns of a dtype; (n,) large strings of Arrow.
+        (k, n) arrays of numpy, one for all k columns of a dtype; (n,) large strings of Arrow, which
+        may be in chunks where they are only made a frame of.
     schema : bytes
         A pickled `Schema`: the same for frames whose rows can be put below each other.
     """
@@ -96,7 +97,7 @@ class Columns:
         index: Any = pd.RangeIndex(self.length)
         blocks: list[tuple[Any, np.ndarray]] = []
         for array, places, dtype in zip(self.arrays, schema.places, schema.dtypes, strict=True):
-            values = dtype.__from_arrow__(array) if isinstance(array, pa.Array) else array
+            values = array if isinstance(array, np.ndarray) else dtype.__from_arrow__(array)
             if places == (_INDEX,):
                 values = values[0] if values.ndim == 2 else values
                 index = pd.Index(values, dtype=dtype, name=schema.name, copy=False)

@@ -37,6 +37,7 @@ from dask_exo.dask_adapter import (
 )
 from dask_exo.frame.host import MARK
 from dask_exo.frame.place import partition_numbers, sort_index, summary
+from dask_exo.graph.sort_rows import NumberRows
 from dask_exo.graph.splits import Exchange, Rows, take
 
 __all__ = ["ExoShuffle", "rewrite"]
@@ -46,7 +47,7 @@ class ExoShuffle(PartitionsFiltered, Expr):
     """A shuffle by a column of partition numbers.
 
     Operands as of Dask's ``SimpleShuffle``; ``drop_column`` stands for P2P's habit of leaving the
-    partition numbers out.
+    partition numbers out; ``runs`` for what the rows of each part are sorted by.
     """
 
     _parameters = [  # noqa: RUF012  as Dask's expressions have it
@@ -57,9 +58,10 @@ class ExoShuffle(PartitionsFiltered, Expr):
         "keys",
         "meta",
         "drop_column",
+        "runs",
         "_partitions",
     ]
-    _defaults = {"_partitions": None}  # noqa: RUF012
+    _defaults = {"runs": None, "_partitions": None}  # noqa: RUF012
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -79,6 +81,7 @@ class ExoShuffle(PartitionsFiltered, Expr):
             keys=self.keys,
             ignore_index=self.ignore_index,
             drop=self.drop_column,
+            runs=self.runs,
         )
         frame, name = self.frame, self._name
         refs = [TaskRef((frame._name, i)) for i in range(frame.npartitions)]
@@ -197,6 +200,7 @@ def _as_exoshuffle(shuffle: SimpleShuffle) -> ExoShuffle:
         keys,
         shuffle._meta,
         isinstance(shuffle, P2PShuffle),
+        frame.keys if isinstance(frame, NumberRows) else None,
         list(shuffle._partitions) if shuffle._filtered else None,
     )
 

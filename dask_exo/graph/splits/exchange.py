@@ -43,6 +43,10 @@ class Split(abc.ABC):
         """The same, without sums."""
         return replace(self, checked=False)
 
+    def within(self, limit: int) -> Self:  # noqa: ARG002  for those that can
+        """The same, to assemble larger outputs than ``limit`` bytes piece by piece, if it can."""
+        return self
+
     @abc.abstractmethod
     def cut(
         self, parts: Sequence[Any], owned: Sequence[range]

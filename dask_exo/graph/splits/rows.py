@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from dask_exo.frame import host
-from dask_exo.frame.columns import below
+from dask_exo.frame.codes import Key
+from dask_exo.frame.columns import Travelling, alike, below
+from dask_exo.frame.in_order import in_order
 from dask_exo.graph.splits.exchange import Split
 from dask_exo.shuffle.blocks import Apart, Packed, pack
 from dask_exo.shuffle.integrity import Tally, tally
@@ -29,12 +31,23 @@ class Rows(Split):
         Whether output partitions get a new index.
     drop : bool
         Whether the column of partition numbers is left out of the output.
+    runs : tuple of Key, optional
+        What the rows of each part are sorted by.
+    limit : int, optional
+        Bytes of an output above which sorted runs are merged a chunk at a time, if their columns
+        are plain; what is smaller is put below each other, which is faster.
     """
 
     column: Any
     keys: tuple[Any, ...] = ()
     ignore_index: bool = False
     drop: bool = False
+    runs: tuple[Key, ...] | None = None
+    limit: int | None = None
+
+    def within(self, limit: int) -> Self:
+        """The same, to merge sorted runs of more than ``limit`` bytes a chunk at a time."""
+        return replace(self, limit=limit) if self.runs else self
 
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[list[Packed], Tally]:
         """Sort the rows of some partitions by where they go."""
@@ -59,7 +72,7 @@ class Rows(Split):
         self, packed: Sequence[Packed | Apart], slot: int, column: int
     ) -> tuple[Any, Tally]:
         """Put one output partition together."""
-        rows = below([p.part(slot) for p in packed], ignore_index=self.ignore_index)
+        rows = self._together([p.part(slot) for p in packed])
         frame = rows.frame()
         arrived = self._tally(frame, np.array([len(frame)]), column)
         mark = packed[0].mark
@@ -68,6 +81,13 @@ class Rows(Split):
             frame = frame.copy(deep=False)
             frame.insert(place, host.MARK, np.full(len(frame), self.numbers[column], dtype))
         return frame, arrived
+
+    def _together(self, tables: Sequence[Travelling]) -> Travelling:
+        limit = self.limit
+        large = limit is not None and sum(table.nbytes for table in tables) > limit
+        if self.runs and limit is not None and large and alike(tables):
+            return in_order(tables, self.runs, limit)
+        return below(tables, ignore_index=self.ignore_index)
 
     def _tally(self, frame: Any, counts: np.ndarray, first: int = 0) -> Tally:
         dtypes, keys = host.checksum(frame, self.keys if self.checked else ())

@@ -1,0 +1,103 @@
+"""Large outputs of a sort: merged a chunk at a time, as if they had been sorted as a whole."""
+
+from __future__ import annotations
+
+import tracemalloc
+from itertools import pairwise
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo import Scheduler
+from dask_exo.frame import order
+from dask_exo.frame.codes import Key
+from dask_exo.frame.columns import below, travelling
+from dask_exo.frame.in_order import ascending, in_order
+from dask_exo.futures import Node
+from dask_exo.graph.splits import rows as split
+from dask_exo.testing import InlineFutures
+
+VALUES = {
+    "i": st.integers(-5, 5),
+    "f": st.one_of(st.none(), st.floats(-2, 2)),
+    "s": st.one_of(st.none(), st.sampled_from(["", "a", "ab", "é"])),
+}
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> pd.DataFrame:
+    n = draw(st.integers(0, 40))
+    data = {name: draw(st.lists(one, min_size=n, max_size=n)) for name, one in VALUES.items()}
+    types = {"i": "i8", "f": "f8", "s": dd.from_pandas(pd.DataFrame({"s": ["a"]})).s.dtype}
+    frame = pd.DataFrame(data).astype(types)
+    return frame.set_axis(pd.RangeIndex(100, 100 + n))
+
+
+def whole(frame: pd.DataFrame):
+    return travelling(frame, np.arange(len(frame)))
+
+
+@given(
+    frames(),
+    st.lists(st.sampled_from([*VALUES, None]), min_size=1, max_size=3, unique=True),
+    st.booleans(),
+    st.lists(st.integers(0, 40), max_size=4),
+    st.integers(1, 3000),
+)
+def test_runs_of_any_columns_are_merged_as_pandas_sorts(frame, by, ascend, cuts, limit) -> None:
+    keys = [Key(name, name, ascending=ascend) for name in by]
+    ends = sorted({0, len(frame), *(cut for cut in cuts if cut < len(frame))})
+    parts = [order.sort(frame.iloc[a:b], keys) for a, b in pairwise(ends)] or [frame]
+    # two of three parts are in one table, as merges leave them
+    tables = [below([whole(part) for part in parts[i : i + 2]]) for i in range(0, len(parts), 2)]
+    got = in_order(tables, keys, limit).frame()
+    pd.testing.assert_frame_equal(got, order.sort(pd.concat(parts), keys))
+    assert sum(len(ascending(table, keys)) for table in tables) <= len(parts)
+
+
+def test_one_copy_and_not_two_is_held() -> None:
+    rng = np.random.default_rng(1)
+    keys = [Key("k", "k")]
+    parts = [pd.DataFrame(rng.random((20_000, 9)), columns=list("kabcdefgh")) for _ in range(10)]
+    tables = [whole(order.sort(part, keys)) for part in parts]
+    nbytes = sum(table.nbytes for table in tables)
+
+    def peak(make) -> float:
+        tracemalloc.start()
+        made = make()
+        assert len(made) == 200_000
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found / nbytes
+
+    assert peak(lambda: in_order(tables, keys, nbytes // 20).frame()) < 1.3
+    assert peak(lambda: order.sort(below(tables).frame(), keys)) > 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
+def test_a_sort_merges_what_exceeds_the_limit_and_nothing_else(share, monkeypatch) -> None:
+    rng = np.random.default_rng(3)
+    keys = np.where(rng.random(3000) < share, 7, rng.integers(0, 1000, 3000))
+    frame = pd.DataFrame({"k": keys, "s": [f"{i:05}" for i in range(3000)]})
+    ddf = dd.from_pandas(frame, npartitions=12)
+    sizes = []
+
+    def noted(tables, *args):
+        sizes.append(sum(table.nbytes for table in tables))
+        return in_order(tables, *args)
+
+    monkeypatch.setattr(split, "in_order", noted)
+    expected = frame.sort_values("k", kind="stable")
+    for limit, merged in ((8000, 3), (10**6, 0)):
+        sizes.clear()
+        f = InlineFutures([Node("a", 2, 10**6)])
+        with dask.config.set({"exo.shuffle.merge-limit": limit}):
+            got = ddf.exo.sort_values("k", npartitions=3).compute(scheduler=Scheduler(f))
+        pd.testing.assert_frame_equal(got, dd.from_pandas(expected, 1, sort=False).compute())
+        assert len(sizes) == merged
+        assert all(size > limit for size in sizes)
