@@ -8,7 +8,7 @@ References: thesis section 2.4.2.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -35,7 +35,7 @@ def repartition(frames: Frames, target: int) -> Iterator[Cut]:
     Parameters
     ----------
     frames : iterator
-        Of frames, and whether each is the last.
+        Of frames, and whether each is known to be the last.
     target : int
         Bytes: a piece has that many or more only by one frame, or one row.
 
@@ -53,13 +53,19 @@ def repartition(frames: Frames, target: int) -> Iterator[Cut]:
     for frame, last in frames:
         waiting.append(frame)
         nbytes += size(frame)
-        if nbytes < target and not last:
-            continue
-        full = [one for one in waiting if len(one)] or waiting[:1]
-        whole = full[0] if len(full) == 1 else pd.concat(full)
-        count = min(max(1, round(nbytes / target)), max(1, len(whole)))
-        edges = [len(whole) * i // count for i in range(count + 1)]
-        for i in range(count):
-            part = whole if count == 1 else whole.iloc[edges[i] : edges[i + 1]]
-            yield Cut(part, size(part), not last or i + 1 < count)
-        waiting, nbytes = [], 0
+        if nbytes >= target or last:
+            yield from _cut(waiting, nbytes, target, more=not last)
+            waiting, nbytes = [], 0
+    if waiting:
+        yield from _cut(waiting, nbytes, target, more=False)
+
+
+def _cut(frames: Sequence[Any], nbytes: int, target: int, *, more: bool) -> Iterator[Cut]:
+    """Pieces of neighbouring frames."""
+    full = [one for one in frames if len(one)] or frames[:1]
+    whole = full[0] if len(full) == 1 else pd.concat(full)
+    count = min(max(1, round(nbytes / target)), max(1, len(whole)))
+    edges = [len(whole) * i // count for i in range(count + 1)]
+    for i in range(count):
+        part = whole if count == 1 else whole.iloc[edges[i] : edges[i + 1]]
+        yield Cut(part, size(part), more or i + 1 < count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -50,10 +51,19 @@ class About(NamedTuple):
 
 
 class Worker:
-    """Runs tasks of stages that ask for the same; keeps what the classes among them have made."""
+    """Runs tasks of stages that ask for the same; keeps what the classes among them have made.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    code : Code, optional
+        Of a stage that is going to have tasks: its instances are made before there is one.
+    """
+
+    def __init__(self, code: Code | None = None) -> None:
         self._funcs: dict[str, list[Callable[..., Any]]] = {}
+        if code is not None:
+            with contextlib.suppress(Exception):  # raised where a task needs it
+                self._made(code)
 
     def run(self, code: Code, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:
         """Do what a stage does to some pieces.
@@ -71,18 +81,23 @@ class Worker:
         Yields
         ------
         object
-            In turns what is to be known `About` a frame, and the frame.
+            In turns a frame, and what is to be known `About` it.
         """
         try:
-            funcs = self._funcs.get(code.key)
-            if funcs is None:
-                with dask.config.set(code.settings):
-                    funcs = [transform.make() for transform in code.transforms]
-                self._funcs[code.key] = funcs
+            funcs = self._made(code)
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            yield None
             yield About(failure=Failure.of(_name(code), error))
             return
         yield from _pieces(code, funcs, place, skip, inputs)
+
+    def _made(self, code: Code) -> list[Callable[..., Any]]:
+        funcs = self._funcs.get(code.key)
+        if funcs is None:
+            with dask.config.set(code.settings):
+                funcs = [transform.make() for transform in code.transforms]
+            self._funcs[code.key] = funcs
+        return funcs
 
 
 def run(code: Code, place: Place, skip: int, *inputs: Any) -> Iterator[Any]:
@@ -109,11 +124,12 @@ def _pieces(
                         continue
                     given = i + 1
                     seconds = time.perf_counter() - start
-                    yield About(cut.nbytes, len(cut.frame), seconds, cut.more)
                     yield cut.frame
+                    yield About(cut.nbytes, len(cut.frame), seconds, cut.more)
                     start = time.perf_counter()  # now somebody wants the next one
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             if attempt == code.retries:
+                yield None
                 yield About(failure=Failure.of(_name(code), error))
         else:
             return

@@ -1,7 +1,8 @@
 """What a stage does to frames: transforms one after the other, in one task.
 
-Each takes an iterator of frames and gives one. With each frame goes whether it is the last, so that
-whoever gets a frame knows at once, and not only when the next one does not come.
+Each takes an iterator of frames and gives one. With each frame goes whether it is known to be the
+last, so that whoever gets it does not have to wait for a next one. What functions yield goes on at
+once; of that the last is not known.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pandas as pd
 from dask_exo.frame.batches import as_numpy
 
 Frames = Iterator[tuple[Any, bool]]
-"""Frames, and whether each is the last one."""
+"""Frames, and whether each is known to be the last one."""
 
 Place = tuple[int, ...]
 """Where a piece belongs: number of the source's input, then number of the output in each stage."""
@@ -118,13 +119,12 @@ def _given(made: Any, *, last: bool) -> Frames:
     if not isinstance(made, Iterator):
         yield frame_of(made), last
         return
-    ahead: list[Any] = []
+    nothing = True
     for one in made:
-        if ahead:
-            yield frame_of(ahead.pop()), False
-        ahead.append(one)
-    # an iterator without anything: its frames are over all the same
-    yield (frame_of(ahead.pop()) if ahead else pd.DataFrame()), last
+        nothing = False
+        yield frame_of(one), False  # at once: whether another follows only the function knows
+    if nothing:
+        yield pd.DataFrame(), last
 
 
 def frame_of(data: Any) -> Any:
