@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from dask_exo.stream.transforms import Frames
@@ -25,8 +26,24 @@ class Cut(NamedTuple):
 
 
 def size(frame: Any) -> int:
-    """Bytes of a frame; the same for the same rows."""
-    return int(frame.memory_usage(deep=True).sum())
+    """Bytes of a frame; the same for the same rows.
+
+    Examples
+    --------
+    >>> image = np.zeros((2, 100, 100))
+    >>> size(pd.DataFrame({"image": list(image)})) > image.nbytes  # views of one array
+    True
+    """
+    total = int(frame.memory_usage(deep=True).sum())
+    for i, kind in enumerate(frame.dtypes):
+        if kind == np.dtype(object):
+            total += sum(_beside(value) for value in frame.iloc[:, i])
+    return total
+
+
+def _beside(value: Any) -> int:
+    """Bytes of an array that does not own them; pandas counts the others."""
+    return value.nbytes if isinstance(value, np.ndarray) and not value.flags.owndata else 0
 
 
 def repartition(frames: Frames, target: int) -> Iterator[Cut]:
@@ -65,7 +82,10 @@ def _cut(frames: Sequence[Any], nbytes: int, target: int, *, more: bool) -> Iter
     full = [one for one in frames if len(one)] or frames[:1]
     whole = full[0] if len(full) == 1 else pd.concat(full)
     count = min(max(1, round(nbytes / target)), max(1, len(whole)))
+    if count == 1 and len(frames) == 1:
+        yield Cut(whole, nbytes, more)
+        return
     edges = [len(whole) * i // count for i in range(count + 1)]
     for i in range(count):
-        part = whole if count == 1 else whole.iloc[edges[i] : edges[i + 1]]
+        part = whole.iloc[edges[i] : edges[i + 1]]
         yield Cut(part, size(part), more or i + 1 < count)
