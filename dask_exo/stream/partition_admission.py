@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dask_exo.stream.view import View
 
+OVER = 1.1  # of the limit, that sources may need by the means of what has been measured
+
 
 class PartitionAdmission:
     """The default policy; see `Policy`."""
@@ -47,7 +49,7 @@ def _fits(view: View, i: int) -> bool:
         return True
     # what such tasks give in a second stays for as long as the later stages work on it
     each = stage.piece + stage.given / stage.seconds * residence(view, i)
-    if (stage.running + 1) * each > view.limit:
+    if (stage.running + 1) * each > OVER * view.limit:
         return False
     coming = stage.coming + stage.given
     return view.used + coming - drain(view, i) * stage.seconds <= view.limit
