@@ -1,4 +1,4 @@
-"""Tasks that give values one at a time: Ray's streaming generators, and actors with a state."""
+"""Tasks that give one pair of values after the other: streaming generators, alone and of actors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import ray
 
 from dask_exo.on_ray.failures import lost, translated
-
-AHEAD = 1  # objects that a task may be ahead of whoever takes them
+from dask_exo.on_ray.pairs import AHEAD, Pairs
 
 
 def _start(fn: Any, *args: Any) -> Iterator[Any]:
@@ -20,8 +19,8 @@ def _start(fn: Any, *args: Any) -> Iterator[Any]:
 class _Worker:
     """Keeps an instance."""
 
-    def __init__(self, cls: type) -> None:
-        self._instance = cls()
+    def __init__(self, cls: type, *args: Any) -> None:
+        self._instance = cls(*args)
 
     def run(self, *args: Any) -> Iterator[Any]:
         yield from self._instance.run(*args)
@@ -59,19 +58,20 @@ class RayStreams:
                 _generator_backpressure_num_objects=AHEAD,
                 name=fn.__name__,
             )
-            return task.remote(fn, *args)
+            return Pairs(task.remote(fn, *args))
 
-    def worker(self, cls: type, needs: Mapping[str, float]) -> Any:
+    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a process that keeps an instance."""
         with translated():
-            return _remote_worker.options(**_options(needs)).remote(cls)
+            return _remote_worker.options(**_options(needs)).remote(cls, *args)
 
     def start(self, worker: Any, *args: Any) -> Any:
         """Call its ``run``."""
         with translated():
-            return worker.run.options(
+            call = worker.run.options(
                 num_returns="streaming", _generator_backpressure_num_objects=AHEAD
-            ).remote(*args)
+            )
+            return Pairs(call.remote(*args))
 
     def stop(self, worker: Any) -> None:
         """End it."""
@@ -80,32 +80,29 @@ class RayStreams:
 
     def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
         """Wait until one of them has something."""
+        coming = {stream.coming: stream for stream in streams}
         with translated():
-            done, pending = ray.wait(list(streams), timeout=timeout, fetch_local=False)
-            if pending:
+            done, pending = ray.wait(list(coming), timeout=timeout, fetch_local=False)
+            if pending and done:
                 more, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
                 done += more
-        found: list[Any] = done
-        return found
+        return [coming[ref] for ref in done]
 
     def read(self, stream: Any) -> Any:
-        """The next value; None at the end."""
-        ref = self.take(stream)
-        if ref is None:
-            return None
+        """What is known of the next value; None at the end."""
         with lost():
-            return ray.get(ref)
+            return stream.about()
 
     def take(self, stream: Any) -> Any:
-        """A ref of the next value; None at the end."""
+        """The ref of that value."""
         with lost():
-            return next(stream, None)
+            return stream.take()
 
     def cancel(self, streams: Collection[Any]) -> None:
         """Stop their tasks."""
         for stream in streams:
             with contextlib.suppress(Exception):  # it has ended
-                ray.cancel(stream)
+                ray.cancel(stream.generator)
 
 
 def _options(needs: Mapping[str, float]) -> dict[str, Any]:

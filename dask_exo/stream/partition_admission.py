@@ -126,6 +126,8 @@ def _leaves_slots(view: View, i: int) -> bool:
     """Whether a task that may have to wait for room leaves each later stage resources for one."""
     for name, need in view.stages[i].needs.items():
         later = sum(s.needs.get(name, 0) for s in view.stages[i + 1 :] if not s.running)
-        if need and view.total.get(name, 0) >= need + later > view.free.get(name, 0) + 1e-9:
+        # a worker that waits for the task has what it needs
+        free = view.free.get(name, 0) + (need if view.stages[i].idle else 0)
+        if need and view.total.get(name, 0) >= need + later > free + 1e-9:
             return False
     return True

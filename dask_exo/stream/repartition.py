@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from dask_exo.stream.origin import Frame, Origin, joined
@@ -27,8 +28,24 @@ class Cut(NamedTuple):
 
 
 def size(frame: Any) -> int:
-    """Bytes of a frame; the same for the same rows."""
-    return int(frame.memory_usage(deep=True).sum())
+    """Bytes of a frame; the same for the same rows.
+
+    Examples
+    --------
+    >>> image = np.zeros((2, 100, 100))
+    >>> size(pd.DataFrame({"image": list(image)})) > image.nbytes  # views of one array
+    True
+    """
+    total = int(frame.memory_usage(deep=True).sum())
+    for i, kind in enumerate(frame.dtypes):
+        if kind == np.dtype(object):
+            total += sum(_beside(value) for value in frame.iloc[:, i])
+    return total
+
+
+def _beside(value: Any) -> int:
+    """Bytes of an array that does not own them; pandas counts the others."""
+    return value.nbytes if isinstance(value, np.ndarray) and not value.flags.owndata else 0
 
 
 def repartition(frames: Frames, target: int) -> Iterator[Cut]:
@@ -57,10 +74,11 @@ def repartition(frames: Frames, target: int) -> Iterator[Cut]:
         if frame.data is not None:
             waiting.append(frame)
             nbytes += size(frame.data)
-        if nbytes < target and not frame.last:
-            continue
-        yield from _cut(waiting, nbytes, target, more=not frame.last)
-        waiting, nbytes = [], 0
+        if nbytes >= target or frame.last:
+            yield from _cut(waiting, nbytes, target, more=not frame.last)
+            waiting, nbytes = [], 0
+    if waiting:
+        yield from _cut(waiting, nbytes, target, more=False)
 
 
 def _cut(frames: list[Frame], nbytes: int, target: int, *, more: bool) -> Iterator[Cut]:
@@ -71,9 +89,11 @@ def _cut(frames: list[Frame], nbytes: int, target: int, *, more: bool) -> Iterat
     whole = full[0].data if len(full) == 1 else pd.concat([one.data for one in full])
     origin = full[0].origin if len(full) == 1 else joined([one.origin for one in full])
     count = min(max(1, round(nbytes / target)), max(1, len(whole)))
+    if count == 1:
+        yield Cut(whole, nbytes if len(frames) == 1 else size(whole), more, origin)
+        return
     edges = [len(whole) * i // count for i in range(count + 1)]
     for i in range(count):
         low, high = edges[i], edges[i + 1]
-        part = whole if count == 1 else whole.iloc[low:high]
-        mine = origin if count == 1 else origin.part(low, high)
-        yield Cut(part, size(part), more or i + 1 < count, mine)
+        part = whole.iloc[low:high]
+        yield Cut(part, size(part), more or i + 1 < count, origin.part(low, high))

@@ -14,6 +14,7 @@ from dask_exo.stream.calls import Rejected, named
 from dask_exo.stream.origin import Origin, Rows, joined
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
 from dask_exo.stream.task import About, Code, Start, Worker, run
+from dask_exo.stream.workers import Kind, early, places
 
 IDLE = 30.0  # seconds without work after which a worker is let go
 FRESH = 1.0  # seconds for which resources of the cluster are taken to be the same
@@ -21,7 +22,9 @@ REPLACED = 3  # how often a worker that has died is replaced for one task
 
 
 class Streams(Protocol):
-    """Tasks that give their values one at a time; each waits until the one before is taken."""
+    """Tasks that give pairs: a value, and what is known of it. Each pair waits until the one before
+    is taken.
+    """
 
     def resources(self) -> dict[str, float]:
         """Amount of each resource of the whole cluster."""
@@ -39,8 +42,8 @@ class Streams(Protocol):
         """Start a task; return its stream."""
         ...
 
-    def worker(self, cls: type, needs: Mapping[str, float]) -> Any:
-        """Start a process that keeps an instance of ``cls``, and has what it needs to itself."""
+    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
+        """Start a process that keeps a ``cls(*args)``, and has what it needs to itself."""
         ...
 
     def start(self, worker: Any, *args: Any) -> Any:
@@ -52,15 +55,15 @@ class Streams(Protocol):
         ...
 
     def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
-        """Wait until one of ``streams`` has a value, or has ended; return those."""
+        """Wait until one of ``streams`` has a pair, or has ended; return those."""
         ...
 
     def read(self, stream: Any) -> Any:
-        """The next value of a stream that has one; None at its end."""
+        """What is known of the next value of a stream that has one; None at its end."""
         ...
 
     def take(self, stream: Any) -> Any:
-        """A ref of the next value; its task goes on."""
+        """A ref of that value; its task goes on."""
         ...
 
     def cancel(self, streams: Collection[Any]) -> None:
@@ -77,13 +80,10 @@ class Task:
     stream: Any = None
     worker: Any = None
     about: About | None = None
+    ended: bool = False
     given: int = 0
     lost: int = 0
     dropped: list[Piece] | None = None  # inputs that are set aside, as its worker died too often
-
-
-Kind = frozenset[tuple[str, float]]
-"""What a worker has; workers of one kind run the tasks of all stages that ask for it."""
 
 
 class StreamRunner:
@@ -112,9 +112,12 @@ class StreamRunner:
         self._count: Counter[Kind] = Counter()
         self._tasks: dict[Any, Task] = {}
         self._resources, self._looked = streams.resources(), self.now()
-        for kind, stage, alone in zip(self._kinds, stages, self._alone, strict=True):
-            while self._count[kind] < stage.least_workers and not alone:
-                self._idle[kind].append((self.now(), self._worker(kind)))
+        for i, stage in enumerate(stages):
+            while self._count[self._kinds[i]] < stage.least_workers and not self._alone[i]:
+                self._begin(i)
+        self._early = [i for i in range(len(stages)) if early(i, self._kinds, self._alone)]
+        self._begun: Counter[int] = Counter()
+        self._started: Counter[int] = Counter()
 
     def now(self) -> float:
         """Seconds."""
@@ -127,9 +130,19 @@ class StreamRunner:
         return self._resources
 
     def start(self, stage: int, inputs: Sequence[Piece]) -> Task:
-        """Start a task on a worker that has what the stage needs."""
+        """Start a task on a worker that has what the stage needs.
+
+        With the first tasks of the source workers start that later stages are going to need, where
+        that takes nothing from others. Once a stage has tasks, these say how many it needs.
+        """
         task = Task(stage, inputs)
         self._submit(task)
+        self._started[stage] += 1
+        for i in self._early if stage == 0 else ():
+            room = min(places(self._stages[i], self._resources), self._started[0])
+            if not self._started[i] and self._begun[i] < room > self._count[self._kinds[i]]:
+                self._begun[i] += 1
+                self._begin(i)
         return task
 
     def wait(self, tasks: Sequence[Task], timeout: float | None) -> list[Task]:
@@ -149,8 +162,8 @@ class StreamRunner:
         if not tasks:
             time.sleep(timeout or 0)
             return []
-        ready = [task for task in tasks if task.dropped is not None]
-        streams = [task.stream for task in tasks if task.dropped is None]
+        ready = [task for task in tasks if task.ended or task.dropped is not None]
+        streams = [task.stream for task in tasks if not task.ended and task.dropped is None]
         for stream in self._streams.wait(streams, 0 if ready else timeout) if streams else ():
             task = self._tasks[stream]
             try:
@@ -184,6 +197,7 @@ class StreamRunner:
             self._lose(task)
             return AGAIN
         task.given += 1
+        task.ended = not about.more  # the next one of its worker may come: it waits there
         return Piece(
             ref,
             about.nbytes,
@@ -227,12 +241,15 @@ class StreamRunner:
         if self._alone[task.stage]:
             task.stream = self._streams.task(run, *args, needs=dict(kind))
         else:
-            task.worker = self._idle[kind].pop()[1] if self._idle[kind] else self._worker(kind)
+            if not self._idle[kind]:
+                self._begin(task.stage)
+            task.worker = self._idle[kind].pop()[1]
             task.stream = self._streams.start(task.worker, *args)
         self._tasks[task.stream] = task
 
-    def _worker(self, kind: Kind) -> Any:
+    def _begin(self, stage: int) -> None:
         """Start a worker; others that have nothing to do make room for it."""
+        kind = self._kinds[stage]
         for other in self._idle:
             held = Counter[str]()
             for one, count in self._count.items():
@@ -241,7 +258,8 @@ class StreamRunner:
             if not fits and {name for name, _ in other} & {name for name, _ in kind}:
                 self._dismiss(other, since=float("inf"))
         self._count[kind] += 1
-        return self._streams.worker(Worker, dict(kind))
+        worker = self._streams.worker(Worker, self._codes[stage], needs=dict(kind))
+        self._idle[kind].append((self.now(), worker))
 
     def _dismiss(self, kind: Kind, since: float) -> None:
         """Let go of workers that have had nothing to do since some moment, or for longer."""

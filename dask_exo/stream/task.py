@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -95,10 +96,19 @@ class About(NamedTuple):
 
 
 class Worker:
-    """Runs tasks of stages that ask for the same; keeps what the classes among them have made."""
+    """Runs tasks of stages that ask for the same; keeps what the classes among them have made.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    code : Code, optional
+        Of a stage that is going to have tasks: its instances are made before there is one.
+    """
+
+    def __init__(self, code: Code | None = None) -> None:
         self._funcs: dict[str, list[Callable[..., Any]]] = {}
+        if code is not None:
+            with contextlib.suppress(Exception):  # raised where a task needs it
+                self._made(code)
 
     def run(self, code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
         """Do what a stage does to some pieces.
@@ -113,18 +123,23 @@ class Worker:
         Yields
         ------
         object
-            In turns what is to be known `About` a frame, and the frame.
+            In turns a frame, and what is to be known `About` it.
         """
         try:
-            funcs = self._funcs.get(code.key)
-            if funcs is None:
-                with dask.config.set(code.settings):
-                    funcs = [transform.make() for transform in code.transforms]
-                self._funcs[code.key] = funcs
+            funcs = self._made(code)
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            yield None
             yield About(failure=Failure.of(code.name, error))
             return
         yield from _pieces(code, funcs, start, inputs)
+
+    def _made(self, code: Code) -> list[Callable[..., Any]]:
+        funcs = self._funcs.get(code.key)
+        if funcs is None:
+            with dask.config.set(code.settings):
+                funcs = [transform.make() for transform in code.transforms]
+            self._funcs[code.key] = funcs
+        return funcs
 
 
 def run(code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
@@ -141,12 +156,15 @@ def _pieces(
             for i, (about, frame) in enumerate(_made(code, funcs, start, inputs)):
                 if i < start.skip:
                     continue
-                yield about._replace(seconds=time.perf_counter() - since)
+                seconds = time.perf_counter() - since
                 yield frame
+                yield about._replace(seconds=seconds)
                 since = time.perf_counter()  # now somebody wants the next one
     except CallError as error:
+        yield None
         yield About(failure=error.failure)
     except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+        yield None
         yield About(failure=Failure.of(code.name, error))
 
 

@@ -1,7 +1,8 @@
 """What a stage does to frames: transforms one after the other, in one task.
 
-Each takes an iterator of frames and gives one. With each frame goes whether it is the last, so that
-whoever gets a frame knows at once, and not only when the next one does not come.
+Each takes an iterator of frames and gives one. With each frame goes whether it is known to be the
+last, so that whoever gets it does not have to wait for a next one. What functions yield goes on at
+once; of that the last is not known.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from dask_exo.stream.calls import RAISE, Calls, Trouble
 from dask_exo.stream.origin import Frame
 
 Frames = Iterator[Frame]
+
+Given = tuple[Any, bool]
+"""What a function gives, and whether that is all: of what it yields that is not known."""
 
 Place = tuple[int, ...]
 """Where a piece belongs: number of the source's input, then number of the output in each stage."""
@@ -125,7 +129,7 @@ def _batches(transform: Transform, frame: Frame) -> Frames:
         yield Frame(batch, last and stop == len(data), origin.part(start, stop))
 
 
-def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) -> Iterator[Any]:
+def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) -> Iterator[Given]:
     """Call a function; give its frames."""
     if transform.kind == "write":
         made = func(data, name)
@@ -135,12 +139,16 @@ def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) 
         made = func(FORMATS[transform.format](data))
     else:
         made = func(data)
-    yield from map(frame_of, made if isinstance(made, Iterator) else [made])
+    if isinstance(made, Iterator):
+        for one in made:
+            yield frame_of(one), False
+    else:
+        yield frame_of(made), True
 
 
 def _of_rows(
     transform: Transform, func: Callable[..., Any], calls: Calls, frame: Frame
-) -> Iterator[Any]:
+) -> Iterator[Given]:
     """Call a function with each row; give a frame of all that comes of them, if anything does."""
     made: list[Any] = []
     name, trouble = transform.name, transform.trouble
@@ -155,24 +163,21 @@ def _of_rows(
             left = trouble._replace(retries=trouble.retries - 1)
             made += calls.outputs(name, left, partial(_iterate, func, row), one)
     if made:
-        yield pd.DataFrame(made)
+        yield pd.DataFrame(made), True
 
 
 def _iterate(func: Callable[..., Any], row: Any) -> Iterator[Any]:
     yield from func(row)
 
 
-def _given(outputs: Iterator[Any], batch: Frame) -> Frames:
+def _given(outputs: Iterator[Given], batch: Frame) -> Frames:
     """What a call has given, with what is known of it; None if that is nothing."""
-    taken, count = len(batch.data), 0
-    ahead = next(outputs, None)
-    while ahead is not None:
-        data, ahead = ahead, next(outputs, None)
-        alone = not count and ahead is None
-        count += 1
-        last = batch.last and ahead is None
-        yield Frame(data, last, batch.origin.made(taken, len(data), alone=alone))
-    if not count:
+    nothing = True
+    for data, only in outputs:
+        nothing = False
+        origin = batch.origin.made(len(batch.data), len(data), alone=only)
+        yield Frame(data, batch.last and only, origin)
+    if nothing:
         yield Frame(None, batch.last, batch.origin)
 
 

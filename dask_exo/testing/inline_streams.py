@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dask_exo.errors import WorkerLostError
@@ -10,6 +11,14 @@ from dask_exo.errors import WorkerLostError
 
 class Died(BaseException):
     """What a function raises as if its process died."""
+
+
+@dataclass(eq=False)
+class Stream:
+    """A task, and the value of its that nobody has taken."""
+
+    steps: Generator[Any]
+    value: Any = None
 
 
 class InlineStreams:
@@ -45,20 +54,18 @@ class InlineStreams:
         """Nothing to store: a value stands for itself."""
         return value
 
-    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Iterator[Any]:  # noqa: ARG002
+    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Stream:  # noqa: ARG002
         """Start a task."""
-        stream: Iterator[Any] = iter(fn(*args))
-        return stream
+        return Stream(fn(*args))
 
-    def worker(self, cls: type, needs: Mapping[str, float]) -> Any:  # noqa: ARG002
+    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:  # noqa: ARG002
         """Make an instance."""
         self.workers += 1
-        return cls()
+        return cls(*args)
 
-    def start(self, worker: Any, *args: Any) -> Iterator[Any]:
+    def start(self, worker: Any, *args: Any) -> Stream:
         """Call its ``run``."""
-        stream: Iterator[Any] = iter(worker.run(*args))
-        return stream
+        return Stream(worker.run(*args))
 
     def stop(self, worker: Any) -> None:  # noqa: ARG002
         """Forget an instance."""
@@ -68,18 +75,20 @@ class InlineStreams:
         """All of them: whatever is asked for is made then."""
         return list(streams)
 
-    def read(self, stream: Any) -> Any:
-        """The next value; None at the end."""
+    def read(self, stream: Stream) -> Any:
+        """What is known of the next value; None at the end."""
         try:
-            return next(stream, None)
+            stream.value = next(stream.steps, None)
+            return next(stream.steps, None)
         except Died as error:
             raise WorkerLostError("a worker has died") from error
 
-    def take(self, stream: Any) -> Any:
-        """The next value; None at the end."""
-        return self.read(stream)
+    def take(self, stream: Stream) -> Any:
+        """That value."""
+        value, stream.value = stream.value, None
+        return value
 
-    def cancel(self, streams: Collection[Any]) -> None:
+    def cancel(self, streams: Collection[Stream]) -> None:
         """Stop their tasks."""
         for stream in streams:
-            stream.close()
+            stream.steps.close()

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.cluster
 
-NEEDS = {"machine_learning": "dask_ml", "xarray_dask": "xarray"}
+NEEDS = {"images": "PIL", "machine_learning": "dask_ml", "xarray_dask": "xarray"}
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 

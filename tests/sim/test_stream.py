@@ -34,13 +34,13 @@ def run(stages, work, inputs, policy, *, limit, target, resources, faults=()) ->
     return simulate(runner, inputs, policy, limit=limit, target=target)
 
 
-def inference(policy, limit, noise=0.0):
+def inference(policy, limit, noise=0.0, call=0.0):
     """Thesis section 2.5.3.1: 160 loads of 5 s and five pieces each; 8 CPUs and 4 GPUs."""
     rng = Random(0)
 
     def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
         def seconds(mean: float) -> float:
-            return mean * rng.uniform(1 - noise, 1 + noise)
+            return mean * rng.uniform(1 - noise, 1 + noise) + call
 
         return [(seconds(1.0), 100)] * 5 if stage == 0 else [(seconds(0.5), 100)]
 
@@ -66,6 +66,14 @@ def test_partition_admission_is_near_the_bound_at_every_limit(limit, noise) -> N
     out = inference(PartitionAdmission(), limit, noise)
     assert out.peak <= limit
     assert out.seconds <= (1.3 if noise else 1.22) * bound(limit)
+
+
+@pytest.mark.parametrize("limit", [600, 1000])
+def test_what_calls_take_costs_no_more_than_itself(limit) -> None:
+    """Each output takes a tenth of a work longer, which makes one source less fit, or does not."""
+    out = inference(PartitionAdmission(), limit, 0.02, call=0.05)
+    assert out.peak <= limit
+    assert out.seconds <= 1.2 * bound(limit)
 
 
 def test_the_others_need_more_memory_or_more_time() -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from dask_exo.errors import WorkerLostError
+from dask_exo.stream.calls import RAISE
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.partition_admission import PartitionAdmission
 from dask_exo.stream.pieces import Piece, Stage
@@ -37,6 +38,7 @@ class Stream:
     at: float
     seconds: float
     process: Process | None = None
+    value: Any = None
 
 
 @dataclass
@@ -58,8 +60,8 @@ class Streams:
     def task(self, fn: Any, *args: Any, needs: Any) -> Stream:
         return Stream(fn(*args), self.time + self.seconds[0], self.seconds[0])
 
-    def worker(self, cls: type, needs: Any) -> Process:
-        self.processes.append(Process(cls()))
+    def worker(self, cls: type, *args: Any, needs: Any) -> Process:
+        self.processes.append(Process(cls(*args)))
         self.counts.append((self.time, len(self.processes)))
         return self.processes[-1]
 
@@ -82,11 +84,12 @@ class Streams:
     def read(self, stream: Stream) -> Any:
         if stream.process is not None and stream.process.dead:
             raise WorkerLostError("a worker has died")
+        stream.value = next(stream.values, None)
         return next(stream.values, None)
 
     def take(self, stream: Stream) -> Any:
         stream.at = self.time  # what comes then is known at once: one piece a task
-        return next(stream.values)
+        return stream.value
 
     def cancel(self, streams: list[Stream]) -> None:
         """Nothing runs beside us."""
@@ -106,8 +109,8 @@ def run(seconds, concurrency, inputs=24, dies_at=()):
     ]
     target = 10**6
     codes = [
-        Code("load", [], target, 0, {}),
-        Code("model", [Transform("partitions", Model)], target, 0, {}),
+        Code("load", [], target, RAISE, {}),
+        Code("model", [Transform("partitions", Model)], target, RAISE, {}),
     ]
     source = iter([Piece(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(inputs)])
     runner = Runner(streams, stages, codes)
@@ -152,5 +155,6 @@ def test_a_worker_that_dies_is_replaced_and_its_input_done_once():
 def test_a_worker_with_nothing_to_do_is_let_go():
     _, peak, streams = run((100.0, 1.0), (0, None), inputs=12)
     ends = [time for time, count in streams.counts if not count]
-    assert len(ends) == 3  # between the four inputs that come every 100 s, and at the end
+    # those that started early in vain, between the four inputs that come every 100 s, and at the end
+    assert len(ends) == 4
     assert peak == 4

@@ -83,12 +83,31 @@ def test_functions_may_yield_and_classes_are_made_once():
     func = transform.make()
     got = list(apply(transform, func, frames([5, 0, 3])))
     assert [0 if one is None else len(one) for one, *_ in got] == [2, 2, 1, 0, 2, 1]
-    assert got[-1].last
+    assert not any(one.last for one in got)  # what is yielded goes on before that is known
     assert Cutter.made == 1
     with pytest.raises(CallError) as caught:
         list(apply(Transform("partitions", len), len, frames([3])))
     with pytest.raises(TypeError, match="returned int"):
         caught.value.failure.reraise()
+
+
+def test_a_piece_goes_on_before_the_function_makes_the_next_one():
+    made = []
+
+    def parts(frame):
+        for part in range(3):
+            made.append(part)
+            yield frame.assign(part=part)
+
+    code = Code("stage", [Transform("partitions", parts)], 1, Trouble(), {})
+    (frame, *_), *_ = frames([1])
+    pairs = Worker().run(code, starting([frame]), frame)
+    for part in range(3):
+        got, about = next(pairs), next(pairs)
+        assert got.part.tolist() == [part]
+        assert about.more
+        assert made == list(range(part + 1))
+    assert list(pairs) == []
 
 
 @given(FRAMES, st.integers(100, 2000), st.integers(0, 5))
@@ -99,10 +118,10 @@ def test_a_task_that_starts_anew_gives_what_is_missing(lengths, target, given_):
     )
     all_ = list(Worker().run(code, starting(inputs), *inputs))
     rest = list(Worker().run(code, starting(inputs, given_), *inputs))
-    told, wanted = ([about._replace(seconds=0) for about in some[::2]] for some in (rest, all_))
+    told, wanted = ([about._replace(seconds=0) for about in some[1::2]] for some in (rest, all_))
     assert told == wanted[given_:]
     assert all(isinstance(about, About) for about in told)
-    for a, b in zip(rest[1::2], all_[2 * given_ + 1 :: 2], strict=True):
+    for a, b in zip(rest[::2], all_[2 * given_ :: 2], strict=True):
         pd.testing.assert_frame_equal(a, b)
 
 
@@ -118,11 +137,11 @@ def test_a_task_that_fails_is_tried_again_and_then_says_so():
     flaky_ = Transform("partitions", flaky, trouble=Trouble(2))
     code = Code("stage", [flaky_], 10**6, Trouble(), {})
     (frame, *_), *_ = frames([4])
-    about, got = Worker().run(code, starting([frame]), frame)
+    got, about = Worker().run(code, starting([frame]), frame)
     assert (about.rows, len(got)) == (4, 4)
     tries.clear()
     code = code._replace(transforms=[replace(flaky_, trouble=Trouble(1))])
-    (failed,) = Worker().run(code, starting([frame]), frame)
+    (_, failed) = Worker().run(code, starting([frame]), frame)
     with pytest.raises(OSError, match="not yet"):
         failed.failure.reraise()
 
@@ -174,7 +193,7 @@ def test_poison_is_set_aside_with_its_rows_and_the_rest_goes_on(lengths, rows, t
     inputs = [frame.assign(part=i) for i, (frame, *_) in enumerate(frames(lengths))]
     whole = pd.concat(inputs)
     items = list(Worker().run(code, starting(inputs), *inputs))
-    pairs = list(zip(items[::2], items[1::2], strict=True))
+    pairs = list(zip(items[1::2], items[::2], strict=True))
     assert sorted(pd.concat([frame for _, frame in pairs]).a) == whole.a.tolist()
     for about, frame in pairs:
         places = [(r.partition, j) for r in about.origin.rows for j in range(r.start, r.stop)]
@@ -188,7 +207,7 @@ def test_poison_is_set_aside_with_its_rows_and_the_rest_goes_on(lengths, rows, t
         poison = bool(len(frame)) and any(frame.a % bad == 1)
         assert (about.rejected is not None) == poison
     rest = list(Worker().run(code, starting(inputs, skip), *inputs))
-    assert [about.rows for about in rest[::2]] == [about.rows for about, _ in pairs[skip:]]
+    assert [about.rows for about in rest[1::2]] == [about.rows for about, _ in pairs[skip:]]
 
 
 def test_rows_of_flat_map_are_set_aside_one_by_one_and_nothing_goes_on_without_columns():
@@ -206,16 +225,16 @@ def test_rows_of_flat_map_are_set_aside_one_by_one_and_nothing_goes_on_without_c
     ]
     code = Code("stage", transforms, 10**6, Trouble(), {})
     (frame, *_), *_ = frames([5])
-    *rejects, about, got = Worker().run(code, starting([frame]), frame)
+    *rejects, got, about = Worker().run(code, starting([frame]), frame)
     assert got.n.tolist() == [0, 2, 4]
     assert not about.origin.exact
-    assert [str(about.rejected.origin) for about in rejects[::2]] == [
+    assert [str(about.rejected.origin) for about in rejects[1::2]] == [
         "partition 0 rows 1:2",
         "partition 0 rows 3:4",
     ]
-    assert [one.a.tolist() for one in rejects[1::2]] == [[1], [3]]
+    assert [one.a.tolist() for one in rejects[::2]] == [[1], [3]]
     only = list(Worker().run(code, starting([frame]), frame.iloc[[1, 3]]))
-    assert [about.rejected is not None for about in only[::2]] == [True, True]
+    assert [about.rejected is not None for about in only[1::2]] == [True, True]
 
 
 def test_an_error_names_the_function_the_partition_and_the_rows():
@@ -245,5 +264,5 @@ def test_an_error_names_the_function_the_partition_and_the_rows():
         [*Worker().run(code, starting([frame]), made)][-1].failure.reraise()
     assert "source in fail on partition 0" in caught.value.__notes__[0]
     code = code._replace(trouble=Trouble(2, skip=True))
-    about, got = Worker().run(code, starting([frame]), made)
+    got, about = Worker().run(code, starting([frame]), made)
     assert (str(about.rejected.origin), about.rows, got) == ("partition 0", 0, None)

@@ -1,0 +1,62 @@
+"""A pipeline whose CPU node dies and is replaced: every piece comes out once.
+
+Nodes come and go on a cluster of its own, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+DRIVER = """
+import time, numpy as np, pandas as pd, dask.dataframe as dd, ray
+from ray.cluster_utils import Cluster
+import dask_exo
+
+def read(i):
+    time.sleep(0.1)
+    return pd.DataFrame({"n": np.full(50_000, i)})
+
+def halves(frame):
+    yield frame.iloc[:25_000]
+    time.sleep(0.1)
+    yield frame.iloc[25_000:]
+
+def infer(frame):
+    return pd.DataFrame({"n": [frame.n.iloc[0]], "rows": [len(frame)]})
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 1})
+node = cluster.add_node(num_cpus=2, wait=True)
+dask_exo.enable(address=cluster.address)
+pipeline = dd.from_map(read, range(20)).exo.pipeline(memory="20MB", target="200kB")
+pipeline = pipeline.map_partitions(halves).map_partitions(infer, num_cpus=0, num_gpus=1)
+got = []
+for frame in pipeline.iter_batches():
+    got += list(frame.itertuples(index=False, name=None))
+    if len(got) == 8:
+        cluster.remove_node(node, allow_graceful=False)
+        cluster.add_node(num_cpus=2, wait=False)
+assert sorted(got) == sorted([(i, 25_000) for i in range(20)] * 2), got
+print("all", len(got))
+dask_exo.disable()
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+def test_a_node_is_lost_and_another_comes():
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "all 40" in done.stdout

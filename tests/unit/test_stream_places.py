@@ -1,0 +1,153 @@
+"""Where tasks of a pipeline run: workers that start early or die, tasks that end early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from dask_exo.errors import WorkerLostError
+from dask_exo.stream.calls import RAISE
+from dask_exo.stream.pieces import AGAIN, Piece, Stage
+from dask_exo.stream.runner import StreamRunner
+from dask_exo.stream.task import Code
+from dask_exo.stream.transforms import Transform
+
+CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
+
+
+@dataclass
+class Streams:
+    """Tasks that run where they are asked for; `dead` streams lose their worker."""
+
+    total: dict[str, float]
+    workers: list[dict[str, float]] = field(default_factory=list)
+    stopped: int = 0
+    asked: int = 0
+    dead: set[Any] = field(default_factory=set)
+    next: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
+
+    def resources(self):
+        return self.total
+
+    def put(self, value):
+        return value
+
+    def task(self, fn, *args, needs):
+        return iter(fn(*args))
+
+    def worker(self, cls, *args, needs):
+        self.workers.append(needs)
+        return cls(*args)
+
+    def start(self, worker, *args):
+        return iter(worker.run(*args))
+
+    def stop(self, worker):
+        self.stopped += 1
+
+    def wait(self, streams, timeout):
+        self.asked += len(streams)
+        return list(streams)
+
+    def read(self, stream):
+        if stream in self.dead:
+            raise WorkerLostError("gone")
+        if stream not in self.next:
+            self.next[stream] = (next(stream, None), next(stream, None))
+        return self.next[stream][1]
+
+    def take(self, stream):
+        if stream in self.dead:
+            raise WorkerLostError("gone")
+        return self.next.pop(stream)[0]
+
+    def cancel(self, streams):
+        pass
+
+
+def twice(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    yield frame
+    yield frame * 10
+
+
+class Model:
+    def __call__(self, frame: pd.DataFrame) -> pd.DataFrame:
+        return frame
+
+
+def code(func: Any, target: int = 1) -> Code:
+    return Code(str(func), [Transform("partitions", func)], target, RAISE, {})
+
+
+def runner(total, *stages) -> tuple[Streams, StreamRunner]:
+    streams = Streams(total)
+    made = [Stage(str(i), needs, limit=limit) for i, (needs, _, limit) in enumerate(stages)]
+    return streams, StreamRunner(streams, made, [code(func) for _, func, _ in stages])
+
+
+def piece(i: int) -> Piece:
+    return Piece(pd.DataFrame({"n": [i]}), 8, 1, (i,))
+
+
+@pytest.mark.parametrize(
+    ("stage", "early"),
+    [((GPU, Model, None), 3), ((GPU, len, 2), 2), ((CPU, Model, None), 0), ((CPU, len, None), 0)],
+)
+def test_workers_start_with_the_source_where_nobody_else_needs_what_they_have(stage, early):
+    streams, made = runner({"CPU": 8.0, "GPU": 3.0}, (CPU, len, None), stage)
+    for i in range(2):
+        made.start(0, [piece(i)])
+        assert len(streams.workers) == min(i + 1, early)
+    for i in range(4):
+        made.start(0, [piece(i)])
+    assert len(streams.workers) == early
+    assert made.idle(1) == early
+    made.release()
+    made.start(0, [piece(9)])
+    assert len(streams.workers) == early  # those that nobody used are not started again
+
+
+def test_a_task_has_ended_as_soon_as_its_last_piece_is_known():
+    streams, made = runner({"CPU": 1.0}, (CPU, Model, None))
+    task = made.start(0, [piece(3)])
+    assert made.wait([task], 0) == [task]
+    assert made.last(task)
+    got = made.take(task)
+    assert (got.value.n.tolist(), got.more) == ([3], False)
+    asked = streams.asked
+    assert made.wait([task], None) == [task]
+    assert made.take(task) is None
+    assert streams.asked == asked
+    assert made.idle(0) == 1
+
+
+def test_a_worker_that_dies_between_two_pieces_gives_none_twice():
+    streams, made = runner({"CPU": 1.0}, (CPU, twice, None))
+    task = made.start(0, [piece(3)])
+    made.wait([task], 0)
+    first = made.take(task)
+    streams.dead.add(task.stream)
+    assert made.wait([task], 0) == []
+    made.wait([task], 0)
+    streams.dead.add(task.stream)
+    assert made.take(task) is AGAIN
+    made.wait([task], 0)
+    second = made.take(task)
+    assert (first.value.n.tolist(), second.value.n.tolist()) == ([3], [30])
+    assert made.wait([task], 0) == [task]
+    assert made.take(task) is None
+    assert made.last(task)
+
+
+def test_nodes_that_come_and_go_change_what_there_is(monkeypatch):
+    streams, made = runner({"CPU": 1.0}, (CPU, len, None))
+    now = made.now()
+    streams.total = {"CPU": 5.0}
+    monkeypatch.setattr(made, "now", lambda: now + 0.1)
+    assert made.total() == {"CPU": 1.0}
+    monkeypatch.setattr(made, "now", lambda: now + 5)
+    assert made.total() == {"CPU": 5.0}
