@@ -2,8 +2,8 @@
 
 To sort what k runs have together takes a copy of all of it, and one more in order. Here a chunk of
 each run is looked at: whatever comes before the first row that ends one of the chunks is next, and
-is sorted by itself. Runs that begin later take no part, so that runs which follow each other are
-only copied.
+is sorted by itself. Runs that begin later take no part: those which follow each other, as the runs
+of one frequent key do, are not sorted at all.
 
 References: the streaming reducers of Exoshuffle-CloudSort, section 4.1.5.
 """
@@ -112,23 +112,53 @@ class Merging(Generic[T]):
         self._order = order
         self._at = [0] * len(self._runs)
         nbytes, rows = sum(map(self._kind.nbytes, runs)), sum(map(self._kind.length, runs))
-        self.step = max(1, limit * rows // max(nbytes * len(self._runs), 1))
+        self._rows = max(1, limit * rows // max(nbytes, 1))  # of all chunks
+        self.step = max(1, self._rows // max(len(self._runs), 1))
         self.peak = 0
 
     def __iter__(self) -> Iterator[T]:
         """Chunks, in order."""
         while self._runs:
-            yield self._next()
+            stops = self._stops()
+            chosen, rival = self._overlapping(stops)
+            if len(chosen) == 1:
+                yield from self._alone(chosen[0], self._reach(chosen[0], stops, rival))
+            else:
+                yield self._together(chosen, stops)
             self._drop_ended()
 
-    def _next(self) -> T:
-        kind, stops = self._kind, self._stops()
-        chosen = self._overlapping(stops)
+    def _alone(self, i: int, stop: int) -> Iterator[T]:
+        """Rows of run ``i``, which come before those of all others."""
+        while self._at[i] < stop:
+            start, self._at[i] = self._at[i], min(self._at[i] + self._rows, stop)
+            rows = self._kind.part(self._runs[i], start, self._at[i])
+            self.peak = max(self.peak, self._kind.nbytes(rows))
+            yield rows
+
+    def _reach(self, i: int, stops: Sequence[int], rival: int | None) -> int:
+        """How many rows of run ``i`` come before the first one of ``rival``, in growing steps."""
+        length, stop, stride = self._kind.length(self._runs[i]), stops[i], self.step
+        if rival is None:
+            return length
+        while stop < length and self._before(i, min(stop + stride, length) - 1, rival):
+            stop, stride = min(stop + stride, length), 2 * stride
+        return stop
+
+    def _before(self, i: int, row: int, rival: int) -> bool:
+        """Whether a row of run ``i`` comes before what is next of another run."""
+        pair = sorted([(i, row), (rival, self._at[rival])])
+        return bool(pair[self._ordered(pair)[0]][0] == i)
+
+    def _ordered(self, rows: Sequence[tuple[int, int]]) -> np.ndarray:
+        """Order some rows, each given by its run and its place there."""
+        parts = [self._kind.part(self._runs[i], at, at + 1) for i, at in rows]
+        return self._order(self._kind.join(parts))
+
+    def _together(self, chosen: Sequence[int], stops: Sequence[int]) -> T:
+        """Rows of some runs as far as all is known that comes before them."""
+        kind = self._kind
         parts = [kind.part(self._runs[i], self._at[i], stops[i]) for i in chosen]
         self.peak = max(self.peak, sum(map(kind.nbytes, parts)))
-        if len(chosen) == 1:
-            self._at[chosen[0]] = stops[chosen[0]]
-            return parts[0]
         rows = kind.join(parts)
         found = self._order(rows)
         edges = np.cumsum([kind.length(part) for part in parts])
@@ -148,17 +178,21 @@ class Merging(Generic[T]):
     def _more(self, i: int, stops: Sequence[int]) -> bool:
         return stops[i] < self._kind.length(self._runs[i])
 
-    def _overlapping(self, stops: Sequence[int]) -> list[int]:
-        """Runs whose chunks begin before the first chunk ends that is not the last of its run."""
-        every, part = range(len(self._runs)), self._kind.part
+    def _overlapping(self, stops: Sequence[int]) -> tuple[list[int], int | None]:
+        """Runs whose chunks begin before the first chunk ends that is not the last of its run.
+
+        Then the one that begins next, if there is any.
+        """
+        every = range(len(self._runs))
         ends = [2 * i + 1 for i in every if self._more(i, stops)]
         if not ends or len(every) == 1:
-            return list(every)
-        edges = [(i, at) for i in every for at in (self._at[i], stops[i] - 1)]
-        found = self._order(self._kind.join([part(self._runs[i], at, at + 1) for i, at in edges]))
+            return list(every), None
+        found = self._ordered([(i, at) for i in every for at in (self._at[i], stops[i] - 1)])
         rank = np.empty(len(found), np.int64)
         rank[found] = np.arange(len(found))
-        return [i for i in every if rank[2 * i] <= rank[ends].min()]
+        chosen = [i for i in every if rank[2 * i] <= rank[ends].min()]
+        later = set(every).difference(chosen)
+        return chosen, min(later, key=lambda i: rank[2 * i], default=None)
 
     def _drop_ended(self) -> None:
         left = [i for i, run in enumerate(self._runs) if self._at[i] < self._kind.length(run)]

@@ -91,8 +91,8 @@ class Shuffling:
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[ColumnKey, Pile]]:
         """What the tasks after it have to assemble."""
         nbytes = shuffled.nbytes // max(len(shuffled.columns), 1)
-        split, caps = self.stage.split, shuffled.choice.caps
-        split = split if caps is None else split.within(caps[1])
+        split, whole = self.stage.split, shuffled.choice.whole
+        split = split if whole is None else split.within(whole)
         # the split knows only the outputs that are read, by their places among those
         for place, (key, column) in enumerate(
             zip(self.stage.columns, shuffled.columns, strict=True)

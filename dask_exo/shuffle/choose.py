@@ -105,8 +105,10 @@ class Choice:
     alive : int
         Rounds of map output of `push` that exist at a time, with the one that is being mapped.
     caps : tuple of int, optional
-        Bytes that one merge takes: of the maps that were measured, and of the others, or of sorted
-        runs at a time.
+        Bytes that one merge takes: of the maps that were measured, and of the others.
+    whole : int, optional
+        Bytes of an output that is sorted as a whole; the sorted runs of a larger one are merged a
+        chunk at a time.
     """
 
     algorithm: str
@@ -117,6 +119,7 @@ class Choice:
     groups: int = 1
     alive: int = 2
     caps: Caps | None = None
+    whole: int | None = None
 
 
 def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, target: float) -> int:
@@ -186,7 +189,9 @@ def tune(shape: Shape, limits: Limits) -> Choice:
     caps = max(1, EVEN * measured // nodes), max(1, EVEN * largest // nodes)
     if limits.merge_limit is not None:
         caps = limits.merge_limit, limits.merge_limit
-    return Choice(limits.algorithm, per_round, "", width, factor, groups, alive, caps)
+    # a task that sorts holds its output twice: all slots together take as much as the store
+    whole = max(1, min(caps[1], store // (2 * max(shape.slots, 1))))
+    return Choice(limits.algorithm, per_round, "", width, factor, groups, alive, caps, whole)
 
 
 def choose(shape: Shape, limits: Limits, tuned: Choice, seconds: Mapping[str, float]) -> Choice:

@@ -63,6 +63,20 @@ def test_runs_that_follow_each_other_are_not_sorted() -> None:
     assert max(sorted_rows) == 2 * 10  # the edges of all chunks
 
 
+def test_one_key_is_not_sorted_however_many_rows_it_has() -> None:
+    runs = of_keys([[7] * 5000] * 10)
+    sorted_rows = []
+
+    def counted(rows):
+        sorted_rows.append(len(rows))
+        return stable(rows)
+
+    chunks = list(merge_runs(runs, counted, 16_000))
+    np.testing.assert_array_equal(np.concatenate(chunks), np.concatenate(runs))
+    assert max(chunk.nbytes for chunk in chunks) <= 16_000
+    assert sum(sorted_rows) < 1000
+
+
 def test_frames_are_merged_too() -> None:
     frame = pd.DataFrame({"k": [1, 3, 5, 2, 3, 9], "s": list("abcdef")})
     runs = [frame.iloc[:3], frame.iloc[3:]]

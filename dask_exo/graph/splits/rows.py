@@ -14,7 +14,10 @@ from dask_exo.frame.columns import Travelling, alike, below
 from dask_exo.frame.in_order import in_order
 from dask_exo.graph.splits.exchange import Split
 from dask_exo.shuffle.blocks import Apart, Packed, pack
+from dask_exo.shuffle.choose import LARGEST_BATCH
 from dask_exo.shuffle.integrity import Tally, tally
+
+CHUNKS = 8  # at least, of an output that is merged by chunks, of which two are held beside it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,7 +89,7 @@ class Rows(Split):
         limit = self.limit
         large = limit is not None and sum(table.nbytes for table in tables) > limit
         if self.runs and limit is not None and large and alike(tables):
-            return in_order(tables, self.runs, limit)
+            return in_order(tables, self.runs, min(limit // CHUNKS, LARGEST_BATCH))
         return below(tables, ignore_index=self.ignore_index)
 
     def _tally(self, frame: Any, counts: np.ndarray, first: int = 0) -> Tally:
