@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -58,7 +59,8 @@ class Asking:
         self._batch_size, self._max_batch_bytes = batch_size, max_batch_bytes
         self._known_key = key
         if self.stateful:
-            self.__signature__ = _signature(func)
+            with contextlib.suppress(ValueError, TypeError):  # it has none that is known
+                self.__signature__ = _signature(func)
 
     @property
     def stateful(self) -> bool:

@@ -73,6 +73,10 @@ def options(
     for name, amount in amounts.items():
         if not isinstance(amount, (int, float)) or amount < 0:
             raise OptionsError(f"{name}: {amount!r} is no amount: need a number from 0")
+        if amount > 1 and amount != int(amount):
+            raise OptionsError(
+                f"{name}: {amount!r} cannot be given: need a whole number, or one below 1"
+            )
     least, most = _concurrency(concurrency)
     if batch_size is not None:
         number_from(1, "batch_size", batch_size, OptionsError)

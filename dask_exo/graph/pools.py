@@ -68,8 +68,11 @@ class Pools:
                 if not width:
                     raise OptionsError(_impossible(bundle, asks, nodes))
                 self._width[asks] = width if asks.most is None else min(width, asks.most)
-        plain = [amounts_of(b.asked.needs) for b in plan.bundles if b.asked.pool is None]
-        self._reserve = most_of([*plain, {"CPU": 1.0}] if plain or plan.stages else [])
+        self._late = bool(plan.stages)
+        self._reserve: dict[str, float] = {}
+        plain = [bundle for bundle in plan.bundles if bundle.asked.pool is None]
+        if self._left and (plain or plan.stages):
+            self._reserve = most_of([{"CPU": 1.0}, *(amounts_of(b.asked.needs) for b in plain)])
 
     @property
     def calls(self) -> int:
@@ -88,9 +91,13 @@ class Pools:
         return self._width[pool]
 
     def open(self) -> None:
-        """Start the workers that are wanted from the beginning."""
+        """Start the workers that are wanted from the beginning, while their inputs are made.
+
+        Before a shuffle only those that were asked for: the others would wait for all of it.
+        """
         for pool, left in self._left.items():
-            for _ in range(min(pool.least, left, self._width[pool])):
+            early = pool.least if self._late else max(pool.least, 1)
+            for _ in range(min(early, left, self._width[pool])):
                 if self._room(pool):
                     self._start(pool)
 

@@ -67,7 +67,7 @@ def test_a_class_is_made_once_in_each_worker(ddf, all_given_back):
 
 
 def test_batches_and_a_shuffle_after_it_and_what_is_persisted(ddf, all_given_back):
-    made = ddf.exo.map_partitions(Model, 2, batch_size=20, concurrency=(1, 2), meta=META)
+    made = ddf.exo.map_partitions(Model, 2, batch_size=20, concurrency=1, meta=META)
     kept = made.shuffle("n").persist()
     got = kept.compute().sort_values("n")
     assert got.y.tolist() == [2 * n for n in range(PARTS * ROWS)]

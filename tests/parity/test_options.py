@@ -306,6 +306,7 @@ def test_what_no_node_has_is_refused_at_once(ddf):
     [
         ({"num_gpus": -1}, "GPU: -1 is no amount"),
         ({"num_cpus": "two"}, "CPU: 'two' is no amount"),
+        ({"resources": {"disk": 1.5}}, "disk: 1.5 cannot be given: need a whole number"),
         ({"batch_size": 0}, "batch_size=0: need a number from 1"),
         ({"max_batch_bytes": 0}, "max_batch_bytes=0: need a number from 1"),
         ({"concurrency": (3, 2)}, "concurrency=2: need a number from 3"),
