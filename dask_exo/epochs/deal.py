@@ -8,25 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Generic, NamedTuple, TypeVar
+from typing import TypeVar
+
+from dask_exo.frame.batches import Span
 
 Part = TypeVar("Part")
-
-
-class Span(NamedTuple, Generic[Part]):
-    """Rows of one partition.
-
-    Attributes
-    ----------
-    part : object
-        The partition: its number, or how to get it.
-    start, stop : int
-        The first row, and the one after the last.
-    """
-
-    part: Part
-    start: int
-    stop: int
 
 
 def deal(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list[range]:

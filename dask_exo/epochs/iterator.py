@@ -5,33 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import dask.dataframe as dd
 import pandas as pd
 from dask.tokenize import tokenize
 
+from dask_exo.client.afar import Piece, Source
 from dask_exo.epochs.batches import FORMATS, Fetch, ahead, fetched
 from dask_exo.epochs.deal import without
-from dask_exo.epochs.remote import Reachable
-from dask_exo.epochs.shuffles import How, Piece
+from dask_exo.epochs.shuffles import How, Shuffles
 from dask_exo.errors import ShuffleArgumentError
 from dask_exo.frame.batches import cut
 
 Step = tuple[int, int, int, Any]
 """Epoch, how many batches it has given, of how many, and the last one of them."""
-
-
-class Source(Protocol):
-    """Where the rows of a consumer come from: `Shuffles`, or `Away` from them."""
-
-    def share(self, consumer: int, epoch: int) -> list[Piece]:
-        """Wait for the rows of a consumer in an epoch."""
-        ...
-
-    def leave(self, consumer: int) -> None:
-        """Keep nothing more for a consumer."""
-        ...
 
 
 class Epochs(Iterator[Any]):
@@ -108,7 +96,7 @@ class Epochs(Iterator[Any]):
         self._source.leave(self._consumer)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        source = self._source.away() if isinstance(self._source, Reachable) else self._source
+        source = self._source.away() if isinstance(self._source, Shuffles) else self._source
         args = (source, self._how, self._format, self._consumer, self._identity)
         return _restored, (args, self.state_dict())
 
@@ -167,7 +155,7 @@ def epochs(
     """
     if format not in FORMATS:
         raise ShuffleArgumentError(f"format={format!r}: there are {', '.join(FORMATS)}")
-    source = Reachable(frame, how)
+    source = Shuffles(frame, how)
     identity = (
         f"seed {how.seed}, window {how.window}, batches of {how.batch_size}, "
         f"drop_last={how.drop_last}, data {tokenize(frame)}, consumer"

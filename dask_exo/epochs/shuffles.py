@@ -17,13 +17,12 @@ import dask.dataframe as dd
 import numpy as np
 
 from dask_exo.arguments import number_from
+from dask_exo.client.afar import Away, Desk, Piece
 from dask_exo.dask_adapter import Alias, GraphNode, convert_legacy_graph
-from dask_exo.epochs.deal import Span, deal, located
+from dask_exo.epochs.deal import deal, located
+from dask_exo.frame.batches import Span
 
 KEPT = 3  # epochs: of a consumer, the next one, and of one that is slower
-
-Piece = Span[GraphNode]
-"""Rows of a partition that a task without dependencies gets."""
 
 Rows = dict[int, list[Piece]]
 """The rows of each consumer that has not taken them yet."""
@@ -61,6 +60,7 @@ class Shuffles:
         self._lock = threading.Lock()
         self._epochs: dict[int, Future[Rows]] = {}  # the newest last
         self._reached = [-1] * how.consumers
+        self._desk: Desk | None = None
         self.shuffled(0)  # refuses wrong arguments at once
 
     def shuffled(self, epoch: int) -> dd.DataFrame:
@@ -107,6 +107,15 @@ class Shuffles:
         with self._lock:
             self._reached[consumer] = self._how.count
             self._tidy()
+            if self._desk is not None:
+                self._desk.left(consumer)
+
+    def away(self) -> Away:
+        """The same, for another process."""
+        with self._lock:
+            if self._desk is None or not self._desk.open:
+                self._desk = Desk(self, len(self._reached))
+        return Away(self._desk.name)
 
     def _begin(self, epoch: int) -> Future[Rows]:
         """Start an epoch for those who have not had it; the lock is held."""

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
+
+Part = TypeVar("Part")
+
+
+class Span(NamedTuple, Generic[Part]):
+    """Rows of one partition.
+
+    Attributes
+    ----------
+    part : object
+        The partition: its number, or how to get it.
+    start, stop : int
+        The first row, and the one after the last.
+    """
+
+    part: Part
+    start: int
+    stop: int
 
 
 def as_numpy(frame: pd.DataFrame) -> dict[Any, np.ndarray]:

@@ -13,17 +13,18 @@ from typing import Any
 
 import dask.dataframe as dd
 import pandas as pd
-from dask.delayed import delayed
 from fsspec.core import url_to_fs
 
 from dask_exo.arguments import number_from
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
-from dask_exo.graph.promise import Promise, Remote, fetch
+from dask_exo.futures import Futures
 from dask_exo.on_ray.streams import RayStreams
+from dask_exo.pipeline.lazy import due, made_of, materialized
 from dask_exo.pipeline.rejects import Rejects
 from dask_exo.pipeline.running import Batches, Running
 from dask_exo.pipeline.sources import Source
+from dask_exo.pipeline.split import Shared, Split
 from dask_exo.pipeline.steps import (
     Step,
     amounts,
@@ -144,24 +145,71 @@ class Pipeline:
         check_format(format)
         return Batches(partial(self._start, self._runs), batch_size, FORMATS[format])
 
+    def iter_split(
+        self,
+        count: int,
+        *,
+        equal: bool = False,
+        batch_size: int | None = None,
+        format: str = "pandas",  # noqa: A002
+    ) -> list[Split]:
+        """Run once for several consumers, in threads or other processes; each row goes to one.
+
+        A piece goes to whoever asks first. The run begins when one does, and goes on as they take.
+
+        Parameters
+        ----------
+        count : int
+            Consumers.
+        equal : bool
+            Whether all get the same number of rows, for training in step. Fewer rows than there
+            are consumers are left out then, and one that is ahead waits for the others.
+        batch_size, format
+            As in `iter_batches`.
+
+        Returns
+        -------
+        list of Split
+            Iterators, which can be pickled until they have given a batch. One that ends early, is
+            closed, dropped, or dies, leaves the rest to the others (that a process has died is
+            seen after half a minute); what it has had is gone.
+        """
+        number_from(1, "count", count, PipelineError)
+        if batch_size is not None:
+            number_from(1, "batch_size", batch_size, PipelineError)
+        check_format(format)
+        shared = Shared(partial(self._start, self._runs), count, equal=equal)
+        return [Split(shared, i, batch_size, format) for i in range(count)]
+
     def materialize(self) -> dd.DataFrame:
         """Run to the end; return a Dask dataframe of what came out, in the order of the input.
 
         Its partitions stay in the object store as long as somebody has it.
         """
-        running = self._start(self._runs)
-        with running:
-            pieces = sorted(running, key=lambda piece: piece.place)
-        if not pieces:  # without rows there are columns; without columns there is nothing
-            empty: dd.DataFrame = dd.from_pandas(pd.DataFrame(), npartitions=1)
-            return empty
-        futures = Scheduler().cluster()
-        meta = running.fetch(pieces[0]).iloc[:0]
-        made = [
-            delayed(fetch)(Promise(futures, Remote(piece.value, piece.nbytes))) for piece in pieces
-        ]
-        frame: dd.DataFrame = dd.from_delayed(made, meta=meta, verify_meta=False)
-        return frame
+        return materialized(self._start(self._runs))
+
+    def to_dask(self, *, meta: Any = None) -> dd.DataFrame:
+        """A Dask dataframe of what will come out; the pipeline runs when it is first computed.
+
+        What comes of one partition of the source is one partition, and is there as soon as it is
+        complete, in whatever order: what Dask makes of it, runs at the same time. As with
+        `persist`, it is made once, and stays in the object store as long as somebody has the frame.
+
+        Parameters
+        ----------
+        meta : pandas.DataFrame, optional
+            What comes out, without rows. By default functions are called with made-up rows to see,
+            as Dask does; where a stage is a class, or the source no Dask dataframe, it is needed.
+
+        Raises
+        ------
+        PipelineError
+            It cannot be known how many partitions there will be, or which columns.
+        """
+        if self.rows is not None:
+            raise PipelineError("to_dask() cannot stop after a limit(): use materialize()")
+        columns = made_of(self.source, self.steps, meta)
+        return due(partial(self._executor, self._runs), self.source.count, columns)
 
     def to_parquet(self, path: str, **options: Any) -> list[str]:
         """Run, and write each piece to a file in a directory; return the files.
@@ -207,22 +255,25 @@ class Pipeline:
         return replace(self, steps=(*self.steps, step))
 
     def _start(self, runs: list[Rejects]) -> Running:
-        """Run; what is set aside can be seen in ``runs``, in place of that of the run before."""
+        return Running(*self._executor(runs), self.rows)
+
+    def _executor(self, runs: list[Rejects]) -> tuple[Executor, Futures]:
+        """What runs; what it sets aside can be seen in ``runs``, in place of the run before."""
         config, futures = Config.current(), Scheduler().cluster()
         streams = RayStreams()
+        check_needs(groups(self.steps, makes=True), streams.resources(), streams.nodes())
         store = sum(node.store for node in futures.nodes())
         memory = self.memory or int(config.stream_memory_fraction * store)
         target = min(self.target or config.stream_target, max(1, memory // 8))
         pieces, makes = self.source.start(config, streams.put)
         together = groups(self.steps, makes=makes)
-        check_needs(together, streams.resources(), streams.nodes())
         stages = [stage_of(steps) for steps in together]
         codes = [code_of(steps, target, self.trouble, config.settings) for steps in together]
         runner = StreamRunner(streams, stages, codes)
         policy = POLICIES[config.stream_policy]()
         executor = Executor(stages, pieces, runner, policy, limit=memory, target=target)
         runs[:] = [Rejects(executor.rejects, lambda ref: futures.get([ref])[0])]
-        return Running(executor, futures, self.rows)
+        return executor, futures
 
     def __repr__(self) -> str:
         """Its stages."""

@@ -20,6 +20,25 @@ from dask_exo.stream.pieces import Piece
 EVERY = 1.0  # seconds between two reports of how the stages are
 
 
+class Said:
+    """Says how the stages of a pipeline are."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._last = 0.0
+
+    def now(self) -> None:
+        """Say it."""
+        self._last = time.monotonic()
+        for seen in self._executor.seen():
+            events.emit(seen)
+
+    def now_and_then(self) -> None:
+        """Say it if somebody listens and it was not said lately."""
+        if events.listening() and time.monotonic() - self._last > EVERY:
+            self.now()
+
+
 class Running(Iterator[Piece]):
     """A pipeline under way, in a thread of its own; gives the pieces of its last stage.
 
@@ -27,10 +46,12 @@ class Running(Iterator[Piece]):
     ----------
     left : int or None
         Rows that are still wanted; None for all.
+    futures : Futures
+        Where its pieces are.
     """
 
     def __init__(self, executor: Executor, futures: Futures, rows: int | None) -> None:
-        self._executor, self._futures = executor, futures
+        self._executor, self.futures = executor, futures
         self.left = rows
         self._out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
         self._asked = threading.Semaphore(0)
@@ -57,7 +78,7 @@ class Running(Iterator[Piece]):
 
     def fetch(self, piece: Piece) -> pd.DataFrame:
         """The frame of a piece."""
-        frame: pd.DataFrame = self._futures.get([piece.value])[0]
+        frame: pd.DataFrame = self.futures.get([piece.value])[0]
         return frame
 
     def stop(self) -> None:
@@ -74,7 +95,7 @@ class Running(Iterator[Piece]):
 
     def _main(self) -> None:
         error: BaseException | None = None
-        executor, owed, said = self._executor, 0, 0.0
+        executor, owed, said = self._executor, 0, Said(self._executor)
         try:
             while not self._stopped and not executor.finished:
                 while self._asked.acquire(blocking=False):
@@ -83,19 +104,13 @@ class Running(Iterator[Piece]):
                     self._out.put(executor.take())
                     owed -= 1
                 executor.step(0.02 if owed or executor.outputs else 0.1)
-                if events.listening() and time.monotonic() - said > EVERY:
-                    said = time.monotonic()
-                    self._say()
+                said.now_and_then()
         except BaseException as raised:  # noqa: BLE001  raised where the next piece is asked for
             error = raised
         finally:
-            self._say()
+            said.now()
             executor.cancel()
             self._out.put(error)
-
-    def _say(self) -> None:
-        for seen in self._executor.seen():
-            events.emit(seen)
 
 
 class Batches(Iterator[Any]):

@@ -64,6 +64,7 @@ class Executor:
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
         self.peak = self.forced = 0
         self.rejects: list[Piece] = []
+        self._begun: set[int] = set()  # inputs of the source that `completed` has not told of
 
     @property
     def finished(self) -> bool:
@@ -79,6 +80,15 @@ class Executor:
     def take(self) -> Piece:
         """Give an output to the consumer."""
         return self._done.take()
+
+    def completed(self) -> list[int]:
+        """Inputs of the source of which all outputs have been taken, since this was asked last."""
+        pieces = [piece for running in self._running.values() for piece in running.inputs]
+        pieces += [piece for queue in self._queues for piece in queue.pieces]
+        pieces += [self._next] if self._next is not None else []
+        done = self._begun - {piece.place[0] for piece in pieces}
+        self._begun -= done
+        return sorted(done)
 
     def step(self, timeout: float | None = None) -> None:
         """Start what the policy wants, wait for something to happen, and note it."""
@@ -159,6 +169,8 @@ class Executor:
         if self._next is None and not self._exhausted:
             try:
                 self._next = next(self._inputs)
+                if self._next is not None:
+                    self._begun.add(self._next.place[0])
             except StopIteration:
                 self._exhausted = True
         return self._next

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.epochs.batches import ahead, fetched
-from dask_exo.epochs.deal import Span, deal, located, without
-from dask_exo.frame.batches import cut
+from dask_exo.epochs.deal import deal, located, without
+from dask_exo.frame.batches import Span, cut
 
 
 class Memory:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_exo.errors import WorkerLostError
 from dask_exo.pipeline import Rejects
+from dask_exo.pipeline.lazy import Keeping
 from dask_exo.stream.calls import RAISE, Trouble
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.partition_admission import PartitionAdmission
@@ -14,7 +17,7 @@ from dask_exo.stream.pieces import Piece, Stage
 from dask_exo.stream.runner import REPLACED, StreamRunner
 from dask_exo.stream.task import Code
 from dask_exo.stream.transforms import Transform
-from dask_exo.testing import Died, InlineStreams
+from dask_exo.testing import Died, InlineFutures, InlineStreams
 
 SKIP = Trouble(skip=True)
 
@@ -102,3 +105,51 @@ def test_origins_go_through_stages_that_cut_and_put_together():
     assert row["error"] == "ValueError: poison"
     assert (row["function"], row["rows"]) == ("check", len(bad))
     assert rejects[:1][0].origin == rejects[0].origin
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=8),
+    st.integers(0, 15),
+    st.integers(20, 400),
+)
+def test_each_partition_is_told_complete_once_and_after_all_its_pieces(sizes, least, target):
+    inputs = [pd.DataFrame({"n": [i] * rows}) for i, rows in enumerate(sizes)]
+    steps = [Transform("partitions", lambda frame: frame) for _ in range(3)]
+    running = executor(steps, inputs, target=target, least=least)
+    told, rows = [], 0
+    while not running.finished:
+        running.step(0)
+        told += running.completed()  # some have come out and not been taken
+        while running.outputs:
+            piece = running.take()
+            assert piece.place[0] not in told
+            rows += piece.rows
+        told += running.completed()
+    told += running.completed()
+    assert sorted(told) == list(range(len(sizes)))
+    assert rows == sum(sizes)
+
+
+def test_promises_of_partitions_are_kept_when_asked_for_and_dropped_ones_end_the_run():
+    started = []
+
+    def start():
+        started.append(1)
+        same = Transform("partitions", lambda frame: frame)
+        none = Transform("filter", lambda frame: frame.n % 10 < 5)
+        return executor([same, none], parts(), target=10), InlineFutures()
+
+    keeping = Keeping(start, 4, pd.DataFrame({"n": [0]}).iloc[:0])
+    promises = keeping.promises()
+    assert not started
+    assert promises[2].result().n.tolist() == list(range(10, 15))
+    got = [promise.result().n.tolist() for promise in promises]
+    assert got == [list(range(5)), [], list(range(10, 15)), []]
+    assert started == [1]
+
+    def fails():
+        raise OSError("no cluster")
+
+    (one,) = Keeping(fails, 1, pd.DataFrame()).promises()
+    with pytest.raises(OSError, match="no cluster"):
+        one.result()
