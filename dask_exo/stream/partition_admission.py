@@ -29,7 +29,9 @@ class PartitionAdmission:
             and view.room_to_start(i)
             and (not view.stages[i].splits or _fits(view, i))
         ]
-        return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i), default=None)
+        if len(able) < 2:
+            return able[0] if able else None
+        return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i))
 
     def go_on(self, view: View, i: int) -> bool:
         """Whether there is room; see `Policy.go_on`."""
