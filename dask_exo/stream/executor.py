@@ -98,7 +98,7 @@ class Executor:
             self._start()
         shut = [task for task in self._ready if not self._may_go_on(task)]
         open_ = len(shut) < len(self._ready)
-        forced = None if open_ else self._force(shut)
+        forced = self._force(shut) if not open_ and (shut or not self._running) else None
         waiting = [task for task in self._running if task not in self._ready]
         if open_ or forced is not None:
             timeout = 0

@@ -2,7 +2,9 @@
 
 A stage may make one more output as long as one output of each later stage would still fit. So what
 is nearest to the end can always get there, and give its room back. Of the stages that have
-room, an input and resources the last one goes first; the source gets what the others leave.
+room, an input and resources the last one goes first, once each has the slots that keep its rate
+equal to that of the others: where memory is ample, what comes last would otherwise begin too late.
+A stage that waits for room gets what comes free: none before it takes any.
 
 That alone is safe, and slow where memory is short: sources take all slots, fill the memory, and
 then stand still in the slots that what they have filled it with needs. So a task that gives several
@@ -27,7 +29,9 @@ class PartitionAdmission:
             and view.room_to_start(i)
             and (not view.stages[i].splits or _fits(view, i))
         ]
-        return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i), default=None)
+        if len(able) < 2:
+            return able[0] if able else None
+        return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i))
 
     def go_on(self, view: View, i: int) -> bool:
         """Whether there is room; see `Policy.go_on`."""
