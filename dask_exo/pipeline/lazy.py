@@ -22,8 +22,9 @@ from dask_exo.pipeline.running import Running, Said
 from dask_exo.pipeline.sources import Frames, Source
 from dask_exo.pipeline.steps import Step
 from dask_exo.stream.calls import CallError
-from dask_exo.stream.executor import Executor, Piece
+from dask_exo.stream.executor import Executor
 from dask_exo.stream.origin import Frame
+from dask_exo.stream.pieces import Piece
 from dask_exo.stream.transforms import apply
 
 Start = Callable[[], tuple[Executor, Futures]]

@@ -17,7 +17,7 @@ from dask_exo.frame.batches import cut
 from dask_exo.graph.promise import Promise, Remote, fetch
 from dask_exo.pipeline.deal import Dealing
 from dask_exo.pipeline.running import Running
-from dask_exo.stream.executor import Piece
+from dask_exo.stream.pieces import Piece
 from dask_exo.stream.transforms import FORMATS
 
 LOOK = 1.0  # seconds between two looks at whether somebody has left

@@ -84,7 +84,8 @@ class Executor:
     def completed(self) -> list[int]:
         """Inputs of the source of which all outputs have been taken, since this was asked last."""
         pieces = [piece for running in self._running.values() for piece in running.inputs]
-        pieces += [piece for queue in self._queues for piece in queue.pieces]
+        queues = [self._done, *(state.queue for state in self._states)]
+        pieces += [piece for queue in queues for piece in queue.pieces]
         pieces += [self._next] if self._next is not None else []
         done = self._begun - {piece.place[0] for piece in pieces}
         self._begun -= done
