@@ -13,6 +13,7 @@ from dask_exo.client.afar import Away, Desk, Source
 from dask_exo.client.afar import Piece as Rows
 from dask_exo.dask_adapter import Task
 from dask_exo.errors import PipelineError
+from dask_exo.failure import Failure
 from dask_exo.frame.batches import cut
 from dask_exo.graph.promise import Promise, Remote, fetch
 from dask_exo.pipeline.deal import Dealing
@@ -42,7 +43,7 @@ class Shared:
         self._asked = [0] * consumers
         self._changed = threading.Condition()
         self._pulling = False
-        self._error: BaseException | None = None
+        self._failure: Failure | None = None  # an exception would keep who has seen it
         self._desk: Desk | None = None
 
     def share(self, consumer: int, what: int) -> list[Rows]:
@@ -69,7 +70,7 @@ class Shared:
                     f"tasks that are not retried"
                 )
             self._asked[consumer] += 1
-            while self._error is None and not self._dealing.over(consumer):
+            while self._failure is None and not self._dealing.over(consumer):
                 span = self._dealing.deal(consumer)
                 if span is not None:
                     self._changed.notify_all()
@@ -78,8 +79,8 @@ class Shared:
                     self._pull()
                 else:
                     self._changed.wait(LOOK)
-            if self._error is not None:
-                raise self._error
+            if self._failure is not None:
+                self._failure.reraise()
             return []
 
     def leave(self, consumer: int) -> None:
@@ -104,17 +105,17 @@ class Shared:
         """Wait for the next piece; the lock is held, but not meanwhile."""
         self._pulling = True
         self._changed.release()
-        piece, left, error = None, None, None
+        piece, left, failure = None, None, None
         try:
             if self._running is None:
                 self._running = self._start()
             left = self._running.left
             piece = next(self._running, None)
-        except BaseException as raised:  # noqa: BLE001  raised where rows are asked for
-            error = raised
+        except Exception as error:  # noqa: BLE001  raised where rows are asked for
+            failure = Failure.of("iter_split", error)
         finally:
             self._changed.acquire()
-            self._pulling, self._error = False, error
+            self._pulling, self._failure = False, failure
             self._changed.notify_all()
         if piece is None:
             self._dealing.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.errors import WorkerLostError
@@ -107,6 +107,7 @@ def test_origins_go_through_stages_that_cut_and_put_together():
     assert rejects[:1][0].origin == rejects[0].origin
 
 
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=8),
     st.integers(0, 15),
