@@ -33,6 +33,14 @@ def test_random_pipelines_end_with_everything_once_and_within_memory():
     assert any(one.out.lost for one in runs)
 
 
+@pytest.mark.parametrize("seed", [4690, 5863])
+def test_what_comes_first_leaves_room_to_start_what_comes_later(seed):
+    """Tasks of several outputs need room for two; the source once took it, and all was forced."""
+    one = swarm.run(seed)
+    assert one.ratio <= 1.7
+    assert one.out.forced <= 20
+
+
 @pytest.mark.parametrize("policy", ["adaptive", "conservative", "staged"])
 def test_other_policies_lose_nothing_either(policy):
     for seed in range(12):
