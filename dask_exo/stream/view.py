@@ -125,7 +125,9 @@ class View:
         return self._fits(first + self._needed(i))
 
     def _needed(self, i: int) -> int:
-        return sum(self.grows(j) for j in range(i, len(self.stages)))
+        """Bytes for an output of stage ``i``, and to start a task of each later stage."""
+        later = (s.piece for s in self.stages[i + 1 :] if s.splits and s.seconds is not None)
+        return sum(later) + sum(self.grows(j) for j in range(i, len(self.stages)))
 
     def drains(self, i: int) -> bool:
         """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""

@@ -27,15 +27,23 @@ def run(*faults, limit=1000, nodes=NODES):
 
 
 def test_random_pipelines_end_with_everything_once_and_within_memory():
-    runs = [swarm.run(seed) for seed in range(60)]
+    runs = [swarm.run(seed) for seed in range(40)]
     assert statistics.median(one.ratio for one in runs if one.case.room >= 1.5) <= 1.3
     assert not [one for one in runs if one.over and not one.out.forced]
     assert any(one.out.lost for one in runs)
 
 
+@pytest.mark.parametrize("seed", [4690, 5863])
+def test_what_comes_first_leaves_room_to_start_what_comes_later(seed):
+    """Tasks of several outputs need room for two; the source once took it, and all was forced."""
+    one = swarm.run(seed)
+    assert one.ratio <= 1.7
+    assert one.out.forced <= 20
+
+
 @pytest.mark.parametrize("policy", ["adaptive", "conservative", "staged"])
 def test_other_policies_lose_nothing_either(policy):
-    for seed in range(12):
+    for seed in range(6):
         swarm.run(seed, policy)
 
 
@@ -57,7 +65,7 @@ def test_a_process_that_dies_costs_the_work_of_its_task_again():
 @pytest.mark.parametrize("limit", [300, 600, 1000])
 def test_a_node_that_dies_leaves_nothing_standing_still(limit, away):
     """Sources that wait for room hold all CPUs of the other node: they have to give way."""
-    for at in (0.7, 4.2, 9.9, 15.4):
+    for at in (4.2, 9.9):
         out = run(Fault(at, 1, away), limit=limit)
         assert sorted(out.places) == PLACES
         assert out.left == 0
