@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 from dask_exo.errors import WorkerLostError
@@ -14,6 +15,7 @@ from dask_exo.stream.task import About, Code, Worker, run
 from dask_exo.stream.workers import Kind, early, places
 
 IDLE = 30.0  # seconds without work after which a worker is let go
+SHORT = 1.0  # seconds of a task behind which another may wait for the same worker
 LOOK = 1.0  # seconds between two looks at the cluster
 REPLACED = 3  # how often a worker that has died is replaced for one task
 
@@ -102,6 +104,8 @@ class StreamRunner:
         self._idle: dict[Kind, list[tuple[float, Any]]] = {kind: [] for kind in self._kinds}
         self._count: Counter[Kind] = Counter()
         self._tasks: dict[Any, Task] = {}
+        self._serving: dict[Any, list[Task]] = {}  # in the order in which a worker does them
+        self._single = [0.0] * len(stages)  # longest task; endless if it gives several pieces
         self._resources, self._looked = streams.resources(), self.now()
         for i, stage in enumerate(stages):
             while self._count[self._kinds[i]] < stage.least_workers and not self._alone[i]:
@@ -173,10 +177,7 @@ class StreamRunner:
         """The next output, or None at its end."""
         about, task.about = task.about, None
         if about is None:
-            del self._tasks[task.stream]
-            # the one that worked last is taken first: the others may go
-            if task.worker is not None:
-                self._idle[self._kinds[task.stage]].append((self.now(), task.worker))
+            self._end(task)
             return None
         try:
             ref = self._streams.take(task.stream)
@@ -184,12 +185,16 @@ class StreamRunner:
             self._lose(task)
             return AGAIN
         task.given += 1
+        seen = self._single[task.stage]
+        self._single[task.stage] = inf if about.more else max(seen, about.seconds)
         task.ended = not about.more  # the next one of its worker may come: it waits there
         return Piece(ref, about.nbytes, about.rows, more=about.more, seconds=about.seconds)
 
     def idle(self, stage: int) -> int:
-        """Workers that could run a task of a stage at once."""
-        return 0 if self._alone[stage] else len(self._idle[self._kinds[stage]])
+        """Workers that could run a task of a stage at once, or as soon as they end another one."""
+        if self._alone[stage]:
+            return 0
+        return len(self._idle[self._kinds[stage]]) + len(self._soon(stage))
 
     def held(self) -> Mapping[str, float]:
         """Resources of all workers that have nothing to do."""
@@ -218,11 +223,30 @@ class StreamRunner:
         if self._alone[task.stage]:
             task.stream = self._streams.task(run, *args, needs=dict(kind))
         else:
-            if not self._idle[kind]:
+            soon = [] if self._idle[kind] else self._soon(task.stage)
+            if not self._idle[kind] and not soon:
                 self._begin(task.stage)
-            task.worker = self._idle[kind].pop()[1]
+            task.worker = soon[0] if soon else self._idle[kind].pop()[1]
+            self._serving.setdefault(task.worker, []).append(task)
             task.stream = self._streams.start(task.worker, *args)
         self._tasks[task.stream] = task
+
+    def _soon(self, stage: int) -> list[Any]:
+        """Workers with a short task, behind which another may wait, so that they need not."""
+        if stage not in self._early or not 0 < self._single[stage] < SHORT:
+            return []
+        return [worker for worker, tasks in self._serving.items() if _short(tasks, stage)]
+
+    def _end(self, task: Task) -> None:
+        del self._tasks[task.stream]
+        serving = self._serving.get(task.worker)
+        if serving is None:  # it had no worker, or that has died since
+            return
+        serving.remove(task)
+        if not serving:
+            del self._serving[task.worker]
+            # the one that worked last is taken first: the others may go
+            self._idle[self._kinds[task.stage]].append((self.now(), task.worker))
 
     def _begin(self, stage: int) -> None:
         """Start a worker; others that have nothing to do make room for it."""
@@ -249,7 +273,12 @@ class StreamRunner:
     def _lose(self, task: Task) -> None:
         """Start a task anew whose worker has died."""
         del self._tasks[task.stream]
-        task.lost += 1
+        if task.worker is None:
+            task.lost += 1
+        elif task.worker in self._serving:
+            self._serving.pop(task.worker)[0].lost += 1  # those behind it had not begun
+            self._count[self._kinds[task.stage]] -= 1
+            self._streams.stop(task.worker)
         if task.lost > REPLACED:
             name = self._stages[task.stage].name
             place = task.inputs[0].place
@@ -257,8 +286,9 @@ class StreamRunner:
                 f"the workers of stage {name!r} died {task.lost} times on the same input, "
                 f"partition {place}: it may need more memory than there is"
             )
-        if task.worker is not None:
-            self._count[self._kinds[task.stage]] -= 1
-            self._streams.stop(task.worker)
-            task.worker = None
+        task.worker = None
         self._submit(task)
+
+
+def _short(tasks: Sequence[Task], stage: int) -> bool:
+    return len(tasks) == 1 and tasks[0].stage == stage
