@@ -188,6 +188,20 @@ def test_tasks_that_wait_behind_one_that_kills_its_worker_are_not_to_blame():
     assert made.held() == {"GPU": 1.0}
 
 
+def test_a_worker_that_dies_after_its_last_piece_takes_only_the_next_task_with_it():
+    streams, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
+    assert ran(made, made.start(1, [piece(0)])) == [0]
+    first, second = made.start(1, [piece(1)]), made.start(1, [piece(2)])
+    made.wait([first], 0)
+    made.take(first)
+    streams.dead.add(second.stream)
+    assert made.wait([second], 0) == []
+    assert made.wait([first], 0) == [first]
+    assert made.take(first) is None
+    assert ran(made, second) == [2]
+    assert made.held() == {"GPU": 1.0}
+
+
 def test_no_task_waits_behind_one_that_may_wait_for_room():
     _, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, twice, None))
     task = made.start(1, [piece(0)])
