@@ -31,7 +31,7 @@ _remote_worker = ray.remote(_Worker)
 
 
 class RayStreams:
-    """See `dask_exo.stream.runner.Streams`."""
+    """See `dask_exo.stream.streams.Streams`."""
 
     def resources(self) -> dict[str, float]:
         """Amount of each resource of the whole cluster."""

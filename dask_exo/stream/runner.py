@@ -4,71 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from math import inf
+from typing import Any
 
 from dask_exo.errors import WorkerLostError
 from dask_exo.failure import Failure
 from dask_exo.stream.calls import Rejected, named
 from dask_exo.stream.origin import Origin, Rows, joined
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
+from dask_exo.stream.streams import Streams
 from dask_exo.stream.task import About, Code, Start, Worker, run
 from dask_exo.stream.workers import Kind, early, places
 
 IDLE = 30.0  # seconds without work after which a worker is let go
+SHORT = 1.0  # seconds of a task behind which another may wait for the same worker
 FRESH = 1.0  # seconds for which resources of the cluster are taken to be the same
 REPLACED = 3  # how often a worker that has died is replaced for one task
-
-
-class Streams(Protocol):
-    """Tasks that give pairs: a value, and what is known of it. Each pair waits until the one before
-    is taken.
-    """
-
-    def resources(self) -> dict[str, float]:
-        """Amount of each resource of the whole cluster."""
-        ...
-
-    def nodes(self) -> list[dict[str, float]]:
-        """Amount of each resource of each node."""
-        ...
-
-    def put(self, value: Any) -> Any:
-        """Store a value, unless it is a ref already; return its ref."""
-        ...
-
-    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
-        """Start a task; return its stream."""
-        ...
-
-    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
-        """Start a process that keeps a ``cls(*args)``, and has what it needs to itself."""
-        ...
-
-    def start(self, worker: Any, *args: Any) -> Any:
-        """Call ``run`` of the instance; return its stream."""
-        ...
-
-    def stop(self, worker: Any) -> None:
-        """End a process."""
-        ...
-
-    def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
-        """Wait until one of ``streams`` has a pair, or has ended; return those."""
-        ...
-
-    def read(self, stream: Any) -> Any:
-        """What is known of the next value of a stream that has one; None at its end."""
-        ...
-
-    def take(self, stream: Any) -> Any:
-        """A ref of that value; its task goes on."""
-        ...
-
-    def cancel(self, streams: Collection[Any]) -> None:
-        """Stop their tasks."""
-        ...
 
 
 @dataclass(eq=False)
@@ -111,6 +64,8 @@ class StreamRunner:
         self._idle: dict[Kind, list[tuple[float, Any]]] = {kind: [] for kind in self._kinds}
         self._count: Counter[Kind] = Counter()
         self._tasks: dict[Any, Task] = {}
+        self._serving: dict[Any, list[Task]] = {}  # in the order in which a worker does them
+        self._single = [0.0] * len(stages)  # longest task; endless if it gives several pieces
         self._resources, self._looked = streams.resources(), self.now()
         for i, stage in enumerate(stages):
             while self._count[self._kinds[i]] < stage.least_workers and not self._alone[i]:
@@ -186,10 +141,7 @@ class StreamRunner:
             return task.dropped.pop() if task.dropped else None
         about, task.about = task.about, None
         if about is None:
-            del self._tasks[task.stream]
-            # the one that worked last is taken first: the others may go
-            if task.worker is not None:
-                self._idle[self._kinds[task.stage]].append((self.now(), task.worker))
+            self._end(task)
             return None
         try:
             ref = self._streams.take(task.stream)
@@ -197,6 +149,8 @@ class StreamRunner:
             self._lose(task)
             return AGAIN
         task.given += 1
+        seen = self._single[task.stage]
+        self._single[task.stage] = inf if about.more else max(seen, about.seconds)
         task.ended = not about.more  # the next one of its worker may come: it waits there
         return Piece(
             ref,
@@ -209,8 +163,10 @@ class StreamRunner:
         )
 
     def idle(self, stage: int) -> int:
-        """Workers that could run a task of a stage at once."""
-        return 0 if self._alone[stage] else len(self._idle[self._kinds[stage]])
+        """Workers that could run a task of a stage at once, or as soon as they end another one."""
+        if self._alone[stage]:
+            return 0
+        return len(self._idle[self._kinds[stage]]) + len(self._soon(stage))
 
     def held(self) -> Mapping[str, float]:
         """Resources of all workers that have nothing to do."""
@@ -228,9 +184,8 @@ class StreamRunner:
         """Stop tasks, and all workers."""
         self._streams.cancel([task.stream for task in tasks])
         self.release()
-        for task in self._tasks.values():
-            if task.worker is not None:
-                self._streams.stop(task.worker)
+        for worker in self._serving:
+            self._streams.stop(worker)
 
     def _submit(self, task: Task) -> None:
         values = [piece.value for piece in task.inputs]
@@ -241,11 +196,32 @@ class StreamRunner:
         if self._alone[task.stage]:
             task.stream = self._streams.task(run, *args, needs=dict(kind))
         else:
-            if not self._idle[kind]:
+            soon = [] if self._idle[kind] else self._soon(task.stage)
+            if not self._idle[kind] and not soon:
                 self._begin(task.stage)
-            task.worker = self._idle[kind].pop()[1]
+            task.worker = soon[0] if soon else self._idle[kind].pop()[1]
+            self._serving.setdefault(task.worker, []).append(task)
             task.stream = self._streams.start(task.worker, *args)
         self._tasks[task.stream] = task
+
+    def _soon(self, stage: int) -> list[Any]:
+        """Workers with a short task, behind which another may wait, so that they need not."""
+        if stage not in self._early or not 0 < self._single[stage] < SHORT:
+            return []
+        if self._count[self._kinds[stage]] < places(self._stages[stage], self._resources):
+            return []  # there is room for one more
+        return [worker for worker, tasks in self._serving.items() if _short(tasks, stage)]
+
+    def _end(self, task: Task) -> None:
+        del self._tasks[task.stream]
+        serving = self._serving.get(task.worker)
+        if serving is None:  # it had no worker, or that has died since
+            return
+        serving.remove(task)
+        if not serving:
+            del self._serving[task.worker]
+            # the one that worked last is taken first: the others may go
+            self._idle[self._kinds[task.stage]].append((self.now(), task.worker))
 
     def _begin(self, stage: int) -> None:
         """Start a worker; others that have nothing to do make room for it."""
@@ -272,11 +248,13 @@ class StreamRunner:
     def _lose(self, task: Task) -> None:
         """Start a task anew whose worker has died."""
         del self._tasks[task.stream]
-        if task.worker is not None:
+        if task.worker is None:
+            task.lost += 1
+        elif task.worker in self._serving:
+            self._serving.pop(task.worker)[0].lost += 1  # those behind it had not begun
             self._count[self._kinds[task.stage]] -= 1
             self._streams.stop(task.worker)
-            task.worker = None
-        task.lost += 1
+        task.worker = None
         if task.lost <= REPLACED:
             self._submit(task)
             return
@@ -300,3 +278,7 @@ def _set_aside(name: str, piece: Piece, error: Exception) -> Piece:
     origin = _origin(piece)
     failure = Failure.of(named(name, name, origin), error)
     return piece._replace(more=True, rejected=Rejected(name, name, origin, failure))
+
+
+def _short(tasks: Sequence[Task], stage: int) -> bool:
+    return len(tasks) == 1 and tasks[0].stage == stage

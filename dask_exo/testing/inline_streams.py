@@ -22,7 +22,7 @@ class Stream:
 
 
 class InlineStreams:
-    """`dask_exo.stream.runner.Streams` without a cluster: a task works when it is asked.
+    """`dask_exo.stream.streams.Streams` without a cluster: a task works when it is asked.
 
     A function that raises `Died` loses its task.
 

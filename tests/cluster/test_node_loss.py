@@ -30,7 +30,9 @@ def halves(frame):
 def infer(frame):
     return pd.DataFrame({"n": [frame.n.iloc[0]], "rows": [len(frame)]})
 
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 1})
+soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}  # seen to be dead
+head = {"num_cpus": 0, "num_gpus": 1, "_system_config": soon}
+cluster = Cluster(initialize_head=True, head_node_args=head)
 node = cluster.add_node(num_cpus=2, wait=True)
 dask_exo.enable(address=cluster.address)
 pipeline = dd.from_map(read, range(20)).exo.pipeline(memory="20MB", target="200kB")

@@ -151,3 +151,61 @@ def test_nodes_that_come_and_go_change_what_there_is(monkeypatch):
     assert made.total() == {"CPU": 1.0}
     monkeypatch.setattr(made, "now", lambda: now + 5)
     assert made.total() == {"CPU": 5.0}
+
+
+def ran(made, *tasks) -> list[int]:
+    """Numbers that single tasks gave."""
+    numbers = []
+    for task in tasks:
+        made.wait([task], 0)
+        numbers += made.take(task).value.n.tolist()
+        assert made.wait([task], 0) == [task]
+        assert made.take(task) is None
+    return numbers
+
+
+def test_a_short_task_waits_behind_another_one_of_its_worker():
+    streams, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
+    first = made.start(1, [piece(0)])
+    assert made.idle(1) == 0  # nobody knows how long it takes
+    assert ran(made, first) == [0]
+    tasks = [made.start(1, [piece(1)]), made.start(1, [piece(2)])]
+    assert tasks[0].worker is tasks[1].worker
+    assert made.idle(1) == 0
+    assert ran(made, *tasks) == [1, 2]
+    assert (made.idle(1), len(streams.workers)) == (1, 1)
+
+
+def test_tasks_that_wait_behind_one_that_kills_its_worker_are_not_to_blame():
+    streams, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
+    assert ran(made, made.start(1, [piece(0)])) == [0]
+    bad, good = made.start(1, [piece(1)]), made.start(1, [piece(2)])
+    for _ in range(3):
+        streams.dead |= {bad.stream, good.stream}
+        assert made.wait([good, bad], 0) == []
+    assert (bad.lost + good.lost, streams.stopped) == (3, 3)
+    assert ran(made, good) == [2]
+    assert ran(made, bad) == [1]
+    assert made.held() == {"GPU": 1.0}
+
+
+def test_a_worker_that_dies_after_its_last_piece_takes_only_the_next_task_with_it():
+    streams, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
+    assert ran(made, made.start(1, [piece(0)])) == [0]
+    first, second = made.start(1, [piece(1)]), made.start(1, [piece(2)])
+    made.wait([first], 0)
+    made.take(first)
+    streams.dead.add(second.stream)
+    assert made.wait([second], 0) == []
+    assert made.wait([first], 0) == [first]
+    assert made.take(first) is None
+    assert ran(made, second) == [2]
+    assert made.held() == {"GPU": 1.0}
+
+
+def test_no_task_waits_behind_one_that_may_wait_for_room():
+    _, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, twice, None))
+    task = made.start(1, [piece(0)])
+    made.wait([task], 0)
+    made.take(task)
+    assert made.idle(1) == 0
