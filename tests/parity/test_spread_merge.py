@@ -28,7 +28,7 @@ def compute(*collections):
 
 
 def same(got, want, *, index=False):
-    got, want = (one.assign(at=one.index) if index else one for one in (got, want))
+    got, want = (one.reset_index() if index else one for one in (got, want))
     columns = list(want.columns)
     got, want = (
         one.sort_values(columns, key=lambda c: c.astype(str)).reset_index(drop=True)
@@ -78,7 +78,7 @@ def test_it_gives_the_rows_of_pandas(frames, how, parts, on, plain):
     ours, theirs = (dd.from_pandas(one, npartitions=parts, sort=False) for one in (left, right))
     merged = ours.exo.merge(theirs, how=how, indicator=True, **on)
     got = merged.compute(scheduler="sync") if plain else compute(merged)[0]
-    same(got, left.merge(right, how=how, indicator=True, **on), index="left_index" in on)
+    same(got, left.merge(right, how=how, indicator=True, **on), index=on == BOTH)
 
 
 RNG = np.random.default_rng(0)
