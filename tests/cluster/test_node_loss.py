@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 DRIVER = """
 import time, numpy as np, pandas as pd, dask.dataframe as dd, ray
