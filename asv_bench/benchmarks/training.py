@@ -24,7 +24,8 @@ import pyarrow.dataset
 
 from asv_bench.benchmarks.common import OnRay
 from dask_exo.epochs import spread
-from dask_exo.epochs.batches import ahead, cut, fetched
+from dask_exo.epochs.batches import ahead, fetched
+from dask_exo.frame.batches import cut
 
 ROWS, FEATURES, CLASSES, FILES = 1_200_000, 20, 10, 44
 BATCH, EPOCHS = 8192, 3

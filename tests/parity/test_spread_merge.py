@@ -28,7 +28,7 @@ def compute(*collections):
 
 
 def same(got, want, *, index=False):
-    got, want = (one.reset_index() if index else one for one in (got, want))
+    got, want = (one.reset_index(drop=not index) for one in (got, want))
     columns = list(want.columns)
     got, want = (
         one.sort_values(columns, key=lambda c: c.astype(str)).reset_index(drop=True)
