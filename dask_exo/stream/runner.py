@@ -63,11 +63,13 @@ class StreamRunner:
         self._kinds: list[Kind] = [frozenset(stage.needs.items()) for stage in stages]
         self._idle: dict[Kind, list[tuple[float, Any]]] = {kind: [] for kind in self._kinds}
         self._count: Counter[Kind] = Counter()
+        self._least: Counter[Kind] = Counter()
         self._tasks: dict[Any, Task] = {}
         self._serving: dict[Any, list[Task]] = {}  # in the order in which a worker does them
         self._single = [0.0] * len(stages)  # longest task; endless if it gives several pieces
         self._resources, self._looked = streams.resources(), self.now()
         for i, stage in enumerate(stages):
+            self._least[self._kinds[i]] = max(self._least[self._kinds[i]], stage.least_workers)
             while self._count[self._kinds[i]] < stage.least_workers and not self._alone[i]:
                 self._begin(i)
         self._early = [i for i in range(len(stages)) if early(i, self._kinds, self._alone)]
@@ -113,7 +115,8 @@ class StreamRunner:
             Workers died again and again.
         """
         for kind in self._idle:
-            self._dismiss(kind, since=self.now() - IDLE)
+            spare = max(0, self._count[kind] - self._least[kind])
+            self._dismiss(kind, since=self.now() - IDLE, most=spare)
         if not tasks:
             time.sleep(timeout or 0)
             return []
@@ -237,10 +240,10 @@ class StreamRunner:
         worker = self._streams.worker(Worker, self._codes[stage], needs=dict(kind))
         self._idle[kind].append((self.now(), worker))
 
-    def _dismiss(self, kind: Kind, since: float) -> None:
+    def _dismiss(self, kind: Kind, since: float, most: int | None = None) -> None:
         """Let go of workers that have had nothing to do since some moment, or for longer."""
-        gone = [one for one in self._idle[kind] if one[0] <= since]
-        self._idle[kind] = [one for one in self._idle[kind] if one[0] > since]
+        gone = [one for one in self._idle[kind] if one[0] <= since][:most]
+        self._idle[kind] = self._idle[kind][len(gone) :]  # the first ones have waited longest
         self._count[kind] -= len(gone)
         for _, worker in gone:
             self._streams.stop(worker)

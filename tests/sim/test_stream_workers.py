@@ -157,3 +157,8 @@ def test_a_worker_with_nothing_to_do_is_let_go():
     ends = [time for time, count in streams.counts if not count]
     assert len(ends) == 4  # started early in vain, after each of three waves of inputs
     assert peak == 4
+
+
+def test_as_many_workers_as_a_stage_has_at_least_are_kept():
+    *_, streams = run((100.0, 1.0), (2, None), inputs=12)
+    assert not [time for time, count in streams.counts[2:] if count < 2 and time < streams.time]
