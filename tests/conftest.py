@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 # Before anything imports Ray or starts it.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -20,11 +21,18 @@ hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, p
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where several processes share the tests, one of them has all that start Ray."""
-    for item in items:
-        if item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group("ray"))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return (
+                "ray" if nodeid.startswith("tests/cluster/") else nodeid.split("::", maxsplit=1)[0]
+            )
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
