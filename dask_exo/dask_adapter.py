@@ -13,6 +13,7 @@ import dask
 import dask._expr
 import dask.base
 from dask._collections import new_collection
+from dask._dispatch import get_collection_type
 from dask._expr import Expr as CoreExpr
 from dask._expr import FinalizeCompute
 from dask._task_spec import (
@@ -28,11 +29,13 @@ from dask.array.core import concatenate3
 from dask.array.rechunk import old_to_new
 from dask.base import collections_to_expr, get_annotations, named_schedulers
 from dask.dataframe.core import _concat as concat_partitions
+from dask.dataframe.dask_expr._backends import dataframe_creation_dispatch as creation
 from dask.dataframe.dask_expr._expr import (
     Expr,
     Fused,
     PartitionsFiltered,
     Projection,
+    ToBackend,
     determine_column_projection,
     optimize_blockwise_fusion,
 )
@@ -137,13 +140,16 @@ __all__ = [
     "Task",
     "TaskRef",
     "TaskShuffle",
+    "ToBackend",
     "collections_to_expr",
     "concat_partitions",
     "concatenate3",
     "convert_legacy_graph",
+    "creation",
     "determine_column_projection",
     "execute_subgraph",
     "get_annotations",
+    "get_collection_type",
     "get_default_shuffle_method",
     "is_composite",
     "is_p2p_barrier",

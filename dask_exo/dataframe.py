@@ -304,6 +304,37 @@ class FrameAccessor(_Accessor):
             windows.append(new_collection(ShuffleRows(part, (int(seed), a), share)))
         return dd.concat(windows, interleave_partitions=False)
 
+    def to_gpu(self) -> dd.DataFrame:
+        """Copy every partition to the memory of a GPU; see ``docs/gpu.md``.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Of the backend "exo-cupy", as ``to_backend("exo-cupy")`` gives it.
+
+        Raises
+        ------
+        DeviceError
+            There is no GPU, and ``exo.gpu.simulate`` is not set.
+        DeviceTypeError
+            A column cannot lie on a device.
+
+        Examples
+        --------
+        >>> import dask
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": [3, 1, 2]}), npartitions=2)
+        >>> with dask.config.set({"exo.gpu.simulate": True}):
+        ...     ddf.exo.to_gpu().nlargest(2, "a").exo.to_pandas().compute().a.tolist()
+        [3, 2]
+        """
+        return self._frame.to_backend("exo-cupy")
+
+    def to_pandas(self) -> dd.DataFrame:
+        """Copy every partition to host memory, if it is on a GPU."""
+        return self._frame.to_backend("pandas")
+
     def groupby(self, by: Any) -> OnlineGroupBy:
         """Group rows, to aggregate them online.
 
@@ -458,6 +489,14 @@ class SeriesAccessor(_Accessor):
         )
         meta = ordered._meta[_VALUES].rename(self._series.name)
         return ordered[_VALUES].map_partitions(M.rename, self._series.name, meta=meta)
+
+    def to_gpu(self) -> dd.Series:
+        """Copy every partition to the memory of a GPU; see `FrameAccessor.to_gpu`."""
+        return self._series.to_backend("exo-cupy")
+
+    def to_pandas(self) -> dd.Series:
+        """Copy every partition to host memory, if it is on a GPU."""
+        return self._series.to_backend("pandas")
 
 
 def register_accessors() -> None:
