@@ -86,7 +86,10 @@ def spread(counts: Any) -> tuple[Any, Any]:
     ([0, 0, 2], [0, 1, 0])
     """
     xp = of(counts)
+    if not len(counts) or int(counts.max()) <= 1:  # each has one, as in a join with unique keys
+        owner = xp.flatnonzero(counts)
+        return owner, xp.zeros(len(owner), np.int64)
     ends = xp.cumsum(counts)
-    units = xp.arange(int(ends[-1]) if len(ends) else 0)
+    units = xp.arange(int(ends[-1]))
     owner = xp.searchsorted(ends, units, side="right")
     return owner, units - (ends - counts)[owner]

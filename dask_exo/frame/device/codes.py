@@ -99,7 +99,7 @@ def ranks(codes: Any) -> Any:
     xp = arrays.of(codes)
     found = arrays.argsort(codes)
     made = xp.empty(len(codes), np.int64)
-    made[found] = xp.cumsum(steps(codes[found])) - 1
+    made[found] = xp.cumsum(steps(codes[found]), dtype=np.int64) - 1
     return made
 
 

@@ -83,7 +83,7 @@ def groups(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> Grou
         found = found[~nulls[found]]
     starts = codes.steps(packed[found])
     first = found[starts]
-    numbers = xp.cumsum(starts) - 1
+    numbers = xp.cumsum(starts, dtype=np.int64) - 1
     if not sort:
         places = arrays.argsort(first)
         rank = xp.empty(len(first), np.int64)
@@ -176,7 +176,7 @@ def least(column: Column, found: Groups, *, most: bool = False) -> Column:
     there = ~column.nulls()
     keys = codes.ascending(column)
     keys = codes.unordered(~keys if most else keys)[there]
-    out = xp.full(found.count + 1, 2**64 - 1, np.uint64)
+    out = xp.full(found.count + 1, np.uint64(2**64 - 1))
     arrays.scatter_min(out, found.ids[there], keys)
     back = codes.ordered(out[: found.count])
     made = Column(codes.restore(~back if most else back, column), column.dtype, None, column.words)

@@ -1,4 +1,7 @@
-"""Rows of two tables whose keys are equal: by one sort and two binary searches."""
+"""Rows of two tables whose keys are equal: by a table of counts over the keys, which are numbered.
+
+Keys that span few integers are their own numbers; others are ranked by a sort.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from dask_exo.frame.device import arrays, codes
 from dask_exo.frame.device.column import Column
 from dask_exo.frame.device.stack import stack
 
+_SPARSE = 4
 HOWS = ("inner", "left", "right", "outer", "leftsemi")
 
 
@@ -39,14 +43,15 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
         other, mine = pairs(right, left, "left")
         return mine, other
     both = [stack([a, b]) for a, b in zip(left, right, strict=True)]
-    keys = codes.pack([codes.of(column) for column in both])
+    keys = _numbers(codes.pack([codes.of(column) for column in both]))
     n = len(left[0])
     mine, theirs = keys[:n], keys[n:]
     found = arrays.argsort(theirs)
-    theirs_sorted = theirs[found]
     xp = arrays.of(keys)
-    start = xp.searchsorted(theirs_sorted, mine, side="left")
-    counts = xp.searchsorted(theirs_sorted, mine, side="right") - start
+    size = int(keys.max()) + 1 if len(keys) else 0
+    each = xp.bincount(theirs, minlength=size)
+    counts = each[mine]
+    start = (xp.cumsum(each) - each)[mine]
     if how == "leftsemi":
         rows = xp.flatnonzero(counts > 0)
         return rows, rows
@@ -64,3 +69,13 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
     rights = xp.concatenate([matched, alone])
     order = arrays.argsort(xp.concatenate([mine[owner], theirs[alone]]))
     return lefts[order], rights[order]
+
+
+def _numbers(keys: Any) -> Any:
+    """Integers from 0 on, not many more than there are keys, in the same order."""
+    if not len(keys):
+        return keys
+    low = int(keys.min())
+    if int(keys.max()) - low < _SPARSE * len(keys):
+        return keys - low
+    return codes.ranks(keys)
