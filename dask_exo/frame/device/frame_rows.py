@@ -12,7 +12,7 @@ from dask_exo.errors import DeviceOperationError
 from dask_exo.frame.device import arrays, codes
 from dask_exo.frame.device.column import Column
 from dask_exo.frame.device.frame_columns import ColumnsOfFrame
-from dask_exo.frame.device.grouping import groups
+from dask_exo.frame.device.groups import groups
 from dask_exo.frame.device.index import DeviceIndex, numbered
 from dask_exo.frame.device.series import DeviceSeries
 

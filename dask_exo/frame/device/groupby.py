@@ -11,9 +11,10 @@ import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.frame.device import arrays, codes
+from dask_exo.frame.device.aggregations import AGGREGATIONS
 from dask_exo.frame.device.column import CATEGORY, Column
 from dask_exo.frame.device.frame import DeviceFrame
-from dask_exo.frame.device.grouping import AGGREGATIONS, Groups, groups
+from dask_exo.frame.device.groups import Groups, groups
 from dask_exo.frame.device.index import DeviceIndex
 from dask_exo.frame.device.operators import refuse
 from dask_exo.frame.device.series import DeviceSeries

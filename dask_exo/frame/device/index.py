@@ -273,7 +273,7 @@ class DeviceIndex(Operators):
 
     def unique(self) -> DeviceIndex:
         """Labels without repetitions, in the order they are met."""
-        from dask_exo.frame.device.grouping import groups
+        from dask_exo.frame.device.groups import groups
 
         found = groups([codes.of(level) for level in self.levels], sort=False)
         return self.take(found.first)

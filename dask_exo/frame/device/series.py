@@ -11,9 +11,10 @@ import pandas as pd
 from dask_exo.errors import DeviceOperationError
 from dask_exo.frame.device import arrays, codes, interop, reductions, unary
 from dask_exo.frame.device.accessors import Categories, Strings, Times
+from dask_exo.frame.device.aggregations import counted_categories
 from dask_exo.frame.device.cast import cast
 from dask_exo.frame.device.column import CATEGORY, NUMBERS, TEXT, Column
-from dask_exo.frame.device.grouping import counted_categories, groups
+from dask_exo.frame.device.groups import groups
 from dask_exo.frame.device.index import DeviceIndex, from_pandas, numbered
 from dask_exo.frame.device.operators import refuse
 from dask_exo.frame.device.rows import mask

@@ -1,13 +1,11 @@
-"""Groups of equal keys, and what is computed for each: by one sort, scatters and cumulated sums.
+"""What is computed for each group of equal keys: by scatters and cumulated sums.
 
 References: pandas, ``pandas/_libs/groupby.pyx``, for what nulls do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,83 +13,7 @@ import numpy as np
 from dask_exo.errors import DeviceOperationError
 from dask_exo.frame.device import arrays, codes
 from dask_exo.frame.device.column import CATEGORY, TEXT, Column, as_nullable, numpy_of
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Rows by group.
-
-    Attributes
-    ----------
-    ids : (n,)
-        Group of each row, ``count`` for rows of none.
-    first : (g,)
-        The first row of each group.
-    """
-
-    ids: Any
-    first: Any
-
-    @property
-    def count(self) -> int:
-        """Number of groups, g."""
-        return len(self.first)
-
-    @property
-    def xp(self) -> Any:
-        """The array module."""
-        return arrays.of(self.ids)
-
-    @cached_property
-    def order(self) -> Any:
-        """(n,) rows by group, those of no group last, in the order they came within one."""
-        return arrays.argsort(self.ids)
-
-    def tally(self, chosen: Any = None) -> Any:
-        """(g,) rows of each group, or of them those where ``chosen`` is true."""
-        xp = self.xp
-        ids = self.ids if chosen is None else xp.where(chosen, self.ids, self.count)
-        return xp.bincount(ids, minlength=self.count + 1)[: self.count].astype(np.int64)
-
-    def ends(self) -> Any:
-        """(g,) where each group ends in `order`."""
-        return self.xp.cumsum(self.tally())
-
-
-def groups(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> Groups:
-    """Find rows whose keys are equal.
-
-    Parameters
-    ----------
-    keys : sequence of (n,)
-        Integers, as of `codes.of`; the first is the most significant.
-    nulls : (n,) bool, optional
-        Rows that are in no group.
-    sort : bool
-        Whether groups are in the order of their keys; by default, else in that of their first rows.
-
-    Examples
-    --------
-    >>> found = groups([np.array([7, 3, 7])])
-    >>> found.ids.tolist(), found.first.tolist()
-    ([1, 0, 1], [1, 0])
-    """
-    packed = codes.pack(keys)
-    xp = arrays.of(packed)
-    found = arrays.argsort(packed)
-    if nulls is not None:
-        found = found[~nulls[found]]
-    starts = codes.steps(packed[found])
-    first = found[starts]
-    numbers = xp.cumsum(starts, dtype=np.int64) - 1
-    if not sort:
-        places = arrays.argsort(first)
-        rank = xp.empty(len(first), np.int64)
-        rank[places] = xp.arange(len(first))
-        first, numbers = first[places], rank[numbers]
-    ids = xp.full(len(packed), len(first), np.int64)
-    ids[found] = numbers
-    return Groups(ids, first)
+from dask_exo.frame.device.groups import Groups, groups
 
 
 def _sums(values: Any, found: Groups) -> Any:
@@ -106,8 +28,10 @@ def _sums(values: Any, found: Groups) -> Any:
 
 
 def _there(column: Column) -> tuple[Any, Any]:
-    """Values with zeros in place of nulls, and where they are none."""
+    """Values with zeros in place of nulls, and where they are none; None is everywhere."""
     nulls = column.nulls()
+    if (column.kind in "biu" and column.valid is None) or not bool(nulls.any()):
+        return column.values, None
     zero = column.values.dtype.type(0)
     return column.xp.where(nulls, zero, column.values), ~nulls
 
@@ -156,7 +80,8 @@ def variance(column: Column, found: Groups, *, ddof: int = 1) -> Column:
     with np.errstate(all="ignore"):
         means = _sums(values.astype(np.float64), found) / counts
         off = values - xp.append(means, np.float64(0))[found.ids]
-        made = _sums(xp.where(there, off * off, 0.0), found) / (counts - ddof)
+        squares = off * off if there is None else xp.where(there, off * off, 0.0)
+        made = _sums(squares, found) / (counts - ddof)
     few = counts <= ddof
     made = xp.where(few, np.nan, made)
     return _result(made, _float(column), _empty(column, few))
@@ -253,15 +178,15 @@ def median(column: Column, found: Groups) -> Column:
 def any_true(column: Column, found: Groups) -> Column:
     """Whether any value is not 0."""
     values, there = _there(column)
-    dtype = as_nullable(bool, column.dtype)
-    return Column(found.tally(there & (values != 0)) > 0, dtype)
+    true = (values != 0) if there is None else there & (values != 0)
+    return Column(found.tally(true) > 0, as_nullable(bool, column.dtype))
 
 
 def all_true(column: Column, found: Groups) -> Column:
     """Whether no value is 0."""
     values, there = _there(column)
-    dtype = as_nullable(bool, column.dtype)
-    return Column(found.tally(there & (values == 0)) == 0, dtype)
+    false = (values == 0) if there is None else there & (values == 0)
+    return Column(found.tally(false) == 0, as_nullable(bool, column.dtype))
 
 
 def _float(column: Column) -> Any:
