@@ -11,16 +11,15 @@ import pandas as pd
 from dask_exo.errors import DeviceOperationError
 from dask_exo.frame.device import arrays, interop, reductions, unary
 from dask_exo.frame.device.column import NUMBERS, Column
-from dask_exo.frame.device.frame_rows import RowsOfFrame
+from dask_exo.frame.device.frame_values import ValuesOfFrame
 from dask_exo.frame.device.index import DeviceIndex, from_pandas, numbered
-from dask_exo.frame.device.operators import Operators, refuse
-from dask_exo.frame.device.rows import mask
+from dask_exo.frame.device.operators import refuse
 from dask_exo.frame.device.series import DeviceSeries
 
 _FIELDS = frozenset({"arrays", "labels", "_index", "index", "columns"})
 
 
-class DeviceFrame(Operators, RowsOfFrame):
+class DeviceFrame(ValuesOfFrame):
     """Columns of a device, as a DataFrame of pandas.
 
     Labels of columns are an index of pandas on the host.
@@ -205,84 +204,6 @@ class DeviceFrame(Operators, RowsOfFrame):
         for label, column in zip(self.labels, self.arrays, strict=True):
             yield label, DeviceSeries.of(column, self._index, label)
 
-    # cells
-
-    def each(self, change: Callable[[Column], Column]) -> DeviceFrame:
-        """What a function makes of each column."""
-        return DeviceFrame.of([change(c) for c in self.arrays], self.labels, self._index)
-
-    def apply_operator(self, name: str, other: Any, *, reflected: bool = False) -> Any:
-        """Apply an operator to all columns, with a scalar, a frame, or a value for each column."""
-        if isinstance(other, DeviceFrame):
-            self._check_labels(other)
-            if not self.labels.equals(other.labels):
-                raise DeviceOperationError(
-                    f"{name} of frames with columns {list(self.labels)} and {list(other.labels)} "
-                    f"does not exist on a device, which does not align them: choose the same"
-                )
-            others: list[Any] = [s for _, s in other.items()]
-        elif isinstance(other, pd.Series):
-            others = [other[label] for label in self.labels]
-        elif isinstance(other, DeviceSeries):
-            raise DeviceOperationError(
-                f"{name} of a frame and a series does not exist on a device: apply it to columns"
-            )
-        else:
-            others = [other] * len(self.arrays)
-        made = [
-            series.apply_operator(name, one, reflected=reflected).column
-            for (_, series), one in zip(self.items(), others, strict=True)
-        ]
-        return DeviceFrame.of(made, self.labels, self._index)
-
-    def _by_column(self, name: str, *args: Any, **options: Any) -> DeviceFrame:
-        made = [getattr(series, name)(*args, **options).column for _, series in self.items()]
-        return DeviceFrame.of(made, self.labels, self._index)
-
-    def __neg__(self) -> DeviceFrame:
-        return self.each(unary.negative)
-
-    def __invert__(self) -> DeviceFrame:
-        return self.each(unary.inverted)
-
-    def __abs__(self) -> DeviceFrame:
-        return self.abs()
-
-    def round(self, decimals: int = 0) -> DeviceFrame:
-        """Values with some decimals."""
-        return self.each(lambda column: unary.rounded(column, decimals))
-
-    def where(self, cond: Any, other: Any = np.nan, **_: Any) -> DeviceFrame:
-        """Values where a condition holds, and others elsewhere."""
-        columns = []
-        for i, column in enumerate(self.arrays):
-            here = cond.arrays[i].values if isinstance(cond, DeviceFrame) else mask(cond)
-            new = other.arrays[i] if isinstance(other, DeviceFrame) else other
-            new = new.column if isinstance(new, DeviceSeries) else new
-            columns.append(unary.choose(here, column, new))
-        return DeviceFrame.of(columns, self.labels, self._index)
-
-    def mask(self, cond: Any, other: Any = np.nan, **_: Any) -> DeviceFrame:
-        """Other values where a condition holds."""
-        return self.where(~cond, other)
-
-    def fillna(self, value: Any = None, **_: Any) -> DeviceFrame:
-        """Another value in place of nulls: one for all columns, or by label."""
-        by_label = (
-            value if isinstance(value, (dict, pd.Series)) else dict.fromkeys(self.labels, value)
-        )
-        columns = [
-            unary.fill(column, by_label[label]) if label in by_label else column
-            for label, column in zip(self.labels, self.arrays, strict=True)
-        ]
-        return DeviceFrame.of(columns, self.labels, self._index)
-
-    def isin(self, values: Any) -> DeviceFrame:
-        """Whether values are among some."""
-        return self._by_column("isin", values)
-
-    # many rows
-
     def groupby(self, by: Any = None, **options: Any) -> Any:
         """Group rows; see `DeviceGroupBy`."""
         from dask_exo.frame.device.groupby import DeviceGroupBy
@@ -383,18 +304,5 @@ def _result_dtype(name: str, columns: Sequence[Column]) -> Any:
         return object
 
 
-def _each(name: str) -> Callable[..., DeviceFrame]:
-    def run(self: DeviceFrame, *args: Any, **options: Any) -> DeviceFrame:
-        return self._by_column(name, *args, **options)
-
-    run.__doc__ = f"{getattr(DeviceSeries, name).__doc__} Of each column."
-    return run
-
-
 for _name in reductions.REDUCTIONS:
     setattr(DeviceFrame, _name, _reduction(_name))
-for _name in (
-    *("abs", "bfill", "clip", "cummax", "cummin", "cumprod", "cumsum", "diff", "ffill"),
-    *("isna", "isnull", "notna", "notnull", "replace", "shift"),
-):
-    setattr(DeviceFrame, _name, _each(_name))
