@@ -311,6 +311,14 @@ def test_what_is_not_there_is_named_and_so_is_the_way_out(do: Any, named: str) -
     assert "to_backend('pandas')" in str(caught.value)
 
 
+def test_words_that_no_row_has_any_more_are_not_converted() -> None:
+    frame = pd.DataFrame({"s": pd.Series(["12", "x", None, "7"], dtype="str")})
+    there, here = (df.s[df.s != "x"].dropna() for df in (on_device(frame), frame))
+    same(there.astype("int64"), here.astype("int64"))
+    same(there.astype("category"), here.astype("category"))
+    same(there.str.zfill(3), here.str.zfill(3))
+
+
 def test_a_column_that_no_device_has_is_named() -> None:
     with pytest.raises(DeviceTypeError, match=r"'what'.*object.*astype"):
         on_device(pd.DataFrame({"what": [[1], [2]]}))

@@ -53,9 +53,7 @@ class Strings:
 
             empty = change(pd.Series([None], dtype=self._column.dtype))
             # a predicate of a null is False for str, and null for string
-            missing = False if empty.dtype == bool else None
-            if missing is not None and pd.notna(empty.iloc[0]):
-                missing = bool(empty.iloc[0])
+            missing = bool(empty.iloc[0]) if empty.dtype == bool else None
             return self._like(through(self._column, change, missing))
 
         return run

@@ -112,12 +112,6 @@ def _to_category(column: Column, dtype: pd.CategoricalDtype) -> Column:
     if column.kind == CATEGORY:
         return column if dtype.categories is None else recategorize(column, dtype)
     values, places = distinct(column)
-    if column.kind == TEXT:  # a dictionary may have words that no row has
-        xp = column.xp
-        used = xp.unique(places[places >= 0])
-        table = xp.full(len(values) + 1, -1, np.int32)
-        table[used] = xp.arange(len(used), dtype=np.int32)
-        values, places = values.take(used), table[places]
     found = to_index(values)
     ordered = bool(dtype.ordered)
     made = Column(places, pd.CategoricalDtype(found, ordered))

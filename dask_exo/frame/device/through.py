@@ -17,8 +17,11 @@ def distinct(column: Column) -> tuple[Column, Any]:
     """Distinct values, ascending, and for each row which it is; -1 for nulls."""
     xp = column.xp
     if column.kind in (TEXT, CATEGORY):
-        codes = xp.arange(len(column.dictionary), dtype=np.int32)
-        return replace(column, values=codes), column.values
+        # a dictionary may have words that no row has
+        used = xp.unique(column.values[column.values >= 0])
+        table = xp.full(len(column.dictionary) + 1, -1, np.int32)
+        table[used] = xp.arange(len(used), dtype=np.int32)
+        return replace(column, values=used), table[column.values]
     nulls = column.nulls()
     values, places = xp.unique(column.values[~nulls], return_inverse=True)
     found = xp.full(len(column), -1, np.int32)
