@@ -311,6 +311,18 @@ def test_what_is_not_there_is_named_and_so_is_the_way_out(do: Any, named: str) -
     assert "to_backend('pandas')" in str(caught.value)
 
 
+def test_durations_and_small_integers_have_the_dtypes_of_pandas() -> None:
+    frame = pd.DataFrame(
+        {"d": pd.to_timedelta([1, 2, None], "h"), "i": np.array([3, 1, 2], "int8")}
+    )
+    there, hour = on_device(frame), pd.Timedelta("1h")
+    same(there.d // hour, frame.d // hour)
+    same(there.d[:2] // hour, frame.d[:2] // hour)
+    same(there.d / hour, frame.d / hour)
+    same(there.i.diff(), frame.i.diff())
+    assert there.d.sum() == frame.d.sum()
+
+
 def test_words_that_no_row_has_any_more_are_not_converted() -> None:
     frame = pd.DataFrame({"s": pd.Series(["12", "x", None, "7"], dtype="str")})
     there, here = (df.s[df.s != "x"].dropna() for df in (on_device(frame), frame))

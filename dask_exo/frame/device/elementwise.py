@@ -178,7 +178,9 @@ def _of_times(name: str, left: Any, right: Any, dtype: Any, nulls: Any) -> Colum
     if name in COMPARISONS:
         return Column(xp.where(nulls, name == "ne", values), np.dtype(bool))
     if isinstance(dtype, np.dtype) and dtype.kind not in "mM":  # one duration by another
-        return Column(xp.where(nulls, np.nan, values.astype(np.float64)), dtype)
+        if dtype.kind != "f" and not bool(nulls.any()):
+            return Column(values.astype(dtype), dtype)
+        return Column(xp.where(nulls, np.nan, values.astype(np.float64)), np.dtype(np.float64))
     if values.dtype.kind == "f":
         nulls = nulls | xp.isnan(values)
         values = xp.where(nulls, 0, values)

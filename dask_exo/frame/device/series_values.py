@@ -156,7 +156,8 @@ class ValuesOfSeries(Operators, Rows):
     def diff(self, periods: int = 1) -> Any:
         """Differences from rows before."""
         if self.column.kind in NUMBERS and not self.column.nullable and self.column.kind != "f":
-            return self.astype(np.float64).diff(periods)
+            small = self.dtype in (np.dtype(np.int8), np.dtype(np.int16))
+            return self.astype(np.float32 if small else np.float64).diff(periods)
         return self - self.shift(periods)
 
 
