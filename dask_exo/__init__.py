@@ -12,6 +12,7 @@ from dask_exo.config import register_defaults
 from dask_exo.dataframe import register_accessors
 from dask_exo.explanation import explain
 from dask_exo.get import disable, enable, get, register
+from dask_exo.gpu import register as register_backend
 from dask_exo.scheduler import Scheduler
 
 __all__ = ["Client", "Scheduler", "disable", "enable", "explain", "get", "get_client", "options"]
@@ -19,3 +20,4 @@ __all__ = ["Client", "Scheduler", "disable", "enable", "explain", "get", "get_cl
 register_defaults()
 register()
 register_accessors()
+register_backend()

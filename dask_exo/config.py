@@ -60,6 +60,7 @@ class Config:
     stream_policy: str
     stream_memory_fraction: float
     stream_target: int
+    gpu_simulate: bool
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
@@ -82,10 +83,13 @@ class Config:
         check(keys)
         scheduler, shuffle = keys["scheduler"], keys["shuffle"]
         store, limit = keys["object-store-memory"], shuffle["merge-limit"]
+        gpus = keys["num-gpus"]
+        if gpus is None and keys["gpu"]["simulate"]:
+            gpus = 1
         return cls(
             address=keys["address"],
             num_cpus=keys["num-cpus"],
-            num_gpus=keys["num-gpus"],
+            num_gpus=gpus,
             object_store_memory=None if store is None else _bytes("object-store-memory", store),
             spill_directory=keys["spill-directory"],
             inline=scheduler["inline"],
@@ -108,6 +112,7 @@ class Config:
             stream_target=_bytes(
                 "stream.target-partition-size", keys["stream"]["target-partition-size"]
             ),
+            gpu_simulate=keys["gpu"]["simulate"],
             settings=_settings(),
         )
 

@@ -14,6 +14,7 @@ import dask
 import dask._expr
 import dask.base
 from dask._collections import new_collection
+from dask._dispatch import get_collection_type
 from dask._expr import Expr as CoreExpr
 from dask._expr import FinalizeCompute
 from dask._task_spec import (
@@ -30,6 +31,7 @@ from dask.array.rechunk import old_to_new
 from dask.array.utils import compute_meta
 from dask.base import collections_to_expr, get_annotations, named_schedulers
 from dask.dataframe.core import _concat as concat_partitions
+from dask.dataframe.dask_expr._backends import dataframe_creation_dispatch as creation
 from dask.dataframe.dask_expr._expr import (
     Blockwise,
     DropDuplicatesBlockwise,
@@ -37,6 +39,7 @@ from dask.dataframe.dask_expr._expr import (
     Fused,
     PartitionsFiltered,
     Projection,
+    ToBackend,
     determine_column_projection,
     emulate,
     optimize_blockwise_fusion,
@@ -157,13 +160,16 @@ __all__ = [
     "Task",
     "TaskRef",
     "TaskShuffle",
+    "ToBackend",
     "collections_to_expr",
     "concat_partitions",
     "concatenate3",
     "convert_legacy_graph",
+    "creation",
     "determine_column_projection",
     "execute_subgraph",
     "get_annotations",
+    "get_collection_type",
     "get_default_shuffle_method",
     "inferring",
     "is_composite",

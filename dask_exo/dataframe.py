@@ -13,6 +13,7 @@ from dask_exo.accessors.base import Accessor
 from dask_exo.accessors.grouping import Grouping
 from dask_exo.accessors.joining import Joining
 from dask_exo.accessors.ordering import Ordering
+from dask_exo.accessors.placing import Placing
 from dask_exo.asks import options
 from dask_exo.epochs import Epochs, How, epochs
 from dask_exo.pipeline import Pipeline, of
@@ -22,7 +23,7 @@ _OPTIONS = frozenset(inspect.signature(options).parameters)
 _OF_DASK = frozenset({*inspect.signature(dd.map_partitions).parameters, "token"})
 
 
-class FrameAccessor(Ordering, Joining, Grouping):
+class FrameAccessor(Ordering, Joining, Grouping, Placing):
     """Methods of a Dask DataFrame under ``.exo``.
 
     Registered by ``import dask_exo``. It hides a column "exo", which ``ddf["exo"]`` still gets.
@@ -197,6 +198,14 @@ class SeriesAccessor(Accessor):
         )
         meta = ordered._meta[_VALUES].rename(self._series.name)
         return ordered[_VALUES].map_partitions(M.rename, self._series.name, meta=meta)
+
+    def to_gpu(self) -> dd.Series:
+        """Copy every partition to the memory of a GPU; see `FrameAccessor.to_gpu`."""
+        return self._series.to_backend("exo-cupy")
+
+    def to_pandas(self) -> dd.Series:
+        """Copy every partition to host memory, if it is on a GPU."""
+        return self._series.to_backend("pandas")
 
 
 def register_accessors() -> None:

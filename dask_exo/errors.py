@@ -109,6 +109,18 @@ class UnsupportedError(ExoError, NotImplementedError, AttributeError):
     """A part of `distributed` that does not exist here."""
 
 
+class DeviceError(ExoError, RuntimeError):
+    """A GPU is asked for where there is none, or no library to use it."""
+
+
+class DeviceTypeError(ExoError, TypeError):
+    """Columns in the memory of a device cannot have this type."""
+
+
+class DeviceOperationError(ExoError, NotImplementedError, AttributeError):
+    """Frames in the memory of a device do not have this operation."""
+
+
 class NoClientError(ExoError, ValueError):
     """There is no client, since this process is not connected to a Ray cluster."""
 

@@ -81,7 +81,7 @@ def sample(run: Frame, keys: Sequence[Key], number: int, size: int) -> Sample:
     offset = number * _GOLDEN % 1
     rows = ((np.arange(count) + offset) * (total / max(count, 1))).astype(np.int64)
     rows = np.minimum(rows, total - 1)  # where the product was rounded up
-    taken = [column.take(rows) for column in order.columns(run, keys)]
+    taken = [order.rows_of(column, rows) for column in order.columns(run, keys)]
     return Sample(pd.concat(taken, axis=1, ignore_index=True), rows, total)
 
 

@@ -50,6 +50,19 @@ class Schema(NamedTuple):
     dtypes: tuple[Any, ...]
     name: Any
 
+    def frame(self, length: int, arrays: Sequence[Any]) -> pd.DataFrame:
+        """A frame of the arrays, without a copy."""
+        index: Any = pd.RangeIndex(length)
+        blocks: list[tuple[Any, np.ndarray]] = []
+        for array, places, dtype in zip(arrays, self.places, self.dtypes, strict=True):
+            values = array if isinstance(array, np.ndarray) else dtype.__from_arrow__(array)
+            if places == (_INDEX,):
+                values = values[0] if values.ndim == 2 else values
+                index = pd.Index(values, dtype=dtype, name=self.name, copy=False)
+            else:
+                blocks.append((values, np.array(places)))
+        return _frame(blocks, index, self.labels.view())  # a user may name it
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -63,7 +76,8 @@ class Columns:
         (k, n) arrays of numpy, one for all k columns of a dtype; (n,) large strings of Arrow, which
         may be in chunks where they are only made a frame of.
     schema : bytes
-        A pickled `Schema`: the same for frames whose rows can be put below each other.
+        A pickled `Schema`, or another that has its ``frame``: the same for frames whose rows can
+        be put below each other.
     """
 
     length: int
@@ -91,19 +105,9 @@ class Columns:
         ]
         return Columns(len(order), taken, self.schema)
 
-    def frame(self) -> pd.DataFrame:
-        """The rows as a frame, without a copy."""
-        schema = _schema(self.schema)
-        index: Any = pd.RangeIndex(self.length)
-        blocks: list[tuple[Any, np.ndarray]] = []
-        for array, places, dtype in zip(self.arrays, schema.places, schema.dtypes, strict=True):
-            values = array if isinstance(array, np.ndarray) else dtype.__from_arrow__(array)
-            if places == (_INDEX,):
-                values = values[0] if values.ndim == 2 else values
-                index = pd.Index(values, dtype=dtype, name=schema.name, copy=False)
-            else:
-                blocks.append((values, np.array(places)))
-        return _frame(blocks, index, schema.labels.view())  # a user may name it
+    def frame(self) -> Any:
+        """The rows as a frame, on the host without a copy."""
+        return _schema(self.schema).frame(self.length, self.arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
         sent = [_sent(a) if isinstance(a, pa.Array) else a for a in self.arrays]
@@ -183,7 +187,7 @@ def travelling(frame: Any, order: np.ndarray, *, ignore_index: bool = False) -> 
         None if ignore_index else frame.index.name,
     )
     arrays = [_taken(some, order) for some in columns]
-    return Columns(len(order), arrays, _schema_bytes(schema))
+    return Columns(len(order), arrays, pickled(schema))
 
 
 def alike(tables: Sequence[Travelling]) -> TypeGuard[Sequence[Columns]]:
@@ -192,6 +196,11 @@ def alike(tables: Sequence[Travelling]) -> TypeGuard[Sequence[Columns]]:
     return isinstance(first, Columns) and all(
         isinstance(t, Columns) and t.schema == first.schema for t in tables
     )
+
+
+def on_host(table: Columns) -> bool:
+    """Whether its frame is one of pandas."""
+    return isinstance(_schema(table.schema), Schema)
 
 
 def below(tables: Sequence[Travelling], *, ignore_index: bool = False) -> Travelling:
@@ -245,9 +254,10 @@ def _text(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None) -> pa
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, parts)
 
 
-def _schema_bytes(schema: Schema) -> bytes:
+def pickled(schema: Any) -> bytes:
+    """A schema as bytes, which are the same for equal ones."""
     labels = schema.labels
-    if type(labels) is not pd.RangeIndex:
+    if type(labels) is pd.Index:
         schema = schema._replace(labels=(list(labels), labels.dtype, labels.name))
     file = io.BytesIO()
     pickler = pickle.Pickler(file, protocol=5)
@@ -257,8 +267,8 @@ def _schema_bytes(schema: Schema) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _schema(data: bytes) -> Schema:
-    schema = pickle.loads(data)  # noqa: S301  pickled by `_schema_bytes`
+def _schema(data: bytes) -> Any:
+    schema = pickle.loads(data)  # noqa: S301  by `pickled`
     if isinstance(schema.labels, tuple):
         labels, dtype, name = schema.labels
         schema = schema._replace(labels=pd.Index(labels, dtype=dtype, name=name))

@@ -12,10 +12,16 @@ from dask_exo.frame.argsort import stable
 from dask_exo.frame.codes import Key, encode
 
 
-def columns(frame: Any, keys: Sequence[Key]) -> list[pd.Series]:
-    """Values of the keys, one column for each, rows numbered from 0."""
+def columns(frame: Any, keys: Sequence[Key]) -> list[Any]:
+    """Values of the keys, one series of the frame's kind for each, rows numbered from 0."""
     found = (frame.index.to_series() if k.column is None else frame[k.column] for k in keys)
     return [values.reset_index(drop=True) for values in found]
+
+
+def rows_of(values: Any, rows: np.ndarray) -> pd.Series:
+    """Some rows of a series of any kind, on the host."""
+    taken = values.take(rows)
+    return taken if isinstance(taken, pd.Series) else taken.to_pandas()
 
 
 def order(values: Sequence[pd.Series], keys: Sequence[Key]) -> np.ndarray:
@@ -55,7 +61,7 @@ def sort(frame: Any, keys: Sequence[Key]) -> Any:
 
 
 def locate(
-    values: Sequence[pd.Series],
+    values: Sequence[Any],
     bounds: Sequence[pd.Series],
     keys: Sequence[Key],
     after: np.ndarray,
@@ -68,7 +74,7 @@ def locate(
     Parameters
     ----------
     values : sequence of Series
-        (n,) sorted rows.
+        (n,) sorted rows; of any kind of frame.
     bounds : sequence of Series
         (k,) bounds, in any order.
     keys : sequence of Key
@@ -95,7 +101,7 @@ def locate(
         cuts = low[open_, None] + (high - low)[open_, None] * steps // (fan + 1)
         rows, places = np.unique(cuts, return_inverse=True)
         both = [
-            pd.concat([mine.iloc[rows], theirs.iloc[open_]], ignore_index=True)
+            pd.concat([rows_of(mine, rows), theirs.iloc[open_]], ignore_index=True)
             for mine, theirs in zip(values, bounds, strict=True)
         ]
         codes = encode(both, keys)

@@ -23,7 +23,7 @@ from dask_exo.dask_adapter import (
     Task,
     TaskRef,
 )
-from dask_exo.frame import bounds, categories, order
+from dask_exo.frame import bounds, categories, order, protocol
 from dask_exo.frame.bounds import Bounds
 from dask_exo.frame.codes import Key
 from dask_exo.frame.host import MARK
@@ -181,7 +181,8 @@ def _categories(part: Any, keys: Sequence[Key]) -> categories.Dtypes:
 
 
 def _sorted_run(part: Any, keys: Sequence[Key]) -> Any:
-    return order.sort(categories.recode(_plain(part), keys), keys)
+    kernels = protocol.kernels(part)
+    return kernels.sort(kernels.recode(_plain(part), keys), keys)
 
 
 def _cut_and_number(run: Any, keys: Sequence[Key], number: int, chosen: Bounds, pieces: int) -> Any:
@@ -206,7 +207,8 @@ def _merge(
     j: int = 0,
 ) -> Any:
     """Put the sorted pieces of one output in order, under the user's labels."""
-    merged = order.sort(part.drop(columns=MARK), keys).set_axis(labels, axis=1)
+    rows = part.drop(columns=MARK)
+    merged = protocol.kernels(part).sort(rows, keys).set_axis(labels, axis=1)
     if starts is None:
         return merged
     return merged.set_axis(pd.RangeIndex(starts[j], starts[j] + len(merged)))

@@ -67,6 +67,11 @@ def running() -> bool:
     return bool(ray.is_initialized())
 
 
+def gpus() -> float:
+    """GPUs of the cluster that this process is connected to, or logical slots of them."""
+    return sum(n["Resources"].get("GPU", 0) for n in ray.nodes() if n["Alive"])
+
+
 def connect(config: Config) -> tuple[Cluster, bool]:
     """Join the cluster at ``exo.address``, or start a private one, unless connected already.
 

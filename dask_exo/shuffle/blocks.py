@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 import cloudpickle
 import numpy as np
 
-from dask_exo.frame import host
-from dask_exo.frame.columns import Travelling, alike, below, joined, travelling
+from dask_exo.frame import host, protocol
+from dask_exo.frame.columns import Travelling, alike, below, joined
 
 B = TypeVar("B", bound="Blocks")
 M = TypeVar("M", bound="Mergeable")
@@ -247,8 +247,9 @@ def pack(
     -------
     list of Packed : (W,)
     """
-    order, offsets = host.grouped(ids, owned[-1].stop)
-    rows = travelling(frame, order, ignore_index=ignore_index)
+    kernels = protocol.kernels(frame)
+    order, offsets = kernels.grouped(ids, owned[-1].stop)
+    rows = kernels.travelling(frame, order, ignore_index=ignore_index)
     return [
         Packed(
             rows.part(offsets[mine.start], offsets[mine.stop]),

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from dask_exo.frame import host
+from dask_exo.frame import host, protocol
 from dask_exo.frame.codes import Key
-from dask_exo.frame.columns import Travelling, alike, below
+from dask_exo.frame.columns import Travelling, alike, below, on_host
 from dask_exo.frame.in_order import in_order
 from dask_exo.graph.splits.exchange import Split
 from dask_exo.shuffle.blocks import Apart, Packed, pack
@@ -55,21 +55,27 @@ class Rows(Split):
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[list[Packed], Tally]:
         """Sort the rows of some partitions by where they go."""
         frame = host.concat(parts)
-        ids = host.destinations(frame, self.column, self.count)
-        mark = host.mark(frame, self.column, ids)
+        kernels = protocol.kernels(frame)
+        ids = kernels.destinations(frame, self.column, self.count)
+        mark = kernels.mark(frame, self.column, ids)
         if mark is not None:
             frame = frame.drop(columns=host.MARK)
         elif self.drop:
             frame = frame.drop(columns=self.column)
         if self.kept is not None:
-            places = np.full(self.count, -1)
-            places[list(self.kept)] = np.arange(len(self.kept))
-            here = places[ids]
-            mask = here >= 0
-            frame, ids = frame[mask], here[mask].astype(np.min_scalar_type(len(self.kept)))
+            frame, ids = self._some(frame, ids)
         blocks = pack(frame, ids, owned, mark, ignore_index=self.ignore_index)
         counts = np.concatenate([np.diff(block.offsets) for block in blocks])
         return blocks, self._tally(frame, counts)
+
+    def _some(self, frame: Any, ids: Any) -> tuple[Any, Any]:
+        """The rows that go to outputs that are wanted, and where."""
+        assert self.kept is not None
+        places = np.full(self.count, -1)
+        places[list(self.kept)] = np.arange(len(self.kept))
+        here = protocol.kernels(frame).array(frame, places)[ids]
+        mask = here >= 0
+        return frame[mask], here[mask].astype(np.min_scalar_type(len(self.kept)))
 
     def assemble(
         self, packed: Sequence[Packed | Apart], slot: int, column: int
@@ -88,10 +94,10 @@ class Rows(Split):
     def _together(self, tables: Sequence[Travelling]) -> Travelling:
         limit = self.limit
         large = limit is not None and sum(table.nbytes for table in tables) > limit
-        if self.runs and limit is not None and large and alike(tables):
+        if self.runs and limit is not None and large and alike(tables) and on_host(tables[0]):
             return in_order(tables, self.runs, min(limit // CHUNKS, LARGEST_BATCH))
         return below(tables, ignore_index=self.ignore_index)
 
     def _tally(self, frame: Any, counts: np.ndarray, first: int = 0) -> Tally:
-        dtypes, keys = host.checksum(frame, self.keys if self.checked else ())
+        dtypes, keys = protocol.kernels(frame).checksum(frame, self.keys if self.checked else ())
         return tally(counts, first, dtypes=dtypes, keys=keys)

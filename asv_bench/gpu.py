@@ -1,0 +1,99 @@
+"""Kernels of device frames against the copies they cannot do without: on a GPU, or on numpy.
+
+``python -m asv_bench.gpu --module cupy --rows 50_000_000``
+
+Each kernel moves bytes that it must read and write; what a copy of as many takes, in the same
+memory, is its bound. pandas does the same beside it. Needs numpy, pandas, Dask and, on a GPU,
+cupy; no Ray.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+
+from dask_exo.frame.device import DeviceFrame, arrays, concat, travel
+
+KEYS = 1000
+
+
+def data(rows: int) -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "k": random.integers(0, KEYS, rows),
+            "i": random.permutation(rows),
+            "f": random.random(rows),
+            "g": random.random(rows).astype("float32"),
+        }
+    )
+
+
+def seconds(work: Callable[[], Any], module: str, repeats: int) -> float:
+    """The least time of several runs, all of the device's work included."""
+    wait = (lambda: None) if module == "numpy" else arrays.module(module).cuda.Device().synchronize
+    best = float("inf")
+    for _ in range(repeats + 1):  # the first compiles
+        start = time.perf_counter()
+        work()
+        wait()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def kernels(frame: Any, other: Any, put: Callable[[list[Any]], Any]) -> dict[str, Any]:
+    """By name, what is done, and bytes that it must move for each byte of the frame."""
+    half = frame.f > 0.5
+    return {
+        "filter": (lambda: frame[half], 1.5),
+        "concat": (lambda: put([frame, frame]), 4),
+        "sort": (lambda: frame.sort_values("i"), 2),
+        "sort by two": (lambda: frame.sort_values(["k", "f"]), 2),
+        "groupby sum": (lambda: frame.groupby("k").sum(), 1),
+        "groupby min": (lambda: frame.groupby("k").min(), 1),
+        "merge": (lambda: frame.merge(other, on="k"), 2.3),
+        "drop_duplicates": (lambda: frame.drop_duplicates("k"), 0.3),
+    }
+
+
+@click.command()
+@click.option("--module", type=click.Choice(["cupy", "numpy"]), default="numpy")
+@click.option("--rows", default=2_000_000)
+@click.option("--repeats", default=3)
+def main(module: str, rows: int, repeats: int) -> None:
+    """Print a line for each kernel."""
+    if module == "cupy" and not arrays.devices():
+        raise click.ClickException("no GPU, or no cupy: take --module numpy")
+    pandas = data(rows)
+    device = DeviceFrame.from_pandas(pandas, module)
+    names = pd.DataFrame({"k": np.arange(KEYS), "z": np.arange(KEYS) * 0.5})
+    copied = arrays.module(module).ones(rows)
+    bandwidth = 2 * copied.nbytes / seconds(copied.copy, module, repeats)
+    print(
+        f"{module}, {rows:,} rows, {device.nbytes / 1e6:.0f} MB, copies {bandwidth / 1e9:.1f} GB/s"
+    )
+    mine = kernels(device, DeviceFrame.from_pandas(names, module), concat)
+    theirs = kernels(pandas, names, pd.concat)
+
+    def split() -> Any:
+        ids = travel.destinations(device, ["k"], 100)
+        return travel.travelling(device, travel.grouped(ids, 100)[0])
+
+    for name, (work, moved) in mine.items():
+        took, other = (
+            seconds(w, m, repeats) for w, m in ((work, module), (theirs[name][0], "numpy"))
+        )
+        share = moved * device.nbytes / bandwidth / took
+        print(
+            f"{name:16} {1e3 * took:8.1f} ms {share:6.0%} of a copy   pandas {1e3 * other:8.1f} ms"
+        )
+    print(f"{'hash and split':16} {1e3 * seconds(split, module, repeats):8.1f} ms, to host memory")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The hash of rows that pandas computes, so that a row goes to the same partition wherever it lies.
+
+References: pandas, ``pandas/core/util/hashing.py`` (`hash_pandas_object`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dask_exo.frame.device.column import CATEGORY, TEXT, Column
+from dask_exo.frame.device.words import look_up
+
+_NULL = np.uint64(np.iinfo(np.uint64).max)
+_MULTIPLIER = 1000003
+_START = 0x345678
+_STEP = 82520
+_END = 97531
+_MASK = 2**64 - 1
+
+
+def of(column: Column) -> Any:
+    """(n,) uint64, as `pandas.util.hash_array` of the column.
+
+    Examples
+    --------
+    >>> of(Column(np.array([1, 2]), np.dtype("i8"))).tolist()
+    [6238072747940578789, 15839785061582574730]
+    """
+    if column.kind in (TEXT, CATEGORY):
+        words = pd.util.hash_array(column.dictionary.array, categorize=False)
+        return look_up(column, np.append(words.astype(np.uint64), _NULL))
+    values = column.values
+    if column.kind == "f":  # all NaN have one hash, and so have both zeros
+        values = column.xp.where(column.xp.isnan(values), values.dtype.type(np.nan), values + 0)
+    if column.kind == "b":
+        mixed = _mix(values.astype(np.uint64))
+    else:
+        mixed = _mix(values.view(f"u{values.dtype.itemsize}").astype(np.uint64))
+    if column.nullable and column.valid is not None:
+        return column.xp.where(column.valid, mixed, np.uint64(hash(pd.NA) & _MASK))
+    return mixed
+
+
+def _mix(words: Any) -> Any:
+    words = words ^ (words >> np.uint64(30))
+    words = words * np.uint64(0xBF58476D1CE4E5B9)
+    words = words ^ (words >> np.uint64(27))
+    words = words * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def combine(hashes: Sequence[Any]) -> Any:
+    """(n,) one hash of the hashes of several columns."""
+    multiplier = _MULTIPLIER
+    out = hashes[0] * np.uint64(0) + np.uint64(_START)
+    for i, one in enumerate(hashes):
+        out = (out ^ one) * np.uint64(multiplier)
+        multiplier = (multiplier + _STEP + 2 * (len(hashes) - i)) & _MASK
+    return out + np.uint64(_END)

@@ -1,0 +1,343 @@
+"""A frame on a device, on numpy, is that of pandas."""
+
+from __future__ import annotations
+
+import operator
+import pickle
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_exo.errors import DeviceOperationError, DeviceTypeError
+from dask_exo.frame import host, protocol
+from dask_exo.frame.codes import Key
+from dask_exo.frame.columns import alike, joined
+from dask_exo.frame.device import DeviceFrame, DeviceIndex, DeviceSeries, concat, dispatch
+
+FEW = settings(max_examples=12)  # they are slow to draw
+WORDS = ["", "a", "ab", "é", "zz", "B"]
+MOMENTS = [0, -1, 10**15, 1_600_000_000_000_000, -(10**14)]
+
+
+def maybe(values: st.SearchStrategy) -> st.SearchStrategy:
+    return st.one_of(st.none(), values)
+
+
+CELLS = {
+    "i": st.integers(-3, 3),
+    "u": st.integers(0, 4),
+    "f": st.sampled_from([np.nan, 0.0, -0.0, 1.5, -2.25, 1e300]),
+    "s": maybe(st.sampled_from(WORDS)),
+    "c": maybe(st.sampled_from(["x", "y", "z"])),
+    "t": maybe(st.sampled_from(MOMENTS)),
+    "b": st.booleans(),
+    "n": maybe(st.integers(-2, 2)),
+}
+DTYPES: dict[str, Any] = {
+    "i": "int64",
+    "u": "uint64",
+    "f": "float64",
+    "s": "str",
+    "c": pd.CategoricalDtype(["z", "x", "y"], ordered=True),
+    "t": "datetime64[us]",
+    "b": "bool",
+    "n": "Int64",
+}
+
+
+def build(cells: list[tuple[Any, ...]]) -> pd.DataFrame:
+    columns = list(zip(*cells, strict=True)) or [()] * len(CELLS)
+    return pd.DataFrame(
+        {
+            name: pd.Series(list(values), dtype=DTYPES[name])
+            for name, values in zip(CELLS, columns, strict=True)
+        }
+    )
+
+
+FRAMES = st.lists(st.tuples(*CELLS.values()), max_size=14).map(build)
+KEYS = st.lists(st.sampled_from(list(CELLS)), min_size=1, max_size=3, unique=True)
+
+
+def on_device(frame: pd.DataFrame) -> DeviceFrame:
+    return DeviceFrame.from_pandas(frame, "numpy")
+
+
+def same(found: Any, expected: Any) -> None:
+    if isinstance(expected, pd.DataFrame):
+        pd.testing.assert_frame_equal(found.to_pandas(), expected)
+    else:
+        pd.testing.assert_series_equal(found.to_pandas(), expected)
+
+
+@FEW
+@given(FRAMES)
+def test_it_comes_back_from_the_device_and_from_a_pickle(frame: pd.DataFrame) -> None:
+    there = on_device(frame)
+    same(there, frame)
+    same(pickle.loads(pickle.dumps(there)), frame)  # noqa: S301
+    again = DeviceFrame.from_arrow(there[["i", "f", "s"]].to_arrow(), "numpy")
+    assert again.to_pandas().shape == frame[["i", "f", "s"]].shape
+    assert again.s.tolist() == there.s.tolist() or frame.s.isna().any()
+
+
+@FEW
+@given(FRAMES, KEYS, st.lists(st.booleans(), min_size=3, max_size=3), st.booleans())
+def test_rows_are_sorted_as_pandas_sorts_them(
+    frame: pd.DataFrame, by: list[str], ways: list[bool], first: bool
+) -> None:
+    how: dict[str, Any] = {
+        "ascending": ways[: len(by)],
+        "na_position": "first" if first else "last",
+    }
+    same(on_device(frame).sort_values(by, **how), frame.sort_values(by, kind="stable", **how))
+
+
+AGGREGATIONS = {
+    "sum": ["i", "f", "b", "n"],
+    "count": ["f", "s", "t", "n"],
+    "mean": ["i", "f", "n"],
+    "min": ["i", "u", "f", "s", "t", "n", "b"],
+    "max": ["i", "u", "f", "s", "t", "n", "b"],
+    "first": ["i", "f", "s", "t", "n", "c"],
+    "last": ["i", "f", "s", "t", "n", "c"],
+    "nunique": ["i", "f", "s", "t", "n"],
+    "var": ["i", "n"],
+    "median": ["i", "n"],
+}
+
+
+@FEW
+@given(FRAMES, KEYS, st.sampled_from(list(AGGREGATIONS)), st.booleans(), st.booleans())
+def test_groups_are_those_of_pandas(
+    frame: pd.DataFrame, by: list[str], name: str, sort: bool, dropna: bool
+) -> None:
+    columns = [column for column in AGGREGATIONS[name] if column not in by]
+    how: dict[str, Any] = {"sort": sort, "dropna": dropna, "observed": True}
+    if not columns or not len(frame):
+        return
+    with np.errstate(all="ignore"):
+        expected = getattr(frame.groupby(by, **how)[columns], name)()
+        same(getattr(on_device(frame).groupby(by, **how)[columns], name)(), expected)
+
+
+@FEW
+@given(FRAMES, FRAMES, KEYS, st.sampled_from(["inner", "left", "right", "outer"]))
+def test_joins_are_those_of_pandas(
+    left: pd.DataFrame, right: pd.DataFrame, on: list[str], how: Any
+) -> None:
+    if how != "inner":  # booleans become objects with nulls, which no device has
+        left, right = (df.drop(columns="b") if "b" not in on else df for df in (left, right))
+    right = right[[*on, *[c for c in ("i", "s", "n") if c not in on]]]
+    if "b" in on and how != "inner":
+        left, right = left[on], right[on]
+    found = on_device(left).merge(on_device(right), how, on).to_pandas()
+    expected = left.merge(right, how, on)
+    if how == "outer":  # where pandas has keys that are null depends on their dtype
+        columns = list(expected.columns)
+        found, expected = (
+            df.sort_values(columns, kind="stable", ignore_index=True) for df in (found, expected)
+        )
+    pd.testing.assert_frame_equal(found, expected)
+
+
+@FEW
+@given(FRAMES, KEYS, st.sampled_from(["first", "last", False]))
+def test_duplicates_are_those_of_pandas(frame: pd.DataFrame, by: list[str], keep: Any) -> None:
+    there = on_device(frame)
+    same(there.drop_duplicates(by, keep=keep), frame.drop_duplicates(by, keep=keep))
+    assert there[by[0]].nunique() == frame[by[0]].nunique()
+    found = there[by[0]].value_counts().to_pandas()
+    pd.testing.assert_series_equal(found, frame[by[0]].value_counts(), check_index_type=False)
+
+
+@FEW
+@given(st.lists(FRAMES, min_size=1, max_size=3))
+def test_frames_are_put_below_each_other(frames: list[pd.DataFrame]) -> None:
+    found = concat([on_device(frame) for frame in frames]).to_pandas()
+    pd.testing.assert_frame_equal(found, pd.concat(frames), check_index_type=False)
+
+
+def test_categories_are_united() -> None:
+    parts = [pd.DataFrame({"c": pd.Categorical(list(letters))}) for letters in ("ba", "cb")]
+    found = concat([on_device(part) for part in parts]).to_pandas().c
+    assert found.tolist() == ["b", "a", "c", "b"]
+    assert list(found.cat.categories) == ["a", "b", "c"]
+
+
+@FEW
+@given(FRAMES, KEYS)
+def test_hashes_are_those_of_pandas(frame: pd.DataFrame, by: list[str]) -> None:
+    there = on_device(frame)[by]
+    expected = pd.util.hash_pandas_object(frame[by], index=False).to_numpy()
+    assert dispatch.hashes(there, index=False).values.tolist() == expected.tolist()
+
+
+OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "eq", "ne", "lt", "ge"]
+
+
+@FEW
+@given(
+    FRAMES,
+    st.sampled_from(OPERATORS),
+    st.sampled_from([("i", "f"), ("i", "i"), ("f", "n"), ("u", "u")]),
+)
+def test_arithmetic_is_that_of_pandas(
+    frame: pd.DataFrame, name: str, pair: tuple[str, str]
+) -> None:
+    if "n" in pair and name in ("floordiv", "mod"):
+        return  # what pandas has there differs between its versions
+    apply, there = getattr(operator, name), on_device(frame)
+    with np.errstate(all="ignore"):
+        same(apply(there[pair[0]], there[pair[1]]), apply(frame[pair[0]], frame[pair[1]]))
+        same(apply(there[pair[0]], 2), apply(frame[pair[0]], 2))
+        same(apply(3, there[pair[1]]), apply(3, frame[pair[1]]))
+
+
+@FEW
+@given(FRAMES, st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"]), st.sampled_from(WORDS))
+def test_strings_and_times_are_compared_as_in_pandas(
+    frame: pd.DataFrame, name: str, word: str
+) -> None:
+    apply, there = getattr(operator, name), on_device(frame)
+    same(apply(there.s, word), apply(frame.s, word))
+    other = frame.s.iloc[::-1].reset_index(drop=True)
+    same(apply(there.s, DeviceSeries.from_pandas(other, "numpy")), apply(frame.s, other))
+    moment = pd.Timestamp("2001-09-09 01:46:40")
+    same(apply(there.t, moment), apply(frame.t, moment))
+    same(there.t - moment, frame.t - moment)
+    same(apply(there.c, "x"), apply(frame.c, "x"))
+
+
+@FEW
+@given(FRAMES, st.sampled_from(["sum", "mean", "min", "max", "count", "var", "nunique", "prod"]))
+def test_reductions_are_those_of_pandas(frame: pd.DataFrame, name: str) -> None:
+    there = on_device(frame)
+    for column in ("i", "f", "n"):
+        with np.errstate(all="ignore"):
+            found, expected = (getattr(df[column], name)() for df in (there, frame))
+        assert (pd.isna(found) and pd.isna(expected)) or found == pytest.approx(expected)
+
+
+@FEW
+@given(FRAMES)
+def test_rows_are_changed_as_in_pandas(frame: pd.DataFrame) -> None:
+    there = on_device(frame)
+    same(there[there.i > 0], frame[frame.i > 0])
+    same(there.dropna(subset=["f", "s"]), frame.dropna(subset=["f", "s"]))
+    same(there.f.fillna(7), frame.f.fillna(7))
+    same(there.s.fillna("none"), frame.s.fillna("none"))
+    same(there.n.fillna(1), frame.n.fillna(1))
+    same(there.f.where(there.i > 0, 1.0), frame.f.where(frame.i > 0, 1.0))
+    same(there.t.shift(1), frame.t.shift(1))
+    same(there.i.shift(-2), frame.i.shift(-2))
+    same(there.f.ffill(), frame.f.ffill())
+    same(there.f.cumsum(), frame.f.cumsum())
+    same(there.i.cummin(), frame.i.cummin())
+    same(there.s.isin(["a", "zz"]), frame.s.isin(["a", "zz"]))
+    same(there.i.isin([1, 2]), frame.i.isin([1, 2]))
+    same(there.s.str.upper(), frame.s.str.upper())
+    same(there.n.astype("Float64"), frame.n.astype("Float64"))
+    same(there.i.astype("str"), frame.i.astype("str"))
+    same(there.set_index(["s", "i"]), frame.set_index(["s", "i"]))
+    same(
+        there.rename(columns={"f": "g"}).drop(columns="s"),
+        frame.rename(columns={"f": "g"}).drop(columns="s"),
+    )
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_fields_of_times_are_those_of_pandas(unit: str) -> None:
+    seconds = np.random.default_rng(1).integers(-5 * 10**9, 5 * 10**9, 200)
+    times = pd.Series(seconds.astype("M8[s]").astype(f"M8[{unit}]"))
+    times[3] = pd.NaT
+    there = DeviceSeries.from_pandas(times, "numpy")
+    for field in ("year", "month", "day", "hour", "minute", "second", "day_of_week", "day_of_year"):
+        same(getattr(there.dt, field), getattr(times.dt, field))
+        same(getattr(there[4:].dt, field), getattr(times[4:].dt, field))
+
+
+@FEW
+@given(FRAMES, st.sampled_from([["i"], ["s", "n"], ["f"]]), st.integers(1, 4))
+def test_a_shuffle_splits_it_as_pandas_and_puts_it_together(
+    frame: pd.DataFrame, by: list[str], count: int
+) -> None:
+    there = on_device(frame)
+    mine, theirs = protocol.kernels(there), protocol.kernels(frame)
+    ids = mine.destinations(there, by, count)
+    assert ids.tolist() == theirs.destinations(frame, by, count).tolist()
+    order, offsets = mine.grouped(ids, count)
+    assert offsets.tolist() == theirs.grouped(ids, count)[1].tolist()
+    rows = pickle.loads(pickle.dumps(mine.travelling(there, order)))  # noqa: S301
+    pieces = [rows.part(a, b) for a, b in pairwise(offsets)]
+    assert alike(pieces)
+    same(joined(pieces).frame(), frame.take(order))
+    assert mine.checksum(there, by)[1] == theirs.checksum(frame, by)[1] or "n" in by
+
+
+@FEW
+@given(FRAMES, KEYS)
+def test_sort_keys_are_those_of_the_host(frame: pd.DataFrame, by: list[str]) -> None:
+    keys = [Key(name, name, i % 2 == 0, i == 1) for i, name in enumerate(by)]
+    there = on_device(frame)
+    expected = protocol.kernels(frame).sort(frame, keys)
+    same(protocol.kernels(there).sort(there, keys), expected)
+
+
+def test_who_registers_nothing_is_treated_as_the_host_is() -> None:
+    assert protocol.kernels(pd.DataFrame()).grouped is host.grouped
+
+
+@pytest.mark.parametrize(
+    ("do", "named"),
+    [
+        (lambda df: df.pivot_table(), "pivot_table"),
+        (lambda df: df.s.corr(df.s), "corr"),
+        (lambda df: df.groupby("i").apply(len), "apply"),
+        (lambda df: df.sum(axis=1), "sum"),
+        (lambda df: df.f + df.f[1:], "labels"),
+        (lambda df: df.merge(df, "cross"), "cross"),
+    ],
+)
+def test_what_is_not_there_is_named_and_so_is_the_way_out(do: Any, named: str) -> None:
+    there = on_device(build([(1, 1, 1.0, "a", "x", 0, True, 1)] * 3))
+    with pytest.raises(DeviceOperationError, match=named) as caught:
+        do(there)
+    assert "to_backend('pandas')" in str(caught.value)
+
+
+def test_durations_and_small_integers_have_the_dtypes_of_pandas() -> None:
+    frame = pd.DataFrame(
+        {"d": pd.to_timedelta([1, 2, None], "h"), "i": np.array([3, 1, 2], "int8")}
+    )
+    there, hour = on_device(frame), pd.Timedelta("1h")
+    same(there.d // hour, frame.d // hour)
+    same(there.d[:2] // hour, frame.d[:2] // hour)
+    same(there.d / hour, frame.d / hour)
+    same(there.i.diff(), frame.i.diff())
+    assert there.d.sum() == frame.d.sum()
+
+
+def test_words_that_no_row_has_any_more_are_not_converted() -> None:
+    frame = pd.DataFrame({"s": pd.Series(["12", "x", None, "7"], dtype="str")})
+    there, here = (df.s[df.s != "x"].dropna() for df in (on_device(frame), frame))
+    same(there.astype("int64"), here.astype("int64"))
+    same(there.astype("category"), here.astype("category"))
+    same(there.str.zfill(3), here.str.zfill(3))
+
+
+def test_a_column_that_no_device_has_is_named() -> None:
+    with pytest.raises(DeviceTypeError, match=r"'what'.*object.*astype"):
+        on_device(pd.DataFrame({"what": [[1], [2]]}))
+
+
+def test_plain_columns_are_given_without_a_copy() -> None:
+    there = on_device(pd.DataFrame({"a": [1.0, 2.0]}))
+    assert np.shares_memory(np.from_dlpack(there.a), there.a.values)
+    assert isinstance(there.index, DeviceIndex)
+    assert there.nbytes == 16
