@@ -7,6 +7,8 @@ import importlib
 from pathlib import Path
 
 import pytest
+import ray
+from packaging.version import parse as version
 
 import dask_exo
 from dask_exo.dask_adapter import ROLES
@@ -35,6 +37,13 @@ FOREIGN = [
 @pytest.mark.parametrize(("module", "name"), FOREIGN, ids=[f"{m}.{n}" for m, n in FOREIGN])
 def test_a_name_of_dask_or_ray_is_where_we_import_it_from(module: str, name: str) -> None:
     assert hasattr(importlib.import_module(module), name)
+
+
+def test_what_pairs_of_a_generator_need_of_ray_is_there() -> None:
+    assert hasattr(ray._raylet.CoreWorker, "peek_object_ref_stream")
+    if version(ray.__version__) >= version("2.60"):
+        assert hasattr(ray.ObjectRefGenerator, "_get_next_ref_n")
+        assert hasattr(ray.ObjectRefGenerator, "_consume_next_ref_n")
 
 
 @pytest.mark.parametrize(
