@@ -514,9 +514,10 @@ def test_a_lost_item_or_piece_is_an_error_and_not_a_result(p2p) -> None:
 
 
 def test_without_integrity_nobody_sums_the_keys(exo, monkeypatch) -> None:
-    from dask_exo.frame import host
+    from dask_exo.frame import protocol
 
     summed = []
+    host = protocol.kernels(pd.DataFrame())
     real = host.checksum
     monkeypatch.setattr(host, "checksum", lambda f, c: summed.append(c) or real(f, c))
     with dask.config.set({"exo.shuffle.integrity": False}):
