@@ -22,6 +22,8 @@ MERGED = 4 * 2**20  # bytes; a merged block this large costs more by its bytes t
 
 LARGEST_ROUND = 0.3  # of the store; map output of twice that is alive at a time, and must fit
 
+SHARED = 0.25  # of a node's store, which reducers that run may hold, with all for their neighbours
+
 EVEN = 2  # times its part of a round that a node gets: what is more is not merged at once
 
 MERGES = 3  # of `push` that a node does side by side at most: more would starve its maps
@@ -159,7 +161,7 @@ def tune(shape: Shape, limits: Limits) -> Choice:
     >>> tune(shape(10**10, 2 * 10**9), Limits()).per_round
     2
     >>> tune(shape(10**10, 2 * 10**9, reducers=10_000), Limits()).width
-    33
+    209
     >>> wide = tune(shape(10**10, 10**10, slots=8), Limits())
     >>> wide.per_round, wide.alive  # 4 rounds of 4 parts, where 2 of 8 would leave slots idle
     (4, 4)
@@ -170,15 +172,17 @@ def tune(shape: Shape, limits: Limits) -> Choice:
     wanted_round = int(store * limits.round_fraction) // part
     largest_round = int(store * LARGEST_ROUND) // part
     per_round = max(1, min(parts, max(wanted_round, min(shape.slots, largest_round))))
+    slots = -(-shape.slots // nodes)
     merges = max(1, min(MERGES, shape.slots // nodes - 1))
     alive = min(merges + 1, 2 * per_round)
     if -(-parts // (2 * per_round // alive)) * reducers > limits.most_objects:
         alive = 2
     per_round = 2 * per_round // alive
-    # what neighbours share is restored whole: a call must be able to take all of it at once
+    # what neighbours share is restored whole, and stays until the last of them has read it
     output = max(nbytes // reducers, 1)
     of_a_round = max(per_round * part // reducers, 1)
-    width = max(1, min(MERGED // of_a_round, LARGEST_BATCH // 2 // output, reducers))
+    together = max(LARGEST_BATCH // 2 // output, int(store * SHARED) // nodes // output - slots)
+    width = max(1, min(MERGED // of_a_round, together, reducers))
     # a node merges what it has mapped, beside what its other slots make
     of_a_node = int(store * LARGEST_ROUND) // nodes // part
     factor = max(1, min(MERGED * reducers // part, of_a_node, parts))
