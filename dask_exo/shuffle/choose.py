@@ -22,7 +22,7 @@ MERGED = 4 * 2**20  # bytes; a merged block this large costs more by its bytes t
 
 LARGEST_ROUND = 0.3  # of the store; map output of twice that is alive at a time, and must fit
 
-SHARED = 0.25  # of a node's store, which reducers that run may hold, with all for their neighbours
+SHARED = 0.5  # of a node's store, which reducers that run may hold, with all for their neighbours
 
 EVEN = 2  # times its part of a round that a node gets: what is more is not merged at once
 
@@ -172,8 +172,8 @@ def tune(shape: Shape, limits: Limits) -> Choice:
     wanted_round = int(store * limits.round_fraction) // part
     largest_round = int(store * LARGEST_ROUND) // part
     per_round = max(1, min(parts, max(wanted_round, min(shape.slots, largest_round))))
-    slots = -(-shape.slots // nodes)
-    merges = max(1, min(MERGES, shape.slots // nodes - 1))
+    slots = max(1, shape.slots // nodes)  # of a node
+    merges = max(1, min(MERGES, slots - 1))
     alive = min(merges + 1, 2 * per_round)
     if -(-parts // (2 * per_round // alive)) * reducers > limits.most_objects:
         alive = 2
