@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dask_exo.asks import Asks
+from dask_exo.asks.amounts import amounts_of, side_by_side
 from dask_exo.errors import OptionsError
 from dask_exo.futures import Futures, Node, Worker
 from dask_exo.graph.annotations import asking_in
-from dask_exo.graph.lending import AHEAD, Crew, amounts_of, fits, lend, most_of, side_by_side
+from dask_exo.graph.lending import AHEAD, Crew, fits, lend, most_of
 from dask_exo.graph.plan import Bundle, Plan
 
 IDLE = 30.0  # seconds without a call after which a worker is let go

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import ray
@@ -67,9 +68,14 @@ def running() -> bool:
     return bool(ray.is_initialized())
 
 
+def alive() -> list[dict[str, Any]]:
+    """The nodes that are there, as Ray describes them."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
 def gpus() -> float:
     """GPUs of the cluster that this process is connected to, or logical slots of them."""
-    return sum(n["Resources"].get("GPU", 0) for n in ray.nodes() if n["Alive"])
+    return sum(node["Resources"].get("GPU", 0) for node in alive())
 
 
 def connect(config: Config) -> tuple[Cluster, bool]:

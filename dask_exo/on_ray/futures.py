@@ -16,9 +16,10 @@ import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from dask_exo.asks.amounts import amounts_of, has
 from dask_exo.errors import ClusterError, ConfigError
 from dask_exo.futures import Disk, Needs, Node, Ref, Store, at
-from dask_exo.on_ray.cluster import disks
+from dask_exo.on_ray.cluster import alive, disks
 from dask_exo.on_ray.failures import lost, translated
 from dask_exo.on_ray.workers import RayWorker
 
@@ -176,8 +177,8 @@ class RayFutures:
 
     def nodes(self) -> list[Node]:
         """See `Futures.nodes`."""
-        alive = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= 1]
-        if not alive:
+        able = [n for n in alive() if n["Resources"].get("CPU", 0) >= 1]
+        if not able:
             raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
         places = disks()
         disk = places[0].room if places else None
@@ -189,7 +190,7 @@ class RayFutures:
                 disk,
                 dict(n["Resources"]),
             )
-            for n in sorted(alive, key=lambda n: n["NodeID"])
+            for n in sorted(able, key=lambda n: n["NodeID"])
         ]
 
     def store(self) -> Store:
@@ -216,14 +217,8 @@ def check_needs(needs: Needs) -> None:
         ray.remote(_only).options(**needs)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"Ray takes no task with {dict(needs)}: {error}") from error
-    asked = {
-        "CPU": needs.get("num_cpus"),
-        "GPU": needs.get("num_gpus"),
-        **needs.get("resources", {}),
-    }
-    wanted = {name: amount for name, amount in asked.items() if amount}
-    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    if not any(all(has.get(k, 0) >= v for k, v in wanted.items()) for has in nodes):
+    wanted = amounts_of(needs)
+    if not any(has(node["Resources"], wanted) for node in alive()):
         warnings.warn(
             f"no node of the cluster has {wanted}: the tasks that ask for it wait until one joins. "
             f"Start Ray with it, or ask for less",

@@ -8,6 +8,8 @@ from typing import Any
 
 import ray
 
+from dask_exo.asks.amounts import needs_of
+from dask_exo.on_ray.cluster import alive
 from dask_exo.on_ray.failures import lost, translated
 from dask_exo.on_ray.pairs import AHEAD, Pairs
 
@@ -40,7 +42,7 @@ class RayStreams:
 
     def nodes(self) -> list[dict[str, float]]:
         """Amount of each resource of each node."""
-        return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+        return [dict(node["Resources"]) for node in alive()]
 
     def put(self, value: Any) -> Any:
         """Store a value; a ref is that already."""
@@ -53,7 +55,7 @@ class RayStreams:
         """Start a task."""
         with translated():
             task = _remote_start.options(
-                **_options(needs),
+                **needs_of(needs),
                 num_returns="streaming",
                 _generator_backpressure_num_objects=AHEAD,
                 name=fn.__name__,
@@ -63,7 +65,7 @@ class RayStreams:
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a process that keeps an instance."""
         with translated():
-            return _remote_worker.options(**_options(needs)).remote(cls, *args)
+            return _remote_worker.options(**needs_of(needs)).remote(cls, *args)
 
     def start(self, worker: Any, *args: Any) -> Any:
         """Call its ``run``."""
@@ -103,10 +105,3 @@ class RayStreams:
         for stream in streams:
             with contextlib.suppress(Exception):  # it has ended
                 ray.cancel(stream.generator)
-
-
-def _options(needs: Mapping[str, float]) -> dict[str, Any]:
-    """Ray's names of resources."""
-    others = {name: n for name, n in needs.items() if name not in ("CPU", "GPU")}
-    options: dict[str, Any] = {"num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0)}
-    return {**options, "resources": others} if others else options

@@ -116,12 +116,15 @@ class Keeping:
 
     def _run(self, executor: Executor, futures: Futures) -> None:
         said, parts = Said(executor), defaultdict[int, list[Piece]](list)
+        complete: list[int] = []
+        executor.complete = complete.append
         while not self._stopped and len(self._kept) and not executor.finished:
             executor.step(0.1)
             while executor.outputs:
                 piece = executor.take()
                 parts[piece.place[0]].append(piece)
-            for i in executor.completed():
+            while complete:
+                i = complete.pop()
                 self._keep(i, parts.pop(i, []), futures)
             said.now_and_then()
         said.now()

@@ -15,7 +15,8 @@ import dask.dataframe as dd
 import pandas as pd
 from fsspec.core import url_to_fs
 
-from dask_exo.arguments import number_from
+from dask_exo.arguments import concurrency, number_from
+from dask_exo.asks.amounts import amounts_of
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.futures import Futures
@@ -31,7 +32,6 @@ from dask_exo.pipeline.steps import (
     check_format,
     check_needs,
     code_of,
-    concurrency_of,
     groups,
     name_of,
     stage_of,
@@ -241,17 +241,16 @@ class Pipeline:
         if self.rows is not None:
             raise PipelineError("limit() has to be the last stage: move it behind the others")
         rest = dict(options)
-        needs = {"CPU": float(rest.pop("num_cpus", 1)), "GPU": float(rest.pop("num_gpus", 0))}
-        needs.update(rest.pop("resources", None) or {})
-        concurrency = concurrency_of(rest.pop("concurrency", None))
+        named = ("num_cpus", "num_gpus", "resources")
+        asked = amounts_of({name: rest.pop(name) for name in named if name in rest})
+        side_by_side = concurrency(rest.pop("concurrency", None), PipelineError)
         retries = rest.pop("retries", self.trouble.retries)
         on_error = rest.pop("on_error", "skip" if self.trouble.skip else "raise")
         trouble = trouble_of(retries, on_error)
         form = rest.pop("format", "pandas")
         check_format(form)
         transform = Transform(kind, func, args, rest, batch_size, form, trouble)
-        asked = {name: amount for name, amount in needs.items() if amount}
-        step = Step(transform, asked, concurrency)
+        step = Step(transform, asked, side_by_side)
         return replace(self, steps=(*self.steps, step))
 
     def _start(self, runs: list[Rejects]) -> Running:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_exo.arguments import number_from
+from dask_exo.asks.amounts import Amounts, has
 from dask_exo.errors import PipelineError
 from dask_exo.stream.calls import Trouble
 from dask_exo.stream.pieces import Stage
@@ -74,16 +75,6 @@ def trouble_of(retries: Any, on_error: Any) -> Trouble:
     return Trouble(int(retries), on_error == "skip")
 
 
-def concurrency_of(given: Any) -> tuple[int, int | None]:
-    """Least and most calls side by side."""
-    if given is None:
-        return 0, None
-    low, high = given if isinstance(given, tuple) else (0, given)
-    if not 0 <= low <= high or high < 1:
-        raise PipelineError(f"concurrency={given!r}: need a number from 1, or (least, most)")
-    return int(low), int(high)
-
-
 def name_of(steps: Sequence[Step]) -> str:
     """For people, what a stage does."""
     return " > ".join(step.transform.name for step in steps) or "source"
@@ -103,8 +94,8 @@ def check_format(name: Any) -> None:
 
 def check_needs(
     groups: Sequence[Sequence[Step]],
-    total: Mapping[str, float],
-    nodes: Sequence[Mapping[str, float]],
+    total: Amounts,
+    nodes: Sequence[Amounts],
 ) -> None:
     """Raise `PipelineError` if no task of a stage could ever run: it has to fit one node.
 
@@ -126,7 +117,7 @@ def check_needs(
                     f"{total.get(name, 0):g}: add nodes (exo.num-cpus, exo.num-gpus), or ask for "
                     f"less"
                 )
-        if not any(all(node.get(k, 0) >= n for k, n in needs.items()) for node in nodes):
+        if not any(has(node, needs) for node in nodes):
             there = "; ".join(
                 ", ".join(f"{node.get(name, 0):g} {name}" for name in needs) for node in nodes[:4]
             )

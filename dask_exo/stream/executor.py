@@ -6,7 +6,8 @@ time; a stage's pieces wait in the queue of the next one. Only references are he
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dask_exo.report.events import StageSeen
@@ -41,6 +42,8 @@ class Executor:
         How often something had to go on without room, since nothing else could.
     rejects : list of Piece
         Inputs that were set aside.
+    complete : callable, optional
+        Is called with the number of each input of the source of which all outputs have been taken.
     """
 
     def __init__(
@@ -64,7 +67,8 @@ class Executor:
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
         self.peak = self.forced = 0
         self.rejects: list[Piece] = []
-        self._begun: set[int] = set()  # inputs of the source that `completed` has not told of
+        self.complete: Callable[[int], object] | None = None
+        self._out: Counter[int] = Counter()  # pieces of each input of the source that are there
 
     @property
     def finished(self) -> bool:
@@ -79,17 +83,9 @@ class Executor:
 
     def take(self) -> Piece:
         """Give an output to the consumer."""
-        return self._done.take()
-
-    def completed(self) -> list[int]:
-        """Inputs of the source of which all outputs have been taken, since this was asked last."""
-        pieces = [piece for running in self._running.values() for piece in running.inputs]
-        queues = [self._done, *(state.queue for state in self._states)]
-        pieces += [piece for queue in queues for piece in queue.pieces]
-        pieces += [self._next] if self._next is not None else []
-        done = self._begun - {piece.place[0] for piece in pieces}
-        self._begun -= done
-        return sorted(done)
+        piece = self._done.take()
+        self._gone(piece)
+        return piece
 
     def step(self, timeout: float | None = None) -> None:
         """Start what the policy wants, wait for something to happen, and note it."""
@@ -135,6 +131,7 @@ class Executor:
         self._running.clear()
         self._ready.clear()
         self._done.clear()
+        self._out.clear()
         for state in self._states:
             state.clear()
         self._inputs, self._next, self._exhausted = iter(()), None, True
@@ -150,8 +147,9 @@ class Executor:
             used += state.queue.nbytes + state.held
             queued = state.queued(flush=done) if i else int(self._next is not None)
             done = done and not queued and not state.count
-            idle = self._runner.idle(i)
-            stages.append(state.view(queued, self._buffered(i), idle, finished=done))
+            idle, full = self._runner.idle(i), self._runner.full(i)
+            buffered = self._buffered(i)
+            stages.append(state.view(queued, buffered, idle, full=full, finished=done))
         for name, amount in self._runner.held().items():
             free[name] = free.get(name, 0) - amount
         self.peak = max(self.peak, used)
@@ -171,14 +169,18 @@ class Executor:
             try:
                 self._next = next(self._inputs)
                 if self._next is not None:
-                    self._begun.add(self._next.place[0])
+                    self._out[self._next.place[0]] += 1
             except StopIteration:
                 self._exhausted = True
         return self._next
 
     def _start(self) -> None:
-        while (i := self._policy.start(self.view())) is not None:
+        view = self.view()
+        if self._runner.resize(view):
+            view = self.view()
+        while (i := self._policy.start(view)) is not None:
             self._launch(i)
+            view = self.view()
 
     def _launch(self, i: int) -> None:
         state = self._states[i]
@@ -242,7 +244,19 @@ class Executor:
         if piece is None:
             del self._running[task]
             state.ended(running)
+            self._gone(*running.inputs)
             return
         place = (*running.inputs[0].place, running.outputs)
+        self._out[place[0]] += 1
         self._after(running.stage).add(piece._replace(place=place))
         state.gave(running, piece)
+
+    def _gone(self, *pieces: Piece) -> None:
+        """Tell of inputs of the source of which these pieces were the last."""
+        for piece in pieces:
+            i = piece.place[0]
+            self._out[i] -= 1
+            if not self._out[i]:
+                del self._out[i]
+                if self.complete is not None:
+                    self.complete(i)

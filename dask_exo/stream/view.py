@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dask_exo.asks.amounts import has
+
 
 @dataclass(frozen=True)
 class StageView:
@@ -38,6 +40,8 @@ class StageView:
         Whether all its inputs have come and all its tasks have ended.
     idle : int
         Workers that are kept for it and have nothing to do.
+    full : bool
+        Whether it has as many workers as it shall have, idle ones or not.
     """
 
     queued: int
@@ -53,6 +57,7 @@ class StageView:
     coming: float = 0.0
     finished: bool = False
     idle: int = 0
+    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class View:
             return False
         if stage.idle:
             return True
-        return all(self.free.get(name, 0) + 1e-9 >= n for name, n in stage.needs.items())
+        return not stage.full and has(self.free, stage.needs)
 
     def grows(self, i: int) -> int:
         """Bytes that a task of stage ``i`` needs beside those of its input.
@@ -131,11 +136,7 @@ class View:
 
     def drains(self, i: int) -> bool:
         """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""
-        return all(
-            self.total.get(name, 0) + 1e-9 >= need
-            for stage in self.stages[i:]
-            for name, need in stage.needs.items()
-        )
+        return all(has(self.total, stage.needs) for stage in self.stages[i:])
 
     def _fits(self, nbytes: int) -> bool:
         return not nbytes or self.used + nbytes <= self.limit

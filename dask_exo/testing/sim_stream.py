@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dask_exo.asks.amounts import has
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
+from dask_exo.stream.view import View
 
 Work = Callable[[int, Sequence[Piece]], list[tuple[float, int]]]
 """``work(stage, inputs)``: seconds and bytes of each output of a task."""
@@ -176,6 +178,14 @@ class SimRunner:
         """None: workers are not simulated."""
         return 0
 
+    def full(self, stage: int) -> bool:  # noqa: ARG002
+        """None, as there are no workers."""
+        return False
+
+    def resize(self, view: View) -> bool:  # noqa: ARG002
+        """Nothing to change."""
+        return False
+
     def held(self) -> Mapping[str, float]:
         """Nothing."""
         return {}
@@ -218,7 +228,7 @@ class SimRunner:
         for task in list(self._waiting):
             needs = self.stages[task.stage].needs
             for n, node in enumerate(self._nodes):
-                if node.alive and all(node.free[name] + 1e-9 >= x for name, x in needs.items()):
+                if node.alive and has(node.free, needs):
                     node.free.subtract(needs)
                     task.node = n
                     self._waiting.remove(task)

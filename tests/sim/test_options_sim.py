@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import dask_exo
 from dask_exo import Scheduler
+from dask_exo.asks.amounts import amounts_of
 from dask_exo.frame.copies import as_stored
 from dask_exo.futures import Node, Store
-from dask_exo.graph.lending import amounts_of
 
 
 class Ref:
