@@ -14,6 +14,7 @@ away meanwhile with the slots that they have left.
 
 from __future__ import annotations
 
+from dask_exo.stream.rates import work
 from dask_exo.stream.view import View
 
 
@@ -50,19 +51,15 @@ def _first(view: View) -> int:
 
 def _fair(view: View, i: int) -> int:
     """Tasks of stage ``i`` that keep its rate equal to that of the others with its resources."""
-    work, share = [], 1.0  # seconds for each byte of the source's output
-    for k, stage in enumerate(view.stages):
-        size = stage.taken if k else stage.given
-        if stage.seconds is None or not size:
-            return 0
-        work.append(stage.seconds * share / size)
-        share *= stage.given / size
+    each = work(view)
+    if each is None:
+        return 0
     shares = [
         view.total.get(name, 0)
-        * work[i]
-        / sum(one * s.needs.get(name, 0) for one, s in zip(work, view.stages, strict=True))
+        * each[i]
+        / sum(one * s.needs.get(name, 0) for one, s in zip(each, view.stages, strict=True))
         for name, need in view.stages[i].needs.items()
-        if need and work[i]
+        if need and each[i]
     ]
     return int(min(shares, default=0))
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dask_exo.stream.calls import Rejected
 from dask_exo.stream.origin import Origin
+from dask_exo.stream.view import View
 
 
 class Piece(NamedTuple):
@@ -95,6 +96,14 @@ class Runner(Protocol):
 
     def idle(self, stage: int) -> int:
         """Workers that are kept for a stage and have nothing to do."""
+        ...
+
+    def full(self, stage: int) -> bool:
+        """Whether a stage has as many workers as it shall have."""
+        ...
+
+    def resize(self, view: View) -> bool:
+        """Have as many workers as the rates of stages ask for; return whether that has changed."""
         ...
 
     def held(self) -> Mapping[str, float]:

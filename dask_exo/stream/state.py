@@ -156,7 +156,9 @@ class StageState:
         self._tasks.clear()
         self.held = self._given = 0
 
-    def view(self, queued: int, buffered: int, idle: int, *, finished: bool) -> StageView:
+    def view(
+        self, queued: int, buffered: int, idle: int, *, full: bool, finished: bool
+    ) -> StageView:
         """What a policy sees of it."""
         known = self.known
         return StageView(
@@ -173,6 +175,7 @@ class StageState:
             max(0.0, self.count * known.given - self._given),
             finished,
             idle,
+            full,
         )
 
     def _holds(self, running: Running) -> int:

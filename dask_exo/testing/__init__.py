@@ -13,6 +13,7 @@ from dask_exo.testing.sim_model import (
     Stragglers,
     TaskRun,
 )
+from dask_exo.testing.sim_streams import SimStreams
 
 __all__ = [
     "Call",
@@ -25,6 +26,7 @@ __all__ = [
     "InlineStreams",
     "NodeDeath",
     "SimFutures",
+    "SimStreams",
     "Stragglers",
     "TaskRun",
 ]
