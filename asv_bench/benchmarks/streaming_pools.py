@@ -102,7 +102,9 @@ def play(
     )
     running = runner(streams, stages, codes, clock=lambda: streams.time)
     inputs = iter([Piece(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(job.inputs)])
-    executor = Executor(stages, inputs, running, PartitionAdmission(), limit=job.limit, target=PART)
+    executor = Executor(
+        stages, [inputs], running, PartitionAdmission(), limit=job.limit, target=PART
+    )
     places = []
     for _ in range(100_000):
         if executor.finished:
@@ -140,12 +142,6 @@ JOBS = {
     ),
     "half way 0.5 s, 2 s": Job(
         ["CPU", "CPU"], {"CPU": 8}, 300, lambda i, n: [2.0, 0.5][i] if n < 150 else [0.5, 2.0][i]
-    ),
-    "two models on 4 GPUs: 0.5 s, 1.5 s": Job(
-        ["CPU", "GPU", "GPU2"],
-        {"CPU": 8, "GPU": 4, "GPU2": 4},
-        200,
-        lambda i, _: [1.0, 0.5, 1.5][i],
     ),
     "GPUs that wait for CPUs: 2 s, 0.1 s": Job(
         ["CPU", "GPU"], {"CPU": 8, "GPU": 4}, 200, lambda i, _: [2.0, 0.1][i]

@@ -17,31 +17,18 @@ from fsspec.core import url_to_fs
 
 from dask_exo.arguments import concurrency, number_from
 from dask_exo.asks.amounts import amounts_of
-from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.futures import Futures
-from dask_exo.on_ray.streams import RayStreams
+from dask_exo.pipeline.execute import execute, rejects_of
 from dask_exo.pipeline.lazy import due, made_of, materialized
+from dask_exo.pipeline.plan import Union, planned
 from dask_exo.pipeline.rejects import Rejects
 from dask_exo.pipeline.running import Batches, Running
 from dask_exo.pipeline.sources import Source
 from dask_exo.pipeline.split import Shared, Split
-from dask_exo.pipeline.steps import (
-    Step,
-    amounts,
-    check_format,
-    check_needs,
-    code_of,
-    groups,
-    name_of,
-    stage_of,
-    trouble_of,
-)
-from dask_exo.scheduler import Scheduler
+from dask_exo.pipeline.steps import Step, amounts, check_format, name_of, trouble_of
 from dask_exo.stream.calls import RAISE, Trouble
 from dask_exo.stream.executor import Executor
-from dask_exo.stream.policies import POLICIES
-from dask_exo.stream.runner import StreamRunner
 from dask_exo.stream.transforms import FORMATS, Transform
 
 
@@ -64,7 +51,7 @@ class Pipeline:
     Pipeline of 3 partitions: <lambda> > <lambda> (1 CPU)
     """
 
-    source: Source
+    source: Source | Union
     steps: tuple[Step, ...] = ()
     memory: int | None = None
     target: int | None = None
@@ -186,7 +173,7 @@ class Pipeline:
 
         Its partitions stay in the object store as long as somebody has it.
         """
-        return materialized(self._start(self._runs))
+        return materialized(self._start(self._runs))[0]
 
     def to_dask(self, *, meta: Any = None) -> dd.DataFrame:
         """A Dask dataframe of what will come out; the pipeline runs when it is first computed.
@@ -211,19 +198,29 @@ class Pipeline:
         columns = made_of(self.source, self.steps, meta)
         return due(partial(self._executor, self._runs), self.source.count, columns)
 
-    def to_parquet(self, path: str, **options: Any) -> list[str]:
+    def to_parquet(self, path: str, *, compute: bool = True, **options: Any) -> Any:
         """Run, and write each piece to a file in a directory; return the files.
 
         Parameters
         ----------
         path : str
             Directory, or its URL; made if it is not there.
+        compute : bool
+            False: nothing runs, and what is returned is a pipeline that writes them, with their
+            names in a column ``file``. It can be run together with others, see
+            `dask_exo.pipeline.materialize`.
         **options
             For `pandas.DataFrame.to_parquet`.
+
+        Returns
+        -------
+        list of str, or Pipeline
         """
         system, root = url_to_fs(str(path))
         system.makedirs(root, exist_ok=True)
         written = self._with("write", _write, (str(path), options), {"on_error": "raise"})
+        if not compute:
+            return written
         batches = Batches(partial(written._start, self._runs), None, FORMATS["pandas"])
         return sorted(name for batch in batches for name in batch["file"].tolist())
 
@@ -258,26 +255,14 @@ class Pipeline:
 
     def _executor(self, runs: list[Rejects]) -> tuple[Executor, Futures]:
         """What runs; what it sets aside can be seen in ``runs``, in place of the run before."""
-        config, futures = Config.current(), Scheduler().cluster()
-        streams = RayStreams()
-        check_needs(groups(self.steps, makes=True), streams.resources(), streams.nodes())
-        store = sum(node.store for node in futures.nodes())
-        memory = self.memory or int(config.stream_memory_fraction * store)
-        target = min(self.target or config.stream_target, max(1, memory // 8))
-        pieces, makes = self.source.start(config, streams.put)
-        together = groups(self.steps, makes=makes)
-        stages = [stage_of(steps) for steps in together]
-        codes = [code_of(steps, target, self.trouble, config.settings) for steps in together]
-        runner = StreamRunner(streams, stages, codes)
-        policy = POLICIES[config.stream_policy]()
-        executor = Executor(stages, pieces, runner, policy, limit=memory, target=target)
-        runs[:] = [Rejects(executor.rejects, lambda ref: futures.get([ref])[0])]
+        executor, futures = execute([self], self.memory, self.target)
+        runs[:] = [rejects_of(executor, futures)]
         return executor, futures
 
     def __repr__(self) -> str:
         """Its stages."""
-        together = groups(self.steps, makes=True)
-        stages = ", ".join(f"{name_of(steps)} ({amounts(steps)})" for steps in together)
+        parts, _ = planned([self], lambda _: True)
+        stages = ", ".join(f"{name_of(part.steps)} ({amounts(part.steps)})" for part in parts)
         end = f", {self.rows} rows" if self.rows is not None else ""
         count = self.source.count
         parts = "partitions as they come" if count is None else f"{count} partitions"

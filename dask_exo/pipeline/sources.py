@@ -127,14 +127,18 @@ class Several:
     @property
     def count(self) -> int | None:
         """See `Source`."""
-        counts = [source.count for source in self._sources]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
+        return sum_of([source.count for source in self._sources])
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
         """See `Source`."""
         started = [source.start(config, put) for source in self._sources]
         return _numbered([pieces for pieces, _ in started]), any(makes for _, makes in started)
+
+
+def sum_of(counts: Sequence[int | None]) -> int | None:
+    """Their sum; None if one is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def source_of(given: Any) -> Source:

@@ -68,7 +68,9 @@ class Crews:
             while self._count[self._kinds[i]] < stage.least_workers and not self._alone[i]:
                 self.begin(i, resources)
 
-    def begin_early(self, resources: Amounts, started: Counter[int]) -> None:
+    def begin_early(
+        self, resources: Amounts, started: Counter[int], sources: Sequence[int]
+    ) -> None:
         """Start a worker of each stage that is going to need some, where nobody else could use it.
 
         Parameters
@@ -77,9 +79,12 @@ class Crews:
             Of the cluster.
         started : Counter
             Tasks of each stage so far: once there are any, these say how many it needs.
+        sources : sequence of int
+            There is no more than one early worker for each of their tasks.
         """
+        made = sum(started[i] for i in sources)
         for i in self._early:
-            room = min(places(self._stages[i], resources), started[0])
+            room = min(places(self._stages[i], resources), made)
             if not started[i] and self._begun[i] < room > self._count[self._kinds[i]]:
                 self._begun[i] += 1
                 self.begin(i, resources)

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from dask_exo.stream.calls import Rejected
 from dask_exo.stream.origin import Origin
 from dask_exo.stream.view import View
+
+
+@dataclass(eq=False)
+class Shared:
+    """A piece that several stages take, or several ends.
+
+    Attributes
+    ----------
+    waiting : int
+        Those that have not taken it.
+    using : int
+        Those that have not let go of it: it counts until then.
+    """
+
+    waiting: int
+    using: int
 
 
 class Piece(NamedTuple):
@@ -28,6 +45,10 @@ class Piece(NamedTuple):
         Rows of the source that it was made of.
     rejected : Rejected, optional
         Why it is no output, but an input that was set aside.
+    shared : Shared, optional
+        By whom, where several take it.
+    stage, sink : int
+        That has made it; where it comes out.
     """
 
     value: Any
@@ -38,6 +59,9 @@ class Piece(NamedTuple):
     seconds: float = 0.0
     origin: Origin = Origin(())
     rejected: Rejected | None = None
+    shared: Shared | None = None
+    stage: int = -1
+    sink: int = 0
 
 
 class Stage(NamedTuple):
@@ -54,6 +78,8 @@ class Stage(NamedTuple):
         Tasks side by side at most.
     least_workers : int
         Workers that are started before there is anything to do.
+    takes : tuple of int, optional
+        Stages before it whose outputs it takes, none if it is a source; by default the one before.
     """
 
     name: str
@@ -61,6 +87,7 @@ class Stage(NamedTuple):
     least: int = 0
     limit: int | None = None
     least_workers: int = 0
+    takes: tuple[int, ...] | None = None
 
 
 AGAIN = Piece(None, 0, 0, more=True)

@@ -66,7 +66,7 @@ def _shared_out(
         sizes[p] += 1
         for name, need in needs[p].items():
             left[name] -= need
-    return [min(size, limit) for size, limit in zip(sizes, most, strict=True)]
+    return [size if size < limit else int(limit) for size, limit in zip(sizes, most, strict=True)]
 
 
 def _nearly(total: Amounts, needs: Sequence[Amounts], seconds: Sequence[float]) -> list[int]:

@@ -13,6 +13,7 @@ from dask_exo.errors import WorkerLostError
 from dask_exo.failure import Failure
 from dask_exo.stream.calls import Rejected, named
 from dask_exo.stream.crews import Crews
+from dask_exo.stream.links import links
 from dask_exo.stream.origin import Origin, Rows, joined
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
 from dask_exo.stream.streams import Streams
@@ -72,6 +73,7 @@ class StreamRunner:
         self._serving: dict[Any, list[Task]] = {}  # in the order in which a worker does them
         self._single = [0.0] * len(stages)  # longest task; endless if it gives several pieces
         self._resources, self._looked = streams.resources(), self.now()
+        self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
         self._crews = Crews(streams, stages, self._codes, self._alone, self.now)
         self._crews.open(self._resources)
         self._started: Counter[int] = Counter()
@@ -89,14 +91,14 @@ class StreamRunner:
     def start(self, stage: int, inputs: Sequence[Piece]) -> Task:
         """Start a task on a worker that has what the stage needs.
 
-        With the first tasks of the source workers start that later stages are going to need, where
+        With the first tasks of sources workers start that later stages are going to need, where
         that takes nothing from others. Once a stage has tasks, these say how many it needs.
         """
         task = Task(stage, inputs)
         self._submit(task)
         self._started[stage] += 1
-        if stage == 0:
-            self._crews.begin_early(self._resources, self._started)
+        if stage in self._sources:
+            self._crews.begin_early(self._resources, self._started, self._sources)
         return task
 
     def wait(self, tasks: Sequence[Task], timeout: float | None) -> list[Task]:

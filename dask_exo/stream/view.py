@@ -12,7 +12,7 @@ from dask_exo.asks.amounts import has
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage of a chain.
+    """One stage.
 
     Attributes
     ----------
@@ -42,6 +42,10 @@ class StageView:
         Workers that are kept for it and have nothing to do.
     full : bool
         Whether it has as many workers as it shall have, idle ones or not.
+    before, later : tuple of int
+        Stages whose outputs it takes, none of a source; all that something of its outputs comes to.
+    shares : bool
+        Whether others take its inputs too, so that its outputs do not take their place.
     """
 
     queued: int
@@ -58,19 +62,22 @@ class StageView:
     finished: bool = False
     idle: int = 0
     full: bool = False
+    before: tuple[int, ...] = ()
+    later: tuple[int, ...] = ()
+    shares: bool = False
 
 
 @dataclass(frozen=True)
 class View:
-    """A chain of stages at one moment.
+    """A graph of stages at one moment.
 
     Attributes
     ----------
     stages : tuple of StageView
-        (S,) the first one is the source.
+        (S,) each after those whose outputs it takes.
     used : int
-        Bytes that count: outputs that are buffered, inputs of running tasks, and one output of
-        each running task that has more to come.
+        Bytes that count: outputs that are buffered, inputs of running tasks, each once however many
+        take it, and one output of each running task that has more to come.
     limit : int
         Bytes that there may be.
     free, total : mapping
@@ -85,6 +92,10 @@ class View:
     free: Mapping[str, float]
     total: Mapping[str, float]
     now: float = 0.0
+
+    def upto(self, i: int) -> tuple[int, ...]:
+        """Stage ``i``, and all later ones that something of it comes to."""
+        return (i, *self.stages[i].later)
 
     def startable(self, i: int) -> bool:
         """Whether a task of stage ``i`` has an input, and resources."""
@@ -105,14 +116,15 @@ class View:
         stage = self.stages[i]
         if stage.splits and self.blocks(i):
             return max(stage.piece, int(stage.given))
-        if stage.splits or i == 0:
+        if stage.splits or stage.shares or not stage.before:
             return stage.piece
         return max(0, stage.piece - int(stage.taken))
 
     def blocks(self, i: int) -> bool:
         """Whether there are too few resources for tasks of stage ``i`` and of all later ones."""
+        stages = [self.stages[k] for k in self.upto(i)]
         return any(
-            need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in self.stages[i:])
+            need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in stages)
             for name, need in self.stages[i].needs.items()
         )
 
@@ -120,7 +132,8 @@ class View:
         """Whether one more output of stage ``i`` leaves room for one of each later stage.
 
         If that holds for every output, the last one that was made can always go through all
-        stages and leave, so that nothing ever waits for room for good.
+        stages and leave, so that nothing ever waits for room for good. Of a branch that has been
+        given room since, all goes on to its ends, and gives it back.
         """
         return self._fits(self._needed(i))
 
@@ -131,12 +144,13 @@ class View:
 
     def _needed(self, i: int) -> int:
         """Bytes for an output of stage ``i``, and to start a task of each later stage."""
-        later = (s.piece for s in self.stages[i + 1 :] if s.splits and s.seconds is not None)
-        return sum(later) + sum(self.grows(j) for j in range(i, len(self.stages)))
+        later = (self.stages[j] for j in self.stages[i].later)
+        first = sum(s.piece for s in later if s.splits and s.seconds is not None)
+        return first + sum(map(self.grows, self.upto(i)))
 
     def drains(self, i: int) -> bool:
         """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""
-        return all(has(self.total, stage.needs) for stage in self.stages[i:])
+        return all(has(self.total, self.stages[k].needs) for k in self.upto(i))
 
     def _fits(self, nbytes: int) -> bool:
         return not nbytes or self.used + nbytes <= self.limit

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dask_exo.asks.amounts import has
+from dask_exo.stream.links import links
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
 from dask_exo.stream.view import View
 
@@ -36,7 +37,8 @@ class Fault(NamedTuple):
     away: float | None = None
 
 
-class Made(NamedTuple):
+@dataclass(eq=False)
+class Made:
     """What stands for a piece.
 
     Attributes
@@ -45,11 +47,14 @@ class Made(NamedTuple):
         Seconds that it takes to make it and all that it is made of, one after the other.
     node, life : int
         Where it is, and how often that node had died before.
+    takers : int
+        Who has not let go of it: a task each, or whoever takes it at an end.
     """
 
     born: float = 0.0
     node: int = -1
     life: int = 0
+    takers: int = 1
 
 
 @dataclass(eq=False)
@@ -91,6 +96,8 @@ class SimRunner:
     work : callable
         See `Work`.
     faults : sequence of Fault
+    sinks : sequence of sequence of int, optional
+        See `dask_exo.stream.links.links`.
 
     Attributes
     ----------
@@ -106,6 +113,7 @@ class SimRunner:
     resources: Resources | Sequence[Resources]
     work: Work
     faults: Sequence[Fault] = ()
+    sinks: Sequence[Sequence[int]] | None = None
     time: float = 0.0
     live: int = 0
     peak: int = 0
@@ -121,6 +129,7 @@ class SimRunner:
         self._whole = each
         self._nodes = [Node(Counter(one)) for one in each]
         self._total = self._sum()
+        self._takers = [link.takers for link in links(self.stages, self.sinks)]
         for fault in self.faults:
             self._plan(fault.at, lambda fault=fault: self._die(fault))  # type: ignore[misc]
 
@@ -167,7 +176,8 @@ class SimRunner:
         task.taken += 1
         more = task.taken < len(task.outputs)
         assert task.node is not None
-        made = Made(self._born(task), task.node, self._nodes[task.node].life)
+        life = self._nodes[task.node].life
+        made = Made(self._born(task), task.node, life, self._takers[task.stage])
         if more:
             self._work_on(task, task.outputs[task.taken][0])
         else:
@@ -195,7 +205,11 @@ class SimRunner:
 
     def drop(self, *pieces: Piece) -> None:
         """Pieces that nobody needs any more."""
-        self.live -= sum(piece.nbytes for piece in pieces)
+        for piece in pieces:
+            if piece.value is not None:
+                piece.value.takers -= 1
+            if piece.value is None or not piece.value.takers:
+                self.live -= piece.nbytes
 
     def cancel(self, tasks: Sequence[Any]) -> None:
         """Stop tasks."""

@@ -28,7 +28,7 @@ def executor(transforms, inputs, streams=None, trouble=RAISE, target=10**6, **op
     codes = [Code(t.name + str(i), [t], target, trouble, {}) for i, t in enumerate(transforms)]
     runner = StreamRunner(streams or InlineStreams(), stages, codes)
     pieces = iter([Piece(frame, 0, 0, (i,)) for i, frame in enumerate(inputs)])
-    return Executor(stages, pieces, runner, PartitionAdmission(), limit=10**9, target=target)
+    return Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**9, target=target)
 
 
 def outputs(executor):
@@ -153,3 +153,40 @@ def test_promises_of_partitions_are_kept_when_asked_for_and_dropped_ones_end_the
     (one,) = Keeping(fails, 1, pd.DataFrame()).promises()
     with pytest.raises(OSError, match="no cluster"):
         one.result()
+
+
+def test_a_piece_goes_to_all_branches_and_what_meets_again_is_there_twice():
+    def named(name):
+        def mark(frame):
+            return frame.assign(by=name)
+
+        return Transform("partitions", mark)
+
+    transforms = [Transform("partitions", lambda frame: frame), named("left"), named("right")]
+    transforms += [Transform("write", lambda frame, name: frame.assign(name=name))]
+    takes = [(), (0,), (0,), (1, 2)]
+    stages = [Stage(str(i), {"CPU": 1.0}, takes=some) for i, some in enumerate(takes)]
+    codes = [Code(str(i), [t], 60, RAISE, {}) for i, t in enumerate(transforms)]
+    runner = StreamRunner(InlineStreams(), stages, codes)
+    pieces = iter([Piece(frame, 0, 0, (i,)) for i, frame in enumerate(parts())])
+    told = []
+    running = Executor(
+        stages,
+        [pieces],
+        runner,
+        PartitionAdmission(),
+        limit=10**9,
+        target=60,
+        sinks=[(3,), (0,)],
+    )
+    running.complete = told.append
+    found = outputs(running)
+    assert sorted(told) == [0, 1, 2, 3]
+    met = pd.concat([piece.value for piece in found if piece.sink == 0])
+    assert sorted(zip(met.n, met.by, strict=True)) == sorted(
+        (n, by) for n in range(20) for by in ("left", "right")
+    )
+    pieces_of = met.groupby("name").by.nunique()
+    assert (pieces_of == 1).all()  # no two pieces have the same name
+    read = pd.concat([piece.value for piece in found if piece.sink == 1])
+    assert sorted(read.n) == list(range(20))
