@@ -145,6 +145,7 @@ class Executor:
         self._ready.clear()
         self._done.clear()
         self._out.clear()
+        self._shared = 0
         for state in self._states:
             state.clear()
         for intake in self._intakes.values():

@@ -48,7 +48,7 @@ def _waiting(view: View) -> set[int]:
         for i in range(len(view.stages))
         if view.startable(i)
         and not view.room_to_start(i)
-        and any(view.stages[k].running for k in view.upto(i))
+        and any(view.stages[k].running for k in view.rest(i))
     }
 
 
@@ -121,7 +121,7 @@ def drain(view: View, i: int) -> float:
 
 def _share(view: View, i: int) -> float:
     """Tasks of stage ``i`` for which there are slots, if it and all later stages share them."""
-    those = [view.stages[k] for k in view.upto(i)]
+    those = [view.stages[k] for k in view.rest(i)]
     shares = [
         view.total.get(name, 0) / need / sum(bool(stage.needs.get(name)) for stage in those)
         for name, need in view.stages[i].needs.items()

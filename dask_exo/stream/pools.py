@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import ceil
 
 from dask_exo.asks.amounts import Amounts, has
 from dask_exo.stream.rates import work
@@ -54,7 +55,8 @@ def _shared_out(
 ) -> list[int] | None:
     """Sizes of which the slowest pool is as fast as it can be, and none larger than for that."""
     able = [p for p, some in enumerate(seconds) if some]
-    starts = (_nearly(total, needs, seconds), [int(some > 0) for some in seconds])
+    nearly = zip(_nearly(total, needs, seconds), most, strict=True)
+    starts = ([int(min(some)) for some in nearly], [int(some > 0) for some in seconds])
     sizes = next((some for some in starts if _fit(total, needs, some)), None)
     if sizes is None:
         return None
@@ -66,7 +68,8 @@ def _shared_out(
         sizes[p] += 1
         for name, need in needs[p].items():
             left[name] -= need
-    return [size if size < limit else int(limit) for size, limit in zip(sizes, most, strict=True)]
+    slowest = _rate(sizes, seconds)
+    return [max(1, ceil(slowest * some - 1e-9)) if some else 0 for some in seconds]
 
 
 def _nearly(total: Amounts, needs: Sequence[Amounts], seconds: Sequence[float]) -> list[int]:

@@ -93,7 +93,7 @@ class View:
     total: Mapping[str, float]
     now: float = 0.0
 
-    def upto(self, i: int) -> tuple[int, ...]:
+    def rest(self, i: int) -> tuple[int, ...]:
         """Stage ``i``, and all later ones that something of it comes to."""
         return (i, *self.stages[i].later)
 
@@ -122,7 +122,7 @@ class View:
 
     def blocks(self, i: int) -> bool:
         """Whether there are too few resources for tasks of stage ``i`` and of all later ones."""
-        stages = [self.stages[k] for k in self.upto(i)]
+        stages = [self.stages[k] for k in self.rest(i)]
         return any(
             need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in stages)
             for name, need in self.stages[i].needs.items()
@@ -146,11 +146,11 @@ class View:
         """Bytes for an output of stage ``i``, and to start a task of each later stage."""
         later = (self.stages[j] for j in self.stages[i].later)
         first = sum(s.piece for s in later if s.splits and s.seconds is not None)
-        return first + sum(map(self.grows, self.upto(i)))
+        return first + sum(map(self.grows, self.rest(i)))
 
     def drains(self, i: int) -> bool:
         """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""
-        return all(has(self.total, self.stages[k].needs) for k in self.upto(i))
+        return all(has(self.total, self.stages[k].needs) for k in self.rest(i))
 
     def _fits(self, nbytes: int) -> bool:
         return not nbytes or self.used + nbytes <= self.limit
