@@ -265,8 +265,8 @@ class Pipeline:
         stages = ", ".join(f"{name_of(part.steps)} ({amounts(part.steps)})" for part in parts)
         end = f", {self.rows} rows" if self.rows is not None else ""
         count = self.source.count
-        parts = "partitions as they come" if count is None else f"{count} partitions"
-        return f"Pipeline of {parts}: {stages}{end}"
+        some = "partitions as they come" if count is None else f"{count} partitions"
+        return f"Pipeline of {some}: {stages}{end}"
 
 
 def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:
