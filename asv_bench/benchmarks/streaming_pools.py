@@ -136,15 +136,15 @@ def fixed(job: Job) -> tuple[Sequence[int], float]:
 
 
 JOBS = {
-    "one CPU each: 1 s, 2 s": Job(["CPU", "CPU"], {"CPU": 8}, 100, lambda i, _: [1.0, 2.0][i]),
+    "one CPU each: 1 s, 2 s": Job(["CPU", "CPU"], {"CPU": 8}, 200, lambda i, _: [1.0, 2.0][i]),
     "the same, half way 2 s, 0.5 s": Job(
-        ["CPU", "CPU"], {"CPU": 8}, 160, lambda i, n: [1.0, 2.0][i] if n < 80 else [2.0, 0.5][i]
+        ["CPU", "CPU"], {"CPU": 8}, 300, lambda i, n: [1.0, 2.0][i] if n < 150 else [2.0, 0.5][i]
     ),
     "half way 0.5 s, 2 s": Job(
-        ["CPU", "CPU"], {"CPU": 8}, 160, lambda i, n: [2.0, 0.5][i] if n < 80 else [0.5, 2.0][i]
+        ["CPU", "CPU"], {"CPU": 8}, 300, lambda i, n: [2.0, 0.5][i] if n < 150 else [0.5, 2.0][i]
     ),
     "GPUs that wait for CPUs: 2 s, 0.1 s": Job(
-        ["CPU", "GPU"], {"CPU": 8, "GPU": 4}, 100, lambda i, _: [2.0, 0.1][i]
+        ["CPU", "GPU"], {"CPU": 8, "GPU": 4}, 200, lambda i, _: [2.0, 0.1][i]
     ),
 }
 
