@@ -43,7 +43,7 @@ def execute(
     store = sum(node.store for node in futures.nodes())
     memory = memory or int(config.stream_memory_fraction * store)
     target = min(target or config.stream_target, max(1, memory // 8))
-    started = _started(sources_of(ends), config, streams.put)
+    started = begun(sources_of(ends), config, streams.put)
     parts, sinks = planned(ends, lambda source: started[id(source)][1])
     stages = [stage_of(part.steps)._replace(takes=part.takes) for part in parts]
     codes = [code_of(part.steps, target, part.trouble, config.settings) for part in parts]
@@ -59,7 +59,7 @@ def rejects_of(executor: Executor, futures: Futures) -> Rejects:
     return Rejects(executor.rejects, lambda ref: futures.get([ref])[0])
 
 
-def _started(
+def begun(
     sources: Sequence[Source], config: Config, put: Callable[[Any], Any]
 ) -> dict[int, tuple[Pieces, bool]]:
     """Partitions of all sources, by their ids, of which no two have the same number."""

@@ -50,10 +50,9 @@ class Crews:
         self._idle: dict[Kind, list[tuple[float, Any]]] = {kind: [] for kind in self._kinds}
         self._count: Counter[Kind] = Counter()
         self._least: Counter[Kind] = Counter()
-        places_ = [(kind, one) for kind, one in zip(self._kinds, alone, strict=True)]
+        asked = list(zip(self._kinds, alone, strict=True))
         self._pools: dict[tuple[Kind, bool], Pool] = {
-            place: tuple(i for i, other in enumerate(places_) if other == place)
-            for place in places_
+            one: tuple(i for i, other in enumerate(asked) if other == one) for one in asked
         }
         self._sizes: dict[tuple[Kind, bool], int] | None = None
         self._looked = now()
