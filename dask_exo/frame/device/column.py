@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.types import pandas_dtype
 
-from dask_exo.errors import DeviceTypeError
+from dask_exo.errors import DeviceOperationError, DeviceTypeError
 from dask_exo.frame.device import arrays
 
 NAT = np.iinfo(np.int64).min
@@ -168,6 +168,15 @@ def kind_of(dtype: Any) -> str:
         f"a column of dtype {dtype} cannot lie on a device, which has numbers, booleans, times, "
         f"strings and categories: convert it with .astype(...) ('str' for strings) or leave it out"
     )
+
+
+def only(column: Column, kinds: str, name: str) -> None:
+    """Raise `DeviceOperationError` if something is not computed of a column's kind of values."""
+    if column.kind not in kinds:
+        raise DeviceOperationError(
+            f"{name} of a column of {column.dtype} does not exist on a device: leave it out "
+            f"(numeric_only=True), or do it on the host after .to_backend('pandas')"
+        )
 
 
 def is_nullable(dtype: Any) -> bool:
