@@ -61,6 +61,7 @@ class Config:
     stream_memory_fraction: float
     stream_target: int
     gpu_simulate: bool
+    gpu_per_task: float
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
@@ -113,6 +114,7 @@ class Config:
                 "stream.target-partition-size", keys["stream"]["target-partition-size"]
             ),
             gpu_simulate=keys["gpu"]["simulate"],
+            gpu_per_task=keys["gpu"]["per-task"],
             settings=_settings(),
         )
 

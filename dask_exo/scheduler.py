@@ -238,7 +238,7 @@ def _prepare(
 def _planned(
     dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
 ) -> tuple[Plan, dict[Key, Key]]:
-    graph, names = normalize(dsk, keys)
+    graph, names, gpus = normalize(dsk, keys)
     if callbacks:
         callbacks.begin(graph)
         graph = cull(convert_legacy_graph(graph), names.values())
@@ -249,7 +249,7 @@ def _planned(
         graph,
         set(names.values()),
         small=config.small_result,
-        asked=asked_of(dsk, graph, everywhere),
+        asked=asked_of(dsk, graph, everywhere, gpus, config.gpu_per_task),
         fuse=not callbacks.values,
     )
     return work, names

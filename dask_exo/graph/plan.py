@@ -101,6 +101,8 @@ class Stage:
     columns : list of ColumnKey
         (R,)
     priority : int
+    asked : Asked
+        What the maps ask for, which make the parts and cut them.
     """
 
     key: Key
@@ -108,6 +110,7 @@ class Stage:
     parts: list[Bundle]
     columns: list[ColumnKey]
     priority: int
+    asked: Asked = NOTHING
 
     @property
     def sources(self) -> set[Key]:
@@ -259,10 +262,12 @@ class _Planner:
         """Make a stage; bundles that only it reads become its parts."""
         sources = [self._aliases.get(ref.key, ref.key) for ref in exchange.args]
         uses, rank = Counter(sources), self.ranks[exchange.key]
+        asked = self._asked.get(exchange.key, NOTHING)
+        asked = asked if asked.device else NOTHING
         parts = [
             self.bundles.pop(source)
-            if uses[source] == 1 and self._private(source, NOTHING)
-            else Bundle(source, inputs={source: source}, priority=rank)
+            if uses[source] == 1 and self._private(source, asked)
+            else Bundle(source, inputs={source: source}, priority=rank, asked=asked)
             for source in sources
         ]
         split: Split = exchange.split
@@ -270,7 +275,7 @@ class _Planner:
         if len(used) < len(split.numbers):
             split = split.only(used)
         columns = [ColumnKey(exchange.key, j) for j in used]
-        return Stage(exchange.key, split, parts, columns, rank)
+        return Stage(exchange.key, split, parts, columns, rank, asked)
 
     def order_columns(self) -> None:
         """Let tasks that are alike to Dask run in the order of the columns that they assemble.

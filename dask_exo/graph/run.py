@@ -23,6 +23,7 @@ from dask_exo.graph.batch import Experience, gather
 from dask_exo.graph.decide import View, admit
 from dask_exo.graph.enclose import enclose
 from dask_exo.graph.execute import run_apart, run_together
+from dask_exo.graph.gpus import grant
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import Bundle, Plan
@@ -82,6 +83,7 @@ class Run:
         self._watcher, self._consumer = watcher or Watcher(), consumer
         nodes = futures.nodes()
         slots = sum(node.slots for node in nodes)
+        grant(plan, nodes, simulate=config.gpu_simulate)
         if follow:
             enclose(plan, slots)
         self._pools = Pools(futures, plan, nodes)
@@ -93,7 +95,7 @@ class Run:
         self._flying: dict[Ref, Call] = {}
         self._promised = 0
         self._shufflings = Shufflings(
-            futures, self._state, self._values, self._ledger, config, self._watcher
+            futures, self._pools, self._state, self._values, self._ledger, config, self._watcher
         )
         self._experience: dict[str, Experience] = defaultdict(Experience)
 
@@ -158,7 +160,7 @@ class Run:
     @property
     def _stuck(self) -> bool:
         """Whether workers that have nothing to do may hold what all others wait for."""
-        waiting = self._flying or len(self._shufflings)
+        waiting = self._flying or len(self._shufflings) or self._state.stages
         return not self._pools.calls and (not waiting or self._pools.lacking)
 
     def _try(self, bundle: Bundle, *, behind: bool) -> bool:
@@ -170,7 +172,7 @@ class Run:
             return True
         known = self._experience.get(bundle.group)
         busy, slots = self._pools.calls, self._pools.slots
-        in_flight = len(self._flying) + self._shufflings.calls - busy
+        in_flight = max(0, len(self._flying) + self._shufflings.calls - busy)
         expected = known.mean if known is not None else 0
         view = View(in_flight, slots, self._values.nbytes, self._promised, expected, behind)
         if pool is None:

@@ -7,6 +7,8 @@ from collections.abc import Collection
 
 from dask_exo.config import Config
 from dask_exo.futures import Futures, Ref
+from dask_exo.graph.mappers import Mappers
+from dask_exo.graph.pools import Pools
 from dask_exo.graph.stages import Ledger, Shuffling
 from dask_exo.graph.state import State
 from dask_exo.graph.values import Values
@@ -19,6 +21,7 @@ class Shufflings:
     Parameters
     ----------
     futures : Futures
+    pools : Pools
     state : State
         Of the run.
     values : Values
@@ -27,16 +30,18 @@ class Shufflings:
     watcher : Watcher
     """
 
-    def __init__(  # noqa: PLR0917  parts of one run
+    def __init__(  # noqa: PLR0913, PLR0917  parts of one run
         self,
         futures: Futures,
+        pools: Pools,
         state: State,
         values: Values,
         ledger: Ledger,
         config: Config,
         watcher: Watcher,
     ) -> None:
-        self._futures, self._state, self._values = futures, state, values
+        self._futures, self._pools = futures, pools
+        self._state, self._values = state, values
         self._ledger, self._config, self._watcher = ledger, config, watcher
         self._shuffling: list[Shuffling] = []
 
@@ -70,8 +75,11 @@ class Shufflings:
         while self._state.stages:
             stage = self._state.stages.pop(0)
             self._watcher.started(inside(stage))
+            mappers = None
+            if stage.asked.pool is not None:
+                mappers = Mappers(self._futures, self._pools, stage.asked.pool)
             started = Shuffling.start(
-                stage, self._futures, self._values, self._ledger, self._config
+                stage, self._futures, self._values, self._ledger, self._config, mappers=mappers
             )
             self._shuffling.append(started)
 
@@ -82,11 +90,11 @@ class Shufflings:
             try:
                 shuffled = shuffling.advance(self._futures.now)
             except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
-                self._shuffling.remove(shuffling)
+                self._remove(shuffling)
                 self._fail(shuffling, error)
                 continue
             if shuffled is not None:
-                self._shuffling.remove(shuffling)
+                self._remove(shuffling)
                 self._ledger.sent(stage, shuffled.tally)
                 self._state.left -= 1
                 self._watcher.finished(stage.key, inside(stage), None)
@@ -97,12 +105,19 @@ class Shufflings:
         """Take note of what is done."""
         for shuffling in self._shuffling:
             shuffling.waiting.finished(refs)
+            if shuffling.mappers is not None:
+                shuffling.mappers.settle()
 
     def stop(self) -> None:
         """End all of them."""
         for shuffling in self._shuffling:
             shuffling.steps.close()
         self._shuffling.clear()
+
+    def _remove(self, shuffling: Shuffling) -> None:
+        self._shuffling.remove(shuffling)
+        if shuffling.mappers is not None:
+            shuffling.mappers.close()
 
     def _fail(self, shuffling: Shuffling, error: Exception) -> None:
         """One has ended with an exception."""

@@ -11,6 +11,7 @@ from dask_exo.config import Config
 from dask_exo.futures import Futures, Steps, Waiting
 from dask_exo.graph import work
 from dask_exo.graph.execute import run_map
+from dask_exo.graph.mappers import Mappers
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import ColumnKey, Stage
@@ -61,22 +62,31 @@ class Shuffling:
 
     stage: Stage
     steps: Steps[Shuffled]
+    mappers: Mappers | None = None
     waiting: Waiting = field(default_factory=Waiting)
 
     @classmethod
     def start(
-        cls, stage: Stage, futures: Futures, values: Values, ledger: Ledger, config: Config
+        cls,
+        stage: Stage,
+        futures: Futures,
+        values: Values,
+        ledger: Ledger,
+        config: Config,
+        *,
+        mappers: Mappers | None = None,
     ) -> Shuffling:
         """Begin a shuffle; nothing is submitted before `advance`."""
         if not config.shuffle_integrity:
             stage = replace(stage, split=stage.split.unchecked())
         nodes = tuple(futures.nodes())
-        spec = Spec(len(stage.columns), nodes, run_map, merge)
+        workers = None if mappers is None else mappers.split
+        spec = Spec(len(stage.columns), nodes, run_map, merge, workers=workers)
         limits = limits_of(config)
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
         parts = StageParts(stage, values, ledger, config, block)
 
-        return cls(stage, exchange(futures, parts, spec, limits, stage.name))
+        return cls(stage, exchange(futures, parts, spec, limits, stage.name), mappers)
 
     def advance(self, now: float) -> Shuffled | None:
         """Go on until it waits for something; return the result if it has ended."""

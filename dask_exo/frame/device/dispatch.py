@@ -199,3 +199,4 @@ def register() -> None:
     for dispatch, function in _OF_FRAMES:
         dispatch.register(DeviceFrame, function)
     protocol.register(DeviceFrame, travel)
+    protocol.register_device(*KINDS)

@@ -30,7 +30,7 @@ def unfuse(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passe
     new = dict(graph)
     while todo:
         key = todo.pop()
-        inner = _expand(key, new[key], new)
+        inner = expand(key, new[key], new)
         new.update(inner)
         todo.extend(k for k, node in inner.items() if _hides(node))
     return new
@@ -55,7 +55,7 @@ def _inside(node: GraphNode) -> Graph:
     return {}
 
 
-def _expand(key: Key, node: GraphNode, taken: Graph) -> Graph:
+def expand(key: Key, node: GraphNode, taken: Graph) -> Graph:
     """Nodes inside a fused task, under keys that are not ``taken``."""
     assert isinstance(node, Task)
     inner, outkey, inkeys, *values = node.args
