@@ -113,6 +113,10 @@ class DeviceError(ExoError, RuntimeError):
     """A GPU is asked for where there is none, or no library to use it."""
 
 
+class DeviceMemoryError(MemoryError, ExoError):  # the order in which it can be made by `__new__`
+    """The memory of a device has no room, not even for a single row."""
+
+
 class DeviceTypeError(ExoError, TypeError):
     """Columns in the memory of a device cannot have this type."""
 

@@ -42,7 +42,8 @@ def options(
         Others, as Ray knows them: name and amount.
     batch_size : int, optional
         Rows: the function is called with so many rows of its first argument at a time, and what it
-        returns is put together in order. The last batch of a partition may have fewer.
+        returns is put together in order. The last batch of a partition may have fewer, and half of
+        one is tried where a GPU has no memory for it.
     concurrency : int or (int, int), optional
         Workers side by side at most, or at least and at most, in the whole cluster.
     max_batch_bytes : int or str, optional

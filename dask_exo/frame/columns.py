@@ -107,7 +107,7 @@ class Columns:
 
     def frame(self) -> Any:
         """The rows as a frame, on the host without a copy."""
-        return _schema(self.schema).frame(self.length, self.arrays)
+        return schema_of(self.schema).frame(self.length, self.arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
         sent = [_sent(a) if isinstance(a, pa.Array) else a for a in self.arrays]
@@ -200,13 +200,16 @@ def alike(tables: Sequence[Travelling]) -> TypeGuard[Sequence[Columns]]:
 
 def on_host(table: Columns) -> bool:
     """Whether its frame is one of pandas."""
-    return isinstance(_schema(table.schema), Schema)
+    return isinstance(schema_of(table.schema), Schema)
 
 
 def below(tables: Sequence[Travelling], *, ignore_index: bool = False) -> Travelling:
     """Put rows below each other, as Dask does it (categories united, empty frames skipped)."""
     if alike(tables):
         return tables[0] if len(tables) == 1 else joined(tables)
+    if isinstance(tables[0], Columns) and not on_host(tables[0]):
+        there: Travelling = schema_of(tables[0].schema).below(tables, ignore_index=ignore_index)
+        return there
     frames = [t.frame() for t in tables]
     if len(frames) > 1:
         return Frame(concat_partitions(frames, ignore_index))
@@ -267,7 +270,8 @@ def pickled(schema: Any) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _schema(data: bytes) -> Any:
+def schema_of(data: bytes) -> Any:
+    """What `pickled` was given."""
     schema = pickle.loads(data)  # noqa: S301  by `pickled`
     if isinstance(schema.labels, tuple):
         labels, dtype, name = schema.labels

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from dask_exo.config import Config
+from dask_exo.errors import DeviceError
 from dask_exo.frame.argsort import stable
 
 HOST, DEVICE = "numpy", "cupy"
@@ -48,6 +50,30 @@ def devices() -> int:
         return int(runtime.getDeviceCount())
     except runtime.CUDARuntimeError:  # no driver, or no device
         return 0
+
+
+def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of the host that a GPU can copy to and from by itself."""
+    made: np.ndarray = importlib.import_module("cupyx").empty_pinned(shape, dtype)
+    return made
+
+
+def here() -> str:
+    """The module of arrays in this process: cupy's, or numpy's where GPUs are simulated.
+
+    Raises
+    ------
+    DeviceError
+        This process has no GPU.
+    """
+    if Config.current().gpu_simulate:
+        return HOST
+    if not devices():
+        raise DeviceError(
+            f"this process needs 1 GPU and cupy, and has {devices()} GPUs: ask for one "
+            f"(num_gpus=), or set exo.gpu.simulate to try without one, on numpy"
+        )
+    return DEVICE
 
 
 def installed() -> bool:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pandas.api.types import pandas_dtype
 
 from dask_exo.errors import DeviceOperationError, DeviceTypeError
-from dask_exo.frame.device import arrays
+from dask_exo.frame.device import arrays, memory
 
 NAT = np.iinfo(np.int64).min
 """The number of a time that is not there."""
@@ -53,6 +53,9 @@ class Column:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Column, (self.values, self.dtype, self.valid, self.words)
 
     @cached_property
     def kind(self) -> str:
@@ -139,6 +142,25 @@ class Column:
         null: Any = {"f": np.nan, "m": NAT, "M": NAT}.get(self.kind, -1)
         values = xp.where(missing, xp.asarray(null, self.values.dtype), self.values)
         return replace(self, values=values)
+
+
+class _Kept:
+    """An array of a column, counted where the memory of its device is; see `memory`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, column: Any, owner: type) -> Any:
+        kept = column.__dict__[self._name]
+        return kept.get() if isinstance(kept, memory.Buffer) else kept
+
+    def __set__(self, column: Any, array: Any) -> None:
+        arena = None if array is None else memory.arena_of(array)
+        column.__dict__[self._name] = array if arena is None else arena.hold(array)
+
+
+for _name in ("values", "valid"):  # after the dataclass, which would take them for defaults
+    setattr(Column, _name, _Kept(_name))
 
 
 def kind_of(dtype: Any) -> str:
