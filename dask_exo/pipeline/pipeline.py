@@ -110,7 +110,10 @@ class Pipeline:
             Rows; the last batch of a task may have fewer.
         **options
             Those of `map_partitions`, and ``format``: "pandas" (the default), "numpy" (a dict of
-            arrays) or "arrow".
+            arrays), "arrow", or "device": a `DeviceFrame` in the memory of a GPU, of which
+            ``num_gpus`` is ``exo.gpu.per-task`` then. What is returned may be one too, and stays
+            there for the next stage that asks for the same. Where a batch does not fit a device,
+            the function gets half of it, and the other half.
         """
         if batch_size is not None:
             number_from(1, "batch_size", batch_size, PipelineError)
@@ -241,14 +244,15 @@ class Pipeline:
         if self.rows is not None:
             raise PipelineError("limit() has to be the last stage: move it behind the others")
         rest = dict(options)
-        needs = {"CPU": float(rest.pop("num_cpus", 1)), "GPU": float(rest.pop("num_gpus", 0))}
+        form = rest.pop("format", "pandas")
+        check_format(form)
+        gpus = Config.current().gpu_per_task if form == "device" else 0
+        needs = {"CPU": float(rest.pop("num_cpus", 1)), "GPU": float(rest.pop("num_gpus", gpus))}
         needs.update(rest.pop("resources", None) or {})
         concurrency = concurrency_of(rest.pop("concurrency", None))
         retries = rest.pop("retries", self.trouble.retries)
         on_error = rest.pop("on_error", "skip" if self.trouble.skip else "raise")
         trouble = trouble_of(retries, on_error)
-        form = rest.pop("format", "pandas")
-        check_format(form)
         transform = Transform(kind, func, args, rest, batch_size, form, trouble)
         asked = {name: amount for name, amount in needs.items() if amount}
         step = Step(transform, asked, concurrency)

@@ -16,6 +16,7 @@ from dask_exo.client.future import Future
 from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import PipelineError
+from dask_exo.frame import protocol
 from dask_exo.graph.promise import Local
 from dask_exo.pipeline.partitions import inputs
 from dask_exo.stream.pieces import Piece
@@ -145,10 +146,12 @@ def source_of(given: Any) -> Source:
     PipelineError
         It is none.
     """
-    if isinstance(given, dd.DataFrame):
-        return Frames(given)
     if isinstance(given, dd.Series):
-        return Frames(given.to_frame())
+        given = given.to_frame()
+    if isinstance(given, dd.DataFrame):
+        # what lies on GPUs comes back by tasks that have them; stages copy what they want there
+        there = protocol.on_device(given._meta)
+        return Frames(given.to_backend("pandas") if there else given)
     if isinstance(given, db.Bag):
         return Elements(given)
     single = isinstance(given, (str, bytes, Mapping, pd.DataFrame))

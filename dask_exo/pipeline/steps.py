@@ -26,10 +26,15 @@ class Step:
     concurrency: tuple[int, int | None]
 
     def joins(self, other: Step) -> bool:
-        """Whether ``other`` can run in the same tasks, after this one."""
-        stateless = not (self.transform.stateful or other.transform.stateful)
+        """Whether ``other`` can run in the same tasks, after this one.
+
+        Classes have workers of their own, unless both take frames on a device: what one has made
+        there need not leave it for the next one.
+        """
         alike = (self.needs, self.concurrency) == (other.needs, other.concurrency)
-        return stateless and alike
+        both = (self.transform, other.transform)
+        on_device = all(transform.format == "device" for transform in both)
+        return alike and (on_device or not any(transform.stateful for transform in both))
 
 
 MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None))

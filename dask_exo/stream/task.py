@@ -15,7 +15,8 @@ from dask_exo.failure import Failure
 from dask_exo.stream.calls import CallError, Calls, Rejected, Trouble
 from dask_exo.stream.origin import Frame, Origin, joined
 from dask_exo.stream.repartition import repartition, size
-from dask_exo.stream.transforms import Frames, Place, Transform, apply, frame_of
+from dask_exo.stream.staged import staged
+from dask_exo.stream.transforms import Frames, Place, Transform, apply, frame_of, on_host
 
 
 class Code(NamedTuple):
@@ -176,7 +177,7 @@ def _made(
     frames = _frames(code, calls, start, inputs)
     for transform, func in zip(code.transforms, funcs, strict=True):
         frames = apply(transform, func, frames, start.place, calls)
-    for cut in repartition(frames, code.target):
+    for cut in repartition(staged(frames), code.target):
         yield from _set_aside(calls)
         yield About(cut.nbytes, len(cut.frame), 0.0, cut.more, cut.origin), cut.frame
     yield from _set_aside(calls)
@@ -186,6 +187,7 @@ def _set_aside(calls: Calls) -> Iterator[tuple[About, Any]]:
     """What has been set aside since this was asked before."""
     while calls.rejects:
         rejected, data = calls.rejects.pop(0)
+        data = on_host(data)
         nbytes, rows = (0, 0) if data is None else (size(data), len(data))
         yield About(nbytes, rows, more=True, origin=rejected.origin, rejected=rejected), data
 
