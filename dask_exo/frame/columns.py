@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from dask.sizeof import sizeof
 
 from dask_exo.dask_adapter import concat_partitions
+from dask_exo.frame.arrow_rows import ArrowRows
 from dask_exo.frame.copies import PANDAS_3, plain
 from dask_exo.frame.text import buffers, is_text, large
 
@@ -144,7 +145,7 @@ class Frame:
         return self.rows
 
 
-Travelling = Columns | Frame
+Travelling = Columns | Frame | ArrowRows
 """Rows on their way."""
 
 
@@ -210,6 +211,8 @@ def below(tables: Sequence[Travelling], *, ignore_index: bool = False) -> Travel
     if isinstance(tables[0], Columns) and not on_host(tables[0]):
         there: Travelling = schema_of(tables[0].schema).below(tables, ignore_index=ignore_index)
         return there
+    if isinstance(tables[0], ArrowRows):
+        return ArrowRows.below([t for t in tables if isinstance(t, ArrowRows)])
     frames = [t.frame() for t in tables]
     if len(frames) > 1:
         return Frame(concat_partitions(frames, ignore_index))

@@ -93,3 +93,13 @@ def on_device(data: Any) -> bool:
 
 register(object, _HOST)
 _places.register(object, lambda _: False)
+
+
+def _register_cudf() -> None:
+    from dask_exo.frame import cudf
+
+    cudf.register()
+
+
+for _dispatch in (_kernels, _places):
+    _dispatch.register_lazy("cudf", _register_cudf)
