@@ -25,7 +25,7 @@ from dask_exo.stream.calls import CallError
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.origin import Frame
 from dask_exo.stream.pieces import Piece
-from dask_exo.stream.transforms import apply
+from dask_exo.stream.transforms import apply, on_host
 
 Start = Callable[[], tuple[Executor, Futures]]
 
@@ -189,7 +189,7 @@ def made_of(source: Source, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
     for step in steps:
         frames = apply(step.transform, step.transform.make(), frames)
     try:
-        found = [frame.data for frame in frames if frame.data is not None]
+        found = [on_host(frame.data) for frame in frames if frame.data is not None]
     except CallError as error:
         raise PipelineError(
             f"to_dask() has called the functions with made-up rows to see which columns come out, "

@@ -36,6 +36,7 @@ from dask_exo.pipeline.steps import (
     name_of,
     stage_of,
     trouble_of,
+    without_gpus,
 )
 from dask_exo.scheduler import Scheduler
 from dask_exo.stream.calls import RAISE, Trouble
@@ -265,12 +266,15 @@ class Pipeline:
         """What runs; what it sets aside can be seen in ``runs``, in place of the run before."""
         config, futures = Config.current(), Scheduler().cluster()
         streams = RayStreams()
-        check_needs(groups(self.steps, makes=True), streams.resources(), streams.nodes())
+        total, steps = streams.resources(), list(self.steps)
+        if config.gpu_simulate and not total.get("GPU"):
+            steps = without_gpus(steps)
+        check_needs(groups(steps, makes=True), total, streams.nodes())
         store = sum(node.store for node in futures.nodes())
         memory = self.memory or int(config.stream_memory_fraction * store)
         target = min(self.target or config.stream_target, max(1, memory // 8))
         pieces, makes = self.source.start(config, streams.put)
-        together = groups(self.steps, makes=makes)
+        together = groups(steps, makes=makes)
         stages = [stage_of(steps) for steps in together]
         codes = [code_of(steps, target, self.trouble, config.settings) for steps in together]
         runner = StreamRunner(streams, stages, codes)

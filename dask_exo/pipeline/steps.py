@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_exo.arguments import number_from
@@ -35,6 +35,20 @@ class Step:
         both = (self.transform, other.transform)
         on_device = all(transform.format == "device" for transform in both)
         return alike and (on_device or not any(transform.stateful for transform in both))
+
+
+def without_gpus(steps: Sequence[Step]) -> list[Step]:
+    """The same, where GPUs are simulated on a cluster that has no slots for them either.
+
+    Examples
+    --------
+    >>> from dask_exo.stream.transforms import Transform
+    >>> step = Step(Transform("batches", len), {"GPU": 1.0}, (0, None))
+    >>> without_gpus([step])[0].needs
+    {'CPU': 1.0}
+    """
+    rest = [{n: a for n, a in step.needs.items() if n != "GPU"} for step in steps]
+    return [replace(step, needs=needs or ONE_CPU) for step, needs in zip(steps, rest, strict=True)]
 
 
 MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None))

@@ -50,6 +50,15 @@ def test_a_cluster_without_gpus_refuses_at_once() -> None:
         there.a.sum().compute()
 
 
+def test_stages_on_simulated_devices_need_no_slots_either() -> None:
+    frame = pd.DataFrame({"a": np.arange(40)})
+    with dask.config.set({"exo.gpu.simulate": True}):
+        source = dd.from_pandas(frame, npartitions=4).exo.pipeline()
+        doubled = source.map_batches(lambda batch: batch.assign(a=batch.a * 2), format="device")
+        found = pd.concat(doubled.iter_batches())
+    assert sorted(found.a) == list(range(0, 80, 2))
+
+
 GPUS = """
 import os
 import dask, dask.dataframe as dd, pandas as pd
