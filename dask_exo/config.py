@@ -62,6 +62,7 @@ class Config:
     stream_target: int
     gpu_simulate: bool
     gpu_per_task: float
+    gpu_memory: int | None
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
@@ -84,7 +85,7 @@ class Config:
         check(keys)
         scheduler, shuffle = keys["scheduler"], keys["shuffle"]
         store, limit = keys["object-store-memory"], shuffle["merge-limit"]
-        gpus = keys["num-gpus"]
+        gpus, memory = keys["num-gpus"], keys["gpu"]["memory"]
         if gpus is None and keys["gpu"]["simulate"]:
             gpus = 1
         return cls(
@@ -115,6 +116,7 @@ class Config:
             ),
             gpu_simulate=keys["gpu"]["simulate"],
             gpu_per_task=keys["gpu"]["per-task"],
+            gpu_memory=None if memory is None else _bytes("gpu.memory", memory),
             settings=_settings(),
         )
 

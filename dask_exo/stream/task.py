@@ -211,4 +211,4 @@ def _input(one: Any) -> Iterator[Any]:
     data = one() if callable(one) else one
     if isinstance(data, Failure):  # of a task whose reference was known before it ran
         data.reraise()
-    yield frame_of(data)
+    yield on_host(frame_of(data))

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_exo
+from dask_exo import Scheduler
 from dask_exo.errors import DeviceMemoryError
 from dask_exo.frame.device import DeviceFrame, concat, memory, staging
 from dask_exo.frame.device.memory import Arena
 from dask_exo.frame.device.packed import begin
 from dask_exo.frame.halves import in_halves
+from dask_exo.testing import InlineFutures
 
 
 class OutOfMemoryError(MemoryError):
@@ -40,13 +44,22 @@ class SmallDevice:
         return nbytes
 
 
+@contextlib.contextmanager
+def budget(nbytes: int) -> Iterator[Arena]:
+    """So many bytes of device memory, and a quarter of them pinned, for arrays of numpy."""
+    with dask.config.set({"exo.gpu.memory": nbytes}):
+        memory.prepare("numpy")
+        made = memory.arena_of(np.empty(0))
+        assert made is not None
+        yield made
+    memory.prepare("numpy")
+    assert memory.arena_of(np.empty(0)) is None
+
+
 @pytest.fixture
 def arena() -> Iterator[Arena]:
-    """4 kB of device memory and 1 kB of pinned memory, for arrays of numpy."""
-    made = Arena(4096, 1024, np)
-    memory.use("numpy", made)
-    yield made
-    memory.use("numpy", None)
+    with budget(4096) as made:
+        yield made
 
 
 def rows(n: int, seed: int = 0) -> pd.DataFrame:
@@ -109,11 +122,10 @@ def test_what_was_used_longest_ago_is_spilled_first_to_pinned_memory(arena: Aren
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(0, 99))
+@settings(max_examples=20)
 def test_frames_that_do_not_fit_together_give_the_same_results(steps: list[int], seed: int) -> None:
     expected = frame = rows(40, seed)
-    small = Arena(2000, 1000, np)
-    memory.use("numpy", small)
-    try:
+    with budget(2000) as small:
         held = [DeviceFrame.from_pandas(rows(40, s), "numpy") for s in range(3)]
         there = DeviceFrame.from_pandas(frame, "numpy")
         for step in steps:
@@ -135,8 +147,16 @@ def test_frames_that_do_not_fit_together_give_the_same_results(steps: list[int],
         del there, held, one
         gc.collect()
         assert small.used == small.on_pinned == small.on_host == 0
-    finally:
-        memory.use("numpy", None)
+
+
+def test_a_computation_within_a_budget_gives_what_it_gives_without() -> None:
+    frame = rows(400)[["i", "f", "n"]]
+    keys = {"exo.gpu.simulate": True, "scheduler": Scheduler(InlineFutures())}
+    with budget(900) as small, dask.config.set(keys):
+        there = dd.from_pandas(frame, npartitions=4).exo.to_gpu()
+        found = there.groupby("i").f.sum(split_out=2).exo.to_pandas().compute()
+        assert small.spilled > 900
+    pd.testing.assert_series_equal(found.sort_index(), frame.groupby("i").f.sum())
 
 
 def test_an_allocation_that_fails_makes_room_and_is_tried_again() -> None:

@@ -11,7 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_exo  # noqa: F401  the accessor
@@ -105,6 +105,7 @@ def test_other_steps_get_frames_of_the_host() -> None:
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(1, 12))
+@settings(max_examples=30)
 def test_batches_of_a_device_are_all_rows_in_order(lengths: list[int], size: int) -> None:
     kinds: list[type] = []
     step = Transform("batches", double, (kinds,), batch_size=size, format="device")

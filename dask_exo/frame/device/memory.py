@@ -23,6 +23,7 @@ from dask_exo.frame.device import arrays, staging
 from dask_exo.frame.halves import out_of_memory
 
 SHARE = 0.8  # of what a worker may take of its GPU: the rest is for what operations need meanwhile
+PINNED = 4  # a quarter of the budget: pinned memory is taken from all processes of the host
 
 
 class Buffer:
@@ -178,12 +179,15 @@ _arenas: dict[str, Arena] = {}
 _guard = threading.Lock()
 
 
-def use(name: str, arena: Arena | None) -> None:
-    """Count the arrays of a module in an arena from now on; None: do not count those of numpy."""
-    if arena is None:
+def prepare(name: str) -> None:
+    """Count the arrays of numpy, where they stand for a device whose ``exo.gpu.memory`` is said."""
+    if name != arrays.HOST:
+        return
+    limit, arena = Config.current().gpu_memory, _arenas.get(name)
+    if limit is None:
         _arenas.pop(name, None)
-    else:
-        _arenas[name] = arena
+    elif arena is None or arena.limit != limit:
+        _arenas[name] = Arena(limit, limit // PINNED, np)
 
 
 def arena_of(array: Any) -> Arena | None:
@@ -198,9 +202,12 @@ def arena_of(array: Any) -> Arena | None:
 
 def _of_gpu() -> Arena:
     """An arena of the GPU of this process, whose failing allocations make room there."""
-    cupy = arrays.module(arrays.DEVICE)
-    _, total = cupy.cuda.runtime.memGetInfo()
-    limit = int(SHARE * Config.current().gpu_per_task * total)
-    arena = Arena(limit, limit // 4, cupy, cupy.get_default_memory_pool().free_all_blocks)
+    cupy, config = arrays.module(arrays.DEVICE), Config.current()
+    limit = config.gpu_memory
+    if limit is None:
+        _, total = cupy.cuda.runtime.memGetInfo()
+        limit = int(SHARE * config.gpu_per_task * total)
+    trim = cupy.get_default_memory_pool().free_all_blocks
+    arena = Arena(limit, limit // PINNED, cupy, trim)
     cupy.cuda.set_allocator(arena.allocating(cupy.cuda.get_allocator()))
     return arena

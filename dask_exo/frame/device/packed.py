@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from dask_exo.frame.device import arrays, staging
+from dask_exo.frame.device import arrays, memory, staging
 from dask_exo.frame.device.column import Column
 from dask_exo.frame.device.frame import DeviceFrame
 from dask_exo.frame.device.index import DeviceIndex
@@ -79,4 +79,5 @@ def begin(frame: DeviceFrame) -> Callable[[], Packed]:
 def unpacked(*parts: Any) -> DeviceFrame:
     """A frame where it was before, of the parts of a `Packed`."""
     packed = Packed(*parts)
+    memory.prepare(packed.module)
     return packed.frame(packed.module)
