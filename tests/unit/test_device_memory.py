@@ -47,7 +47,7 @@ class SmallDevice:
 @contextlib.contextmanager
 def budget(nbytes: int) -> Iterator[Arena]:
     """So many bytes of device memory, and a quarter of them pinned, for arrays of numpy."""
-    with dask.config.set({"exo.gpu.memory": nbytes}):
+    with dask.config.set({"exo.gpu.simulate": True, "exo.gpu.memory": nbytes}):
         memory.prepare("numpy")
         made = memory.arena_of(np.empty(0))
         assert made is not None
@@ -151,8 +151,7 @@ def test_frames_that_do_not_fit_together_give_the_same_results(steps: list[int],
 
 def test_a_computation_within_a_budget_gives_what_it_gives_without() -> None:
     frame = rows(400)[["i", "f", "n"]]
-    keys = {"exo.gpu.simulate": True, "scheduler": Scheduler(InlineFutures())}
-    with budget(900) as small, dask.config.set(keys):
+    with budget(900) as small, dask.config.set(scheduler=Scheduler(InlineFutures())):
         there = dd.from_pandas(frame, npartitions=4).exo.to_gpu()
         found = there.groupby("i").f.sum(split_out=2).exo.to_pandas().compute()
         assert small.spilled > 900

@@ -183,8 +183,9 @@ def prepare(name: str) -> None:
     """Count the arrays of numpy, where they stand for a device whose ``exo.gpu.memory`` is said."""
     if name != arrays.HOST:
         return
-    limit, arena = Config.current().gpu_memory, _arenas.get(name)
-    if limit is None:
+    config, arena = Config.current(), _arenas.get(name)
+    limit = config.gpu_memory
+    if limit is None or not config.gpu_simulate:
         _arenas.pop(name, None)
     elif arena is None or arena.limit != limit:
         _arenas[name] = Arena(limit, limit // PINNED, np)
