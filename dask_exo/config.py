@@ -61,6 +61,9 @@ class Config:
     stream_memory_fraction: float
     stream_target: int
     gpu_simulate: bool
+    checkpoint_path: str | None
+    checkpoint_keep: str
+    checkpoint_overhead: float
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
@@ -113,6 +116,9 @@ class Config:
                 "stream.target-partition-size", keys["stream"]["target-partition-size"]
             ),
             gpu_simulate=keys["gpu"]["simulate"],
+            checkpoint_path=keys["checkpoint"]["path"],
+            checkpoint_keep=keys["checkpoint"]["keep"],
+            checkpoint_overhead=keys["checkpoint"]["overhead"],
             settings=_settings(),
         )
 

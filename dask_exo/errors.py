@@ -55,6 +55,10 @@ class IntegrityError(ExoError, AssertionError):
     """Rows that went into a shuffle are not those that came out."""
 
 
+class CheckpointError(ExoError, OSError):
+    """A checkpoint cannot be written or read, or does not belong to what is computed now."""
+
+
 class OutputExistsError(ExoError, FileExistsError):
     """The place to write to is already there."""
 

@@ -13,6 +13,7 @@ from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.futures import Futures, default
 from dask_exo.graph.plan import Plan, Stage
 from dask_exo.graph.skew_proof import SkewProof
+from dask_exo.report.events import CheckpointSeen
 from dask_exo.scheduler import planned
 from dask_exo.shuffle.choose import Choice, Limits, Shape
 from dask_exo.shuffle.costs import Cost, weigh
@@ -50,6 +51,8 @@ class Explanation:
     shuffles : list of Shuffle
     frequent : list of str
         For each operation that keeps keys which repeat often from making large partitions, how.
+    kept : list of CheckpointSeen
+        Collections that may be kept, and what is there of them.
     nodes, slots, store : int
         Of the cluster: machines, tasks side by side, bytes of object store.
     """
@@ -57,6 +60,7 @@ class Explanation:
     tasks: dict[str, int]
     shuffles: list[Shuffle]
     frequent: list[str]
+    kept: list[CheckpointSeen]
     nodes: int
     slots: int
     store: int
@@ -70,6 +74,7 @@ class Explanation:
         lines = [f"{what}, on {where} and {memory}"]
         lines += [f"  {number:>7,}  {name}" for name, number in self.tasks.items()]
         lines += ["", *self.frequent] if self.frequent else []
+        lines += ["", *map(_kept, self.kept)] if self.kept else []
         for shuffle in self.shuffles:
             lines += [
                 "",
@@ -127,7 +132,14 @@ def explain(
         for stage in work.stages
     ]
     plans = [node.plan for node in expr.walk() if isinstance(node, SkewProof)]
-    return Explanation(_tasks(work), shuffles, list(dict.fromkeys(plans)), len(nodes), slots, store)
+    frequent, seen = list(dict.fromkeys(plans)), list(work.seen)
+    return Explanation(_tasks(work), shuffles, frequent, seen, len(nodes), slots, store)
+
+
+def _kept(seen: CheckpointSeen) -> str:
+    if seen.refused:
+        return f"checkpoint {seen.group}: not kept, since {seen.refused}"
+    return f"checkpoint {seen.group}: {seen.found:,} of {seen.values:,} partitions are there"
 
 
 def _tasks(work: Plan) -> dict[str, int]:

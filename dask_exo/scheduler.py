@@ -15,6 +15,7 @@ from dask.callbacks import local_callbacks
 from dask.core import flatten
 
 from dask_exo import on_ray
+from dask_exo.checkpoint import Store
 from dask_exo.config import Config
 from dask_exo.dask_adapter import (
     CoreExpr,
@@ -34,10 +35,11 @@ from dask_exo.futures import Futures
 from dask_exo.graph.annotations import asked_of
 from dask_exo.graph.background import Background
 from dask_exo.graph.garbage import uncollected
-from dask_exo.graph.normalize import Key, cull, normalize
+from dask_exo.graph.normalize import Graph, Key, cull, normalize
 from dask_exo.graph.observed import observed
 from dask_exo.graph.plan import Plan, plan
 from dask_exo.graph.promise import Local, Promise, Remote, fetch
+from dask_exo.graph.resume import Resumed, resume
 from dask_exo.graph.run import Run
 from dask_exo.graph.watcher import Watcher
 from dask_exo.report.callbacks import Callbacks
@@ -127,6 +129,8 @@ class Scheduler:
         work, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
         promises = Background(work, futures, config, partial(observed, work, futures)).start()
+        for name, fingerprint in work.fingerprints.items():
+            promises[name].fingerprint = fingerprint
         return {key: promises[name] for key, name in names.items()}
 
     def persist(
@@ -238,7 +242,9 @@ def _prepare(
 def _planned(
     dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
 ) -> tuple[Plan, dict[Key, Key]]:
-    graph, names = normalize(dsk, keys)
+    whole, names = normalize(dsk, keys)
+    resumed = _resumed(whole, set(names.values()), config)
+    graph = resumed.graph
     if callbacks:
         callbacks.begin(graph)
         graph = cull(convert_legacy_graph(graph), names.values())
@@ -252,7 +258,20 @@ def _planned(
         asked=asked_of(dsk, graph, everywhere),
         fuse=not callbacks.values,
     )
+    for stage in work.stages:
+        stage.keeping = resumed.keepings.get(stage.key)
+    work.seen, work.fingerprints = resumed.seen, resumed.fingerprints
     return work, names
+
+
+def _resumed(graph: Graph, keys: set[Key], config: Config) -> Resumed:
+    """What is left to do after what earlier programs have kept, if checkpoints are on."""
+    if config.checkpoint_path is None:
+        return Resumed(graph)
+    store = Store.open(config.checkpoint_path)
+    share = None if config.checkpoint_keep == "all" else config.checkpoint_overhead
+    shuffles = config.checkpoint_keep != "marked"
+    return resume(graph, keys, store, shuffles=shuffles, share=share)
 
 
 class _Watching(Watcher):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import difflib
 import errno
-import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -22,6 +20,7 @@ from dask.utils import format_bytes
 from dask_exo.dask_adapter import ArrowDatasetEngine
 from dask_exo.errors import ExoError, InputError, OutputError, OutputExistsError, SortKeyError
 from dask_exo.frame.copies import PANDAS_3
+from dask_exo.output import swap
 from dask_exo.validate import Checksum, checksum
 
 ROW_GROUP = 2**17
@@ -297,9 +296,9 @@ def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
         raise OutputError(f"cannot write to {str(target.parent)!r}: {error.strerror}") from error
     try:
         yield temporary
-        _publish(temporary, target, overwrite=overwrite)
+        swap.publish(temporary, target, overwrite=overwrite)
     except BaseException as error:
-        _remove(temporary)
+        swap.remove(temporary)
         if isinstance(error, ExoError) or not _is_full(error):
             raise
         have = format_bytes(shutil.disk_usage(target.parent).free)
@@ -330,46 +329,6 @@ def _check_output(target: Path, *, overwrite: bool, nbytes: int | None) -> None:
             f"the disk of {str(target)!r} is too small: need {format_bytes(nbytes)}, have "
             f"{format_bytes(free)}; free some space, or choose another output"
         )
-
-
-def _publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
-    if overwrite and target.exists():
-        if not _exchange(temporary, target):
-            old = temporary.with_name(temporary.name + ".old")
-            target.rename(old)
-            try:
-                temporary.rename(target)
-            except BaseException:
-                old.rename(target)
-                raise
-            temporary = old
-        _remove(temporary)
-        return
-    try:
-        temporary.rename(target)
-    except OSError as error:
-        if target.exists():
-            raise OutputExistsError(
-                f"the output {str(target)!r} was made by somebody else meanwhile"
-            ) from error
-        raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from error
-
-
-def _exchange(one: Path, two: Path) -> bool:
-    """Exchange two directories' names at once, where the system can (Linux ``renameat2``)."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return rename is not None and not rename(
-        here, os.fsencode(one), here, os.fsencode(two), exchange
-    )
-
-
-def _remove(directory: Path) -> None:
-    # tasks that still run may add a file between two looks
-    for _ in range(10):
-        shutil.rmtree(directory, ignore_errors=True)
-        if not directory.exists():
-            return
 
 
 def _is_full(error: BaseException | None) -> bool:

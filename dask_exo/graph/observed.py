@@ -23,6 +23,8 @@ def observed(work: Plan, futures: Futures) -> Iterator[None]:
     groups = Counter(key_split(bundle.key) for bundle in work.bundles)
     groups.update({stage.name: len(stage.parts) for stage in work.stages})
     events.emit(events.RunStarted(dict(groups)))
+    for one in work.seen:
+        events.emit(one)
     started, before, written = time.perf_counter(), futures.store(), _written(futures)
     calls, objects = futures.calls, futures.objects
     failed = True

@@ -21,9 +21,11 @@ from dask.utils import key_split
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, role
 from dask_exo.graph.annotations import NOTHING, Asked
+from dask_exo.graph.keeping import Keeping
 from dask_exo.graph.normalize import Graph, Key, group_of
 from dask_exo.graph.promise import Promise, promised
 from dask_exo.graph.splits import Exchange, Split
+from dask_exo.report.events import CheckpointSeen
 
 
 class ColumnKey(NamedTuple):
@@ -101,6 +103,8 @@ class Stage:
     columns : list of ColumnKey
         (R,)
     priority : int
+    keeping : Keeping, optional
+        What is known of its outputs, if they may be kept.
     """
 
     key: Key
@@ -108,6 +112,7 @@ class Stage:
     parts: list[Bundle]
     columns: list[ColumnKey]
     priority: int
+    keeping: Keeping | None = None
 
     @property
     def sources(self) -> set[Key]:
@@ -134,6 +139,10 @@ class Plan:
         Values that other computations have made or are making.
     results : dict
         Key in the graph → key of the unit, literal or given value that has its value.
+    seen : tuple of CheckpointSeen
+        What was found of collections that may be kept.
+    fingerprints : dict
+        Of results, if checkpoints are on.
     """
 
     bundles: list[Bundle]
@@ -141,6 +150,8 @@ class Plan:
     literals: dict[Key, Any]
     given: dict[Key, Promise]
     results: dict[Key, Key]
+    seen: tuple[CheckpointSeen, ...] = ()
+    fingerprints: Mapping[Key, str] = field(default_factory=dict)
 
 
 def plan(

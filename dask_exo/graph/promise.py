@@ -65,6 +65,11 @@ class Promise:
     held : Local or Remote, optional
         The value or its ref, where they are known. A ref may be of a task that is under way,
         and the value behind it may be the `Failure` of that task.
+
+    Attributes
+    ----------
+    fingerprint : str, optional
+        Of the task that makes it, if checkpoints are on; see `dask_exo.graph.fingerprint`.
     """
 
     def __init__(self, futures: Futures | None = None, held: Local | Remote | None = None) -> None:
@@ -72,6 +77,7 @@ class Promise:
         self._error: BaseException | None = None
         self._known = threading.Event()
         self.token = uuid.uuid4().hex
+        self.fingerprint: str | None = None
         if held is not None:
             self._known.set()
 

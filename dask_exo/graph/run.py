@@ -284,6 +284,7 @@ class Run:
             self._state.have(bundle.key, held)
         group = key_split(call.bundles[0].key)
         seconds = sum(done.seconds for done in dones)
+        self._ledger.worked(seconds)
         nbytes = sum(done.nbytes for done in dones)
         events.emit(events.TasksFinished(group, len(dones), seconds, nbytes))
 

@@ -14,7 +14,9 @@ from dask_exo.graph.execute import run_map
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import ColumnKey, Stage
+from dask_exo.graph.keeping import Kept
 from dask_exo.graph.values import Pile, Values
+from dask_exo.graph.worth import cost
 from dask_exo.report import events
 from dask_exo.shuffle.blocks import merge
 from dask_exo.shuffle.exchange import Shuffled, exchange, limits_of
@@ -25,13 +27,14 @@ BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the o
 
 
 class Ledger:
-    """What each shuffle sent, and what the tasks after it have assembled."""
+    """What each shuffle sent, what the tasks after it have assembled, and what all that took."""
 
     def __init__(self) -> None:
         self._sent: dict[str, Tally] = {}
         self._arrived: dict[Key, Tally] = defaultdict(Tally)
         self._keys: dict[str, Key] = {}
         self._excused: set[Key] = set()
+        self._work, self._spent = 0.0, 0.0
 
     def sent(self, stage: Stage, tally: Tally) -> None:
         """Note what the maps of a shuffle have sent."""
@@ -42,6 +45,19 @@ class Ledger:
         """Add what a task has assembled."""
         for one in arrived:
             self._arrived[one.stage] += one.tally
+
+    def worked(self, seconds: float) -> None:
+        """Add what tasks took."""
+        self._work += seconds
+
+    def keeps(self, stage: Stage, nbytes: int) -> bool:
+        """Whether the outputs of a shuffle are worth keeping; from then on that is spent."""
+        if stage.keeping is None:
+            return False
+        kept = stage.keeping.worth(nbytes, self._work, self._spent)
+        self._spent += cost(nbytes) if kept else 0.0
+        events.emit(events.ShuffleKept(stage.name, kept, nbytes, self._work))
+        return kept
 
     def excuse(self, stage: Key) -> None:
         """Some outputs of a shuffle will not be assembled, since a task failed."""
@@ -60,6 +76,7 @@ class Shuffling:
     """A shuffle under way: a coroutine, and what it waits for."""
 
     stage: Stage
+    ledger: Ledger
     steps: Steps[Shuffled]
     waiting: Waiting = field(default_factory=Waiting)
 
@@ -76,7 +93,7 @@ class Shuffling:
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
         parts = StageParts(stage, values, ledger, config, block)
 
-        return cls(stage, exchange(futures, parts, spec, limits, stage.name))
+        return cls(stage, ledger, exchange(futures, parts, spec, limits, stage.name))
 
     def advance(self, now: float) -> Shuffled | None:
         """Go on until it waits for something; return the result if it has ended."""
@@ -91,13 +108,18 @@ class Shuffling:
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[ColumnKey, Pile]]:
         """What the tasks after it have to assemble."""
         nbytes = shuffled.nbytes // max(len(shuffled.columns), 1)
+        kept = self.ledger.keeps(self.stage, shuffled.nbytes)
+        keeping = self.stage.keeping if kept else None
         split, whole = self.stage.split, shuffled.choice.whole
         split = split if whole is None else split.within(whole)
         # the split knows only the outputs that are read, by their places among those
         for place, (key, column) in enumerate(
             zip(self.stage.columns, shuffled.columns, strict=True)
         ):
-            yield key, Pile(ColumnKey(key.stage, place), column, split, nbytes)
+            mine = split
+            if keeping is not None:
+                mine = Kept(count=split.count, inner=split, label=keeping.labels[key.slot])
+            yield key, Pile(ColumnKey(key.stage, place), column, mine, nbytes)
 
 
 class StageParts:
@@ -135,6 +157,7 @@ class StageParts:
         detail: work.Detail = receipt.detail
         unseal(detail)
         self._ledger.arrived(detail.arrived)
+        self._ledger.worked(receipt.seconds)
         events.emit(
             events.TasksFinished(self._stage.name, detail.parts, receipt.seconds, receipt.nbytes)
         )

@@ -74,6 +74,29 @@ class ShuffleFinished(Event):
 
 
 @dataclass(frozen=True)
+class CheckpointSeen(Event):
+    """A collection of a run that may be kept: so many values, of which so many are there already.
+
+    If it cannot be kept, ``refused`` says why.
+    """
+
+    group: str
+    values: int
+    found: int
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class ShuffleKept(Event):
+    """Whether the outputs of a shuffle are kept: its bytes, and seconds of work before it."""
+
+    name: str
+    kept: bool
+    nbytes: int
+    work: float
+
+
+@dataclass(frozen=True)
 class StageSeen(Event):
     """How a stage of a pipeline is, about once a second and at its end.
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dask_exo.report.events import (
+    CheckpointSeen,
     Event,
     RunFinished,
     ShuffleFinished,
+    ShuffleKept,
     StageSeen,
     TasksFinished,
     observing,
@@ -35,6 +37,9 @@ class Stats:
         Group → number of graph tasks finished.
     shuffles : list of ShuffleFinished
         In the order in which they ended.
+    checkpoints : list of CheckpointSeen
+        What was found of each collection that may be kept.
+    kept : list of ShuffleKept
     stages : dict
         Name of a pipeline's stage → the last that was heard of it.
     """
@@ -47,6 +52,8 @@ class Stats:
     seconds: float = 0.0
     tasks: dict[str, int] = field(default_factory=dict)
     shuffles: list[ShuffleFinished] = field(default_factory=list)
+    checkpoints: list[CheckpointSeen] = field(default_factory=list)
+    kept: list[ShuffleKept] = field(default_factory=list)
     stages: dict[str, StageSeen] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
@@ -61,6 +68,10 @@ class Stats:
                 self.directories[path] = self.directories.get(path, 0) + nbytes
         elif isinstance(event, ShuffleFinished):
             self.shuffles.append(event)
+        elif isinstance(event, CheckpointSeen):
+            self.checkpoints.append(event)
+        elif isinstance(event, ShuffleKept):
+            self.kept.append(event)
         elif isinstance(event, StageSeen):
             self.stages[event.name] = event
         elif isinstance(event, TasksFinished):

@@ -1,0 +1,110 @@
+"""What a task of a graph will give, as a number that is the same in the next program.
+
+The fingerprint of a task is a hash of its function and arguments as Dask's ``tokenize`` sees them, of
+the versions of what computes, of the code and the files that it reads (see `dask_exo.graph.inputs`), and of the
+fingerprints of the tasks before it. Keys are left out but for the numbers in them: Dask's names are
+not all the same in the next program. Equal fingerprints mean equal values, as far as functions return
+the same for the same arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from dask.tokenize import TokenizationError, tokenize
+from dask.utils import key_split
+
+from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
+from dask_exo.graph.inputs import leaves, sources, stamps
+from dask_exo.graph.normalize import Graph, Key, group_of
+from dask_exo.graph.passes.unfuse import taken_apart
+from dask_exo.graph.promise import promised
+
+VERSIONS = ("dask-exo", "dask", "pandas", "numpy", "pyarrow")
+
+# what Dask puts behind the name of a delayed value that is not pure
+_RANDOM = re.compile(r"-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A task that has no fingerprint, and why."""
+
+    reason: str
+
+
+Fingerprint = str | Unknown
+
+
+def fingerprints(graph: Graph, keys: Iterable[Key]) -> dict[Key, Fingerprint]:
+    """Fingerprints of some tasks, and of all before them.
+
+    Parameters
+    ----------
+    graph : dict
+        Normalized; with all that ``keys`` need.
+    keys : iterable of Key
+
+    Returns
+    -------
+    dict
+        32 hexadecimal digits for each, or why there are none.
+    """
+    graph = taken_apart(graph)
+    found: dict[Key, Fingerprint] = {}
+    stack = list(keys)
+    while stack:
+        key = stack[-1]
+        missing = [below for below in graph[key].dependencies if below not in found]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if key not in found:
+            found[key] = _fingerprint(key, graph[key], found)
+    return found
+
+
+def _fingerprint(key: Key, node: GraphNode, below: Mapping[Key, Fingerprint]) -> Fingerprint:
+    before: dict[Key, str] = {}
+    for name in node.dependencies:
+        one = below[name]
+        if isinstance(one, Unknown):
+            return one
+        before[name] = one
+    if isinstance(node, Alias):
+        return before[node.target]
+    if (promise := promised(node)) is not None:
+        unknown = Unknown("it is made of a persisted value that has no fingerprint itself")
+        return promise.fingerprint or unknown
+    if _RANDOM.search(group := group_of(key)):
+        return Unknown(f"{group!r} is a delayed value that is not pure: use dask.delayed(pure=True)")
+    numbers = [n for n in key[1:] if isinstance(n, int)] if isinstance(key, tuple) else []
+    try:
+        content = _content(node.substitute(before) if before else node)
+        mine = tokenize(key_split(key), numbers, *content, ensure_deterministic=True)
+    except TokenizationError as error:
+        return Unknown(f"Dask has no deterministic token for {group!r}: {str(error)[:200]}")
+    found = list(leaves(node))
+    whole = [_versions(), mine, *sources(found), *stamps(found)]
+    return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:32]
+
+
+def _content(node: GraphNode) -> tuple[Any, ...]:
+    """What a node is made of: not its own token, which may have been made up."""
+    if isinstance(node, Task):
+        return type(node).__name__, node.func, node.args, node.kwargs
+    return (node.value,) if isinstance(node, DataNode) else (node,)
+
+
+@functools.cache
+def _versions() -> str:
+    found = [f"{name} {metadata.version(name)}" for name in VERSIONS]
+    return ", ".join([*found, f"python {platform.python_version()}"])

@@ -1,0 +1,94 @@
+"""What a task depends on beside its arguments: files that it reads, and files that its code is in.
+
+Dask has the time and size of files in the names of what reads them, but those names are not the same
+in the next program (up to Dask 2026.8, those of ``read_parquet`` never are), so both are looked up here.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from dask_exo.dask_adapter import DataNode, Task
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Functions, arguments and what is in them, without the containers."""
+    if isinstance(value, Task):
+        for inner in (value.func, *value.args, *value.kwargs.values()):
+            yield from leaves(inner)
+    elif isinstance(value, DataNode):
+        yield from leaves(value.value)
+    elif isinstance(value, functools.partial):
+        yield from leaves((value.func, *value.args, *value.keywords.values()))
+    elif isinstance(value, Mapping):
+        yield from leaves(list(value.values()))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for inner in value:
+            yield from leaves(inner)
+    else:
+        yield value
+
+
+def sources(found: Sequence[Any]) -> list[str]:
+    """Digests of the files with the modules of functions and objects.
+
+    Of ``__main__`` Dask's tokens have the code itself.
+    """
+    names = {getattr(one, "__module__", None) or type(one).__module__ for one in found}
+    plain = sorted(name for name in names if isinstance(name, str))
+    return [_source(name) for name in plain if name not in ("builtins", "__main__")]
+
+
+def stamps(found: Sequence[Any]) -> list[str]:
+    """Path, size and time of each file that arguments name: a path, or an object that has one."""
+    systems = [fs for one in found if (fs := _system(one)) is not None]
+    made = set()
+    for one in found:
+        if isinstance(one, str):
+            made.update(_of_path(one, systems))
+        elif isinstance(path := getattr(one, "path", None), str):
+            made.update(_of_path(path, systems))
+        elif (fragment := getattr(one, "fragment", None)) is not None:  # of pyarrow
+            info = fragment.filesystem.get_file_info(fragment.path)
+            made.add(f"{info.path} {info.size} {info.mtime_ns}")
+    return sorted(made)
+
+
+def _system(one: Any) -> AbstractFileSystem | None:
+    fs = one if isinstance(one, AbstractFileSystem) else getattr(one, "fs", None)
+    return fs if isinstance(fs, AbstractFileSystem) else None
+
+
+def _of_path(path: str, systems: Sequence[AbstractFileSystem]) -> Iterator[str]:
+    local = path.removeprefix("file://")
+    if len(local) < 4096 and "\0" not in local and Path(local).is_file():
+        found = os.stat(local)
+        yield f"{local} {found.st_size} {found.st_mtime_ns}"
+        return
+    for fs in systems:
+        try:
+            yield f"{path} {fs.checksum(path)}"
+        except (OSError, NotImplementedError, ValueError):
+            continue  # it is another string
+
+
+def _source(module: str) -> str:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    try:
+        found = os.stat(file or "")
+        return f"{module} {_digest(str(file), found.st_mtime_ns, found.st_size)}"
+    except OSError:  # it is built in, or comes from an archive
+        return module
+
+
+@functools.cache
+def _digest(file: str, _time: int, _size: int) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
