@@ -22,9 +22,9 @@ class Writing(OfFrame):
     def checkpoint(self) -> dd.DataFrame:
         """Keep the partitions in ``exo.checkpoint.path``, for the next program that needs them.
 
-        The same dataframe, whose partitions are written as they are made. A program that comes to the
-        same place with the same code and the same input reads them instead, whatever became of the
-        first one. Without ``exo.checkpoint.path`` nothing happens. See ``docs/checkpoints.md``.
+        The same dataframe, whose partitions are written as they are made. A program that comes to
+        the same place with the same code and the same input reads them instead, whatever became of
+        the first one. Without ``exo.checkpoint.path`` nothing happens. See ``docs/checkpoints.md``.
 
         Returns
         -------
@@ -59,10 +59,10 @@ class Writing(OfFrame):
         """Write a directory of Parquet files: all of it, each row once, or nothing.
 
         Partitions are written apart, and committed together when all of them are there. A task
-        that is run again does not double its rows. If the computation fails, what was at ``path`` is as
-        it was. With ``exo.checkpoint.path``, a program that was killed goes on with the partitions
-        that are not written yet. What readers see meanwhile, on disks and in object stores, is said
-        in ``docs/checkpoints.md``.
+        that is run again does not double its rows. If the computation fails, what was at ``path``
+        is as it was. With ``exo.checkpoint.path``, a program that was killed goes on with the
+        partitions that are not written yet. What readers see meanwhile, on disks and in object
+        stores, is said in ``docs/checkpoints.md``.
 
         Parameters
         ----------

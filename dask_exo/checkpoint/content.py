@@ -1,8 +1,8 @@
 """A value as bytes whose digest is known, and back.
 
 Pickles of protocol 5, with the buffers of frames and arrays beside them, not inside: nothing is
-copied to be written. Arrow would not do: it does not have all of pandas' types, and a checkpoint must
-give back exactly what it was given. So a digest is compared before anything is unpickled.
+copied to be written. Arrow would not do: it does not have all of pandas' types, and a checkpoint
+must give back exactly what it was given. So a digest is compared before anything is unpickled.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What a task of a graph will give, as a number that is the same in the next program.
 
-The fingerprint of a task is a hash of its function and arguments as Dask's ``tokenize`` sees them, of
-the versions of what computes, of the code and the files that it reads (see `dask_exo.graph.inputs`), and of the
-fingerprints of the tasks before it. Keys are left out but for the numbers in them: Dask's names are
-not all the same in the next program. Equal fingerprints mean equal values, as far as functions return
-the same for the same arguments.
+The fingerprint of a task is a hash of its function and arguments as Dask's ``tokenize`` sees them,
+of the versions of what computes, of the code and the files that it reads (`dask_exo.graph.inputs`),
+and of the fingerprints of the tasks before it. Keys are left out but for the numbers in them:
+Dask's names are not all the same in the next program. Equal fingerprints mean equal values, as far
+as functions return the same for the same arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dask.utils import key_split
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
 from dask_exo.graph.inputs import leaves, sources, stamps
-from dask_exo.graph.normalize import Graph, Key, group_of
+from dask_exo.graph.normalize import Graph, Key
 from dask_exo.graph.passes.unfuse import taken_apart
 from dask_exo.graph.promise import promised
 
@@ -59,6 +59,7 @@ def fingerprints(graph: Graph, keys: Iterable[Key]) -> dict[Key, Fingerprint]:
     """
     graph = taken_apart(graph)
     found: dict[Key, Fingerprint] = {}
+    files: dict[str, str | None] = {}
     stack = list(keys)
     while stack:
         key = stack[-1]
@@ -68,32 +69,38 @@ def fingerprints(graph: Graph, keys: Iterable[Key]) -> dict[Key, Fingerprint]:
             continue
         stack.pop()
         if key not in found:
-            found[key] = _fingerprint(key, graph[key], found)
+            found[key] = _fingerprint(key, graph[key], found, files)
     return found
 
 
-def _fingerprint(key: Key, node: GraphNode, below: Mapping[Key, Fingerprint]) -> Fingerprint:
-    before: dict[Key, str] = {}
-    for name in node.dependencies:
-        one = below[name]
+def _fingerprint(
+    key: Key,
+    node: GraphNode,
+    below: Mapping[Key, Fingerprint],
+    files: dict[str, str | None],
+) -> Fingerprint:
+    before: dict[Key, Any] = {}
+    for source in node.dependencies:
+        one = below[source]
         if isinstance(one, Unknown):
             return one
-        before[name] = one
+        before[source] = one
     if isinstance(node, Alias):
         return before[node.target]
     if (promise := promised(node)) is not None:
         unknown = Unknown("it is made of a persisted value that has no fingerprint itself")
         return promise.fingerprint or unknown
-    if _RANDOM.search(group := group_of(key)):
-        return Unknown(f"{group!r} is a delayed value that is not pure: use dask.delayed(pure=True)")
+    name = str(key[0]) if isinstance(key, tuple) else str(key)
+    if _RANDOM.search(name):
+        return Unknown(f"{name!r} is a delayed value that is not pure: use dask.delayed(pure=True)")
     numbers = [n for n in key[1:] if isinstance(n, int)] if isinstance(key, tuple) else []
     try:
         content = _content(node.substitute(before) if before else node)
         mine = tokenize(key_split(key), numbers, *content, ensure_deterministic=True)
     except TokenizationError as error:
-        return Unknown(f"Dask has no deterministic token for {group!r}: {str(error)[:200]}")
+        return Unknown(f"Dask has no deterministic token for {name!r}: {str(error)[:200]}")
     found = list(leaves(node))
-    whole = [_versions(), mine, *sources(found), *stamps(found)]
+    whole = [_versions(), mine, *sources(found), *stamps(found, files)]
     return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:32]
 
 

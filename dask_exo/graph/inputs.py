@@ -1,7 +1,8 @@
 """What a task depends on beside its arguments: files that it reads, and files that its code is in.
 
-Dask has the time and size of files in the names of what reads them, but those names are not the same
-in the next program (up to Dask 2026.8, those of ``read_parquet`` never are), so both are looked up here.
+Dask has the time and size of files in the names of what reads them, but those names are not the
+same in the next program (up to Dask 2026.8, those of ``read_parquet`` never are), so both are
+looked up here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,19 +49,28 @@ def sources(found: Sequence[Any]) -> list[str]:
     return [_source(name) for name in plain if name not in ("builtins", "__main__")]
 
 
-def stamps(found: Sequence[Any]) -> list[str]:
-    """Path, size and time of each file that arguments name: a path, or an object that has one."""
+def stamps(found: Sequence[Any], known: dict[str, str | None]) -> list[str]:
+    """Path, size and time of each file that arguments name: a path, or an object that has one.
+
+    Parameters
+    ----------
+    found : sequence
+        The `leaves` of a task.
+    known : dict
+        What has been looked up: path → stamp, or None if it is no file. It is added to.
+    """
     systems = [fs for one in found if (fs := _system(one)) is not None]
-    made = set()
+    made: set[str] = set()
     for one in found:
-        if isinstance(one, str):
-            made.update(_of_path(one, systems))
-        elif isinstance(path := getattr(one, "path", None), str):
-            made.update(_of_path(path, systems))
-        elif (fragment := getattr(one, "fragment", None)) is not None:  # of pyarrow
+        path = one if isinstance(one, str) else getattr(one, "path", None)
+        if isinstance(path, str):
+            if path not in known:
+                known[path] = _stamp(path, systems)
+            made.add(known[path] or "")
+        elif hasattr(fragment := getattr(one, "fragment", None), "filesystem"):  # of pyarrow
             info = fragment.filesystem.get_file_info(fragment.path)
             made.add(f"{info.path} {info.size} {info.mtime_ns}")
-    return sorted(made)
+    return sorted(made - {""})
 
 
 def _system(one: Any) -> AbstractFileSystem | None:
@@ -67,23 +78,28 @@ def _system(one: Any) -> AbstractFileSystem | None:
     return fs if isinstance(fs, AbstractFileSystem) else None
 
 
-def _of_path(path: str, systems: Sequence[AbstractFileSystem]) -> Iterator[str]:
-    local = path.removeprefix("file://")
-    if len(local) < 4096 and "\0" not in local and Path(local).is_file():
-        found = os.stat(local)
-        yield f"{local} {found.st_size} {found.st_mtime_ns}"
-        return
-    for fs in systems:
+def _stamp(path: str, systems: Sequence[AbstractFileSystem]) -> str | None:
+    try:
+        found = Path(path.removeprefix("file://")).stat()
+        return f"{path} {found.st_size} {found.st_mtime_ns}" if _is_file(found) else None
+    except (OSError, ValueError):  # it is elsewhere, or no path
+        pass
+    for fs in systems if "/" in path else ():
         try:
-            yield f"{path} {fs.checksum(path)}"
+            return f"{path} {fs.checksum(path)}"
         except (OSError, NotImplementedError, ValueError):
-            continue  # it is another string
+            continue
+    return None
+
+
+def _is_file(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode)
 
 
 def _source(module: str) -> str:
     file = getattr(sys.modules.get(module), "__file__", None)
     try:
-        found = os.stat(file or "")
+        found = Path(file or "").stat()
         return f"{module} {_digest(str(file), found.st_mtime_ns, found.st_size)}"
     except OSError:  # it is built in, or comes from an archive
         return module

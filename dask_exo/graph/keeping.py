@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dask_exo.checkpoint import Entry, Store
+from dask_exo.errors import CheckpointError
 from dask_exo.graph.splits import Split
 from dask_exo.graph.worth import worth
 from dask_exo.shuffle.blocks import Mergeable
@@ -40,8 +42,28 @@ class Label:
     before: Entry | None = None
 
     def keep(self, value: Any) -> Any:
-        """Keep a value, and give it back."""
-        self.store.write(self.group, self.key, value, self.before)
+        """Keep a value, and give it back.
+
+        Raises
+        ------
+        CheckpointError
+            It is not equal to what was kept before.
+
+        Warns
+        -----
+        UserWarning
+            It cannot be written: what is computed is not worth less by that.
+        """
+        try:
+            self.store.write(self.group, self.key, value, self.before)
+        except CheckpointError:
+            raise
+        except OSError as error:
+            warnings.warn(
+                f"a value of {self.group!r} is not kept in {self.store.url!r}: {error}. The "
+                f"computation goes on; another program would make it again",
+                stacklevel=2,
+            )
         return value
 
 

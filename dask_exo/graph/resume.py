@@ -180,4 +180,3 @@ def _label(group: _Group, key: Key, store: Store) -> Label:
     if isinstance(before, DataNode):  # it has been read; what is kept is looked up by its name
         before = store.found(group.name).get(group.keys[key])
     return Label(store, group.name, group.keys[key], before)
-

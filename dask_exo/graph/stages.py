@@ -11,10 +11,10 @@ from dask_exo.config import Config
 from dask_exo.futures import Futures, Steps, Waiting
 from dask_exo.graph import work
 from dask_exo.graph.execute import run_map
+from dask_exo.graph.keeping import Kept
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import ColumnKey, Stage
-from dask_exo.graph.keeping import Kept
 from dask_exo.graph.values import Pile, Values
 from dask_exo.graph.worth import cost
 from dask_exo.report import events
@@ -117,7 +117,7 @@ class Shuffling:
             zip(self.stage.columns, shuffled.columns, strict=True)
         ):
             mine = split
-            if keeping is not None:
+            if keeping is not None and key.slot in keeping.labels:
                 mine = Kept(count=split.count, inner=split, label=keeping.labels[key.slot])
             yield key, Pile(ColumnKey(key.stage, place), column, mine, nbytes)
 

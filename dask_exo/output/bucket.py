@@ -1,10 +1,11 @@
 """An output in an object store, where nothing can be renamed and no two objects change at once.
 
 Tasks write below ``_exo-staging-…/`` of the output, which readers of Parquet pass over. One small
-object, ``_exo_commit.json``, then decides: with it the new files count, and whoever writes there next
-finishes what it says if the program has died. Files are copied to their places, then
-``_exo_manifest.json`` is replaced, then the old ones are deleted. A reader that asks `committed` sees the
-old files or the new ones; one that lists may see both, between the first copy and the last deletion.
+object, ``_exo_commit.json``, then decides: with it the new files count, and whoever writes there
+next finishes what it says if the program has died. Files are copied to their places, then
+``_exo_manifest.json`` is replaced, then the old ones are deleted. A reader that asks `committed`
+sees the old files or the new ones; one that lists may see both, between the first copy and the last
+deletion.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def committed(path: str) -> list[str]:
     manifest = _json(fs, f"{root}/{MANIFEST}")
     if manifest is None:
         raise InputError(
-            f"there is no {MANIFEST} in {path!r}: ddf.exo.to_parquet writes it to object stores; on a "
-            f"local disk the directory itself is always whole"
+            f"there is no {MANIFEST} in {path!r}: ddf.exo.to_parquet writes it to object stores; "
+            f"on a local disk the directory itself is always whole"
         )
     return [str(fs.unstrip_protocol(f"{root}/{file}")) for file in manifest["files"]]
 

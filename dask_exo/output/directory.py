@@ -1,8 +1,8 @@
 """An output on a local file system: a hidden directory beside it, which then takes its name.
 
 A reader sees what was there before, or all that is new. Where the system cannot exchange two names
-at once and there was something before, there is a moment without any; a program that dies in it has left
-the old data under a hidden name, from which the next one brings it back.
+at once and there was something before, there is a moment without any; a program that dies in it has
+left the old data under a hidden name, from which the next one brings it back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The tasks that write partitions, each into files whose names have the digest of what is in them.
 
 So two attempts of a task write the same files, or, if a function does not always return the same,
-files of different names: which of them count, the receipt of the attempt says that the driver has seen.
+files of different names: which of them count, the receipt of the attempt says that the driver has
+seen. A receipt is a frame with a row for each file: ``file``, ``rows`` and ``nbytes``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,6 @@ from dask_exo.errors import OutputError
 from dask_exo.graph.keeping import Mark
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-
-Receipt = pd.DataFrame
-"""The files that a task has written: columns ``file``, ``rows`` and ``nbytes``."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,10 @@ class WriteParts(Expr):
     _parameters = ["frame", "staging", "how"]  # noqa: RUF012  as Dask's expressions have it
 
     @functools.cached_property
-    def _meta(self) -> Receipt:
+    def _meta(self) -> pd.DataFrame:
         return receipt([])
 
-    def _divisions(self) -> tuple[None, ...]:
+    def _divisions(self) -> Any:
         return (None,) * (self.frame.npartitions + 1)
 
     def _layer(self) -> dict[Any, Any]:
@@ -80,7 +78,7 @@ class Staged:
 
     staging: str
 
-    def __call__(self, written: Receipt) -> bool:
+    def __call__(self, written: pd.DataFrame) -> bool:
         """Look for each, and compare its size."""
         fs, folder = files.located(self.staging)
         fs.invalidate_cache()
@@ -93,13 +91,13 @@ class Staged:
             return False
 
 
-def receipt(rows: list[tuple[str, int, int]]) -> Receipt:
+def receipt(rows: list[tuple[str, int, int]]) -> pd.DataFrame:
     """Make a receipt of files, rows and bytes."""
     made = pd.DataFrame(rows, columns=["file", "rows", "nbytes"])
     return made.astype({"file": "str", "rows": "int64", "nbytes": "int64"})
 
 
-def write_part(part: pd.DataFrame, number: int, staging: str, how: How) -> Receipt:
+def write_part(part: pd.DataFrame, number: int, staging: str, how: How) -> pd.DataFrame:
     """Task: write one partition, and say which files that made.
 
     An empty partition makes none, but for the first: somebody must say what the columns are.
@@ -135,8 +133,8 @@ def _table(part: pd.DataFrame, how: How) -> pa.Table:
         return pa.Table.from_pandas(part, schema=how.schema, preserve_index=how.index)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
         raise OutputError(
-            f"a partition cannot be written with the columns that the collection has: {error}. Give "
-            f"to_parquet a schema=pyarrow.schema(...), or convert the column"
+            f"a partition cannot be written with the columns that the collection has: {error}. "
+            f"Give to_parquet a schema=pyarrow.schema(...), or convert the column"
         ) from error
 
 

@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import dask.dataframe as dd
+import pandas as pd
 import pyarrow as pa
 from dask.tokenize import tokenize
 from dask.utils import parse_bytes
+from pandas.api.types import is_object_dtype
 
 from dask_exo import arguments
 from dask_exo.checkpoint import files
@@ -17,7 +19,7 @@ from dask_exo.dask_adapter import new_collection
 from dask_exo.errors import OutputError
 from dask_exo.output.bucket import Bucket
 from dask_exo.output.directory import Directory
-from dask_exo.output.parts import How, Receipt, WriteParts
+from dask_exo.output.parts import How, WriteParts
 
 
 class Place(Protocol):
@@ -51,7 +53,7 @@ def write(  # noqa: PLR0913  all by name
     write_index: bool = True,
     compression: str = "snappy",
     schema: pa.Schema | None = None,
-) -> Receipt:
+) -> pd.DataFrame:
     """Write a dataframe; see `dask_exo.accessors.writing.Writing.to_parquet`."""
     by = (partition_on,) if isinstance(partition_on, str) else tuple(partition_on)
     arguments.check_columns(list(by), frame, "to make directories of")
@@ -61,8 +63,7 @@ def write(  # noqa: PLR0913  all by name
     if target is not None and target <= 0:
         raise OutputError(f"target_file_size={target_file_size!r} is not above 0")
     if schema is None:
-        rest = frame._meta_nonempty.drop(columns=list(by))
-        schema = pa.Schema.from_pandas(rest, preserve_index=write_index)
+        schema = _schema(frame._meta_nonempty.drop(columns=list(by)), index=write_index)
     how = How(schema, target, by, write_index, compression)
     fs, root = files.located(path)
     token = tokenize(root, how)[:12]  # the same in the next program: Dask's names may not be
@@ -76,3 +77,14 @@ def write(  # noqa: PLR0913  all by name
         raise
     place.commit(written["file"].tolist(), overwrite=overwrite)
     return written.reset_index(drop=True)
+
+
+def _schema(example: pd.DataFrame, *, index: bool) -> pa.Schema:
+    """Types of the columns, as an example has them; what is of type object is taken for strings."""
+    texts = pd.Series(["text"] * len(example), index=example.index, dtype=object)
+    for place, dtype in enumerate(example.dtypes):
+        if is_object_dtype(dtype):
+            example.isetitem(place, texts)
+    if is_object_dtype(example.index.dtype) and example.index.nlevels == 1:
+        example.index = pd.Index(texts.to_numpy(), dtype=object, name=example.index.name)
+    return pa.Schema.from_pandas(example, preserve_index=index)

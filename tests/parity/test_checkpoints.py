@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import functools
+import gc
 import importlib
 import itertools
 import sys
@@ -23,7 +25,7 @@ from dask_exo.errors import CheckpointError
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
-PARTS, ROWS = 4, 25
+PARTS, ROWS = 3, 25
 made: list[int] = []
 """Parts that have been made, since this was cleared."""
 
@@ -69,7 +71,7 @@ def sorted_rows(found: pd.DataFrame) -> pd.DataFrame:
 
 def job() -> pd.DataFrame:
     """Two shuffles, one behind the other, and something between."""
-    shuffled = frame().shuffle("k", npartitions=3)
+    shuffled = frame().shuffle("k", npartitions=2)
     return shuffled.assign(w=shuffled.v * 2).exo.sort_values("w", npartitions=2).compute()
 
 
@@ -125,7 +127,7 @@ def test_death_at_any_step_and_half_written_files(tmp_path: Path, dying) -> None
     dying(float("inf"))
     job()
     steps = dying.count()
-    assert steps == 3 + 2  # outputs of both shuffles
+    assert steps == 2 + 2  # outputs of both shuffles
     for step in range(2 * steps):
         with dask.config.set({"exo.checkpoint.path": str(tmp_path / f"kept-{step}")}):
             dying(step / 2)
@@ -137,7 +139,7 @@ def test_death_at_any_step_and_half_written_files(tmp_path: Path, dying) -> None
             again = dying.count()
             # what was there has not been written again, nor made, once the first shuffle was done
             assert again == steps - step // 2
-            assert bool(made) == (step < 2 * 3)
+            assert bool(made) == (step < 2 * 2)
             made.clear()
             pd.testing.assert_frame_equal(job(), whole)
             assert made == []
@@ -198,7 +200,7 @@ def test_marked_partitions_are_kept_each_for_itself(dying) -> None:
         made.clear()
         assert run() == PARTS * ROWS
         # those that were not there, and one that was, to be compared
-        assert sorted(made) == [0, 2, 3]
+        assert len(made) == PARTS - 2 + 1
         made.clear()
         assert run() == PARTS * ROWS
         job()
@@ -251,9 +253,7 @@ def test_what_has_no_deterministic_token_is_not_kept_and_says_so(tmp_path: Path)
 
 def test_explain_says_what_is_there() -> None:
     shuffled = frame().shuffle("k", npartitions=3)
-    assert "0 of 3 partitions are there" in str(
-        dask_exo.explain(shuffled, futures=InlineFutures())
-    )
+    assert "0 of 3 partitions are there" in str(dask_exo.explain(shuffled, futures=InlineFutures()))
     shuffled.compute()
     text = str(dask_exo.explain(shuffled, futures=InlineFutures()))
     assert "3 of 3 partitions are there" in text
@@ -271,7 +271,7 @@ def test_files_that_have_changed_are_read_again(tmp_path: Path) -> None:
     assert total() == before
     changed = pd.read_parquet(data / "part.1.parquet").assign(v=100.0)
     changed.to_parquet(data / "part.1.parquet")
-    assert total() == pd.read_parquet(data).v.sum() > before
+    assert total() == pytest.approx(pd.read_parquet(data).v.sum()) > before
 
 
 def test_code_that_has_changed_in_its_file_is_run_again(tmp_path: Path, monkeypatch) -> None:
@@ -288,6 +288,8 @@ def test_code_that_has_changed_in_its_file_is_run_again(tmp_path: Path, monkeypa
         with recording() as stats:
             found.append(shuffled.v.sum().compute())
         assert bool(stats.shuffles) == (len(found) < 3)
+        del shuffled, module
+        gc.collect()  # Dask keeps expressions by name, and sees no difference
     assert found[1] == pytest.approx(found[0] * 1.5)
     assert found[2] == found[1]
 
@@ -323,6 +325,38 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path) ->
         job()
 
 
+def test_a_full_disk_is_a_warning_and_no_error(monkeypatch) -> None:
+    def full(fs, path, pieces):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "put", full)
+    with pytest.warns(UserWarning, match="is not kept.*No space left"):
+        found = frame().shuffle("k").compute()
+    pd.testing.assert_frame_equal(sorted_rows(found), sorted_rows(expected()))
+
+
+@pytest.mark.parametrize("read", ["read_csv", "from_map", "arrow"])
+def test_files_that_other_functions_read_are_looked_at_too(tmp_path: Path, read: str) -> None:
+    file = tmp_path / "rows.csv"
+    name = str(file if read != "arrow" else tmp_path / "rows.parquet")
+
+    def ddf() -> dd.DataFrame:
+        if read == "read_csv":
+            return dd.read_csv(name)
+        if read == "arrow":
+            return dd.read_parquet(name, filesystem="arrow")
+        return dd.from_map(pd.read_csv, [name], meta=pd.DataFrame({"k": [0]}).iloc[:0])
+
+    for rows, shuffles in ((3, 1), (3, 0), (5, 1)):
+        frame = pd.DataFrame({"k": range(rows)})
+        if shuffles:
+            frame.to_csv(file, index=False)
+            frame.to_parquet(tmp_path / "rows.parquet")
+        with recording() as stats:
+            assert ddf().shuffle("k", npartitions=2).k.sum().compute() == sum(range(rows))
+        assert len(stats.shuffles) == shuffles
+
+
 def test_fingerprints_do_not_depend_on_the_process(tmp_path: Path) -> None:
     import subprocess
 
@@ -340,11 +374,22 @@ def test_fingerprints_do_not_depend_on_the_process(tmp_path: Path) -> None:
         "    ddf.exo.sort_values('t').merge(ddf.shuffle('k'), on='t').compute(\n"
         "        scheduler=Scheduler(InlineFutures()))\n"
         "print(len(stats.shuffles), [one.refused for one in stats.checkpoints if one.refused])\n"
+        "with dask.config.set({'scheduler': 'sync'}):\n"
+        "    print(ddf.exo.to_parquet(sys.argv[2], overwrite=True).file.tolist())\n"
     )
     run = functools.partial(subprocess.run, check=True, capture_output=True, text=True)
     lines = [
-        run([sys.executable, script, tmp_path / "kept"]).stdout.strip().splitlines()[-1]
+        run([sys.executable, script, tmp_path / "kept", tmp_path / "out"]).stdout.splitlines()[-2:]
         for _ in range(2)
     ]
-    assert lines[0].split()[0] != "0"
-    assert lines == [lines[0], "0 []"]
+    assert lines[0][0].split()[0] != "0"
+    assert lines[1] == ["0 []", lines[0][1]]
+
+
+def test_the_page_is_true(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    page = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    keys = {"scheduler": None, "exo.checkpoint.path": None, "exo.checkpoint.keep": "auto"}
+    with dask.config.set(keys):
+        assert doctest.testfile(str(page), module_relative=False, optionflags=flags).failed == 0

@@ -21,8 +21,8 @@ Graph = dict[Key, GraphNode]
 def unfuse(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
     """Replace fused tasks by their inner ones, if these must be seen.
 
-    These are parts of a shuffle, persisted values, values to be kept, and calls that ask for a place
-    of their own.
+    These are parts of a shuffle, persisted values, values to be kept, and calls that ask for a
+    place of their own.
 
     Inner tasks get their old keys back, where no other task has them.
     """
