@@ -16,13 +16,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
 
-from dask.tokenize import TokenizationError, tokenize
+from dask.tokenize import TokenizationError
 from dask.utils import key_split
 
-from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
-from dask_exo.graph.inputs import leaves, sources, stamps
+from dask_exo.dask_adapter import Alias, GraphNode
+from dask_exo.graph.inputs import Inputs
 from dask_exo.graph.normalize import Graph, Key
 from dask_exo.graph.passes.unfuse import taken_apart
 from dask_exo.graph.promise import promised
@@ -57,9 +56,8 @@ def fingerprints(graph: Graph, keys: Iterable[Key]) -> dict[Key, Fingerprint]:
     dict
         32 hexadecimal digits for each, or why there are none.
     """
-    graph = taken_apart(graph)
+    graph, inputs = taken_apart(graph), Inputs()
     found: dict[Key, Fingerprint] = {}
-    files: dict[str, str | None] = {}
     stack = list(keys)
     while stack:
         key = stack[-1]
@@ -69,24 +67,21 @@ def fingerprints(graph: Graph, keys: Iterable[Key]) -> dict[Key, Fingerprint]:
             continue
         stack.pop()
         if key not in found:
-            found[key] = _fingerprint(key, graph[key], found, files)
+            found[key] = _fingerprint(key, graph[key], found, inputs)
     return found
 
 
 def _fingerprint(
-    key: Key,
-    node: GraphNode,
-    below: Mapping[Key, Fingerprint],
-    files: dict[str, str | None],
+    key: Key, node: GraphNode, known: Mapping[Key, Fingerprint], inputs: Inputs
 ) -> Fingerprint:
-    before: dict[Key, Any] = {}
+    below: dict[Key, str] = {}
     for source in node.dependencies:
-        one = below[source]
+        one = known[source]
         if isinstance(one, Unknown):
             return one
-        before[source] = one
+        below[source] = one
     if isinstance(node, Alias):
-        return before[node.target]
+        return below[node.target]
     if (promise := promised(node)) is not None:
         unknown = Unknown("it is made of a persisted value that has no fingerprint itself")
         return promise.fingerprint or unknown
@@ -95,20 +90,11 @@ def _fingerprint(
         return Unknown(f"{name!r} is a delayed value that is not pure: use dask.delayed(pure=True)")
     numbers = [n for n in key[1:] if isinstance(n, int)] if isinstance(key, tuple) else []
     try:
-        content = _content(node.substitute(before) if before else node)
-        mine = tokenize(key_split(key), numbers, *content, ensure_deterministic=True)
+        content = inputs.text(node, below)
     except TokenizationError as error:
         return Unknown(f"Dask has no deterministic token for {name!r}: {str(error)[:200]}")
-    found = list(leaves(node))
-    whole = [_versions(), mine, *sources(found), *stamps(found, files)]
-    return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:32]
-
-
-def _content(node: GraphNode) -> tuple[Any, ...]:
-    """What a node is made of: not its own token, which may have been made up."""
-    if isinstance(node, Task):
-        return type(node).__name__, node.func, node.args, node.kwargs
-    return (node.value,) if isinstance(node, DataNode) else (node,)
+    whole = f"{_versions()}\n{key_split(key)} {numbers}\n{content}"
+    return hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 @functools.cache

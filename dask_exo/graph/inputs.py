@@ -1,8 +1,8 @@
-"""What a task depends on beside its arguments: files that it reads, and files that its code is in.
+"""What a task depends on: function and arguments, files with their code, files that it reads.
 
 Dask has the time and size of files in the names of what reads them, but those names are not the
 same in the next program (up to Dask 2026.8, those of ``read_parquet`` never are), so both are
-looked up here.
+looked up here. Tasks share most of what they are made of, so each object is looked at once.
 """
 
 from __future__ import annotations
@@ -12,76 +12,100 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
+from dask.tokenize import tokenize
 from fsspec import AbstractFileSystem
 
-from dask_exo.dask_adapter import DataNode, Task
+from dask_exo.dask_adapter import Alias, DataNode, Task, TaskRef
+
+Key = Any
+PLAIN = (bool, int, float, complex, bytes, type(None), slice, range)
 
 
-def leaves(value: Any) -> Iterator[Any]:
-    """Functions, arguments and what is in them, without the containers."""
+class Inputs:
+    """Texts that say what the tasks of one graph are made of."""
+
+    def __init__(self) -> None:
+        self._objects: dict[int, tuple[Any, str]] = {}  # with the object, which keeps its identity
+        self._files: dict[str, str] = {}
+
+    def text(self, node: Any, below: Mapping[Key, str]) -> str:
+        """All of a task, in which ``below`` stands for the tasks that it refers to.
+
+        Raises
+        ------
+        dask.tokenize.TokenizationError
+            Of an object, Dask has no deterministic token.
+        """
+        systems: list[AbstractFileSystem] = []
+        paths: list[str] = []
+        whole = self._text(node, below, systems, paths)
+        stamps = sorted({self._stamp(path, systems) for path in paths} - {""})
+        return "\n".join([whole, *stamps])
+
+    def _text(
+        self,
+        value: Any,
+        below: Mapping[Key, str],
+        systems: list[AbstractFileSystem],
+        paths: list[str],
+    ) -> str:
+        def text(inner: Any) -> str:
+            return self._text(inner, below, systems, paths)
+
+        kind = type(value).__name__
+        if isinstance(value, str):
+            paths.append(value)
+            return repr(value)
+        if isinstance(value, PLAIN):
+            return f"{kind} {value!r}"
+        if isinstance(value, (TaskRef, Alias)):
+            return below[value.key if isinstance(value, TaskRef) else value.target]
+        if (inner := _parts(value)) is not None:
+            parts = [text(one) for one in inner]
+            parts = sorted(parts) if isinstance(value, (set, frozenset)) else parts
+            return f"{kind}({', '.join(parts)})"
+        if (fs := _system(value)) is not None:
+            systems.append(fs)
+        return self._object(value)
+
+    def _object(self, value: Any) -> str:
+        if id(value) not in self._objects:
+            module = getattr(value, "__module__", None) or type(value).__module__
+            token = tokenize(value, ensure_deterministic=True)
+            text = f"{token} {_source(str(module))} {_own_stamp(value)}"
+            self._objects[id(value)] = value, text
+        return self._objects[id(value)][1]
+
+    def _stamp(self, path: str, systems: Sequence[AbstractFileSystem]) -> str:
+        if path not in self._files:
+            self._files[path] = stamp(path, systems)
+        return self._files[path]
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a task or container consists of."""
     if isinstance(value, Task):
-        for inner in (value.func, *value.args, *value.kwargs.values()):
-            yield from leaves(inner)
-    elif isinstance(value, DataNode):
-        yield from leaves(value.value)
-    elif isinstance(value, functools.partial):
-        yield from leaves((value.func, *value.args, *value.keywords.values()))
-    elif isinstance(value, Mapping):
-        yield from leaves(list(value.values()))
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for inner in value:
-            yield from leaves(inner)
-    else:
-        yield value
+        func = getattr(value, "klass", value.func)  # of containers in tasks
+        return [func, list(value.args), value.kwargs]
+    if isinstance(value, DataNode):
+        return [value.value]
+    if isinstance(value, functools.partial):
+        return [value.func, list(value.args), value.keywords]
+    if type(value) is dict:
+        return [part for item in value.items() for part in item]
+    return list(value) if type(value) in (list, tuple, set, frozenset) else None
 
 
-def sources(found: Sequence[Any]) -> list[str]:
-    """Digests of the files with the modules of functions and objects.
-
-    Of ``__main__`` Dask's tokens have the code itself.
-    """
-    names = {getattr(one, "__module__", None) or type(one).__module__ for one in found}
-    plain = sorted(name for name in names if isinstance(name, str))
-    return [_source(name) for name in plain if name not in ("builtins", "__main__")]
-
-
-def stamps(found: Sequence[Any], known: dict[str, str | None]) -> list[str]:
-    """Path, size and time of each file that arguments name: a path, or an object that has one.
-
-    Parameters
-    ----------
-    found : sequence
-        The `leaves` of a task.
-    known : dict
-        What has been looked up: path → stamp, or None if it is no file. It is added to.
-    """
-    systems = [fs for one in found if (fs := _system(one)) is not None]
-    made: set[str] = set()
-    for one in found:
-        path = one if isinstance(one, str) else getattr(one, "path", None)
-        if isinstance(path, str):
-            if path not in known:
-                known[path] = _stamp(path, systems)
-            made.add(known[path] or "")
-        elif hasattr(fragment := getattr(one, "fragment", None), "filesystem"):  # of pyarrow
-            info = fragment.filesystem.get_file_info(fragment.path)
-            made.add(f"{info.path} {info.size} {info.mtime_ns}")
-    return sorted(made - {""})
-
-
-def _system(one: Any) -> AbstractFileSystem | None:
-    fs = one if isinstance(one, AbstractFileSystem) else getattr(one, "fs", None)
-    return fs if isinstance(fs, AbstractFileSystem) else None
-
-
-def _stamp(path: str, systems: Sequence[AbstractFileSystem]) -> str | None:
+def stamp(path: str, systems: Sequence[AbstractFileSystem]) -> str:
+    """Path, size and time of a file, or nothing if it is none: here, or in one of ``systems``."""
     try:
         found = Path(path.removeprefix("file://")).stat()
-        return f"{path} {found.st_size} {found.st_mtime_ns}" if _is_file(found) else None
+        return f"{path} {found.st_size} {found.st_mtime_ns}" if _is_file(found) else ""
     except (OSError, ValueError):  # it is elsewhere, or no path
         pass
     for fs in systems if "/" in path else ():
@@ -89,7 +113,21 @@ def _stamp(path: str, systems: Sequence[AbstractFileSystem]) -> str | None:
             return f"{path} {fs.checksum(path)}"
         except (OSError, NotImplementedError, ValueError):
             continue
-    return None
+    return ""
+
+
+def _own_stamp(value: Any) -> str:
+    """That of the file which an object stands for, as those of fsspec and pyarrow do."""
+    if isinstance(fragment := getattr(value, "fragment", None), ds.Fragment):
+        info = fragment.filesystem.get_file_info(fragment.path)
+        return f"{info.path} {info.size} {info.mtime_ns}"
+    path, fs = getattr(value, "path", None), _system(value)
+    return stamp(path, [fs]) if isinstance(path, str) and fs is not None else ""
+
+
+def _system(value: Any) -> AbstractFileSystem | None:
+    fs = value if isinstance(value, AbstractFileSystem) else getattr(value, "fs", None)
+    return fs if isinstance(fs, AbstractFileSystem) else None
 
 
 def _is_file(found: os.stat_result) -> bool:
@@ -97,6 +135,9 @@ def _is_file(found: os.stat_result) -> bool:
 
 
 def _source(module: str) -> str:
+    """A digest of the file of a module; of ``__main__``, Dask's tokens have the code itself."""
+    if module in ("builtins", "__main__"):
+        return module
     file = getattr(sys.modules.get(module), "__file__", None)
     try:
         found = Path(file or "").stat()
