@@ -88,6 +88,11 @@ class Keeping:
             return True
         return worth(nbytes, work=work, spent=spent, share=self.share)
 
+    def forget(self) -> None:
+        """Delete what has been kept of them."""
+        for store, group in {(label.store, label.group) for label in self.labels.values()}:
+            store.remove(group)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Kept(Split):

@@ -21,7 +21,7 @@ import pytest
 import dask_exo
 from dask_exo import Scheduler
 from dask_exo.checkpoint import Store, files
-from dask_exo.errors import CheckpointError
+from dask_exo.errors import CheckpointError, IntegrityError
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -297,10 +297,11 @@ def test_code_that_has_changed_in_its_file_is_run_again(tmp_path: Path, monkeypa
 
 
 def test_what_is_made_of_a_persisted_frame_is_kept_too() -> None:
+    exo = Scheduler(InlineFutures())  # by name: the thread that persists sets others meanwhile
     for shuffles in (1, 0):
         with recording() as stats:
-            persisted = frame().persist()
-            persisted.shuffle("k").compute()
+            persisted = frame().persist(scheduler=exo)
+            persisted.shuffle("k").compute(scheduler=exo)
         assert len(stats.shuffles) == shuffles
 
 
@@ -325,6 +326,16 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path) ->
         file.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"\.value' is damaged"):
         job()
+
+
+def test_a_shuffle_that_has_lost_rows_is_not_kept(tmp_path: Path, monkeypatch) -> None:
+    def lost(name, sent, arrived):
+        raise IntegrityError(name)
+
+    monkeypatch.setattr("dask_exo.graph.stages.verify", lost)
+    with pytest.raises(IntegrityError):
+        frame().shuffle("k").compute()
+    assert list(Store(str(tmp_path / "kept")).groups()) == []
 
 
 def test_a_full_disk_is_a_warning_and_no_error(monkeypatch) -> None:
