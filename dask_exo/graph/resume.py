@@ -86,10 +86,10 @@ def resume(
     known = fingerprints(graph, [*(key for mine in members.values() for key in mine), *keys])
     groups, seen = [], []
     for collection, mine in members.items():
-        name = _folder(graph, mine[0], known)
         refused = next((known[key] for key in mine if isinstance(known[key], Unknown)), None)
         found: dict[Key, Entry | DataNode] = {}
         if refused is None:
+            name = _folder(graph, mine[0], known)
             group = _Group(name, {key: str(known[key]) for key in mine}, found)
             found.update(_found(graph, group, store))
             groups.append(group)

@@ -7,6 +7,7 @@ left the old data under a hidden name, from which the next one brings it back.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Collection
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Directory:
     def begin(self, *, overwrite: bool) -> None:
         """Finish what an earlier program has left; see that the output may be written."""
         target = self._target
-        for old in target.parent.glob(f".{target.name}.exo-*{swap.OLD}"):
+        for old in target.parent.glob(f".{glob.escape(target.name)}.exo-*{swap.OLD}"):
             if target.exists():
                 swap.remove(old)
             else:

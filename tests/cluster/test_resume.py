@@ -74,7 +74,7 @@ def test_a_driver_that_is_killed_twice_goes_on_where_it_was(tmp_path: Path) -> N
         assert whole.wait(120) == 0
     rng = random.Random(os.getpid())
     # two sorts and what is written: three times as many values as there are partitions
-    for kill in (rng.randint(1, PARTS - 1), rng.randint(PARTS + 1, 3 * PARTS - 1)):
+    for kill in (rng.randint(1, PARTS - 1), rng.randint(PARTS + 1, 3 * PARTS - 4)):
         before, deadline = values(kept), time.monotonic() + 120
         with start(tmp_path, kept, out, log) as killed:
             while len(values(kept)) < kill:

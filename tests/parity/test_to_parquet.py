@@ -291,13 +291,13 @@ def test_death_at_any_step_in_an_object_store(kept: None, monkeypatch) -> None:
 
 
 def test_where_names_cannot_be_exchanged_the_old_data_comes_back(tmp_path, monkeypatch) -> None:
-    out, df = tmp_path / "out", table()
+    out, df = tmp_path / "out[1]", table()
     collection(df).exo.to_parquet(str(out))
     before = tree(out)
     monkeypatch.setattr(swap, "exchange", lambda one, two: False)
     collection(df).exo.to_parquet(str(out), overwrite=True)
     assert tree(out) == before
-    out.rename(tmp_path / ".out.exo-123.old")  # it died between two renames
+    out.rename(tmp_path / ".out[1].exo-123.old")  # it died between two renames
     with pytest.raises(OutputExistsError):
         collection(table(1)).exo.to_parquet(str(out))
     assert tree(out) == before
