@@ -16,6 +16,7 @@ import click
 from dask.utils import format_bytes, parse_bytes
 
 from dask_exo import errors
+from dask_exo.checkpoint.commands import checkpoints
 from dask_exo.shuffle import algorithms
 
 # Dask imports this module for each of its commands: what is slow to import waits for ours.
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from dask_exo.report import Stats
 
 _USAGE = (
-    errors.CheckpointError,
     errors.ConfigError,
     errors.InputError,
     errors.OutputError,
@@ -73,6 +73,9 @@ class Stages:
 @click.group("exo")
 def main() -> None:
     """Dask on Ray, with push-based shuffles."""
+
+
+main.add_command(checkpoints)
 
 
 @main.command()
@@ -151,49 +154,6 @@ def sort(
         if by is not None:
             job.by = [name.strip() for name in by.split(",")]
         _run(job, place, cluster, slots=slots, overwrite=overwrite, check=not no_validate)
-
-
-@main.group()
-def checkpoints() -> None:
-    """What programs have kept in exo.checkpoint.path."""
-
-
-@checkpoints.command("list")
-@click.argument("path")
-def list_checkpoints(path: str) -> None:
-    """List the collections that are kept at PATH, a directory or URL."""
-    from dask_exo.checkpoint import Store
-
-    with _errors_as_lines():
-        groups = list(Store(path).groups())
-    click.echo(f"{'values':>8}  {'size':>12}  collection")
-    for group in groups:
-        more = f" and {group.partial} files that do not count" if group.partial else ""
-        click.echo(f"{group.values:>8,}  {format_bytes(group.nbytes):>12}  {group.name}{more}")
-    total = sum(group.nbytes for group in groups)
-    click.echo(f"{len(groups)} collections, {format_bytes(total)}")
-
-
-@checkpoints.command("clean")
-@click.argument("path")
-@click.option("--group", "names", multiple=True, help="Only this collection; may be repeated.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def clean_checkpoints(path: str, names: tuple[str, ...], *, yes: bool) -> None:
-    """Delete what is kept at PATH, a directory or URL; files of others there stay."""
-    from dask_exo.checkpoint import Store
-
-    with _errors_as_lines():
-        store = Store(path)
-        groups = {group.name: group for group in store.groups()}
-        if unknown := sorted(set(names) - groups.keys()):
-            raise errors.InputError(f"no collection {unknown[0]!r} is kept at {path!r}")
-        chosen = [groups[name] for name in names] or list(groups.values())
-        nbytes = format_bytes(sum(group.nbytes for group in chosen))
-        if not yes and chosen:
-            click.confirm(f"delete {len(chosen)} collections ({nbytes})?", abort=True)
-        for group in chosen:
-            store.remove(group.name)
-    click.echo(f"deleted {len(chosen)} collections, {nbytes}")
 
 
 @dataclass

@@ -122,7 +122,7 @@ def _own_stamp(value: Any) -> str:
         info = fragment.filesystem.get_file_info(fragment.path)
         return f"{info.path} {info.size} {info.mtime_ns}"
     path, fs = getattr(value, "path", None), _system(value)
-    return stamp(path, [fs]) if isinstance(path, str) and fs is not None else ""
+    return stamp(path, [] if fs is None else [fs]) if isinstance(path, str) else ""
 
 
 def _system(value: Any) -> AbstractFileSystem | None:
