@@ -75,6 +75,21 @@ def main() -> None:
 
 
 @main.command()
+@click.argument("url", required=False)
+@click.option("--once", is_flag=True, help="Write it once, and end.")
+def top(url: str | None, *, once: bool) -> None:
+    """Show what a program of yours on this machine does.
+
+    URL is the address in the repr of its dask_exo.enable(); by default, that of the one which was
+    started last.
+    """
+    from dask_exo.report.top import watch
+
+    with _errors_as_lines(), contextlib.suppress(KeyboardInterrupt):
+        watch(url, once=once)
+
+
+@main.command()
 @click.option("--size", type=Size(), help="Sort this much of made-up records (100 bytes each).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which records.")
 @click.option(
@@ -206,7 +221,7 @@ def _run(
 ) -> None:
     from dask_exo import sort, validate
     from dask_exo.report import recording
-    from dask_exo.report.progress import ProgressLine
+    from dask_exo.report.progress import progress
 
     # what can be refused is refused before a cluster is started
     sort.check(job.frame, job.by, output, overwrite=overwrite, nbytes=job.expected)
@@ -214,7 +229,8 @@ def _run(
     with contextlib.ExitStack() as stack:
         with stages.stage("start Ray"):
             stack.enter_context(session(cluster))
-        stats = stack.enter_context(recording(observe=ProgressLine()))
+        stats = stack.enter_context(recording())
+        stack.enter_context(progress())
         if check:
             with stages.stage("input checksum", job.nbytes):
                 expected = sort.input_checksum(job.frame)

@@ -61,6 +61,10 @@ class Config:
     stream_memory_fraction: float
     stream_target: int
     gpu_simulate: bool
+    progress: str
+    node_price: float | None
+    live: bool
+    prometheus: bool
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
@@ -113,6 +117,10 @@ class Config:
                 "stream.target-partition-size", keys["stream"]["target-partition-size"]
             ),
             gpu_simulate=keys["gpu"]["simulate"],
+            progress={True: "on", False: "off"}.get(keys["progress"], keys["progress"]),
+            node_price=keys["report"]["node-price"],
+            live=keys["report"]["live"],
+            prometheus=keys["report"]["prometheus"],
             settings=_settings(),
         )
 

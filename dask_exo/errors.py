@@ -105,6 +105,14 @@ class ValidationError(ExoError, AssertionError):
     """A sorted output is not the sorted input."""
 
 
+class LiveError(ExoError, ConnectionError):
+    """No program shows what it does, or it does not answer."""
+
+
+class MissingPackageError(ExoError, ImportError):
+    """A package is needed that is not installed."""
+
+
 class UnsupportedError(ExoError, NotImplementedError, AttributeError):
     """A part of `distributed` that does not exist here."""
 

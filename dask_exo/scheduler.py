@@ -35,12 +35,13 @@ from dask_exo.graph.annotations import asked_of
 from dask_exo.graph.background import Background
 from dask_exo.graph.garbage import uncollected
 from dask_exo.graph.normalize import Key, cull, normalize
-from dask_exo.graph.observed import observed
+from dask_exo.graph.observed import groups_of, observed
 from dask_exo.graph.plan import Plan, plan
 from dask_exo.graph.promise import Local, Promise, Remote, fetch
 from dask_exo.graph.run import Run
 from dask_exo.graph.watcher import Watcher
 from dask_exo.report.callbacks import Callbacks
+from dask_exo.report.progress import showing
 from dask_exo.shuffle import algorithms
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
@@ -126,7 +127,9 @@ class Scheduler:
         algorithms.check(config.shuffle_algorithm)
         work, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
-        promises = Background(work, futures, config, partial(observed, work, futures)).start()
+        promises = Background(
+            work, futures, config, partial(observed, groups_of(work), futures)
+        ).start()
         return {key: promises[name] for key, name in names.items()}
 
     def persist(
@@ -278,8 +281,9 @@ class _Watching(Watcher):
 def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> dict[Any, Any]:
     """Run a plan; return the value of each result's source."""
     watcher = _Watching(callbacks, futures) if callbacks else None
-    with observed(work, futures):
-        held = Run(work, futures, config, watcher, follow=not callbacks.values).results()
+    with showing(config.progress), observed(groups_of(work), futures) as looks:
+        run = Run(work, futures, config, watcher, follow=not callbacks.values, looks=looks)
+        held = run.results()
         refs = [h.ref for h in held.values() if isinstance(h, Remote)]
         fetched = dict(zip(refs, futures.get(refs), strict=True))
         values = {}
@@ -295,6 +299,7 @@ def connect(config: Config) -> on_ray.Cluster:
     """Make sure that there is a cluster; say so in one line where one had to be started."""
     started = time.perf_counter()
     cluster, new = on_ray.connect(config)
+    on_ray.export(on=config.prometheus)
     if new and cluster.private:
         nodes = on_ray.RayFutures().nodes()
         slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)

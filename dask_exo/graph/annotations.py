@@ -47,6 +47,11 @@ class Asked:
         """Which workers it runs on that are kept, if any."""
         return self.asks if self.asks is not None and self.asks.kept else None
 
+    @property
+    def gpus(self) -> float:
+        """How many GPUs, or what part of one."""
+        return float(self.needs.get("num_gpus") or 0)
+
 
 NOTHING = Asked()
 

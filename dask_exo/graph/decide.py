@@ -37,6 +37,28 @@ class View:
         return self.held + self.promised + self.expected <= budget
 
 
+def lacking(in_flight: int, most: int, *, ready: bool) -> str:
+    """Name what keeps more tasks from starting.
+
+    Parameters
+    ----------
+    in_flight : int
+        Tasks that were started and have not finished.
+    most : int
+        How many of them there may be.
+    ready : bool
+        Whether a task could start that was not started.
+
+    Examples
+    --------
+    >>> lacking(6, 6, ready=True), lacking(2, 6, ready=True), lacking(2, 6, ready=False)
+    ('slots', 'memory', 'input')
+    """
+    if in_flight >= most:
+        return "slots"
+    return "memory" if ready else "input"
+
+
 def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
     """Whether to start one more task.
 

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 import dask.config
+import numpy as np
 from dask.sizeof import sizeof
 
 from dask_exo.errors import StoreFullError
@@ -24,6 +25,7 @@ from dask_exo.graph.in_place import write_or_copy
 from dask_exo.graph.normalize import Key, group_of
 from dask_exo.graph.promise import landing
 from dask_exo.graph.work import Argument, Arrived, Detail, Done, Gathered, Inner, Job, Value, Warned
+from dask_exo.report.ran import ran
 from dask_exo.shuffle.spec import Receipt
 
 MOST_WARNINGS = 20  # of one task
@@ -61,11 +63,11 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     owned : (W,)
         Reducers of each node.
     data : bytes
-        Jobs of the parts, what they find in ``dask.config``, the `Split`, and the bytes that a
-        block may have.
+        Jobs of the parts, what they find in ``dask.config``, the `Split`, the bytes that a
+        block may have, the number of the first part, and whether to tell what each reducer gets.
     """
     start = time.perf_counter()
-    jobs, settings, split, limit = _load(data, args)
+    jobs, settings, split, limit, first, told = _load(data, args)
     outs = []
     with dask.config.set(settings):
         for out in _outcomes(jobs, args, data):
@@ -76,13 +78,14 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
             blocks, sent = split.cut([out.value for out in outs], owned)
             nbytes = [block.nbytes for block in blocks]
             _check_size(max(nbytes), limit, jobs)
+            each = np.concatenate([block.sizes for block in blocks]) if told else None
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             failure = Failure.of(jobs[0].key, error)
             return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
     seconds = time.perf_counter() - start
     arrived = tuple(one for out in outs for one in out.arrived)
     warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
-    detail = Detail(len(jobs), arrived, warned)
+    detail = Detail(len(jobs), arrived, warned, None, ran(seconds), first, each)
     return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
 
 
@@ -96,7 +99,7 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
     values: list[Any] = []
     done: list[Done] = []
     with dask.config.set(settings):
-        start = time.perf_counter()
+        start = since = time.perf_counter()
         for job, out in zip(jobs, _outcomes(jobs, args, data), strict=True):
             nbytes = sizeof(out.value)
             here = nbytes <= small or out.failure is not None or not job.kept
@@ -108,6 +111,7 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
                 Done(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
             )
             start = end
+        done[-1] = done[-1]._replace(ran=ran(start - since))
     return values, done
 
 

@@ -119,6 +119,11 @@ class Stage:
         """Short name for people."""
         return key_split(self.key[0].removeprefix("exchange-"))
 
+    @property
+    def label(self) -> str:
+        """The same, told apart from those of other shuffles of the same kind."""
+        return f"{self.name}-{self.key[0][-4:]}"
+
 
 @dataclass(slots=True)
 class Plan:

@@ -20,10 +20,11 @@ from dask_exo.config import Config
 from dask_exo.futures import Futures, Ref
 from dask_exo.graph import work
 from dask_exo.graph.batch import Experience, gather
-from dask_exo.graph.decide import View, admit
+from dask_exo.graph.decide import View, admit, lacking
 from dask_exo.graph.enclose import enclose
 from dask_exo.graph.execute import run_apart, run_together
 from dask_exo.graph.normalize import Key
+from dask_exo.graph.observed import Looks
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import Bundle, Plan
 from dask_exo.graph.pools import Lent, Pools
@@ -66,9 +67,10 @@ class Run:
     follow : bool
         Whether tasks may be fused further, and go on with what becomes ready by their own values;
         the watcher does not see those.
+    looks : Looks, optional
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a part of what a run is
         self,
         plan: Plan,
         futures: Futures,
@@ -77,15 +79,19 @@ class Run:
         consumer: Consumer | None = None,
         *,
         follow: bool = True,
+        looks: Looks | None = None,
     ) -> None:
         self._futures, self._config, self._follow = futures, config, follow
-        self._watcher, self._consumer = watcher or Watcher(), consumer
+        self._watcher, self._consumer, self._looks = watcher or Watcher(), consumer, looks
         nodes = futures.nodes()
         slots = sum(node.slots for node in nodes)
+        store = sum(node.store for node in nodes)
+        gpus = sum((node.resources or {}).get("GPU", 0.0) for node in nodes)
+        events.emit(events.PlacesSeen(len(nodes), slots, store, gpus))
         if follow:
             enclose(plan, slots)
         self._pools = Pools(futures, plan, nodes)
-        self._budget = int(config.memory_fraction * sum(node.store for node in nodes))
+        self._budget = int(config.memory_fraction * store)
         self._values = Values(plan.literals, futures.put)
         self._ledger = Ledger()
         self._state = State(plan, self._values, self._ledger, consumer)
@@ -116,6 +122,8 @@ class Run:
                 self._shufflings.advance()
                 self._arrive()
                 self._launch()
+                if self._looks is not None:
+                    self._looks.look(self._held_back)
                 moving = self._state.stages or self._shufflings.resumed
                 if self._unfinished and not moving:
                     self._settle(self._wait())
@@ -128,6 +136,12 @@ class Run:
             raise
         finally:
             self._pools.close()
+
+    def _held_back(self) -> tuple[int, str]:
+        """How many tasks are in flight, and what keeps more from starting."""
+        in_flight = len(self._flying) + self._shufflings.calls
+        most = self._pools.slots * self._config.tasks_per_slot
+        return in_flight, lacking(in_flight, most, ready=bool(self._state.heads))
 
     @property
     def _unfinished(self) -> bool:
@@ -245,6 +259,7 @@ class Run:
         # what another thread makes, and whether anybody wants the results, has to be looked up
         timeouts = [*self._shufflings.timeouts, self._pools.timeout()]
         timeouts.append(POLL if self._awaited else LOOK if self._consumer else None)
+        timeouts.append(None if self._looks is None else self._looks.timeout)
         timeout = min((one for one in timeouts if one is not None), default=None)
         done, pending = self._futures.wait(refs, timeout=timeout)
         if pending:
@@ -282,10 +297,12 @@ class Run:
                 held = Remote(call.refs[bundle.key], done.nbytes)
             self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], held)
             self._state.have(bundle.key, held)
-        group = key_split(call.bundles[0].key)
+        first = call.bundles[0]
+        each = tuple((b.key, d.seconds, d.nbytes) for b, d in zip(call.bundles, dones, strict=True))
         seconds = sum(done.seconds for done in dones)
         nbytes = sum(done.nbytes for done in dones)
-        events.emit(events.TasksFinished(group, len(dones), seconds, nbytes))
+        name, place, gpus = key_split(first.key), dones[-1].ran, first.asked.gpus
+        events.emit(events.TasksFinished(name, len(dones), seconds, nbytes, place, each, gpus))
 
     def _abandon(self) -> None:
         """Stop what runs and let go of every value."""

@@ -76,7 +76,7 @@ class Shuffling:
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
         parts = StageParts(stage, values, ledger, config, block)
 
-        return cls(stage, exchange(futures, parts, spec, limits, stage.name))
+        return cls(stage, exchange(futures, parts, spec, limits, stage.label))
 
     def advance(self, now: float) -> Shuffled | None:
         """Go on until it waits for something; return the result if it has ended."""
@@ -119,6 +119,7 @@ class StageParts:
     ) -> None:
         self._stage, self._values, self._ledger = stage, values, ledger
         self._options = (config.settings, stage.split, block)
+        self._told = events.listening()
 
     def __len__(self) -> int:
         """M."""
@@ -127,7 +128,7 @@ class StageParts:
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
         """Arguments with which `run_map` makes and cuts parts ``start`` to ``stop``."""
         jobs, refs = parcel(self._stage.parts[start:stop], self._values)
-        data = seal((jobs, *self._options), jobs, refs)
+        data = seal((jobs, *self._options, start, self._told), jobs, refs)
         return data, *refs
 
     def settle(self, receipt: Receipt) -> None:
@@ -135,6 +136,13 @@ class StageParts:
         detail: work.Detail = receipt.detail
         unseal(detail)
         self._ledger.arrived(detail.arrived)
+        name, place = self._stage.label, detail.ran
+        each = ((f"{name} {detail.start}", receipt.seconds, receipt.nbytes),)
+        gpus = self._stage.parts[detail.start].asked.gpus
         events.emit(
-            events.TasksFinished(self._stage.name, detail.parts, receipt.seconds, receipt.nbytes)
+            events.TasksFinished(
+                name, detail.parts, receipt.seconds, receipt.nbytes, place, each, gpus
+            )
         )
+        if detail.sent is not None:
+            events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))

@@ -12,6 +12,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 from dask_exo.on_ray.actors import Service, service
 from dask_exo.on_ray.cluster import Cluster, connect, disconnect, gpus, running
 from dask_exo.on_ray.futures import RayFutures, check_needs
+from dask_exo.on_ray.metrics import export
 
 __all__ = [
     "Cluster",
@@ -20,6 +21,7 @@ __all__ = [
     "check_needs",
     "connect",
     "disconnect",
+    "export",
     "gpus",
     "running",
     "service",

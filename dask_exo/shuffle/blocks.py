@@ -79,6 +79,12 @@ class Packed:
         """Bytes of the rows."""
         return self.rows.nbytes
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """Bytes of each of the k blocks: rows of one object take alike."""
+        rows = np.diff(self.offsets)
+        return rows * (self.nbytes / max(int(rows.sum()), 1))
+
     def part(self, slot: int) -> Travelling:
         """Rows of block ``slot``, without a copy."""
         place = slot - self.first
@@ -199,6 +205,12 @@ class Pickled:
     def nbytes(self) -> int:
         """Bytes of all pickles."""
         return sum(array.nbytes for block in self.pickles for one in block for array in one)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Bytes of each of the k blocks."""
+        each = [sum(array.nbytes for one in block for array in one) for block in self.pickles]
+        return np.array(each, float)
 
     def block(self, slot: int) -> list[Any]:
         """Values of block ``slot``; arrays among them are views of this object."""

@@ -14,6 +14,7 @@ from dask_exo.shuffle.costs import weigh
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.maps import Maps, Parts
 from dask_exo.shuffle.room import Watch, check_room
+from dask_exo.shuffle.seen import seen
 from dask_exo.shuffle.spec import Column, Spec
 from dask_exo.shuffle.stragglers import Patience
 
@@ -69,7 +70,8 @@ def exchange(
     how = choice.algorithm, choice.reason, m, r
     events.emit(events.ShuffleChosen(name, *how, choice.per_round))
     watch = Watch(name, futures, maps, spec)
-    columns = yield from watch.over(algorithms.start(choice, futures, maps, spec))
+    steps = algorithms.start(choice, futures, maps, spec)
+    columns = yield from watch.over(seen(steps, name, futures, maps))
     rounds = 1 if choice.algorithm == "simple" else -(-m // choice.per_round)
     seconds = time.perf_counter() - started
     events.emit(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from weakref import ref
 
 from dask_exo.futures import Futures, Ref, Steps, Until
+from dask_exo.report import events
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.caps import Owned, Sizes
 from dask_exo.shuffle.spec import Receipt, Row, Spec
@@ -232,6 +233,7 @@ class Flights:
             *blocks, receipt = self._call(flight.row.owned, flight.args, node)
             flight.copy = Copy(blocks, receipt, node)
             self.copies += 1
+            events.emit(events.Recovered("late map run a second time"))
 
     def _ready(self) -> int:
         """How many of the other tasks could run, or do."""

@@ -125,9 +125,16 @@ class Executor:
                 state.known.nbytes,
                 state.known.worked,
                 waits(view, i),
+                state.stage.needs.get("GPU", 0.0),
             )
             for i, state in enumerate(self._states)
         ]
+
+    def held_back(self) -> tuple[int, str]:
+        """How many tasks run, and what keeps the last stage that could have more from it."""
+        view = self.view()
+        reasons = [waits(view, i) for i in range(len(self._states))]
+        return len(self._running), next((one for one in reversed(reasons) if one), "input")
 
     def cancel(self) -> None:
         """Stop all tasks, and let go of everything."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from dask_exo.errors import WorkerLostError
 from dask_exo.failure import Failure
+from dask_exo.report import events
 from dask_exo.stream.calls import Rejected, named
 from dask_exo.stream.origin import Origin, Rows, joined
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
@@ -258,6 +259,7 @@ class StreamRunner:
             self._count[self._kinds[task.stage]] -= 1
             self._streams.stop(task.worker)
         task.worker = None
+        events.emit(events.Recovered("task started anew, as its worker died"))
         if task.lost <= REPLACED:
             self._submit(task)
             return
