@@ -50,4 +50,4 @@ def _count(event: events.Event) -> None:
 def _add(name: str, description: str, amount: float, tags: dict[str, str] | None = None) -> None:
     """Add to a counter; Ray refuses to add nothing."""
     if amount > 0:
-        _counter(name, description, tuple(tags or ())).inc(amount, tags)
+        _counter(name, description, tuple(tags or ())).inc(amount, tags or {})

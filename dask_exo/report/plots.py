@@ -90,7 +90,7 @@ def _stream(record: Record, colors: dict[str, str]) -> Any:
             "color": [colors.get(span.group, "#888888") for span in spans],
             "group": [plain(span.group) for span in spans],
             "took": [duration(span.stop - span.start) for span in spans],
-            "count": [span.count for span in spans],
+            "count": [span.tasks for span in spans],
             "size": [format_bytes(span.nbytes) for span in spans],
         }
     )

@@ -18,8 +18,7 @@ class Span(NamedTuple):
     group : str
     start, stop : float
         Seconds since 1970.
-    count : int
-        Tasks.
+    tasks : int
     nbytes : int
         Of their results.
     """
@@ -29,7 +28,7 @@ class Span(NamedTuple):
     group: str
     start: float
     stop: float
-    count: int
+    tasks: int
     nbytes: int
 
 
@@ -63,7 +62,7 @@ def joined(spans: Iterable[Span], gap: float) -> list[Span]:
     Examples
     --------
     >>> spans = [Span("n", 1, g, t, t + 1.0, 1, 5) for g, t in (("a", 0.0), ("a", 1.1), ("b", 2.2))]
-    >>> [(span.group, span.start, span.stop, span.count) for span in joined(spans, 0.5)]
+    >>> [(span.group, span.start, span.stop, span.tasks) for span in joined(spans, 0.5)]
     [('a', 0.0, 2.1, 2), ('b', 2.2, 3.2, 1)]
     """
     found: list[Span] = []
@@ -76,7 +75,7 @@ def joined(spans: Iterable[Span], gap: float) -> list[Span]:
         found[-1] = last._replace(
             group=longer.group,
             stop=max(last.stop, span.stop),
-            count=last.count + span.count,
+            tasks=last.tasks + span.tasks,
             nbytes=last.nbytes + span.nbytes,
         )
     return found

@@ -128,11 +128,11 @@ def test_a_notebook_shows_escaped_rows_that_are_replaced(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("setting", "terminal", "notebook", "quiet", "kind"),
     [
-        (False, True, True, False, ""),
-        ("off", True, False, False, ""),
+        ("off", True, True, False, ""),
+        ("off", False, False, False, ""),
         ("auto", True, False, True, ""),
         ("on", True, False, True, "terminal"),
-        (True, False, False, True, "lines"),
+        ("on", False, False, True, "lines"),
         ("auto", False, True, False, "notebook"),
     ],
 )
@@ -143,12 +143,15 @@ def test_where_it_is_shown(setting, terminal, notebook, quiet, kind) -> None:
 def test_one_display_is_enough(monkeypatch) -> None:
     made = []
     module = sys.modules["dask_exo.report.progress"]
-    monkeypatch.setattr(
-        module, "_display", lambda setting: made.append(setting) or Lines(io.StringIO())
-    )
+
+    def display(setting: str) -> Lines:
+        made.append(setting)
+        return Lines(io.StringIO())
+
+    monkeypatch.setattr(module, "_display", display)
     with dask_exo.progress(), showing("auto"):
         pass
-    assert made == [True]
+    assert made == ["on"]
 
 
 def test_a_computation_of_the_user_is_heard(monkeypatch) -> None:

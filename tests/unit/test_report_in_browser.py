@@ -58,9 +58,9 @@ def test_all_is_drawn_and_bears_clicks(tmp_path) -> None:
     program, path = browser(), tmp_path / "report.html"
     source = pd.DataFrame({HOSTILE: np.arange(3000) % 53, "v": 1.0})
     job = dd.from_pandas(source, npartitions=30).shuffle(HOSTILE, npartitions=30)
-    with dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
-        with dask_exo.performance_report(path):
-            job.compute()
+    exo = dask.config.set(scheduler=Scheduler(InlineFutures(NODES)))
+    with exo, dask_exo.performance_report(path):
+        job.compute()
     page = path.read_text()
     assert len(page) < 3e6
     path.write_text(page.replace("<head>", "<head>" + CLICK))
