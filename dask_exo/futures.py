@@ -218,7 +218,13 @@ class Futures(Protocol):
         ...
 
     def store(self) -> Store:
-        """How full the object stores are, and what they have spilled."""
+        """How full the object stores are, and what they have spilled.
+
+        Raises
+        ------
+        ClusterError
+            They do not answer.
+        """
         ...
 
     def disks(self) -> list[Disk]:

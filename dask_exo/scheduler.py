@@ -35,7 +35,7 @@ from dask_exo.graph.annotations import asked_of
 from dask_exo.graph.background import Background
 from dask_exo.graph.garbage import uncollected
 from dask_exo.graph.normalize import Key, cull, normalize
-from dask_exo.graph.observed import groups_of, observed
+from dask_exo.graph.observed import observed
 from dask_exo.graph.plan import Plan, plan
 from dask_exo.graph.promise import Local, Promise, Remote, fetch
 from dask_exo.graph.run import Run
@@ -127,9 +127,7 @@ class Scheduler:
         algorithms.check(config.shuffle_algorithm)
         work, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
-        promises = Background(
-            work, futures, config, partial(observed, groups_of(work), futures)
-        ).start()
+        promises = Background(work, futures, config, partial(observed, futures)).start()
         return {key: promises[name] for key, name in names.items()}
 
     def persist(
@@ -281,7 +279,7 @@ class _Watching(Watcher):
 def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> dict[Any, Any]:
     """Run a plan; return the value of each result's source."""
     watcher = _Watching(callbacks, futures) if callbacks else None
-    with showing(config.progress), observed(groups_of(work), futures) as looks:
+    with showing(config.progress), observed(futures) as looks:
         run = Run(work, futures, config, watcher, follow=not callbacks.values, looks=looks)
         held = run.results()
         refs = [h.ref for h in held.values() if isinstance(h, Remote)]

@@ -1,19 +1,21 @@
-"""What observers are told of a run: that it begins, how the cluster is meanwhile, what it took."""
+"""What observers are told of a run: how the cluster is meanwhile, and what it took."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from dask.utils import key_split
 
+from dask_exo.errors import ClusterError
 from dask_exo.futures import Futures, Store
 from dask_exo.graph.plan import Plan
 from dask_exo.report import events
 
 EVERY = 1.0  # seconds between two looks at the object stores: on Ray, one takes 6 ms
+LATER = 30.0  # seconds after one that had no answer, as while a node dies
 
 
 def groups_of(work: Plan) -> dict[str, int]:
@@ -35,9 +37,12 @@ class Looks:
     """
 
     def __init__(self, futures: Futures, *, closely: bool) -> None:
-        self._futures, self._closely = futures, closely
-        self._before = futures.store() if closely else None
+        self._futures = futures
+        self._before: Store | None = None
+        self._last: Store | None = None
         self._due = futures.now + EVERY / 2
+        if closely:
+            self._ask()
 
     @property
     def timeout(self) -> float:
@@ -54,30 +59,41 @@ class Looks:
         """
         if self.timeout > 0:
             return
-        in_flight, waits = held_back()
-        store = self._futures.store()
-        self._before = self._before or store
         self._due = self._futures.now + EVERY
-        events.emit(events.ClusterSeen(store.used, store.spilled, store.restored, in_flight, waits))
+        store = self._ask()
+        if store is not None:
+            seen = store.used, store.spilled, store.restored
+            events.emit(events.ClusterSeen(*seen, *held_back()))
 
-    def spilled(self) -> Store:
-        """What was spilled and restored since the first look."""
+    def spilled(self, *, ask: bool) -> tuple[int, int]:
+        """Bytes spilled and restored since the first look, by another one or by the last."""
         if self._before is None:
-            return Store(0, 0, 0)
-        after = self._futures.store()
-        return Store(
-            after.used,
-            after.spilled - self._before.spilled,
-            after.restored - self._before.restored,
-        )
+            return 0, 0
+        after = (self._ask() if ask else None) or self._last or self._before
+        return after.spilled - self._before.spilled, after.restored - self._before.restored
+
+    def _ask(self) -> Store | None:
+        """How the stores are; where they do not answer, it is long until they are asked again."""
+        try:
+            self._last = self._futures.store()
+        except ClusterError:
+            self._due = self._futures.now + LATER
+            return None
+        self._before = self._before or self._last
+        return self._last
 
 
 @contextlib.contextmanager
-def observed(groups: Mapping[str, int], futures: Futures) -> Iterator[Looks]:
-    """Tell observers of a run and of what it took; yield what looks at the stores meanwhile."""
+def observed(futures: Futures) -> Iterator[Looks]:
+    """Give a run a number, and tell observers at its end what it took.
+
+    Yields
+    ------
+    Looks
+        At the object stores, for the time that it goes on.
+    """
     closely = events.listening()
     with events.a_run():
-        events.emit(events.RunStarted(dict(groups)))
         started, looks = time.perf_counter(), Looks(futures, closely=closely)
         written = _written(futures) if closely else {}
         calls, objects = futures.calls, futures.objects
@@ -86,15 +102,15 @@ def observed(groups: Mapping[str, int], futures: Futures) -> Iterator[Looks]:
             yield looks
             failed = False
         finally:
-            after = looks.spilled()
+            spilled, restored = looks.spilled(ask=not failed)
             now = _written(futures) if closely else {}
             events.emit(
                 events.RunFinished(
                     time.perf_counter() - started,
                     futures.calls - calls,
                     futures.objects - objects,
-                    after.spilled,
-                    after.restored,
+                    spilled,
+                    restored,
                     failed,
                     {path: n - written.get(path, 0) for path, n in now.items()},
                 )

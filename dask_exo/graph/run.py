@@ -24,7 +24,7 @@ from dask_exo.graph.decide import View, admit, lacking
 from dask_exo.graph.enclose import enclose
 from dask_exo.graph.execute import run_apart, run_together
 from dask_exo.graph.normalize import Key
-from dask_exo.graph.observed import Looks
+from dask_exo.graph.observed import Looks, groups_of
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import Bundle, Plan
 from dask_exo.graph.pools import Lent, Pools
@@ -87,9 +87,10 @@ class Run:
         slots = sum(node.slots for node in nodes)
         store = sum(node.store for node in nodes)
         gpus = sum((node.resources or {}).get("GPU", 0.0) for node in nodes)
-        events.emit(events.PlacesSeen(len(nodes), slots, store, gpus))
         if follow:
             enclose(plan, slots)
+        events.emit(events.RunStarted(groups_of(plan)))
+        events.emit(events.PlacesSeen(len(nodes), slots, store, gpus))
         self._pools = Pools(futures, plan, nodes)
         self._budget = int(config.memory_fraction * store)
         self._values = Values(plan.literals, futures.put)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import grpc
 import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -19,8 +20,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from dask_exo.errors import ClusterError, ConfigError
 from dask_exo.futures import Disk, Needs, Node, Ref, Store, at
 from dask_exo.on_ray.cluster import disks
-from dask_exo.on_ray.failures import lost, translated
+from dask_exo.on_ray.failures import first_line, lost, translated
 from dask_exo.on_ray.workers import RayWorker
+
+ANSWER = 3.0  # seconds that the nodes have to say how full their stores are
 
 
 @lru_cache(1)
@@ -195,7 +198,13 @@ class RayFutures:
     def store(self) -> Store:
         """See `Futures.store`."""
         state = get_state_from_address(ray.get_runtime_context().gcs_address)
-        stats = get_memory_info_reply(state).store_stats
+        try:
+            stats = get_memory_info_reply(state, timeout_seconds=ANSWER).store_stats
+        except (grpc.RpcError, AssertionError) as error:
+            raise ClusterError(
+                f"the object stores did not say within {ANSWER:.0f} s how full they are: a node "
+                f"may have died ({first_line(error)})"
+            ) from error
         return Store(
             int(stats.object_store_bytes_used),
             int(stats.spilled_bytes_total),

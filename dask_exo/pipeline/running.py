@@ -103,7 +103,8 @@ class Running(Iterator[Piece]):
     def _main(self) -> None:
         error: BaseException | None = None
         try:
-            with observed({}, self.futures) as looks:
+            with observed(self.futures) as looks:
+                events.emit(events.RunStarted({}))
                 self._run(looks)
         except BaseException as raised:  # noqa: BLE001  raised where the next piece is asked for
             error = raised

@@ -17,6 +17,7 @@ from dask_exo.report.ran import Ran
 from dask_exo.report.spans import Span, Spans
 
 TOP = 10  # tasks that are named
+DRAWN = 40  # shuffles of which it is kept who sent how much to whom: those with most bytes
 
 
 class Sample(NamedTuple):
@@ -174,10 +175,15 @@ class Record:
 
     @_note.register
     def _(self, event: events.PartsCut) -> None:
-        if self.detailed:
-            name = event.run, event.name
-            matrix = self.matrices.setdefault(name, Matrix(event.parts, len(event.sent)))
-            matrix.add(event.start, event.count, event.sent)
+        if not self.detailed:
+            return
+        name = event.run, event.name
+        if name not in self.matrices:
+            self.matrices[name] = Matrix(event.parts, len(event.sent))
+        self.matrices[name].add(event.start, event.count, event.sent)
+        if len(self.matrices) > DRAWN:
+            others = [one for one in self.matrices if one != name]
+            del self.matrices[min(others, key=lambda one: self.matrices[one].totals.sum())]
 
     @_note.register
     def _(self, event: events.ShuffleSeen) -> None:

@@ -22,6 +22,12 @@ from dask_exo.report.top import looks, watch
 from dask_exo.testing import InlineFutures
 
 
+@pytest.fixture(autouse=True)
+def notes(monkeypatch, tmp_path):
+    """Other tests that run now must not find each other's pages."""
+    monkeypatch.setattr("dask_exo.report.live._directory", lambda: tmp_path / "notes")
+
+
 @pytest.fixture
 def live():
     with Live() as page:
