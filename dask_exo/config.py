@@ -19,6 +19,15 @@ from dask.utils import parse_bytes, parse_timedelta
 
 from dask_exo.errors import ConfigError
 
+CLUSTER = ("address", "num-cpus", "num-gpus", "object-store-memory", "spill-directory")
+"""Keys that are read when this process connects to Ray, and at no other time."""
+
+EFFECT = (
+    (CLUSTER[1:], "address", None),
+    (("shuffle.late-factor", "shuffle.late-floor"), "shuffle.speculation", True),
+)
+"""Keys; another key; and the value that it must have, or they have no effect."""
+
 
 @functools.cache
 def _document(name: str) -> dict[str, Any]:
@@ -61,6 +70,8 @@ class Config:
     stream_memory_fraction: float
     stream_target: int
     gpu_simulate: bool
+    cluster: Mapping[str, Any]
+    """Those of `CLUSTER` that are set, as they were written."""
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
 
@@ -71,7 +82,8 @@ class Config:
         Raises
         ------
         ConfigError
-            For an unknown key (with the nearest known one), or a value out of range.
+            For an unknown key (with the nearest known one), a value out of range, or one that has
+            no effect, since another key is as it is.
 
         Examples
         --------
@@ -113,7 +125,8 @@ class Config:
                 "stream.target-partition-size", keys["stream"]["target-partition-size"]
             ),
             gpu_simulate=keys["gpu"]["simulate"],
-            settings=_settings(),
+            cluster=_cluster(keys),
+            settings=_sent(),
         )
 
 
@@ -132,16 +145,98 @@ def check(keys: Mapping[str, Any]) -> None:
             raise ConfigError(f"unknown configuration key 'exo.{key}': {hint}")
     for error in jsonschema.Draft7Validator(schema).iter_errors(keys):
         where = ".".join(str(p) for p in error.path)
-        raise ConfigError(f"configuration key 'exo.{where}': {error.message}")
+        raise ConfigError(
+            f"configuration key 'exo.{where}': {error.message}. docs/configuration.md has every "
+            f"key with its unit and its default"
+        )
+    _check_effect(dict(_leaves(keys)))
 
 
-def _settings() -> dict[str, Any]:
+def _check_effect(values: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a key that is set, and that another one keeps from having effect."""
+    defaults = dict(_leaves(_document("exo.yaml")["exo"]))
+    for keys, other, needed in EFFECT:
+        idle = [key for key in keys if values[key] != defaults[key]]
+        if idle and values[other] != needed:
+            have, need = yaml_text(values[other]), yaml_text(needed)
+            raise ConfigError(
+                f"{_named(idle)} has no effect while exo.{other} is {have}: leave it out, or set "
+                f"exo.{other}: {need}"
+            )
+
+
+def without_effect(
+    asked: Mapping[str, Any] | None, now: Mapping[str, Any], given: Mapping[str, Any]
+) -> list[str]:
+    """Find keys of `CLUSTER` that ask for another cluster than the one that is connected.
+
+    Parameters
+    ----------
+    asked : mapping, optional
+        Those that were set when this process connected; None if somebody else did.
+    now : mapping
+        Those that are set.
+    given : mapping
+        Those that files and the environment set: where an argument stood above one of them
+        when this process connected, that one need not have had effect.
+
+    Examples
+    --------
+    >>> without_effect({"num-cpus": 2}, {"num-cpus": 3}, {})
+    ['num-cpus']
+    >>> without_effect({"num-cpus": 2}, {"num-cpus": 3}, {"num-cpus": 3})
+    []
+    >>> without_effect(None, {"num-cpus": 3}, {"num-cpus": 3})
+    ['num-cpus']
+    """
+    if asked is None:
+        return list(now)
+    return [key for key, value in now.items() if value not in (asked.get(key), given.get(key))]
+
+
+def given() -> dict[str, Any]:
+    """Those of `CLUSTER` that files and the environment set."""
+    return _cluster(_canonical(dask.config.collect().get("exo") or {}))
+
+
+def settings() -> dict[str, Any]:
+    """Every ``exo.*`` key that is not at its default.
+
+    Examples
+    --------
+    >>> with dask.config.set({"exo.shuffle.algorithm": "push"}):
+    ...     settings()
+    {'exo.shuffle.algorithm': 'push'}
+    """
+    defaults = dict(_leaves(_document("exo.yaml")["exo"]))
+    found = dict(_leaves(_canonical(dask.config.get("exo"))))
+    return {f"exo.{k}": v for k, v in found.items() if k not in defaults or v != defaults[k]}
+
+
+def yaml_text(value: Any) -> str:
+    """A value as it stands in a configuration file: ``null``, ``true``."""
+    return str(yaml.safe_dump(value)).split("\n", 1)[0]
+
+
+def _cluster(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: keys[key] for key in CLUSTER if keys.get(key) is not None}
+
+
+def _named(keys: list[str]) -> str:
+    return ", ".join(f"exo.{key}" for key in keys)
+
+
+def _sent() -> dict[str, Any]:
     """Dask's settings as they go with tasks: all plain values that are not the defaults.
 
-    A computation inside a task runs here too, so the scheduler is always ours.
+    A computation inside a task runs here too, so the scheduler is always ours, and what this
+    process has asked of its cluster is not asked again.
     """
     defaults = dict(_leaves(dask.config.merge(*dask.config.defaults)))
     mine = {k: v for k, v in _leaves(dask.config.config) if k not in defaults or defaults[k] != v}
+    for key in CLUSTER:
+        mine.pop(f"exo.{key}", None)
+        mine.pop(f"exo.{key.replace('-', '_')}", None)
     plain = (bool, int, float, str, list, tuple, type(None))
     return {**{k: v for k, v in mine.items() if isinstance(v, plain)}, "scheduler": "exo"}
 
@@ -165,11 +260,17 @@ def _bytes(key: str, value: int | str) -> int:
     try:
         return int(parse_bytes(value))
     except ValueError as error:
-        raise ConfigError(f"configuration key 'exo.{key}': {value!r} is not a size") from error
+        raise ConfigError(
+            f"configuration key 'exo.{key}': {value!r} is not a size: write a number of bytes, or "
+            f"for example '2GB' or '64MiB'"
+        ) from error
 
 
 def _seconds(key: str, value: float | str) -> float:
     try:
         return float(parse_timedelta(value))
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"configuration key 'exo.{key}': {value!r} is not a time") from error
+        raise ConfigError(
+            f"configuration key 'exo.{key}': {value!r} is not a time: write a number of seconds, "
+            f"or for example '50ms' or '2s'"
+        ) from error

@@ -186,6 +186,7 @@ class Scheduler:
         if self._futures is not None:
             return self._futures
         connect(config)
+        on_ray.check_effect(config)
         return on_ray.RayFutures()
 
     def __repr__(self) -> str:

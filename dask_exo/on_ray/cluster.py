@@ -9,14 +9,16 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import ray
 
-from dask_exo.config import Config
-from dask_exo.errors import ClusterError
+from dask_exo.config import Config, given, without_effect
+from dask_exo.errors import ClusterError, ConfigError
 from dask_exo.futures import Disk
 from dask_exo.on_ray.disks import Directory, usable
 from dask_exo.on_ray.failures import first_line
@@ -45,11 +47,14 @@ class Cluster:
         Of the private Ray that was started here; None where one was joined.
     spill : Directory or None
         Where the private Ray puts what does not fit its store.
+    asked : mapping or None
+        Keys of the configuration that it was joined or started by; None if somebody else did it.
     """
 
     address: str
     directory: Path | None
     spill: Directory | None = None
+    asked: Mapping[str, Any] | None = None
 
     @property
     def private(self) -> bool:
@@ -98,8 +103,33 @@ def connect(config: Config) -> tuple[Cluster, bool]:
             if _cluster is None:
                 _cluster = Cluster(ray.get_runtime_context().gcs_address, None)
             return _cluster, False
-        _cluster = _start(config) if config.address is None else _join(config.address)
+        _cluster = (
+            _start(config) if config.address is None else _join(config.address, config.cluster)
+        )
         return _cluster, True
+
+
+def check_effect(config: Config) -> None:
+    """Raise `ConfigError` if keys ask for another cluster than the one that is connected."""
+    if _cluster is None:
+        return
+    now = dict(config.cluster)
+    if _cluster.asked is None and _same(now.get("address"), _cluster.address):
+        now.pop("address", None)
+    idle = without_effect(_cluster.asked, now, {})
+    idle = idle and without_effect(_cluster.asked, now, given())  # which reads files
+    if idle:
+        values = ", ".join(f"exo.{key}={now[key]!r}" for key in idle)
+        raise ConfigError(
+            f"{values} has no effect: this process is connected to the Ray cluster at "
+            f"{_cluster.address} already. Leave it out, or call dask_exo.disable() or "
+            f"ray.shutdown() first"
+        )
+
+
+def _same(address: str | None, there: str) -> bool:
+    """Whether an address may mean a cluster: hosts have several names, so that ports decide."""
+    return address in (None, "auto") or address.rpartition(":")[2] == there.rpartition(":")[2]
 
 
 def disks() -> list[Disk]:
@@ -118,7 +148,7 @@ def disconnect() -> None:
             _cluster = None
 
 
-def _join(address: str) -> Cluster:
+def _join(address: str, asked: Mapping[str, Any]) -> Cluster:
     try:
         _reach(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -129,7 +159,7 @@ def _join(address: str) -> Cluster:
             f"RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN. exo.address=null starts a "
             f"private Ray"
         ) from error
-    return Cluster(address, None)
+    return Cluster(address, None, asked=asked)
 
 
 def _reach(address: str) -> None:
@@ -176,13 +206,17 @@ def _start(config: Config) -> Cluster:
         )
     except Exception as error:
         shutil.rmtree(directory, ignore_errors=True)
-        raise ClusterError(f"a private Ray could not be started: {error}") from error
+        raise ClusterError(
+            f"a private Ray could not be started: {error}. Look at this machine with "
+            f"`dask exo doctor`"
+        ) from error
     finally:
         for name, value in saved.items():
             if value is None:
                 os.environ.pop(name, None)
     context = ray.get_runtime_context()
-    return Cluster(context.gcs_address, directory, Directory(spill, context.get_node_id()))
+    looked_at = Directory(spill, context.get_node_id())
+    return Cluster(context.gcs_address, directory, looked_at, config.cluster)
 
 
 def _spill_batch(store: int | None) -> int:
