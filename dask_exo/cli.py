@@ -16,6 +16,8 @@ import click
 from dask.utils import format_bytes, parse_bytes
 
 from dask_exo import errors
+from dask_exo.commands.bench import bench
+from dask_exo.commands.doctor import doctor
 from dask_exo.shuffle import algorithms
 
 # Dask imports this module for each of its commands: what is slow to import waits for ours.
@@ -70,8 +72,13 @@ class Stages:
 
 
 @click.group("exo")
+@click.version_option(package_name="dask-exo", prog_name="dask-exo")
 def main() -> None:
     """Dask on Ray, with push-based shuffles."""
+
+
+main.add_command(doctor)
+main.add_command(bench)
 
 
 @main.command()
