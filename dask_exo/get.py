@@ -137,9 +137,15 @@ def _check_effective() -> None:
     scheduler = dask.base.get_scheduler()
     method = get_default_shuffle_method()
     if scheduler is not get:
-        raise NotEnabledError(f"Dask would run on {scheduler!r} and not on dask_exo")
+        raise NotEnabledError(
+            f"Dask would run on {scheduler!r} and not on dask_exo: call dask_exo.enable() after "
+            f"what has set it"
+        )
     if method != "tasks":
-        raise NotEnabledError(f"Dask would shuffle by {method!r} and not by 'tasks'")
+        raise NotEnabledError(
+            f"Dask would shuffle by {method!r} and not by 'tasks': leave "
+            f"dataframe.shuffle.method out of the configuration"
+        )
 
 
 def register() -> None:

@@ -42,14 +42,16 @@ def files(path: str | Path) -> list[Path]:
     if given.is_dir():
         found = [f for f in given.iterdir() if f.suffix in _SUFFIXES and _is_visible(f)]
         if not found:
-            raise InputError(f"no Parquet or CSV files in the directory {str(path)!r}")
+            raise InputError(
+                f"no Parquet or CSV files in the directory {str(path)!r}: give another one"
+            )
     elif given.exists():
         found = [given]
     else:
         anchor = Path(given.anchor)
         found = [f for f in anchor.glob(str(given.relative_to(anchor))) if _is_visible(f)]
         if not found:
-            raise InputError(f"no file, directory or glob matches {str(path)!r}")
+            raise InputError(f"no file, directory or glob matches {str(path)!r}: give another path")
     return sorted(found)
 
 
@@ -93,7 +95,9 @@ def read(
             else dd.read_parquet(names, blocksize=partition_bytes or "default")
         )
     except (OSError, ValueError, NotImplementedError, pa.ArrowException) as error:
-        raise InputError(f"cannot read {str(path)!r} as {kind}: {error}") from error
+        raise InputError(
+            f"cannot read {str(path)!r} as {kind}: {error}. Name the files that are {kind}"
+        ) from error
     # a stored index is a column like others; one without a name is a row number
     return frame if frame.index.name is None else frame.reset_index()
 
@@ -294,7 +298,9 @@ def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         temporary.mkdir()
     except OSError as error:
-        raise OutputError(f"cannot write to {str(target.parent)!r}: {error.strerror}") from error
+        raise OutputError(
+            f"cannot write to {str(target.parent)!r}: {error.strerror}; choose another output"
+        ) from error
     try:
         yield temporary
         _publish(temporary, target, overwrite=overwrite)
@@ -311,7 +317,9 @@ def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
 def _check_output(target: Path, *, overwrite: bool, nbytes: int | None) -> None:
     if not target.parent.is_dir():
-        raise OutputError(f"cannot write {str(target)!r}: no directory {str(target.parent)!r}")
+        raise OutputError(
+            f"cannot write {str(target)!r}: no directory {str(target.parent)!r}; make it first"
+        )
     if target.exists():
         if not overwrite:
             raise OutputExistsError(
@@ -322,7 +330,8 @@ def _check_output(target: Path, *, overwrite: bool, nbytes: int | None) -> None:
         other = [f for f in other if f.is_dir() or f.suffix != ".parquet"]
         if other:
             raise OutputError(
-                f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file"
+                f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file; "
+                f"choose another output"
             )
     free = shutil.disk_usage(target.parent).free
     if nbytes is not None and nbytes > free:
@@ -350,9 +359,11 @@ def _publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
     except OSError as error:
         if target.exists():
             raise OutputExistsError(
-                f"the output {str(target)!r} was made by somebody else meanwhile"
+                f"the output {str(target)!r} was made by somebody else meanwhile: choose another"
             ) from error
-        raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from error
+        raise OutputError(
+            f"cannot write {str(target)!r}: {error.strerror}; choose another output"
+        ) from error
 
 
 def _exchange(one: Path, two: Path) -> bool:

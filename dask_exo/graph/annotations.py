@@ -129,7 +129,10 @@ def asked_by(annotations: Mapping[str, Any]) -> Asked:
     needs.update({n: annotations[n] for n in ("num_cpus", "num_gpus") if n in annotations})
     more = annotations.get("ray_remote_args") or {}
     if not isinstance(more, Mapping):
-        raise ConfigError(f"ray_remote_args={more!r} is no dictionary of Ray's task options")
+        raise ConfigError(
+            f"ray_remote_args={more!r} is no dictionary of Ray's task options: need for example "
+            f"{{'num_cpus': 2}}"
+        )
     needs.update(more)
     return Asked(needs, annotations.get("retries", 0), annotations.get("priority", 0))
 

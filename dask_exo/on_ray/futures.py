@@ -215,7 +215,10 @@ def check_needs(needs: Needs) -> None:
     try:
         ray.remote(_only).options(**needs)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"Ray takes no task with {dict(needs)}: {error}") from error
+        raise ConfigError(
+            f"Ray takes no task with {dict(needs)}: {error}. Give dask.annotate or "
+            f"dask_exo.options what Ray takes"
+        ) from error
     asked = {
         "CPU": needs.get("num_cpus"),
         "GPU": needs.get("num_gpus"),

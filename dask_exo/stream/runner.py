@@ -265,7 +265,8 @@ class StreamRunner:
         error = WorkerLostError(
             f"the workers of stage {name!r} died {task.lost} times on the same input, "
             f"{joined([_origin(piece) for piece in task.inputs])}: it may need more memory than "
-            f"there is"
+            f"there is. Make smaller partitions, or let the stage ask for more CPUs, so that fewer "
+            f"run side by side"
         )
         if not self._skips[task.stage]:
             raise error
