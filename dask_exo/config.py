@@ -126,7 +126,7 @@ class Config:
             ),
             gpu_simulate=keys["gpu"]["simulate"],
             cluster=_cluster(keys),
-            settings=_sent(),
+            settings=_settings(),
         )
 
 
@@ -226,17 +226,13 @@ def _named(keys: list[str]) -> str:
     return ", ".join(f"exo.{key}" for key in keys)
 
 
-def _sent() -> dict[str, Any]:
+def _settings() -> dict[str, Any]:
     """Dask's settings as they go with tasks: all plain values that are not the defaults.
 
-    A computation inside a task runs here too, so the scheduler is always ours, and what this
-    process has asked of its cluster is not asked again.
+    A computation inside a task runs here too, so the scheduler is always ours.
     """
     defaults = dict(_leaves(dask.config.merge(*dask.config.defaults)))
     mine = {k: v for k, v in _leaves(dask.config.config) if k not in defaults or defaults[k] != v}
-    for key in CLUSTER:
-        mine.pop(f"exo.{key}", None)
-        mine.pop(f"exo.{key.replace('-', '_')}", None)
     plain = (bool, int, float, str, list, tuple, type(None))
     return {**{k: v for k, v in mine.items() if isinstance(v, plain)}, "scheduler": "exo"}
 

@@ -110,8 +110,11 @@ def connect(config: Config) -> tuple[Cluster, bool]:
 
 
 def check_effect(config: Config) -> None:
-    """Raise `ConfigError` if keys ask for another cluster than the one that is connected."""
-    if _cluster is None:
+    """Raise `ConfigError` if keys ask for another cluster than the one that is connected.
+
+    In a task they may: its environment and settings are those of the driver.
+    """
+    if _cluster is None or ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
         return
     now = dict(config.cluster)
     if _cluster.asked is None and _same(now.get("address"), _cluster.address):
