@@ -218,10 +218,13 @@ def allocator(machine: Machine) -> Finding:
 def gpu(machine: Machine) -> Finding:
     """GPUs that Ray knows can be used, and those that there are are known."""
     what = f"Ray knows {machine.gpus}, cupy sees {machine.devices}"
-    if not machine.gpus and not machine.devices:
+    if not machine.gpus and machine.devices <= 0:
         return Finding("ok", "GPU", "none")
     if not machine.cupy:
         return Finding("warn", "GPU", f"{what}: it is not installed", 'pip install "dask-exo[gpu]"')
+    if machine.devices < 0:
+        what = f"Ray knows {machine.gpus}, and hides them from tasks that ask for none: not tried"
+        return Finding("ok", "GPU", what)
     if machine.gpus > machine.devices:
         remedy = "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or lower exo.num-gpus"
         return Finding("warn", "GPU", what, remedy)

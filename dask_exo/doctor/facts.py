@@ -86,7 +86,7 @@ class Machine:
     cupy : bool
         Whether cupy can be imported there.
     devices : int
-        Devices that cupy sees there.
+        Devices that cupy sees there; -1 where Ray hides them from tasks that ask for none.
     ipc : str
         Why memory of a device cannot be shared between processes; empty if it can, or if there
         is no device.

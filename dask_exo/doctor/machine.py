@@ -129,5 +129,7 @@ def _gpus() -> tuple[bool, int, str]:
     """Whether cupy is here, how many devices it sees, and why their memory cannot be shared."""
     if not arrays.installed():
         return False, 0, ""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # what Ray sets where a task asks for none
+        return True, -1, ""
     count = arrays.devices()
     return True, count, arrays.unshared() if count else ""

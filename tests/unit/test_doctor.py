@@ -123,6 +123,10 @@ def test_a_planted_fault_is_the_one_that_is_found(fault: str) -> None:
     assert f"→ {one.remedy}" in str(diagnose(facts))
 
 
+def test_devices_that_ray_hides_are_not_missed() -> None:
+    assert found(here(gpus=2, cupy=True, devices=-1)) == []
+
+
 def test_a_clock_that_may_be_right_is_not_blamed() -> None:
     assert found(here(skew=1.5, doubt=0.6)) == []
 
