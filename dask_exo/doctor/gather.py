@@ -12,7 +12,6 @@ from packaging.requirements import Requirement
 
 from dask_exo import on_ray
 from dask_exo.config import Config, settings
-from dask_exo.dask_adapter import named_schedulers
 from dask_exo.doctor import machine
 from dask_exo.doctor.facts import Facts, Machine, Program
 from dask_exo.errors import ConfigError, ExoError
@@ -20,6 +19,7 @@ from dask_exo.futures import Futures, default
 from dask_exo.shuffle import algorithms
 
 ASKED = 3  # times for a clock: the quickest answer tells most
+NO_SLOT = {"num_cpus": 0}  # a cluster that is busy is looked at all the same
 
 
 def gather(futures: Futures | None = None) -> Facts:
@@ -81,10 +81,10 @@ def _required() -> dict[str, str]:
 
 
 def _scheduler(value: object) -> str:
-    """Name of a scheduler, which may be one, or be called."""
+    """Name of a scheduler: one that Dask knows, something that is called, or a client."""
     if value is None or isinstance(value, str):
         return value or ""
-    return "exo" if value is named_schedulers["exo"] else repr(value)
+    return "exo" if type(value).__module__.startswith("dask_exo.") else repr(value)
 
 
 def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
@@ -92,7 +92,7 @@ def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
     disks = futures.disks()
     spill = disks[0].path if disks else None
     for node in futures.nodes():
-        ref = futures.submit(machine.look, spill, packages, node=node.id)
+        ref = futures.submit(machine.look, spill, packages, node=node.id, needs=NO_SLOT)
         (found,) = futures.get([ref])
         skew, doubt = _skew(futures, node.id)
         yield replace(
@@ -110,7 +110,7 @@ def _skew(futures: Futures, node: str) -> tuple[float, float]:
     best = 0.0, math.inf
     for _ in range(ASKED):
         before = machine.clock()
-        (there,) = futures.get([futures.submit(machine.clock, node=node)])
+        (there,) = futures.get([futures.submit(machine.clock, node=node, needs=NO_SLOT)])
         after = machine.clock()
         if (after - before) / 2 < best[1]:
             best = there - (before + after) / 2, (after - before) / 2

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import dask
+import dask.threaded
 import pytest
 from click.testing import CliRunner
 
+import dask_exo
 from dask_exo import cli, on_ray
+from dask_exo.client import Client
 from dask_exo.doctor import Facts, Finding, Machine, Program, Speed, diagnose, gather, machine
 from dask_exo.futures import Disk, Node
 from dask_exo.testing import InlineFutures
@@ -176,8 +179,11 @@ def test_settings_that_are_overridden_are_facts() -> None:
     assert "'disk'" in bad["shuffle"]
     assert "did you mean 'exo.shuffle.algorithm'" in bad["configuration"]
     assert bad["cluster"] == "not tried with this configuration"
-    with dask.config.set(scheduler="exo"):
-        assert gather(InlineFutures()).program.scheduler == "exo"
+    for ours in ("exo", dask_exo.get, Client.__new__(Client)):
+        with dask.config.set(scheduler=ours):
+            assert gather(InlineFutures()).program.scheduler == "exo"
+    with dask.config.set(scheduler=dask.threaded.get):
+        assert "get" in gather(InlineFutures()).program.scheduler
 
 
 @pytest.mark.parametrize(
