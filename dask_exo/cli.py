@@ -244,6 +244,8 @@ def session(cluster: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
 
 
 def _report(job: _Job, stages: Stages, stats: Stats) -> None:
+    from dask_exo.report.stats import recovered
+
     click.echo(f"data            {format_bytes(job.nbytes)}, {job.frame.npartitions} partitions")
     for line in stages.lines():
         click.echo(line)
@@ -255,6 +257,8 @@ def _report(job: _Job, stages: Stages, stats: Stats) -> None:
     )
     for path, nbytes in stats.directories.items():
         click.echo(f"                {format_bytes(nbytes)} to {path}")
+    if stats.repeated:
+        click.echo(recovered(stats.repeated, sum(stats.tasks.values())))
     for one in stats.shuffles:
         click.echo(
             f"shuffle         {one.algorithm}, {one.maps} maps → {one.reducers} reducers in "

@@ -61,8 +61,14 @@ class Config:
     stream_memory_fraction: float
     stream_target: int
     gpu_simulate: bool
+    nondeterminism: str
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether what is made again is compared with what had been made before."""
+        return self.nondeterminism != "ignore"
 
     @classmethod
     def current(cls) -> Config:
@@ -113,6 +119,7 @@ class Config:
                 "stream.target-partition-size", keys["stream"]["target-partition-size"]
             ),
             gpu_simulate=keys["gpu"]["simulate"],
+            nondeterminism=keys["fault"]["nondeterminism"],
             settings=_settings(),
         )
 

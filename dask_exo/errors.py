@@ -55,6 +55,10 @@ class IntegrityError(ExoError, AssertionError):
     """Rows that went into a shuffle are not those that came out."""
 
 
+class NonDeterminismError(ExoError, RuntimeError):
+    """A task that ran again has made something else, after its first output had been read."""
+
+
 class OutputExistsError(ExoError, FileExistsError):
     """The place to write to is already there."""
 

@@ -20,6 +20,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
 
 from dask_exo.errors import ClusterError
+from dask_exo.repeats import Made
 
 T = TypeVar("T")
 Ref = Any  # opaque and hashable
@@ -223,6 +224,13 @@ class Futures(Protocol):
 
     def disks(self) -> list[Disk]:
         """Where they spill to, as far as that is known; cheap enough to ask every second."""
+        ...
+
+    def repeats(self) -> list[Made]:
+        """What calls of this program have made that ran again, once for each time.
+
+        The list only grows.
+        """
         ...
 
 

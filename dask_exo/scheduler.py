@@ -279,9 +279,12 @@ def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> 
     """Run a plan; return the value of each result's source."""
     watcher = _Watching(callbacks, futures) if callbacks else None
     with observed(work, futures):
-        held = Run(work, futures, config, watcher, follow=not callbacks.values).results()
+        run = Run(work, futures, config, watcher, follow=not callbacks.values)
+        held = run.results()
         refs = [h.ref for h in held.values() if isinstance(h, Remote)]
         fetched = dict(zip(refs, futures.get(refs), strict=True))
+        if refs:
+            run.versions.compare()  # they may have been lost and made again just now
         values = {}
         for key, h in held.items():
             value = own(h.value if isinstance(h, Local) else fetched[h.ref])

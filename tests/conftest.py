@@ -29,7 +29,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return (
-                "ray" if nodeid.startswith("tests/cluster/") else nodeid.split("::", maxsplit=1)[0]
+                "ray"
+                if nodeid.startswith(("tests/cluster/", "tests/faults/"))
+                else nodeid.split("::", maxsplit=1)[0]
             )
 
     return ByFile(config, log)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
@@ -105,6 +105,11 @@ class Columns:
         ]
         return Columns(len(order), taken, self.schema)
 
+    def contents(self) -> Iterator[Any]:
+        """See `dask_exo.frame.digest.Composed`."""
+        yield self.schema
+        yield from self.arrays
+
     def frame(self) -> Any:
         """The rows as a frame, on the host without a copy."""
         return _schema(self.schema).frame(self.length, self.arrays)
@@ -138,6 +143,10 @@ class Frame:
     def part(self, start: int, stop: int) -> Frame:
         """Rows ``start`` to ``stop``, without a copy."""
         return Frame(self.rows.iloc[start:stop])
+
+    def contents(self) -> Iterator[Any]:
+        """See `dask_exo.frame.digest.Composed`."""
+        yield self.rows
 
     def frame(self) -> Any:
         """The frame."""

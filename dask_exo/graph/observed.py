@@ -24,13 +24,18 @@ def observed(work: Plan, futures: Futures) -> Iterator[None]:
     groups.update({stage.name: len(stage.parts) for stage in work.stages})
     events.emit(events.RunStarted(dict(groups)))
     started, before, written = time.perf_counter(), futures.store(), _written(futures)
-    calls, objects = futures.calls, futures.objects
+    calls, objects, repeated = futures.calls, futures.objects, len(futures.repeats())
     failed = True
     try:
         yield
         failed = False
     finally:
         after = futures.store()
+        again = Counter[str]()
+        for made in futures.repeats()[repeated:]:
+            again[made.name] += made.parts
+        if again:
+            events.emit(events.CallsRepeated(dict(again)))
         events.emit(
             events.RunFinished(
                 time.perf_counter() - started,

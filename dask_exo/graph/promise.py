@@ -21,6 +21,7 @@ from dask_exo.dask_adapter import Task
 from dask_exo.failure import Failure
 from dask_exo.frame.copies import own
 from dask_exo.futures import Futures, Ref
+from dask_exo.repeats import Made
 
 POLL = 0.02  # seconds between two looks at promises that another thread keeps
 
@@ -46,10 +47,11 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A value in the object store, and its estimated size in bytes."""
+    """A value in the object store, its estimated size in bytes, and what call has made it."""
 
     ref: Ref
     nbytes: int
+    made: Made | None = None
 
 
 class Promise:

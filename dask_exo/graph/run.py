@@ -32,6 +32,7 @@ from dask_exo.graph.shufflings import Shufflings
 from dask_exo.graph.stages import Ledger
 from dask_exo.graph.state import Consumer, State
 from dask_exo.graph.values import Values
+from dask_exo.graph.versions import Versions
 from dask_exo.graph.watcher import Watcher
 from dask_exo.report import events
 
@@ -66,6 +67,11 @@ class Run:
     follow : bool
         Whether tasks may be fused further, and go on with what becomes ready by their own values;
         the watcher does not see those.
+
+    Attributes
+    ----------
+    versions : Versions
+        Of what its tasks have made, and the tasks whose values it was given.
     """
 
     def __init__(
@@ -87,7 +93,8 @@ class Run:
         self._pools = Pools(futures, plan, nodes)
         self._budget = int(config.memory_fraction * sum(node.store for node in nodes))
         self._values = Values(plan.literals, futures.put)
-        self._ledger = Ledger()
+        self.versions = Versions(futures.repeats, config.nondeterminism)
+        self._ledger = Ledger(self.versions)
         self._state = State(plan, self._values, self._ledger, consumer)
         self._awaited: dict[Key, Promise] = dict(plan.given)
         self._flying: dict[Ref, Call] = {}
@@ -106,6 +113,8 @@ class Run:
             Whatever a task raised.
         IntegrityError
             A shuffle has lost rows.
+        NonDeterminismError
+            A task has run again, and has made something else.
         NobodyWantsThis
             The consumer does not.
         """
@@ -122,6 +131,7 @@ class Run:
                 self._check_wanted()
             if self._config.shuffle_integrity:
                 self._ledger.verify()
+            self.versions.compare()
             return self._state.finish()
         except BaseException:
             self._abandon()
@@ -143,7 +153,10 @@ class Run:
             if promise.known:
                 del self._awaited[key]
                 try:
-                    self._state.have(key, promise.held())
+                    held = promise.held()
+                    if isinstance(held, Remote):
+                        self.versions.note(held.made)
+                    self._state.have(key, held)
                 except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
                     self._state.lose(key, error)
 
@@ -222,7 +235,7 @@ class Run:
             submit, split = lent.worker.submit, lent.worker.split
         jobs, args = parcel(bundles, self._values)
         small = self._config.small_result
-        data = seal((jobs, self._config.settings), jobs, args)
+        data = seal((jobs, self._config.settings, self._config.compares), jobs, args)
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
         kept = [bundle for job, bundle in zip(jobs, bundles, strict=True) if job.kept]
         known = [self._experience.get(bundle.group) for bundle in kept]
@@ -279,7 +292,8 @@ class Run:
             self._ledger.arrived(done.arrived)
             held: Local | Remote = Local(done.value)
             if not done.small:
-                held = Remote(call.refs[bundle.key], done.nbytes)
+                held = Remote(call.refs[bundle.key], done.nbytes, done.made)
+                self.versions.note(done.made)
             self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], held)
             self._state.have(bundle.key, held)
         group = key_split(call.bundles[0].key)

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Collection
 
 from dask_exo.config import Config
+from dask_exo.failpoints import reach
 from dask_exo.futures import Futures, Ref
 from dask_exo.graph.stages import Ledger, Shuffling
 from dask_exo.graph.state import State
@@ -86,6 +87,7 @@ class Shufflings:
                 self._fail(shuffling, error)
                 continue
             if shuffled is not None:
+                reach("between", stage.name)
                 self._shuffling.remove(shuffling)
                 self._ledger.sent(stage, shuffled.tally)
                 self._state.left -= 1

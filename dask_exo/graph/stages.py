@@ -15,6 +15,7 @@ from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import ColumnKey, Stage
 from dask_exo.graph.values import Pile, Values
+from dask_exo.graph.versions import Versions
 from dask_exo.report import events
 from dask_exo.shuffle.blocks import merge
 from dask_exo.shuffle.exchange import Shuffled, exchange, limits_of
@@ -25,9 +26,16 @@ BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the o
 
 
 class Ledger:
-    """What each shuffle sent, and what the tasks after it have assembled."""
+    """What each shuffle sent, and what the tasks after it have assembled.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    versions : Versions
+        Of what the maps, and other tasks of the computation, have made.
+    """
+
+    def __init__(self, versions: Versions) -> None:
+        self.versions = versions
         self._sent: dict[str, Tally] = {}
         self._arrived: dict[Key, Tally] = defaultdict(Tally)
         self._keys: dict[str, Key] = {}
@@ -118,7 +126,7 @@ class StageParts:
         self, stage: Stage, values: Values, ledger: Ledger, config: Config, block: int
     ) -> None:
         self._stage, self._values, self._ledger = stage, values, ledger
-        self._options = (config.settings, stage.split, block)
+        self._options = (config.settings, config.compares, stage.split, block)
 
     def __len__(self) -> int:
         """M."""
@@ -134,6 +142,7 @@ class StageParts:
         """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""
         detail: work.Detail = receipt.detail
         unseal(detail)
+        self._ledger.versions.note(detail.made)
         self._ledger.arrived(detail.arrived)
         events.emit(
             events.TasksFinished(self._stage.name, detail.parts, receipt.seconds, receipt.nbytes)

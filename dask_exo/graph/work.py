@@ -16,6 +16,7 @@ from dask_exo.dask_adapter import GraphNode
 from dask_exo.failure import Failure
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.splits import Split
+from dask_exo.repeats import Made
 from dask_exo.shuffle.integrity import Tally
 
 
@@ -105,6 +106,8 @@ class Done(NamedTuple):
     warned : tuple of Warned
         The first few.
     failure : Failure, optional
+    made : Made, optional
+        What the whole call has made that is in the store.
     """
 
     seconds: float = 0.0
@@ -114,6 +117,7 @@ class Done(NamedTuple):
     arrived: tuple[Arrived, ...] = ()
     warned: tuple[Warned, ...] = ()
     failure: Failure | None = None
+    made: Made | None = None
 
 
 class Detail(NamedTuple):
@@ -123,6 +127,7 @@ class Detail(NamedTuple):
     arrived: tuple[Arrived, ...] = ()
     warned: tuple[Warned, ...] = ()
     failure: Failure | None = None
+    made: Made | None = None
 
 
 def dumps(content: Any) -> bytes:

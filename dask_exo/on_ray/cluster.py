@@ -18,6 +18,7 @@ import ray
 from dask_exo.config import Config
 from dask_exo.errors import ClusterError
 from dask_exo.futures import Disk
+from dask_exo.on_ray.attempts import forget
 from dask_exo.on_ray.disks import Directory, usable
 from dask_exo.on_ray.failures import first_line
 
@@ -28,6 +29,7 @@ WORKER_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
+    "PYTHONHASHSEED": "0",  # the order of a set is the same in all workers, and in a second attempt
 }
 
 LONGEST_DIRECTORY = 30  # characters
@@ -112,6 +114,7 @@ def disconnect() -> None:
     global _cluster  # noqa: PLW0603  a process has one connection to Ray
     with _lock:
         if _cluster is not None:
+            forget()
             ray.shutdown()
             if _cluster.directory is not None:
                 shutil.rmtree(_cluster.directory, ignore_errors=True)

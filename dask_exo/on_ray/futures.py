@@ -18,9 +18,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dask_exo.errors import ClusterError, ConfigError
 from dask_exo.futures import Disk, Needs, Node, Ref, Store, at
+from dask_exo.on_ray.attempts import attempt, begin, repeats
 from dask_exo.on_ray.cluster import disks
 from dask_exo.on_ray.failures import lost, translated
 from dask_exo.on_ray.workers import RayWorker
+from dask_exo.repeats import Made
 
 
 @lru_cache(1)
@@ -30,11 +32,12 @@ def _node() -> str:
 
 
 def _call(fn: Callable[..., Any], *args: Any) -> Any:
-    with at(_node()):
+    with at(_node()), attempt(fn.__name__):
         return fn(*args)
 
 
 def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
+    begin(fn.__name__)
     yield from fn(*args)
 
 
@@ -205,6 +208,10 @@ class RayFutures:
     def disks(self) -> list[Disk]:
         """See `Futures.disks`; those of a Ray that this process has started."""
         return disks()
+
+    def repeats(self) -> list[Made]:
+        """See `Futures.repeats`."""
+        return repeats()
 
 
 def check_needs(needs: Needs) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import ray
 
+from dask_exo.on_ray.attempts import begin
 from dask_exo.on_ray.failures import lost, translated
 from dask_exo.on_ray.pairs import AHEAD, Pairs
 
 
-def _start(fn: Any, *args: Any) -> Iterator[Any]:
+def _start(seed: str, fn: Any, *args: Any) -> Iterator[Any]:
+    begin("stage", seed)
     yield from fn(*args)
 
 
@@ -22,7 +24,8 @@ class _Worker:
     def __init__(self, cls: type, *args: Any) -> None:
         self._instance = cls(*args)
 
-    def run(self, *args: Any) -> Iterator[Any]:
+    def run(self, seed: str, *args: Any) -> Iterator[Any]:
+        begin("stage", seed)
         yield from self._instance.run(*args)
 
 
@@ -49,7 +52,7 @@ class RayStreams:
         with translated():
             return ray.put(value)
 
-    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
+    def task(self, fn: Any, *args: Any, needs: Mapping[str, float], seed: str) -> Any:
         """Start a task."""
         with translated():
             task = _remote_start.options(
@@ -58,20 +61,20 @@ class RayStreams:
                 _generator_backpressure_num_objects=AHEAD,
                 name=fn.__name__,
             )
-            return Pairs(task.remote(fn, *args))
+            return Pairs(task.remote(seed, fn, *args))
 
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a process that keeps an instance."""
         with translated():
             return _remote_worker.options(**_options(needs)).remote(cls, *args)
 
-    def start(self, worker: Any, *args: Any) -> Any:
+    def start(self, worker: Any, *args: Any, seed: str) -> Any:
         """Call its ``run``."""
         with translated():
             call = worker.run.options(
                 num_returns="streaming", _generator_backpressure_num_objects=AHEAD
             )
-            return Pairs(call.remote(*args))
+            return Pairs(call.remote(seed, *args))
 
     def stop(self, worker: Any) -> None:
         """End it."""

@@ -268,7 +268,7 @@ class Pipeline:
         pieces, makes = self.source.start(config, streams.put)
         together = groups(self.steps, makes=makes)
         stages = [stage_of(steps) for steps in together]
-        codes = [code_of(steps, target, self.trouble, config.settings) for steps in together]
+        codes = [code_of(steps, target, self.trouble, config) for steps in together]
         runner = StreamRunner(streams, stages, codes)
         policy = POLICIES[config.stream_policy]()
         executor = Executor(stages, pieces, runner, policy, limit=memory, target=target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -96,6 +97,7 @@ class Running(Iterator[Piece]):
     def _main(self) -> None:
         error: BaseException | None = None
         executor, owed, said = self._executor, 0, Said(self._executor)
+        repeated = len(self.futures.repeats()) if events.listening() else 0
         try:
             while not self._stopped and not executor.finished:
                 while self._asked.acquire(blocking=False):
@@ -105,12 +107,21 @@ class Running(Iterator[Piece]):
                     owed -= 1
                 executor.step(0.02 if owed or executor.outputs else 0.1)
                 said.now_and_then()
+            self._say_repeated(repeated)
         except BaseException as raised:  # noqa: BLE001  raised where the next piece is asked for
             error = raised
         finally:
             said.now()
             executor.cancel()
             self._out.put(error)
+
+
+    def _say_repeated(self, before: int) -> None:
+        """Tell what the cluster has made again since it had done so ``before`` times."""
+        if events.listening():
+            again = Counter(made.name for made in self.futures.repeats()[before:])
+            if again:
+                events.emit(events.CallsRepeated(dict(again)))
 
 
 class Batches(Iterator[Any]):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_exo.arguments import number_from
+from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.stream.calls import Trouble
 from dask_exo.stream.pieces import Stage
@@ -59,11 +60,11 @@ def stage_of(steps: Sequence[Step]) -> Stage:
     return Stage(name_of(steps), steps[0].needs, least, high, low)
 
 
-def code_of(
-    steps: Sequence[Step], target: int, trouble: Trouble, settings: Mapping[str, Any]
-) -> Code:
+def code_of(steps: Sequence[Step], target: int, trouble: Trouble, config: Config) -> Code:
     """What the tasks of a stage need; ``target`` is the bytes of its outputs."""
-    return Code(uuid.uuid4().hex, [step.transform for step in steps], target, trouble, settings)
+    transforms = [step.transform for step in steps]
+    name, mode = uuid.uuid4().hex, config.nondeterminism
+    return Code(name, transforms, target, trouble, config.settings, mode)
 
 
 def trouble_of(retries: Any, on_error: Any) -> Trouble:

@@ -36,6 +36,16 @@ class RunFinished(Event):
 
 
 @dataclass(frozen=True)
+class CallsRepeated(Event):
+    """What was made again, since workers or nodes were lost: partitions of each group.
+
+    Merges of a shuffle count as ``"merge"``, tasks of pipelines by their stage.
+    """
+
+    groups: dict[str, int]
+
+
+@dataclass(frozen=True)
 class TasksFinished(Event):
     """Tasks of one group finished: how many, their seconds of work and bytes of results."""
 

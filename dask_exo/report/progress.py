@@ -8,6 +8,7 @@ import time
 from typing import TextIO
 
 from dask_exo.report.events import (
+    CallsRepeated,
     Event,
     RunFinished,
     RunStarted,
@@ -15,6 +16,7 @@ from dask_exo.report.events import (
     StageSeen,
     TasksFinished,
 )
+from dask_exo.report.stats import recovered
 
 
 class ProgressLine:
@@ -54,6 +56,10 @@ class ProgressLine:
             self._nbytes += event.nbytes
         elif isinstance(event, StageSeen):
             self._stages[event.name] = event
+        elif isinstance(event, CallsRepeated):
+            self._end_line()
+            total = sum(total for _, total in self._groups.values())
+            self._stream.write(recovered(event.groups, total) + "\n")
         elif isinstance(event, ShuffleChosen):
             self._end_line()
             self._stream.write(f"shuffle {event.name}: {event.algorithm}, {event.reason}\n")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dask_exo.report.events import (
+    CallsRepeated,
     Event,
     RunFinished,
     ShuffleFinished,
@@ -33,6 +34,8 @@ class Stats:
         Sum of the runs' durations.
     tasks : dict
         Group → number of graph tasks finished.
+    repeated : dict
+        Group → partitions that were made again, since workers or nodes were lost.
     shuffles : list of ShuffleFinished
         In the order in which they ended.
     stages : dict
@@ -46,6 +49,7 @@ class Stats:
     directories: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     tasks: dict[str, int] = field(default_factory=dict)
+    repeated: dict[str, int] = field(default_factory=dict)
     shuffles: list[ShuffleFinished] = field(default_factory=list)
     stages: dict[str, StageSeen] = field(default_factory=dict)
 
@@ -63,8 +67,31 @@ class Stats:
             self.shuffles.append(event)
         elif isinstance(event, StageSeen):
             self.stages[event.name] = event
+        elif isinstance(event, CallsRepeated):
+            for group, count in event.groups.items():
+                self.repeated[group] = self.repeated.get(group, 0) + count
         elif isinstance(event, TasksFinished):
             self.tasks[event.group] = self.tasks.get(event.group, 0) + event.count
+
+
+def recovered(repeated: Mapping[str, int], total: int) -> str:
+    """Say what was made again.
+
+    Parameters
+    ----------
+    repeated : mapping
+        Group → partitions that were made again.
+    total : int
+        All partitions of all groups; 0 where that is not known.
+
+    Examples
+    --------
+    >>> recovered({"read": 2, "merge": 1}, 100)
+    'recovered 3 of 100 partitions after a loss of workers or nodes: read 2, merge 1'
+    """
+    count, of = sum(repeated.values()), f" of {total}" if total else ""
+    names = ", ".join(f"{name} {n}" for name, n in repeated.items())
+    return f"recovered {count}{of} partitions after a loss of workers or nodes: {names}"
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ from typing import Any
 
 from dask_exo.errors import WorkerLostError
 from dask_exo.failure import Failure
+from dask_exo.report import events
+from dask_exo.stream.attempts import compare
 from dask_exo.stream.calls import Rejected, named
 from dask_exo.stream.origin import Origin, Rows, joined
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
@@ -36,6 +38,7 @@ class Task:
     ended: bool = False
     given: int = 0
     lost: int = 0
+    seen: int = 0  # digest of all pieces that were given
     dropped: list[Piece] | None = None  # inputs that are set aside, as its worker died too often
 
 
@@ -55,6 +58,7 @@ class StreamRunner:
         self._streams, self._stages = streams, stages
         self._codes = [streams.put(code) for code in codes]
         self._skips = [code.skips for code in codes]
+        self._modes, self._names = zip(*((c.nondeterminism, c.key) for c in codes), strict=True)
         # what has no state and asks for CPUs runs on processes that all tasks of the cluster share
         self._alone = [
             stage.needs.keys() <= {"CPU"} and not any(t.stateful for t in code.transforms)
@@ -152,6 +156,9 @@ class StreamRunner:
             self._lose(task)
             return AGAIN
         task.given += 1
+        name, origin = self._stages[task.stage].name, joined(list(map(_origin, task.inputs)))
+        compare(about, task.seen, self._modes[task.stage], name, origin)
+        task.seen = about.digest
         seen = self._single[task.stage]
         self._single[task.stage] = inf if about.more else max(seen, about.seconds)
         task.ended = not about.more  # the next one of its worker may come: it waits there
@@ -195,16 +202,17 @@ class StreamRunner:
         origins = [_origin(piece) for piece in task.inputs]
         start = Start(task.inputs[0].place, task.given, origins)
         args = (self._codes[task.stage], start, *values)
+        seed = f"{self._names[task.stage]} {start.place}"
         kind = self._kinds[task.stage]
         if self._alone[task.stage]:
-            task.stream = self._streams.task(run, *args, needs=dict(kind))
+            task.stream = self._streams.task(run, *args, needs=dict(kind), seed=seed)
         else:
             soon = [] if self._idle[kind] else self._soon(task.stage)
             if not self._idle[kind] and not soon:
                 self._begin(task.stage)
             task.worker = soon[0] if soon else self._idle[kind].pop()[1]
             self._serving.setdefault(task.worker, []).append(task)
-            task.stream = self._streams.start(task.worker, *args)
+            task.stream = self._streams.start(task.worker, *args, seed=seed)
         self._tasks[task.stream] = task
 
     def _soon(self, stage: int) -> list[Any]:
@@ -259,6 +267,7 @@ class StreamRunner:
             self._streams.stop(task.worker)
         task.worker = None
         if task.lost <= REPLACED:
+            events.emit(events.CallsRepeated({self._stages[task.stage].name: 1}))
             self._submit(task)
             return
         name = self._stages[task.stage].name

@@ -23,16 +23,16 @@ class Streams(Protocol):
         """Store a value, unless it is a ref already; return its ref."""
         ...
 
-    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
-        """Start a task; return its stream."""
+    def task(self, fn: Any, *args: Any, needs: Mapping[str, float], seed: str) -> Any:
+        """Start a task; return its stream. What has the same seed draws the same random numbers."""
         ...
 
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a process that keeps a ``cls(*args)``, and has what it needs to itself."""
         ...
 
-    def start(self, worker: Any, *args: Any) -> Any:
-        """Call ``run`` of the instance; return its stream."""
+    def start(self, worker: Any, *args: Any, seed: str) -> Any:
+        """Call ``run`` of the instance; return its stream. As to ``seed`` see `task`."""
         ...
 
     def stop(self, worker: Any) -> None:

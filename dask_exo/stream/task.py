@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import dask
 import pandas as pd
 
+from dask_exo.failpoints import reach
 from dask_exo.failure import Failure
+from dask_exo.frame.digest import digest
 from dask_exo.stream.calls import CallError, Calls, Rejected, Trouble
 from dask_exo.stream.origin import Frame, Origin, joined
 from dask_exo.stream.repartition import repartition, size
@@ -32,6 +34,9 @@ class Code(NamedTuple):
         What is done about exceptions where the inputs are made.
     settings : mapping
         Of Dask's configuration.
+    nondeterminism : str
+        What happens where a task that starts anew gives other pieces than before: ``"error"``,
+        ``"warn"`` or ``"ignore"``.
     """
 
     key: str
@@ -39,6 +44,7 @@ class Code(NamedTuple):
     target: int
     trouble: Trouble
     settings: Mapping[str, Any]
+    nondeterminism: str = "error"
 
     @property
     def name(self) -> str:
@@ -84,6 +90,9 @@ class About(NamedTuple):
         Why it was set aside.
     failure : Failure, optional
         What has ended the task; there is no piece then.
+    before, digest : int
+        Of all pieces of the task before this one, and of those and this one: who has seen another
+        digest before has got pieces of an attempt that made others.
     """
 
     nbytes: int = 0
@@ -93,6 +102,8 @@ class About(NamedTuple):
     origin: Origin = Origin(())
     rejected: Rejected | None = None
     failure: Failure | None = None
+    before: int = 0
+    digest: int = 0
 
 
 class Worker:
@@ -150,12 +161,16 @@ def run(code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
 def _pieces(
     code: Code, funcs: Sequence[Callable[[Any], Any]], start: Start, inputs: Sequence[Any]
 ) -> Iterator[Any]:
-    since = time.perf_counter()
+    since, told = time.perf_counter(), 0
     try:
         with dask.config.set(code.settings):
             for i, (about, frame) in enumerate(_made(code, funcs, start, inputs)):
+                if code.nondeterminism != "ignore":
+                    before, told = told, digest(told.to_bytes(4), frame)
+                    about = about._replace(before=before, digest=told)
                 if i < start.skip:
                     continue
+                reach("piece", code.name)
                 seconds = time.perf_counter() - since
                 yield frame
                 yield about._replace(seconds=seconds)

@@ -14,6 +14,7 @@ from typing import Any
 
 from dask_exo.frame.copies import as_stored
 from dask_exo.futures import Disk, Futures, Needs, Node, Ref, Store
+from dask_exo.repeats import Made
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
 """How one call becomes ``count`` values: `result`, `returned` or `yielded`."""
@@ -209,6 +210,10 @@ class InlineFutures:
 
     def disks(self) -> list[Disk]:
         """None: nothing is spilled."""
+        return []
+
+    def repeats(self) -> list[Made]:
+        """None: nothing is lost."""
         return []
 
     def _refs(self, count: int) -> list[InlineRef]:

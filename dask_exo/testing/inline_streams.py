@@ -54,7 +54,13 @@ class InlineStreams:
         """Nothing to store: a value stands for itself."""
         return value
 
-    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Stream:  # noqa: ARG002
+    def task(
+        self,
+        fn: Any,
+        *args: Any,
+        needs: Mapping[str, float],  # noqa: ARG002
+        seed: str,  # noqa: ARG002  this process is not ours
+    ) -> Stream:
         """Start a task."""
         return Stream(fn(*args))
 
@@ -63,7 +69,7 @@ class InlineStreams:
         self.workers += 1
         return cls(*args)
 
-    def start(self, worker: Any, *args: Any) -> Stream:
+    def start(self, worker: Any, *args: Any, seed: str) -> Stream:  # noqa: ARG002
         """Call its ``run``."""
         return Stream(worker.run(*args))
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dask_exo.futures import Disk, Needs, Node, Store
+from dask_exo.repeats import Made
 from dask_exo.testing.inline import Caller, Produce, result, returned, yielded
 from dask_exo.testing.sim_cluster import Cluster
 from dask_exo.testing.sim_faults import plan_faults
@@ -284,6 +285,10 @@ class SimFutures:
         """None: what is spilled takes no place."""
         return []
 
+    def repeats(self) -> list[Made]:
+        """What calls have made that ran again; none where ``execute`` is off."""
+        return list(self._cluster.repeats)
+
     def _start(
         self,
         produce: Produce,
@@ -297,6 +302,7 @@ class SimFutures:
         self.calls += 1
         cluster = self._cluster
         task = Task(produce, count, fn, args, None if node is None else self._machines[node])
+        task.serial = self.calls
         outs = [cluster.entry(task, i) for i in range(count)]
         task.outs = list(outs)
         cluster.ledger.made(count)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from dask_exo.futures import Node, at
+from dask_exo.repeats import Made, hearing
 from dask_exo.testing.inline import Produce, name, yielded
 from dask_exo.testing.sim_lanes import Lane
 from dask_exo.testing.sim_model import Call, CostModel
@@ -40,11 +41,15 @@ class Task:
         Whether it waits for that room, since other values must be written to disk first.
     late : float
         Seconds of its run that went into such waiting.
+    serial : int
+        Which of all calls it is.
+    starts : int
+        How often it has got a slot.
     """
 
     __slots__ = (
         "args", "count", "fn", "given", "held", "late", "machine", "missing", "moved", "number",
-        "outs", "pinned", "produce", "reserved", "restored", "seconds", "sizes", "start", "state",
+        "outs", "pinned", "produce", "reserved", "restored", "seconds", "serial", "sizes", "start", "starts", "state",
         "step", "values", "waiters", "wish",
     )  # fmt: skip
 
@@ -62,7 +67,7 @@ class Task:
         self.args = args
         self.wish = wish
         self.state = WAITING
-        self.missing = self.number = self.step = 0
+        self.missing = self.number = self.step = self.serial = self.starts = 0
         self.moved = self.restored = self.reserved = 0
         self.held = False
         self.start = self.seconds = self.late = 0.0
@@ -163,6 +168,14 @@ def take(task: Task, store: Store) -> int:
                 task.moved += fetched(entry, store)
     task.restored = sum(store.restore(entry) for store, entry in task.pinned)
     return task.moved
+
+
+def heard(task: Task) -> tuple[list[Any], Made]:
+    """The next values of a running task, and what it says of itself."""
+    call = str(task.serial)
+    with hearing(call) as said:
+        values = compute(task)
+    return values, said[-1] if said else Made(call, name(task.fn))
 
 
 def compute(task: Task) -> list[Any]:

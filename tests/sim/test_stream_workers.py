@@ -57,7 +57,7 @@ class Streams:
     def put(self, value: Any) -> Any:
         return value
 
-    def task(self, fn: Any, *args: Any, needs: Any) -> Stream:
+    def task(self, fn: Any, *args: Any, needs: Any, seed: str) -> Stream:
         return Stream(fn(*args), self.time + self.seconds[0], self.seconds[0])
 
     def worker(self, cls: type, *args: Any, needs: Any) -> Process:
@@ -65,7 +65,7 @@ class Streams:
         self.counts.append((self.time, len(self.processes)))
         return self.processes[-1]
 
-    def start(self, worker: Process, *args: Any) -> Stream:
+    def start(self, worker: Process, *args: Any, seed: str) -> Stream:
         each = self.seconds[1]
         return Stream(worker.instance.run(*args), self.time + each, each, worker)
 

@@ -36,14 +36,14 @@ class Streams:
     def put(self, value):
         return value
 
-    def task(self, fn, *args, needs):
+    def task(self, fn, *args, needs, seed):
         return iter(fn(*args))
 
     def worker(self, cls, *args, needs):
         self.workers.append(needs)
         return cls(*args)
 
-    def start(self, worker, *args):
+    def start(self, worker, *args, seed):
         return iter(worker.run(*args))
 
     def stop(self, worker):
