@@ -105,7 +105,8 @@ def _of_column(column: Any) -> Iterator[Any]:
     elif is_text(column.dtype):
         yield from _of_text(pa.array(column.array))
     elif isinstance(column.dtype, pd.CategoricalDtype):
-        yield from _of_array(np.asarray((column if isinstance(column, pd.Index) else column.cat).codes))
+        codes = column.codes if isinstance(column, pd.Index) else column.cat.codes
+        yield from _of_array(np.asarray(codes))
         yield from _of_column(column.dtype.categories)
     elif isinstance(column.dtype, pd.DatetimeTZDtype):
         yield from _of_array(column.to_numpy("M8[ns]"))

@@ -64,8 +64,9 @@ class Versions:
 
 def _said(again: Made) -> str:
     return (
-        f"a task {again.name!r} ran again, since a worker or a node was lost, and has made something "
-        f"else than before: tasks may have read both versions of its {again.parts} partition(s). "
+        f"a task {again.name!r} ran again, since a worker or a node was lost, and has made "
+        f"something else than before: tasks may have read both versions of its {again.parts} "
+        f"partition(s). "
         f"Let it depend on its arguments only: no clock, no random numbers without a seed, no "
         f"outside state. If the difference does no harm, set exo.fault.nondeterminism to 'warn' or "
         f"'ignore'"

@@ -34,7 +34,7 @@ def same_numbers(what: str) -> None:
     session = ray.get_runtime_context().get_session_name()
     seed = int.from_bytes(hashlib.blake2b(f"{session} {what}".encode(), digest_size=4).digest())
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002, TID251  what users' code draws from
+    np.random.seed(seed)
 
 
 @contextlib.contextmanager

@@ -115,7 +115,6 @@ class Running(Iterator[Piece]):
             executor.cancel()
             self._out.put(error)
 
-
     def _say_repeated(self, before: int) -> None:
         """Tell what the cluster has made again since it had done so ``before`` times."""
         if events.listening():

@@ -211,8 +211,7 @@ class Pickled:
         return sum(array.nbytes for block in self.pickles for one in block for array in one)
 
     def contents(self) -> Iterator[Any]:
-        """See `dask_exo.frame.digest.Composed`: the buffers, as equal values may differ as pickles.
-        """
+        """Buffers, for `dask_exo.frame.digest`: equal values may differ as pickles."""
         for block in self.pickles:
             for _, *raw in block:
                 yield raw

@@ -165,15 +165,15 @@ def _pieces(
     try:
         with dask.config.set(code.settings):
             for i, (about, frame) in enumerate(_made(code, funcs, start, inputs)):
+                before = told
                 if code.nondeterminism != "ignore":
-                    before, told = told, digest(told.to_bytes(4), frame)
-                    about = about._replace(before=before, digest=told)
+                    told = digest(before.to_bytes(4), frame)
                 if i < start.skip:
                     continue
                 reach("piece", code.name)
                 seconds = time.perf_counter() - since
                 yield frame
-                yield about._replace(seconds=seconds)
+                yield about._replace(seconds=seconds, before=before, digest=told)
                 since = time.perf_counter()  # now somebody wants the next one
     except CallError as error:
         yield None

@@ -49,8 +49,8 @@ class Task:
 
     __slots__ = (
         "args", "count", "fn", "given", "held", "late", "machine", "missing", "moved", "number",
-        "outs", "pinned", "produce", "reserved", "restored", "seconds", "serial", "sizes", "start", "starts", "state",
-        "step", "values", "waiters", "wish",
+        "outs", "pinned", "produce", "reserved", "restored", "seconds", "serial", "sizes", "start",
+        "starts", "state", "step", "values", "waiters", "wish",
     )  # fmt: skip
 
     def __init__(

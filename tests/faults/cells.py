@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 
 from dask_exo.failpoints import Fault
 
@@ -53,6 +54,16 @@ class Cell:
     retries: int = 0
     errors: tuple[str, ...] = ()
     note: str = ""
+
+    def line(self) -> str:
+        """For another process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, line: str) -> Cell:
+        """What `line` has made."""
+        told = json.loads(line)
+        return cls(**{**told, "planted": Fault(**told["planted"]), "errors": tuple(told["errors"])})
 
     @property
     def name(self) -> str:
@@ -107,7 +118,7 @@ def cells() -> list[Cell]:
         found.append(replace(cell, fault="node lost", lose="node"))
         found.append(replace(cell, fault="node lost and back", lose="node and back"))
         if place in ("reduce", "between stages", "persisted data"):
-            found.append(replace(cell, fault="spilled file gone", lose="spilled"))
+            found.append(replace(cell, fault="spilled file gone", lose="spilled", make="wide"))
         lost = replace(cell, lose="node")
         found.append(replace(lost, fault="random numbers", make="drawn"))
         errors = ("NonDeterminismError", "IntegrityError")
@@ -130,9 +141,7 @@ def _in_tasks(cell: Cell) -> list[Cell]:
     found = [
         replace(cell, fault="worker killed", planted=killed),
         replace(cell, fault="slow", planted=replace(cell.planted, action="sleep", seconds=4.0)),
-        replace(
-            cell, fault="raises always", planted=always, errors=("FailpointError",), note=key
-        ),
+        replace(cell, fault="raises always", planted=always, errors=("FailpointError",), note=key),
         replace(cell, fault="out of memory", planted=full, errors=("MemoryError",), note=key),
     ]
     if ("raises once", cell.place) not in NO_SENSE:

@@ -1,15 +1,13 @@
 """The program of a user on a cluster of its own, whose nodes come and go.
 
-Run as ``python -m tests.faults.driver DIRECTORY``: takes a cell a line, pickled in base 64, and
-answers with a line of JSON that says what came of it.
+Run as ``python -m tests.faults.driver DIRECTORY``: takes a cell a line, and answers with a
+line of JSON that says what came of it.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
-import pickle
 import shutil
 import sys
 import tempfile
@@ -114,16 +112,21 @@ class Place:
         files = Path(tempfile.mkdtemp(dir=self.directory.parent))
         answer: dict[str, Any] = {"outcome": "same result", "text": ""}
         started = time.perf_counter()
-        annotated = dask.annotate(retries=cell.retries) if cell.retries else contextlib.nullcontext()
-        with recording() as stats, self.losing(cell), dask.config.set(SETTINGS), annotated:
+        with (
+            recording() as stats,
+            self.losing(cell),
+            dask.config.set(SETTINGS),
+            dask.annotate(retries=cell.retries),
+        ):
             try:
                 check(JOBS[cell.job](files, MAKES[cell.make]), cell.make)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  it is the answer
                 answer["outcome"] = type(error).__name__
                 answer["text"] = "\n".join([str(error), *getattr(error, "__notes__", [])])
         answer["seconds"] = time.perf_counter() - started
         answer["repeated"] = stats.repeated
         answer["partitions"] = sum(stats.tasks.values())
+        answer["partitions"] += sum(stage.finished for stage in stats.stages.values())
         answer["struck"] = cell.planted.first in failpoints.arrivals(self.directory)
         shutil.rmtree(files)
         return answer
@@ -133,7 +136,7 @@ def main() -> None:
     """Answer until nobody asks."""
     place = Place(Path(sys.argv[1]))
     for line in sys.stdin:
-        cell = pickle.loads(base64.b64decode(line))
+        cell = Cell.read(line)
         sys.stdout.write(json.dumps(place.run(cell)) + "\n")
         sys.stdout.flush()
     dask_exo.disable()

@@ -35,21 +35,31 @@ def fickle(i: int) -> pd.DataFrame:
     return part(i).assign(x=np.random.default_rng().random())
 
 
-MAKES: dict[str, Make] = {"part": part, "drawn": drawn, "fickle": fickle}
+def wide(i: int) -> pd.DataFrame:
+    """The same, and columns with which it does not fit the object store."""
+    rows = part(i)
+    return rows.assign(**{f"p{j}": rows["v"] for j in range(200)})
+
+
+MAKES: dict[str, Make] = {"part": part, "drawn": drawn, "fickle": fickle, "wide": wide}
 
 
 def check(rows: pd.DataFrame, make: str) -> None:
     """Compare a result with what pandas gets; of numbers that are random, each part has one."""
     expected = pd.concat([part(i) for i in range(PARTS)], ignore_index=True)
     rows = rows.sort_values("v", ignore_index=True)
-    if make != "part":
+    if make == "wide":
+        more = [name for name in rows if name.startswith("p")]
+        assert (rows[more].to_numpy() == rows[["v"]].to_numpy()).all()
+        rows = rows.drop(columns=more)
+    elif make != "part":
         assert (rows.groupby(rows["v"] // ROWS)["x"].nunique() == 1).all(), "two versions of a part"
         rows, expected = rows.drop(columns="x"), expected.drop(columns="x")
     pd.testing.assert_frame_equal(rows, expected)
 
 
 def frame(make: Make) -> dd.DataFrame:
-    return dd.from_map(make, range(PARTS), meta=part(0).iloc[:0])
+    return dd.from_map(make, range(PARTS), meta=make(0).iloc[:0])
 
 
 def shuffled(directory: Path, make: Make) -> pd.DataFrame:
@@ -71,7 +81,7 @@ def persisted(directory: Path, make: Make) -> pd.DataFrame:
     """Partitions that stay in the store, of which half are read before, and half after a fault."""
     data = frame(make).persist()
     first = data.partitions[: PARTS // 2].compute()
-    again = data.map_partitions(lambda rows: rows.iloc[:1], meta=part(0).iloc[:0]).compute()
+    again = data.map_partitions(lambda rows: rows.iloc[:1], meta=data._meta).compute()
     reach("between", "persisted")
     second = data.compute()
     assert first["x"].isin(second["x"]).all(), "two versions of a part"
@@ -116,7 +126,7 @@ def piped_to_files(directory: Path, make: Make) -> pd.DataFrame:
 def on_kept_workers(directory: Path, make: Make) -> pd.DataFrame:
     """A class that processes of their own keep, in a Dask graph."""
     double = dask_exo.options(concurrency=2)(Double)()
-    return halved(frame(make).map_partitions(double, meta=part(0).iloc[:0]).compute())
+    return halved(frame(make).map_partitions(double, meta=make(0).iloc[:0]).compute())
 
 
 def read(directory: Path) -> pd.DataFrame:

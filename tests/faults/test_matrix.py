@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.faults.cells import NO_SENSE, PLACES, Cell, calm, cells
@@ -22,14 +20,14 @@ SLICE = {
 
 
 def _param(cell: Cell) -> object:
-    return pytest.param(cell, id=cell.name, marks=[] if cell.name in SLICE else [pytest.mark.faults])
+    return pytest.param(
+        cell, id=cell.name, marks=[] if cell.name in SLICE else [pytest.mark.faults]
+    )
 
 
 @pytest.mark.parametrize("cell", list(map(_param, cells())))
-def test_the_result_is_the_same_or_the_error_says_what_and_where(program, cell, record_property):
+def test_the_result_is_the_same_or_the_error_says_what_and_where(program, cell):
     answer = program.run(cell)
-    told = {"fault": cell.fault, "place": cell.place, "job": cell.job, **answer}
-    record_property("answer", json.dumps(told))
     assert answer["struck"], "nobody came to the point"
     assert answer["outcome"] in (*(cell.errors or ()), *["same result"] * (not _must_fail(cell))), (
         answer["text"]
@@ -42,9 +40,8 @@ def test_the_result_is_the_same_or_the_error_says_what_and_where(program, cell, 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("cell", calm(), ids=lambda cell: cell.name)
-def test_without_a_fault_nothing_is_made_again(program, cell, record_property):
+def test_without_a_fault_nothing_is_made_again(program, cell):
     answer = program.run(cell)
-    record_property("answer", json.dumps({"fault": "", "place": "", "job": cell.job, **answer}))
     assert (answer["outcome"], answer["repeated"]) == ("same result", {}), answer["text"]
 
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo.errors import WorkerLostError
+from dask_exo.errors import NonDeterminismError, WorkerLostError
 from dask_exo.pipeline import Rejects
 from dask_exo.pipeline.lazy import Keeping
+from dask_exo.report import recording
 from dask_exo.stream.calls import RAISE, Trouble
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.partition_admission import PartitionAdmission
@@ -22,10 +23,13 @@ from dask_exo.testing import Died, InlineFutures, InlineStreams
 SKIP = Trouble(skip=True)
 
 
-def executor(transforms, inputs, streams=None, trouble=RAISE, target=10**6, **options):
+def executor(
+    transforms, inputs, streams=None, trouble=RAISE, target=10**6, nondeterminism="error", **options
+):
     """A stage for each transform."""
     stages = [Stage(t.name, {"CPU": 1.0}, **options) for t in transforms]
-    codes = [Code(t.name + str(i), [t], target, trouble, {}) for i, t in enumerate(transforms)]
+    rest = (target, trouble, {}, nondeterminism)
+    codes = [Code(t.name + str(i), [t], *rest) for i, t in enumerate(transforms)]
     runner = StreamRunner(streams or InlineStreams(), stages, codes)
     pieces = iter([Piece(frame, 0, 0, (i,)) for i, frame in enumerate(inputs)])
     return Executor(stages, pieces, runner, PartitionAdmission(), limit=10**9, target=target)
@@ -83,6 +87,40 @@ def test_a_worker_that_dies_now_and_then_costs_nothing():
     assert sorted(pd.concat([p.value for p in outputs(running)]).n) == list(range(20))
     assert not running.rejects
     assert streams.workers == 0
+
+
+class Fickle:
+    """Cuts elsewhere each time, and its process dies once between two pieces."""
+
+    calls = 0
+
+    def __call__(self, frame):
+        Fickle.calls += 1
+        cut, again = Fickle.calls % 4 + 1, Fickle.calls > 1
+        yield frame.iloc[:cut]
+        if not again:
+            raise Died
+        yield frame.iloc[cut:]
+
+
+def test_a_task_that_gives_other_pieces_when_it_runs_again_is_an_error():
+    def run(mode):
+        Fickle.calls = 0
+        stage = Transform("partitions", Fickle)
+        return executor([stage], parts(1), target=10, nondeterminism=mode)
+
+    with pytest.raises(NonDeterminismError, match=r"stage 'Fickle'.*partition 0 rows 0:5"):
+        outputs(run("error"))
+    with pytest.warns(UserWarning, match="exo.fault.nondeterminism"):
+        outputs(run("warn"))
+    assert len(pd.concat([piece.value for piece in outputs(run("ignore"))])) != 5
+
+
+def test_tasks_that_start_anew_are_reported():
+    Dies.times = 2
+    with recording() as stats:
+        outputs(executor([Transform("partitions", Dies)], parts(), target=10))
+    assert stats.repeated == {"Dies": 2}
 
 
 def test_origins_go_through_stages_that_cut_and_put_together():
