@@ -7,11 +7,13 @@ submits its own tasks and is resumed when what it waits for is done.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from dask.utils import key_split
 
@@ -269,12 +271,27 @@ class Run:
         """Take the results of finished tasks; tell the shuffles which of theirs are done."""
         self._shufflings.finished(finished)
         mine = [ref for ref in finished if ref in self._flying]
-        for ref, dones in zip(mine, self._futures.get(mine), strict=True):
+        for ref, dones in zip(mine, self._get(mine), strict=True):
             call = self._flying.pop(ref)
             self._promised -= call.promised
             if call.lent is not None:
                 self._pools.back(call.lent, len(call.bundles))
             self._take(call, dones)
+
+    def _get(self, refs: Sequence[Ref]) -> list[Any]:
+        """Receipts of calls; what the cluster could not run, be it a merge before, names a key."""
+        try:
+            return self._futures.get(refs)
+        except Exception as error:
+            for ref in refs:
+                with contextlib.suppress(Exception):
+                    self._futures.get([ref])
+                    continue
+                error.add_note(
+                    f"dask_exo: nothing came of task {self._flying[ref].bundles[0].key!r}"
+                )
+                break
+            raise
 
     def _take(self, call: Call, dones: Sequence[work.Done]) -> None:
         several = len(dones) > 1

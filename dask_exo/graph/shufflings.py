@@ -108,6 +108,7 @@ class Shufflings:
 
     def _fail(self, shuffling: Shuffling, error: Exception) -> None:
         """One has ended with an exception."""
+        error.add_note(f"dask_exo: in shuffle {shuffling.stage.name} ({shuffling.stage.key[0]})")
         traceback.clear_frames(error.__traceback__)  # whoever keeps it would keep the blocks
         self._futures.cancel(shuffling.waiting.refs)
         self._state.left -= 1

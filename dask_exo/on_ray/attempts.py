@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import ray
@@ -72,8 +73,8 @@ def begin(name: str, seed: str = "") -> None:
 
 def attempts() -> int:
     """How often the task that runs here has been started before."""
-    worker = ray._private.worker.global_worker.core_worker
-    return int(worker.get_current_task_attempt_number())
+    worker: Any = ray._private.worker.global_worker
+    return int(worker.core_worker.get_current_task_attempt_number())
 
 
 def leave(number: int, made: Made) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -45,6 +46,8 @@ class Program:
         timer.cancel()
         if not line:
             self.stop()
+            process.stdin.close()
+            process.stdout.close()
             text = (self._directory / "errors").read_text()[-3000:]
             return {"outcome": "hung or died", "text": text, "struck": True, "seconds": LONGEST}
         answer: dict[str, Any] = json.loads(line)
@@ -58,23 +61,21 @@ class Program:
         """End it and all that it has started."""
         process, self._process = self._process, None
         if process is not None:
-            every = [*psutil.Process(process.pid).children(recursive=True), process]
-            for one in every:
-                try:
+            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(one.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
             process.wait()
 
     def close(self) -> None:
         """Let it end by itself."""
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            try:
-                self._process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.stop()
+            with self._process as process:  # closes what it listens to
+                assert process.stdin is not None
+                process.stdin.close()
+                timer = threading.Timer(LONGEST, self.stop)
+                timer.start()
+                process.wait()
+                timer.cancel()
 
     def _start(self) -> subprocess.Popen[str]:
         points = self._directory / "points"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -29,9 +30,9 @@ from tests.faults.cells import Cell
 from tests.faults.jobs import JOBS, MAKES, check
 
 NODES = 2
-SOON = {  # seen to be dead within a second or two
-    "health_check_period_ms": 500,
-    "health_check_timeout_ms": 500,
+SOON = {  # seen to be dead within a few seconds
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 2000,
     "health_check_failure_threshold": 3,
     "health_check_initial_delay_ms": 500,
 }
@@ -134,11 +135,13 @@ class Place:
 
 def main() -> None:
     """Answer until nobody asks."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Ray prints
     place = Place(Path(sys.argv[1]))
     for line in sys.stdin:
         cell = Cell.read(line)
-        sys.stdout.write(json.dumps(place.run(cell)) + "\n")
-        sys.stdout.flush()
+        answers.write(json.dumps(place.run(cell)) + "\n")
+        answers.flush()
     dask_exo.disable()
     ray.shutdown()
     place.cluster.shutdown()
