@@ -105,7 +105,7 @@ class Columns:
         ]
         return Columns(len(order), taken, self.schema)
 
-    def contents(self) -> Iterator[Any]:
+    def digested(self) -> Iterator[Any]:
         """See `dask_exo.frame.digest.Composed`."""
         yield self.schema
         yield from self.arrays
@@ -144,7 +144,7 @@ class Frame:
         """Rows ``start`` to ``stop``, without a copy."""
         return Frame(self.rows.iloc[start:stop])
 
-    def contents(self) -> Iterator[Any]:
+    def digested(self) -> Iterator[Any]:
         """See `dask_exo.frame.digest.Composed`."""
         yield self.rows
 

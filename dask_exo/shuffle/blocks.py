@@ -80,7 +80,7 @@ class Packed:
         """Bytes of the rows."""
         return self.rows.nbytes
 
-    def contents(self) -> Iterator[Any]:
+    def digested(self) -> Iterator[Any]:
         """See `dask_exo.frame.digest.Composed`."""
         yield self.rows
         yield self.offsets
@@ -158,7 +158,7 @@ class Apart:
         """Bytes of all blocks."""
         return sum(one.nbytes for one in self.blocks)
 
-    def contents(self) -> Iterator[Any]:
+    def digested(self) -> Iterator[Any]:
         """See `dask_exo.frame.digest.Composed`."""
         yield from self.blocks
 
@@ -210,7 +210,7 @@ class Pickled:
         """Bytes of all pickles."""
         return sum(array.nbytes for block in self.pickles for one in block for array in one)
 
-    def contents(self) -> Iterator[Any]:
+    def digested(self) -> Iterator[Any]:
         """Buffers, for `dask_exo.frame.digest`: equal values may differ as pickles."""
         for block in self.pickles:
             for _, *raw in block:

@@ -21,7 +21,7 @@ from dask_exo.failpoints import VARIABLE
 from tests.faults.cells import Cell
 
 ANSWERS = "FAULTS_ANSWERS"  # file for `tests.faults.table`
-LONGEST = 90.0  # seconds that a cell may take: what takes longer hangs
+LONGEST = 60.0  # seconds that a cell may take: what takes longer hangs
 
 
 class Program:
@@ -35,6 +35,8 @@ class Program:
         """What came of a cell."""
         if self._process is None:
             self._process = self._start()
+            assert self._process.stdout is not None
+            assert self._process.stdout.readline() == "ready\n"
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None

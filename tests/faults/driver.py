@@ -7,6 +7,7 @@ line of JSON that says what came of it.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import shutil
@@ -38,6 +39,7 @@ SOON = {  # seen to be dead within a few seconds
 }
 STORE = 100 * 2**20
 SETTINGS = {"exo.shuffle.algorithm": "push", "exo.shuffle.late-floor": "1s"}
+HANGS = 55.0  # seconds after which it is shown where each thread is
 LONGEST = 60.0  # seconds until a process has come to the point
 
 
@@ -113,6 +115,7 @@ class Place:
         files = Path(tempfile.mkdtemp(dir=self.directory.parent))
         answer: dict[str, Any] = {"outcome": "same result", "text": ""}
         started = time.perf_counter()
+        faulthandler.dump_traceback_later(HANGS)
         with (
             recording() as stats,
             self.losing(cell),
@@ -124,6 +127,7 @@ class Place:
             except Exception as error:  # noqa: BLE001  it is the answer
                 answer["outcome"] = type(error).__name__
                 answer["text"] = "\n".join([str(error), *getattr(error, "__notes__", [])])
+        faulthandler.cancel_dump_traceback_later()
         answer["seconds"] = time.perf_counter() - started
         answer["repeated"] = stats.repeated
         answer["partitions"] = sum(stats.tasks.values())
@@ -138,6 +142,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray prints
     place = Place(Path(sys.argv[1]))
+    answers.write("ready\n")
+    answers.flush()
     for line in sys.stdin:
         cell = Cell.read(line)
         answers.write(json.dumps(place.run(cell)) + "\n")

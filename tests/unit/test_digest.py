@@ -7,14 +7,15 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.frame import host
 from dask_exo.frame.digest import digest
 from dask_exo.shuffle.blocks import Packed, pack
 
-N = 5000
+N = 1200  # more than there are lanes
+FEW = settings(max_examples=15)
 ROWS = np.arange(N)
 FRAME = pd.DataFrame(
     {
@@ -42,6 +43,7 @@ def blocks(frame):
 
 
 @pytest.mark.parametrize("name", list(FRAME.columns))
+@FEW
 @given(row=st.integers(0, N - 1))
 def test_one_cell_is_enough_to_make_a_difference(name, row) -> None:
     other = FRAME.copy()
@@ -52,6 +54,7 @@ def test_one_cell_is_enough_to_make_a_difference(name, row) -> None:
     assert digest(blocks(FRAME)) == digest(blocks(sent(FRAME))) != digest(blocks(other))
 
 
+@FEW
 @given(st.integers(0, N - 1), st.integers(0, N - 1))
 def test_so_is_the_order_of_two_rows(one, two) -> None:
     order = ROWS.copy()
@@ -64,7 +67,7 @@ def test_so_is_the_order_of_two_rows(one, two) -> None:
 @given(st.lists(st.integers(0, 5), max_size=3), st.sampled_from(["i4", "f8", "?", "M8[s]"]))
 def test_arrays_of_any_shape_and_layout(shape, dtype) -> None:
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
-    assert digest(array) == digest(np.asfortranarray(array).copy("C")) == digest(sent(array))
+    assert digest(array) == digest(np.asfortranarray(array)) == digest(sent(array))
     assert digest(array) != digest(array[None])
     assert digest(array[..., ::-1]) == digest(array[..., ::-1].copy())
 
