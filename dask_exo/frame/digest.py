@@ -22,6 +22,7 @@ from dask_exo.frame.text import buffers, is_text, large
 
 _LANES = 512
 _WORD = 8  # bytes
+_ITEMS = 1000  # of a list in which arrays are looked for
 _ROWS = 64  # of an array that is digested row by row
 
 
@@ -37,7 +38,7 @@ class Composed(Protocol):
 def digest(*values: Any) -> int:
     """A number of 32 bits that is the same for equal values.
 
-    Of Python objects (in columns, arrays, lists) only the type, and how many there are, counts; of
+    Of Python objects (in columns, arrays, long lists) only the type and their number count; of
     dtypes of other libraries, and of numbers of Arrow that may be missing, too. 0 stands for what
     cannot be looked at.
 
@@ -78,7 +79,8 @@ def _pieces(value: Any) -> Iterator[Any]:
         yield from chain.from_iterable(map(_pieces, value.digested()))
     elif isinstance(value, list | tuple):
         yield str(len(value)).encode()
-        arrays = (one for one in value if isinstance(one, np.ndarray | pd.DataFrame | pd.Series))
+        some = value if len(value) <= _ITEMS else ()
+        arrays = (one for one in some if isinstance(one, np.ndarray | pd.DataFrame | pd.Series))
         yield from chain.from_iterable(map(_pieces, arrays))
 
 

@@ -51,7 +51,7 @@ def test_one_cell_is_enough_to_make_a_difference(name, row) -> None:
     other.iloc[row, place] = other.iloc[(row + 1) % N, place]
     assert digest(FRAME) == digest(sent(FRAME)) != digest(other)
     assert digest(FRAME[name]) != digest(other[name])
-    assert digest(blocks(FRAME)) == digest(blocks(sent(FRAME))) != digest(blocks(other))
+    assert digest(*blocks(FRAME)) == digest(*blocks(sent(FRAME))) != digest(*blocks(other))
 
 
 @FEW
