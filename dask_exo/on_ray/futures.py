@@ -22,7 +22,7 @@ from dask_exo.on_ray.attempts import attempt, begin, repeats
 from dask_exo.on_ray.cluster import disks
 from dask_exo.on_ray.failures import lost, translated
 from dask_exo.on_ray.workers import RayWorker
-from dask_exo.repeats import Made
+from dask_exo.repeats import Made, say
 
 
 @lru_cache(1)
@@ -239,5 +239,6 @@ def check_needs(needs: Needs) -> None:
 
 
 def _only(fn: Callable[..., Any], *args: Any) -> Any:
+    say(fn.__name__)
     (value,) = fn(*args)
     return value

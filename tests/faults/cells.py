@@ -10,7 +10,7 @@ from dask_exo.failpoints import Fault
 PLACES: dict[str, tuple[str, Fault]] = {
     "read": ("shuffle", Fault("read", "pause", first=3)),
     "map": ("shuffle", Fault("map", "pause", first=3)),
-    "merge": ("shuffle", Fault("merge", "pause", first=3)),
+    "merge": ("shuffle", Fault("merge", "pause", first=1)),
     "reduce": ("shuffle", Fault("reduce", "pause", first=2)),
     "between stages": ("two shuffles", Fault("between", "pause")),
     "write": ("files", Fault("made", "pause", key="to-parquet", first=3)),
