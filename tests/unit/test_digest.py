@@ -64,7 +64,9 @@ def test_so_is_the_order_of_two_rows(one, two) -> None:
     assert (digest(FRAME["f"].to_numpy()) == digest(FRAME["f"].to_numpy()[order])) is same
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=3), st.sampled_from(["i4", "f8", "?", "M8[s]"]))
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=3), st.sampled_from(["i4", "f8", "?", "M8[s]"])
+)
 def test_arrays_of_any_shape_and_layout(shape, dtype) -> None:
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
     assert digest(array) == digest(np.asfortranarray(array)) == digest(sent(array))
