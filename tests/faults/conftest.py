@@ -62,7 +62,7 @@ class Program:
     def stop(self) -> None:
         """End it and all that it has started."""
         process, self._process = self._process, None
-        if process is not None:
+        if process is not None and process.poll() is None:
             for one in [*psutil.Process(process.pid).children(recursive=True), process]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(one.pid, signal.SIGKILL)

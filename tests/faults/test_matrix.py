@@ -11,10 +11,9 @@ pytestmark = [pytest.mark.cluster]
 SLICE = {
     "worker_killed-map",
     "node_lost-merge",
-    "node_lost_and_back-persisted_data",
+    "not_deterministic-map",
     "raises_always-reduce",
-    "not_deterministic-persisted_data",
-    "actor_killed-stream_stage",
+    "out_of_memory-merge",
 }
 """Those that run each time; all others only where they are asked for."""
 

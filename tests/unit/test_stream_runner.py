@@ -109,7 +109,7 @@ def test_a_task_that_gives_other_pieces_when_it_runs_again_is_an_error():
         stage = Transform("partitions", Fickle)
         return executor([stage], parts(1), target=10, nondeterminism=mode)
 
-    with pytest.raises(NonDeterminismError, match=r"stage 'Fickle'.*partition 0 rows 0:5"):
+    with pytest.raises(NonDeterminismError, match="stage 'Fickle' ran again on partition 0"):
         outputs(run("error"))
     with pytest.warns(UserWarning, match="exo.fault.nondeterminism"):
         outputs(run("warn"))
