@@ -13,7 +13,7 @@ PLACES: dict[str, tuple[str, Fault]] = {
     "merge": ("shuffle", Fault("merge", "pause", first=1)),
     "reduce": ("shuffle", Fault("reduce", "pause", first=2)),
     "between stages": ("two shuffles", Fault("between", "pause")),
-    "write": ("files", Fault("made", "pause", key="to-parquet", first=3)),
+    "write": ("files", Fault("made", "pause", key="parquet", first=3)),
     "persisted data": ("persisted", Fault("between", "pause", key="persisted")),
     "stream stage": ("pipeline", Fault("piece", "pause", key="halves", first=3)),
     "stream write": ("pipeline to files", Fault("piece", "pause", key="_write", first=3)),
