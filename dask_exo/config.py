@@ -60,6 +60,7 @@ class Config:
     stream_policy: str
     stream_memory_fraction: float
     stream_target: int
+    stall_timeout: float | None
     gpu_simulate: bool
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
@@ -83,7 +84,7 @@ class Config:
         check(keys)
         scheduler, shuffle = keys["scheduler"], keys["shuffle"]
         store, limit = keys["object-store-memory"], shuffle["merge-limit"]
-        gpus = keys["num-gpus"]
+        gpus, stall = keys["num-gpus"], keys["fault"]["stall-timeout"]
         if gpus is None and keys["gpu"]["simulate"]:
             gpus = 1
         return cls(
@@ -112,6 +113,7 @@ class Config:
             stream_target=_bytes(
                 "stream.target-partition-size", keys["stream"]["target-partition-size"]
             ),
+            stall_timeout=None if stall is None else _seconds("fault.stall-timeout", stall),
             gpu_simulate=keys["gpu"]["simulate"],
             settings=_settings(),
         )

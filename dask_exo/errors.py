@@ -43,6 +43,14 @@ class WorkerLostError(ExoError, RuntimeError):
     """The process or node of a task died more often than it is retried."""
 
 
+class OutOfMemoryError(MemoryError, WorkerLostError):  # see `StoreFullError`
+    """A task needs more memory than there is, also with fewer or no others beside it."""
+
+
+class StalledError(ExoError, TimeoutError):
+    """Nothing has happened for ``exo.fault.stall-timeout``, and nothing can."""
+
+
 class StoreFullError(MemoryError, ExoError):  # the order in which it can be made by `__new__`
     """A partition does not fit into the object store."""
 

@@ -15,7 +15,8 @@ from dask_exo.futures import Futures
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.plan import Plan
 from dask_exo.graph.promise import Local, Promise, Remote
-from dask_exo.graph.run import NobodyWantsThis, Run
+from dask_exo.graph.run import Run
+from dask_exo.graph.state import NobodyWantsThis
 
 
 class Stoppable(Protocol):

@@ -8,48 +8,35 @@ submits its own tasks and is resumed when what it waits for is done.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 from dask.utils import key_split
 
 from dask_exo.asks import Asks
 from dask_exo.config import Config
+from dask_exo.errors import OutOfMemoryError
 from dask_exo.futures import Futures, Ref
 from dask_exo.graph import work
 from dask_exo.graph.batch import Experience, gather
+from dask_exo.graph.calls import Call, receipts
 from dask_exo.graph.decide import View, admit
 from dask_exo.graph.enclose import enclose
-from dask_exo.graph.execute import run_apart, run_together
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import Bundle, Plan
 from dask_exo.graph.pools import Lent, Pools
+from dask_exo.graph.pressure import Pressure, alone
 from dask_exo.graph.promise import POLL, Local, Promise, Remote
 from dask_exo.graph.shufflings import Shufflings
 from dask_exo.graph.stages import Ledger
-from dask_exo.graph.state import Consumer, State
+from dask_exo.graph.state import Consumer, NobodyWantsThis, State
 from dask_exo.graph.values import Values
 from dask_exo.graph.watcher import Watcher
 from dask_exo.report import events
+from dask_exo.stall import Watchdog
 
 LOOK = 0.5  # seconds between two looks at whether the results are still wanted
-
-
-@dataclass(slots=True)
-class Call:
-    """A task in flight: its bundles, the refs of those values that it returns as such, where."""
-
-    bundles: list[Bundle]
-    refs: dict[Key, Ref]
-    promised: int
-    lent: Lent | None
-
-
-class NobodyWantsThis(Exception):  # noqa: N818  no error: it ends a run
-    """All promises of a run's results have been dropped."""
 
 
 class Run:
@@ -96,6 +83,8 @@ class Run:
             futures, self._state, self._values, self._ledger, config, self._watcher
         )
         self._experience: dict[str, Experience] = defaultdict(Experience)
+        self._pressure = Pressure(futures)
+        self._watchdog = Watchdog(futures, config.stall_timeout, self._name)
 
     def results(self) -> dict[Key, Local | Remote]:
         """Run to the end; return what is held for each of the plan's results.
@@ -108,6 +97,10 @@ class Run:
             A shuffle has lost rows.
         NobodyWantsThis
             The consumer does not.
+        OutOfMemoryError
+            A task needs more memory than its node has, for itself.
+        StalledError
+            Nothing has happened for `Config.stall_timeout`, and nothing can.
         """
         try:
             self._pools.open()
@@ -141,6 +134,7 @@ class Run:
         """Take the values that other computations have made by now."""
         for key, promise in list(self._awaited.items()):
             if promise.known:
+                self._watchdog.moved()
                 del self._awaited[key]
                 try:
                     self._state.have(key, promise.held())
@@ -172,7 +166,8 @@ class Run:
         busy, slots = self._pools.calls, self._pools.slots
         in_flight = len(self._flying) + self._shufflings.calls - busy
         expected = known.mean if known is not None else 0
-        view = View(in_flight, slots, self._values.nbytes, self._promised, expected, behind)
+        held, tight = self._values.nbytes, self._pressure.tight
+        view = View(in_flight, slots, held, self._promised, expected, behind, tight)
         if pool is None:
             if not slots or not admit(
                 view, tasks_per_slot=self._config.tasks_per_slot, budget=self._budget
@@ -215,26 +210,21 @@ class Run:
 
     def _submit(self, bundles: list[Bundle], lent: Lent | None = None) -> None:
         node = self._values.place(chain.from_iterable(bundle.sources for bundle in bundles))
-        needs = bundles[0].asked.needs
-        submit: Callable[..., Ref] = partial(self._futures.submit, node=node, needs=needs)
-        split: Callable[..., list[Ref]] = partial(self._futures.split, node=node, needs=needs)
-        if lent is not None:
-            submit, split = lent.worker.submit, lent.worker.split
         jobs, args = parcel(bundles, self._values)
-        small = self._config.small_result
         data = seal((jobs, self._config.settings), jobs, args)
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
         kept = [bundle for job, bundle in zip(jobs, bundles, strict=True) if job.kept]
         known = [self._experience.get(bundle.group) for bundle in kept]
-        refs: list[Ref] = []
-        if all(one is not None and one.largest <= small for one in known):
-            done = submit(run_together, data, *args)
-        else:
-            *refs, done = split(len(kept) + 1, run_apart, data, small, *args)
+        small: int | None = self._config.small_result
+        if all(one is not None and one.largest <= self._config.small_result for one in known):
+            small = None
         promised = sum(one.mean for one in known if one is not None)
-        named = dict(zip((bundle.key for bundle in kept), refs, strict=False))
-        self._promised += promised
-        self._flying[done] = Call(bundles, named, promised, lent)
+        needs, keys = bundles[0].asked.needs, [bundle.key for bundle in kept]
+        self._send(Call(bundles, data, args, keys, small, needs, node, promised, lent))
+
+    def _send(self, call: Call) -> None:
+        self._promised += call.promised
+        self._flying[call.send(self._futures)] = call
 
     def _wait(self) -> Collection[Ref]:
         refs = [*self._flying, *self._shufflings.refs]
@@ -246,22 +236,40 @@ class Run:
         timeouts = [*self._shufflings.timeouts, self._pools.timeout()]
         timeouts.append(POLL if self._awaited else LOOK if self._consumer else None)
         timeout = min((one for one in timeouts if one is not None), default=None)
-        done, pending = self._futures.wait(refs, timeout=timeout)
+        done, pending = self._watchdog.wait(refs, timeout=timeout)
         if pending:
             more, _ = self._futures.wait(pending, timeout=0)
             done.extend(more)
         return done
 
+    def _name(self, ref: Ref) -> str:
+        """What a ref is waited for."""
+        call = self._flying.get(ref)
+        return self._shufflings.name(ref) if call is None else repr(call.bundles[0].key)
+
     def _settle(self, finished: Collection[Ref]) -> None:
         """Take the results of finished tasks; tell the shuffles which of theirs are done."""
         self._shufflings.finished(finished)
         mine = [ref for ref in finished if ref in self._flying]
-        for ref, dones in zip(mine, self._futures.get(mine), strict=True):
+        came = receipts(self._futures, mine, OutOfMemoryError)
+        for ref, dones in zip(mine, came, strict=True):
             call = self._flying.pop(ref)
             self._promised -= call.promised
+            if isinstance(dones, OutOfMemoryError):
+                self._give_way(call, dones)
+                continue
             if call.lent is not None:
                 self._pools.back(call.lent, len(call.bundles))
             self._take(call, dones)
+
+    def _give_way(self, call: Call, error: OutOfMemoryError) -> None:
+        """Send a task again that its node had no memory for, with fewer neighbours."""
+        if call.lent is not None:  # it has what it asked for to itself, and has been tried again
+            raise error
+        key = call.bundles[0].key
+        call.needs = alone(call.needs, self._futures.nodes(), key, error)
+        events.emit(events.GaveWay(key_split(key), call.needs["num_cpus"]))
+        self._send(call)
 
     def _take(self, call: Call, dones: Sequence[work.Done]) -> None:
         several = len(dones) > 1

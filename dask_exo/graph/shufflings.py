@@ -98,6 +98,11 @@ class Shufflings:
         for shuffling in self._shuffling:
             shuffling.waiting.finished(refs)
 
+    def name(self, ref: Ref) -> str:
+        """Which of them waits for a task."""
+        names = (f"shuffle {s.stage.name}" for s in self._shuffling if ref in s.waiting.refs)
+        return next(names, "")
+
     def stop(self) -> None:
         """End all of them."""
         for shuffling in self._shuffling:

@@ -18,7 +18,7 @@ import ray
 from dask_exo.config import Config
 from dask_exo.errors import ClusterError
 from dask_exo.futures import Disk
-from dask_exo.on_ray.disks import Directory, usable
+from dask_exo.on_ray.disks import Directory, own, usable
 from dask_exo.on_ray.failures import first_line
 
 # Big arrays come from reused memory and not from fresh pages (3 → 12 GB/s measured); bounded by
@@ -29,6 +29,10 @@ WORKER_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
 }
+
+# What is stopped for lack of memory Ray would run again as it was, for ever. After these it is ours
+# to run it with fewer neighbours.
+OOM_RETRIES = 3
 
 LONGEST_DIRECTORY = 30  # characters
 
@@ -102,6 +106,11 @@ def connect(config: Config) -> tuple[Cluster, bool]:
         return _cluster, True
 
 
+def private() -> bool:
+    """Whether this process has started the Ray that it is connected to."""
+    return _cluster is not None and _cluster.private
+
+
 def disks() -> list[Disk]:
     """Where objects are spilled to, if this process started Ray."""
     return [] if _cluster is None or _cluster.spill is None else [_cluster.spill.look()]
@@ -113,9 +122,14 @@ def disconnect() -> None:
     with _lock:
         if _cluster is not None:
             ray.shutdown()
-            if _cluster.directory is not None:
-                shutil.rmtree(_cluster.directory, ignore_errors=True)
+            if _cluster.directory is not None and _cluster.spill is not None:
+                _remove(_cluster.directory, _cluster.spill.path)
             _cluster = None
+
+
+def _remove(*directories: Path) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _join(address: str) -> Cluster:
@@ -158,7 +172,7 @@ def _start(config: Config) -> Cluster:
     # failures of tasks whose refs were dropped are ours to report, not Ray's to print
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     atexit.register(disconnect)  # a program that just ends leaves nothing behind
-    spill = named or usable(str(directory / "spill"))
+    spill = own(named or directory)
     saved = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     os.environ.update({k: v for k, v in WORKER_ENVIRONMENT.items() if k not in os.environ})
     try:
@@ -172,10 +186,13 @@ def _start(config: Config) -> Cluster:
             logging_level=logging.ERROR,
             _temp_dir=str(directory),
             object_spilling_directory=str(spill),
-            _system_config={"min_spilling_size": _spill_batch(config.object_store_memory)},
+            _system_config={
+                "min_spilling_size": _spill_batch(config.object_store_memory),
+                "task_oom_retries": OOM_RETRIES,
+            },
         )
     except Exception as error:
-        shutil.rmtree(directory, ignore_errors=True)
+        _remove(directory, spill)
         raise ClusterError(f"a private Ray could not be started: {error}") from error
     finally:
         for name, value in saved.items():

@@ -10,6 +10,7 @@ import ray.exceptions
 from dask_exo.errors import (
     CancelledError,
     ExoError,
+    OutOfMemoryError,
     SpillError,
     StoreFullError,
     WorkerLostError,
@@ -34,7 +35,7 @@ def translated() -> Iterator[None]:
             f"smaller partitions ({first_line(error)})"
         ) from error
     except ray.exceptions.OutOfMemoryError as error:
-        raise WorkerLostError(
+        raise OutOfMemoryError(
             "a task was stopped because its node ran out of memory, more often than it is "
             "retried: make smaller partitions, or run fewer tasks at a time with exo.num-cpus "
             f"({first_line(error)})"

@@ -16,10 +16,13 @@ import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from dask_exo.activity import Activity
 from dask_exo.errors import ClusterError, ConfigError
 from dask_exo.futures import Disk, Needs, Node, Ref, Store, at
-from dask_exo.on_ray.cluster import disks
+from dask_exo.on_ray.cluster import disks, private
+from dask_exo.on_ray.doing import activity
 from dask_exo.on_ray.failures import lost, translated
+from dask_exo.on_ray.heap import used_share
 from dask_exo.on_ray.workers import RayWorker
 
 
@@ -205,6 +208,14 @@ class RayFutures:
     def disks(self) -> list[Disk]:
         """See `Futures.disks`; those of a Ray that this process has started."""
         return disks()
+
+    def memory(self) -> float | None:
+        """See `Futures.memory`; of this machine, if all of a Ray that was started here is on it."""
+        return used_share() if private() else None
+
+    def activity(self, refs: Sequence[Ref]) -> Activity:
+        """See `Futures.activity`."""
+        return activity([ref.task_id().binary() for ref in refs])
 
 
 def check_needs(needs: Needs) -> None:

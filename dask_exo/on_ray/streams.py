@@ -8,6 +8,8 @@ from typing import Any
 
 import ray
 
+from dask_exo.activity import Activity
+from dask_exo.on_ray.doing import activity
 from dask_exo.on_ray.failures import lost, translated
 from dask_exo.on_ray.pairs import AHEAD, Pairs
 
@@ -103,6 +105,10 @@ class RayStreams:
         for stream in streams:
             with contextlib.suppress(Exception):  # it has ended
                 ray.cancel(stream.generator)
+
+    def activity(self, streams: Collection[Any]) -> Activity:
+        """What their tasks do at the moment."""
+        return activity([stream.task for stream in streams])
 
 
 def _options(needs: Mapping[str, float]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from dask_exo.pipeline.steps import (
     trouble_of,
 )
 from dask_exo.scheduler import Scheduler
+from dask_exo.stall import Watchdog
 from dask_exo.stream.calls import RAISE, Trouble
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.policies import POLICIES
@@ -271,7 +272,10 @@ class Pipeline:
         codes = [code_of(steps, target, self.trouble, config.settings) for steps in together]
         runner = StreamRunner(streams, stages, codes)
         policy = POLICIES[config.stream_policy]()
-        executor = Executor(stages, pieces, runner, policy, limit=memory, target=target)
+        watchdog = Watchdog(futures, config.stall_timeout)
+        executor = Executor(
+            stages, pieces, runner, policy, limit=memory, target=target, watchdog=watchdog
+        )
         runs[:] = [Rejects(executor.rejects, lambda ref: futures.get([ref])[0])]
         return executor, futures
 

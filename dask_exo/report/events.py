@@ -92,6 +92,14 @@ class StageSeen(Event):
     waits: str
 
 
+@dataclass(frozen=True)
+class GaveWay(Event):
+    """A task of a group died for lack of memory, and runs again with so many slots for itself."""
+
+    group: str
+    slots: int
+
+
 Observer = Callable[[Event], None]
 _observers: list[Observer] = []
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from dask_exo.report.events import (
     Event,
+    GaveWay,
     RunFinished,
     ShuffleFinished,
     StageSeen,
@@ -37,6 +38,8 @@ class Stats:
         In the order in which they ended.
     stages : dict
         Name of a pipeline's stage → the last that was heard of it.
+    gave_way : list of GaveWay
+        Tasks that died for lack of memory, each time they were run again with fewer neighbours.
     """
 
     calls: int = 0
@@ -48,6 +51,7 @@ class Stats:
     tasks: dict[str, int] = field(default_factory=dict)
     shuffles: list[ShuffleFinished] = field(default_factory=list)
     stages: dict[str, StageSeen] = field(default_factory=dict)
+    gave_way: list[GaveWay] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
@@ -61,6 +65,8 @@ class Stats:
                 self.directories[path] = self.directories.get(path, 0) + nbytes
         elif isinstance(event, ShuffleFinished):
             self.shuffles.append(event)
+        elif isinstance(event, GaveWay):
+            self.gave_way.append(event)
         elif isinstance(event, StageSeen):
             self.stages[event.name] = event
         elif isinstance(event, TasksFinished):

@@ -7,9 +7,12 @@ time; a stage's pieces wait in the queue of the next one. Only references are he
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from dask_exo.activity import Activity, Doing
 from dask_exo.report.events import StageSeen
+from dask_exo.stall import Watchdog
 from dask_exo.stream.pieces import AGAIN, Piece, Runner, Stage
 from dask_exo.stream.state import Queue, Running, StageState
 from dask_exo.stream.view import Policy, View, stands_still, waits
@@ -32,6 +35,8 @@ class Executor:
         Bytes; see `View.used`.
     target : int
         Bytes that an output is assumed to have before one has been seen.
+    watchdog : Watchdog, optional
+        Looks into it when nothing happens for too long.
 
     Attributes
     ----------
@@ -43,7 +48,7 @@ class Executor:
         Inputs that were set aside.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what runs, where, and within what
         self,
         stages: Sequence[Stage],
         inputs: Iterator[Piece | None],
@@ -52,8 +57,10 @@ class Executor:
         *,
         limit: int,
         target: int,
+        watchdog: Watchdog | None = None,
     ) -> None:
-        self._runner, self._policy = runner, policy
+        self._runner, self._policy, self._watchdog = runner, policy, watchdog
+        self._moves = 0  # tasks that were started, and outputs and ends that were taken
         self._limit = limit
         self._inputs = inputs
         self._next: Piece | None = None
@@ -92,7 +99,14 @@ class Executor:
         return sorted(done)
 
     def step(self, timeout: float | None = None) -> None:
-        """Start what the policy wants, wait for something to happen, and note it."""
+        """Start what the policy wants, wait for something to happen, and note it.
+
+        Raises
+        ------
+        StalledError
+            Nothing has happened for long, and nothing can.
+        """
+        before = self._moves
         self._start()
         if not self._running and self._runner.held():
             self._runner.release()  # what they hold may be what the others wait for
@@ -111,6 +125,8 @@ class Executor:
         for task in list(self._ready):
             if task is forced or self._may_go_on(task):
                 self._accept(task)
+        if self._watchdog is not None:
+            self._watch(self._watchdog, moved=self._moves != before)
 
     def seen(self) -> list[StageSeen]:
         """How each stage is."""
@@ -182,6 +198,7 @@ class Executor:
 
     def _launch(self, i: int) -> None:
         state = self._states[i]
+        self._moves += 1
         if i == 0:
             assert self._next is not None
             inputs, self._next = [self._next], None
@@ -231,6 +248,7 @@ class Executor:
     def _accept(self, task: Any) -> None:
         """Take the output of a task, or its end."""
         piece = self._runner.take(task)
+        self._moves += 1
         del self._ready[task]
         if piece is AGAIN:
             return
@@ -246,3 +264,31 @@ class Executor:
         place = (*running.inputs[0].place, running.outputs)
         self._after(running.stage).add(piece._replace(place=place))
         state.gave(running, piece)
+
+    def _watch(self, watchdog: Watchdog, *, moved: bool) -> None:
+        """Tell whether something has happened, or the consumer or the source has to do it."""
+        queued = [s for s in self._states if s.queue.pieces] or self._next is not None
+        if moved or self._done.pieces or not (queued or self._running):
+            watchdog.moved()
+        else:
+            watchdog.check(self._activity, self._waited_for)
+
+    def _activity(self) -> Activity:
+        """What is done for that which is waited for."""
+        waiting = [task for task in self._running if task not in self._ready]
+        if waiting:
+            return self._runner.activity(waiting)
+        seen = self._runner.activity([])
+        needed = [Doing("waits", state.stage.needs) for state in self._next_ones()]
+        return replace(seen, tasks=needed)
+
+    def _waited_for(self) -> list[str]:
+        """Stages of `_activity`."""
+        waiting = [run for task, run in self._running.items() if task not in self._ready]
+        states = [self._states[run.stage] for run in waiting] or self._next_ones()
+        return [f"stage {state.stage.name!r}" for state in states]
+
+    def _next_ones(self) -> list[StageState]:
+        """Stages that have inputs."""
+        first = [self._states[0]] if self._next is not None else []
+        return first + [state for state in self._states if state.queue.pieces]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from dask_exo.activity import Activity
 from dask_exo.stream.calls import Rejected
 from dask_exo.stream.origin import Origin
 
@@ -107,4 +108,8 @@ class Runner(Protocol):
 
     def cancel(self, tasks: Sequence[Any]) -> None:
         """Stop them, and let go of all workers."""
+        ...
+
+    def activity(self, tasks: Sequence[Any]) -> Activity:
+        """What they do at the moment."""
         ...

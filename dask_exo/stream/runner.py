@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from dask_exo.activity import Activity
 from dask_exo.errors import WorkerLostError
 from dask_exo.failure import Failure
 from dask_exo.stream.calls import Rejected, named
@@ -189,6 +190,10 @@ class StreamRunner:
         self.release()
         for worker in self._serving:
             self._streams.stop(worker)
+
+    def activity(self, tasks: Sequence[Task]) -> Activity:
+        """What tasks do at the moment."""
+        return self._streams.activity([task.stream for task in tasks])
 
     def _submit(self, task: Task) -> None:
         values = [piece.value for piece in task.inputs]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+from dask_exo.activity import Activity
+
 
 class Streams(Protocol):
     """Tasks that give pairs: a value, and what is known of it. Each pair waits until the one before
@@ -53,4 +55,8 @@ class Streams(Protocol):
 
     def cancel(self, streams: Collection[Any]) -> None:
         """Stop their tasks."""
+        ...
+
+    def activity(self, streams: Collection[Any]) -> Activity:
+        """What their tasks do at the moment."""
         ...

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dask_exo.activity import Activity, Doing
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
 
 Work = Callable[[int, Sequence[Piece]], list[tuple[float, int]]]
@@ -182,6 +183,19 @@ class SimRunner:
 
     def release(self) -> None:
         """Nothing to let go of."""
+
+    def activity(self, tasks: Sequence[Task]) -> Activity:
+        """What tasks do at this virtual moment."""
+        waiting = set(self._waiting)
+        found = [
+            Doing("waits", self.stages[task.stage].needs)
+            if task in waiting
+            else Doing("runs" if task in self._running else "ended")
+            for task in tasks
+        ]
+        alive = zip(self._nodes, self._whole, strict=True)
+        nodes = {f"n{i}": whole for i, (node, whole) in enumerate(alive) if node.alive}
+        return Activity(found, len(self._running.keys() - set(tasks)), nodes)
 
     def drop(self, *pieces: Piece) -> None:
         """Pieces that nobody needs any more."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from dask_exo.activity import Doing
 from dask_exo.futures import Node, at
 from dask_exo.testing.inline import Produce, name, yielded
 from dask_exo.testing.sim_lanes import Lane
@@ -174,6 +175,15 @@ def compute(task: Task) -> list[Any]:
         if task.count and task.produce is yielded:
             return [next(task.values)]
         return list(task.values)
+
+
+def doing(task: Task | None) -> Doing:
+    """What a task does; None is one that has ended."""
+    if task is None or task.state == DONE:
+        return Doing("ended")
+    if task.state in {FETCHING, RUNNING} and task.machine is not None:
+        return Doing("runs", {"CPU": 1.0}, task.machine.node.id)
+    return Doing("waits", {"CPU": 1.0})
 
 
 def explain(entry: Entry, machines: Sequence[Machine]) -> str:
