@@ -85,6 +85,25 @@ def test_a_worker_that_dies_now_and_then_costs_nothing():
     assert streams.workers == 0
 
 
+class DiesLater(Dies):
+    """Dies when it has given some of its outputs."""
+
+    def __call__(self, frame):
+        yield frame.iloc[:3]
+        if 7 in frame.n.tolist() and Dies.times:
+            Dies.times -= 1
+            raise Died
+        yield frame.iloc[3:]
+
+
+def test_a_worker_that_dies_between_its_outputs_gives_none_of_them_twice():
+    Dies.times = 2
+    found = outputs(executor([Transform("partitions", DiesLater)], parts(), target=10))
+    assert Dies.times == 0
+    assert sorted(pd.concat([piece.value for piece in found]).n) == list(range(20))
+    assert len({piece.place for piece in found}) == len(found) > 8
+
+
 def test_origins_go_through_stages_that_cut_and_put_together():
     def check(frame):
         if 12 in frame.n.tolist():
