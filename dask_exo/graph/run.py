@@ -84,7 +84,7 @@ class Run:
         )
         self._experience: dict[str, Experience] = defaultdict(Experience)
         self._pressure = Pressure(futures)
-        self._watchdog = Watchdog(futures, config.stall_timeout, self._name)
+        self._watchdog = Watchdog(futures, config.stall_timeout)
 
     def results(self) -> dict[Key, Local | Remote]:
         """Run to the end; return what is held for each of the plan's results.
@@ -236,7 +236,7 @@ class Run:
         timeouts = [*self._shufflings.timeouts, self._pools.timeout()]
         timeouts.append(POLL if self._awaited else LOOK if self._consumer else None)
         timeout = min((one for one in timeouts if one is not None), default=None)
-        done, pending = self._watchdog.wait(refs, timeout=timeout)
+        done, pending = self._watchdog.wait(refs, timeout, self._name)
         if pending:
             more, _ = self._futures.wait(pending, timeout=0)
             done.extend(more)

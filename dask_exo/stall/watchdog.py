@@ -18,8 +18,6 @@ class Watchdog:
     futures : Futures
     limit : float, optional
         Seconds without an event after which the cluster is asked what it does; never by default.
-    name : callable, optional
-        What the task behind a ref is called.
 
     Examples
     --------
@@ -36,13 +34,8 @@ class Watchdog:
     dask_exo.errors.StalledError: nothing has happened for 60 s. Waiting for 1 task: ...
     """
 
-    def __init__(
-        self,
-        futures: Futures,
-        limit: float | None,
-        name: Callable[[Ref], str] = lambda _: "a task",
-    ) -> None:
-        self._futures, self._limit, self._name = futures, limit, name
+    def __init__(self, futures: Futures, limit: float | None) -> None:
+        self._futures, self._limit = futures, limit
         self._before = {node.id for node in _alive(futures)} if limit else set()
         self._since = self._waited = futures.now
 
@@ -51,9 +44,19 @@ class Watchdog:
         self._since = self._futures.now
 
     def wait(
-        self, refs: Sequence[Ref], timeout: float | None = None
+        self,
+        refs: Sequence[Ref],
+        timeout: float | None = None,
+        name: Callable[[Ref], str] = lambda _: "a task",
     ) -> tuple[list[Ref], list[Ref]]:
         """Wait as `Futures.wait` does. What the caller does between two waits does not count.
+
+        Parameters
+        ----------
+        refs : sequence of Ref
+        timeout : float, optional
+        name : callable, optional
+            What the task behind a ref is called. It is not kept: the caller's refs would live on.
 
         Raises
         ------
@@ -71,7 +74,7 @@ class Watchdog:
             if done:
                 self.moved()
             else:
-                self.check(lambda: self._futures.activity(refs), lambda: map(self._name, refs))
+                self.check(lambda: self._futures.activity(refs), lambda: map(name, refs))
             if done or (end is not None and self._futures.now >= end):
                 return done, pending
 
