@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.frame.device import DeviceFrame, arrays, concat, travel
+from dask_exo.frame.device.packed import begin
 
 KEYS = 1000
 
@@ -93,6 +94,12 @@ def main(module: str, rows: int, repeats: int) -> None:
             f"{name:16} {1e3 * took:8.1f} ms {share:6.0%} of a copy   pandas {1e3 * other:8.1f} ms"
         )
     print(f"{'hash and split':16} {1e3 * seconds(split, module, repeats):8.1f} ms, to host memory")
+    pack = seconds(lambda: tuple(begin(device)()), module, repeats)
+    plain = seconds(lambda: arrays.host(copied), module, repeats)
+    print(
+        f"{'pack and copy':16} {1e3 * pack:8.1f} ms, to host memory; an array of "
+        f"{copied.nbytes / 1e6:.0f} MB takes {1e3 * plain:.1f} ms without pinned memory"
+    )
 
 
 if __name__ == "__main__":

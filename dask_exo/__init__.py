@@ -13,9 +13,23 @@ from dask_exo.dataframe import register_accessors
 from dask_exo.explanation import explain
 from dask_exo.get import disable, enable, get, register
 from dask_exo.gpu import register as register_backend
+from dask_exo.report.progress import progress
+from dask_exo.report.report import last_report, performance_report
 from dask_exo.scheduler import Scheduler
 
-__all__ = ["Client", "Scheduler", "disable", "enable", "explain", "get", "get_client", "options"]
+__all__ = [
+    "Client",
+    "Scheduler",
+    "disable",
+    "enable",
+    "explain",
+    "get",
+    "get_client",
+    "last_report",
+    "options",
+    "performance_report",
+    "progress",
+]
 
 register_defaults()
 register()

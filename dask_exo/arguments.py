@@ -185,3 +185,19 @@ def number_from(
     is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_int or value < least:
         raise error(f"{name}={value!r}: need a number from {least}")
+
+
+def concurrency(given: Any, error: type[ExoError]) -> tuple[int, int | None]:
+    """Calls side by side at least and at most; None where there is no most.
+
+    Examples
+    --------
+    >>> [concurrency(given, ExoError) for given in (None, 4, (1, 4))]
+    [(0, None), (0, 4), (1, 4)]
+    """
+    if given is None:
+        return 0, None
+    least, most = given if isinstance(given, tuple) and len(given) == 2 else (0, given)
+    number_from(0, "concurrency", least, error)
+    number_from(max(1, least), "concurrency", most, error)
+    return int(least), int(most)

@@ -16,6 +16,9 @@ import click
 from dask.utils import format_bytes, parse_bytes
 
 from dask_exo import errors
+from dask_exo.checkpoint.commands import checkpoints
+from dask_exo.commands.bench import bench
+from dask_exo.commands.doctor import doctor
 from dask_exo.shuffle import algorithms
 
 # Dask imports this module for each of its commands: what is slow to import waits for ours.
@@ -70,8 +73,29 @@ class Stages:
 
 
 @click.group("exo")
+@click.version_option(package_name="dask-exo", prog_name="dask-exo")
 def main() -> None:
     """Dask on Ray, with push-based shuffles."""
+
+
+main.add_command(doctor)
+main.add_command(bench)
+main.add_command(checkpoints)
+
+
+@main.command()
+@click.argument("url", required=False)
+@click.option("--once", is_flag=True, help="Write it once, and end.")
+def top(url: str | None, *, once: bool) -> None:
+    """Show what a program of yours on this machine does.
+
+    URL is the address in the repr of its dask_exo.enable(); by default, that of the one which was
+    started last.
+    """
+    from dask_exo.report.top import watch
+
+    with _errors_as_lines(), contextlib.suppress(KeyboardInterrupt):
+        watch(url, once=once)
 
 
 @main.command()
@@ -206,7 +230,7 @@ def _run(
 ) -> None:
     from dask_exo import sort, validate
     from dask_exo.report import recording
-    from dask_exo.report.progress import ProgressLine
+    from dask_exo.report.progress import progress
 
     # what can be refused is refused before a cluster is started
     sort.check(job.frame, job.by, output, overwrite=overwrite, nbytes=job.expected)
@@ -214,7 +238,8 @@ def _run(
     with contextlib.ExitStack() as stack:
         with stages.stage("start Ray"):
             stack.enter_context(session(cluster))
-        stats = stack.enter_context(recording(observe=ProgressLine()))
+        stats = stack.enter_context(recording())
+        stack.enter_context(progress())
         if check:
             with stages.stage("input checksum", job.nbytes):
                 expected = sort.input_checksum(job.frame)
@@ -244,6 +269,8 @@ def session(cluster: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
 
 
 def _report(job: _Job, stages: Stages, stats: Stats) -> None:
+    from dask_exo.report.stats import recovered
+
     click.echo(f"data            {format_bytes(job.nbytes)}, {job.frame.npartitions} partitions")
     for line in stages.lines():
         click.echo(line)
@@ -255,6 +282,8 @@ def _report(job: _Job, stages: Stages, stats: Stats) -> None:
     )
     for path, nbytes in stats.directories.items():
         click.echo(f"                {format_bytes(nbytes)} to {path}")
+    if stats.repeated:
+        click.echo(recovered(stats.repeated, sum(stats.tasks.values())))
     for one in stats.shuffles:
         click.echo(
             f"shuffle         {one.algorithm}, {one.maps} maps → {one.reducers} reducers in "

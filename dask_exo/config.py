@@ -19,6 +19,15 @@ from dask.utils import parse_bytes, parse_timedelta
 
 from dask_exo.errors import ConfigError
 
+CLUSTER = ("address", "num-cpus", "num-gpus", "object-store-memory", "spill-directory")
+"""Keys that are read when this process connects to Ray, and at no other time."""
+
+EFFECT = (
+    (CLUSTER[1:], "address", None),
+    (("shuffle.late-factor", "shuffle.late-floor"), "shuffle.speculation", True),
+)
+"""Keys; another key; and the value that it must have, or they have no effect."""
+
 
 @functools.cache
 def _document(name: str) -> dict[str, Any]:
@@ -60,9 +69,27 @@ class Config:
     stream_policy: str
     stream_memory_fraction: float
     stream_target: int
+    stall_timeout: float | None
     gpu_simulate: bool
+    progress: str
+    node_price: float | None
+    live: bool
+    prometheus: bool
+    gpu_per_task: float
+    cluster: Mapping[str, Any]
+    """Those of `CLUSTER` that are set, as they were written."""
+    checkpoint_path: str | None
+    checkpoint_keep: str
+    checkpoint_overhead: float
+    nondeterminism: str
+    gpu_memory: int | None
     settings: Mapping[str, Any]
     """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether what is made again is compared with what had been made before."""
+        return self.nondeterminism != "ignore"
 
     @classmethod
     def current(cls) -> Config:
@@ -71,7 +98,8 @@ class Config:
         Raises
         ------
         ConfigError
-            For an unknown key (with the nearest known one), or a value out of range.
+            For an unknown key (with the nearest known one), a value out of range, or one that has
+            no effect, since another key is as it is.
 
         Examples
         --------
@@ -83,7 +111,8 @@ class Config:
         check(keys)
         scheduler, shuffle = keys["scheduler"], keys["shuffle"]
         store, limit = keys["object-store-memory"], shuffle["merge-limit"]
-        gpus = keys["num-gpus"]
+        stall = keys["fault"]["stall-timeout"]
+        gpus, memory = keys["num-gpus"], keys["gpu"]["memory"]
         if gpus is None and keys["gpu"]["simulate"]:
             gpus = 1
         return cls(
@@ -112,7 +141,19 @@ class Config:
             stream_target=_bytes(
                 "stream.target-partition-size", keys["stream"]["target-partition-size"]
             ),
+            stall_timeout=None if stall is None else _seconds("fault.stall-timeout", stall),
             gpu_simulate=keys["gpu"]["simulate"],
+            progress={True: "on", False: "off"}.get(keys["progress"], keys["progress"]),
+            node_price=keys["report"]["node-price"],
+            live=keys["report"]["live"],
+            prometheus=keys["report"]["prometheus"],
+            gpu_per_task=keys["gpu"]["per-task"],
+            cluster=_cluster(keys),
+            checkpoint_path=keys["checkpoint"]["path"],
+            checkpoint_keep=keys["checkpoint"]["keep"],
+            checkpoint_overhead=keys["checkpoint"]["overhead"],
+            nondeterminism=keys["fault"]["nondeterminism"],
+            gpu_memory=None if memory is None else _bytes("gpu.memory", memory),
             settings=_settings(),
         )
 
@@ -132,7 +173,85 @@ def check(keys: Mapping[str, Any]) -> None:
             raise ConfigError(f"unknown configuration key 'exo.{key}': {hint}")
     for error in jsonschema.Draft7Validator(schema).iter_errors(keys):
         where = ".".join(str(p) for p in error.path)
-        raise ConfigError(f"configuration key 'exo.{where}': {error.message}")
+        raise ConfigError(
+            f"configuration key 'exo.{where}': {error.message}. docs/configuration.md has every "
+            f"key with its unit and its default"
+        )
+    _check_effect(dict(_leaves(keys)))
+
+
+def _check_effect(values: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a key that is set, and that another one keeps from having effect."""
+    defaults = dict(_leaves(_document("exo.yaml")["exo"]))
+    for keys, other, needed in EFFECT:
+        idle = [key for key in keys if values[key] != defaults[key]]
+        if idle and values[other] != needed:
+            have, need = yaml_text(values[other]), yaml_text(needed)
+            raise ConfigError(
+                f"{_named(idle)} has no effect while exo.{other} is {have}: leave it out, or set "
+                f"exo.{other}: {need}"
+            )
+
+
+def without_effect(
+    asked: Mapping[str, Any] | None, now: Mapping[str, Any], given: Mapping[str, Any]
+) -> list[str]:
+    """Find keys of `CLUSTER` that ask for another cluster than the one that is connected.
+
+    Parameters
+    ----------
+    asked : mapping, optional
+        Those that were set when this process connected; None if somebody else did.
+    now : mapping
+        Those that are set.
+    given : mapping
+        Those that files and the environment set: where an argument stood above one of them
+        when this process connected, that one need not have had effect.
+
+    Examples
+    --------
+    >>> without_effect({"num-cpus": 2}, {"num-cpus": 3}, {})
+    ['num-cpus']
+    >>> without_effect({"num-cpus": 2}, {"num-cpus": 3}, {"num-cpus": 3})
+    []
+    >>> without_effect(None, {"num-cpus": 3}, {"num-cpus": 3})
+    ['num-cpus']
+    """
+    if asked is None:
+        return list(now)
+    return [key for key, value in now.items() if value not in (asked.get(key), given.get(key))]
+
+
+def given() -> dict[str, Any]:
+    """Those of `CLUSTER` that files and the environment set."""
+    return _cluster(_canonical(dask.config.collect().get("exo") or {}))
+
+
+def settings() -> dict[str, Any]:
+    """Every ``exo.*`` key that is not at its default.
+
+    Examples
+    --------
+    >>> with dask.config.set({"exo.shuffle.algorithm": "push"}):
+    ...     settings()
+    {'exo.shuffle.algorithm': 'push'}
+    """
+    defaults = dict(_leaves(_document("exo.yaml")["exo"]))
+    found = dict(_leaves(_canonical(dask.config.get("exo"))))
+    return {f"exo.{k}": v for k, v in found.items() if k not in defaults or v != defaults[k]}
+
+
+def yaml_text(value: Any) -> str:
+    """A value as it stands in a configuration file: ``null``, ``true``."""
+    return str(yaml.safe_dump(value)).split("\n", 1)[0]
+
+
+def _cluster(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: keys[key] for key in CLUSTER if keys.get(key) is not None}
+
+
+def _named(keys: list[str]) -> str:
+    return ", ".join(f"exo.{key}" for key in keys)
 
 
 def _settings() -> dict[str, Any]:
@@ -165,11 +284,17 @@ def _bytes(key: str, value: int | str) -> int:
     try:
         return int(parse_bytes(value))
     except ValueError as error:
-        raise ConfigError(f"configuration key 'exo.{key}': {value!r} is not a size") from error
+        raise ConfigError(
+            f"configuration key 'exo.{key}': {value!r} is not a size: write a number of bytes, or "
+            f"for example '2GB' or '64MiB'"
+        ) from error
 
 
 def _seconds(key: str, value: float | str) -> float:
     try:
         return float(parse_timedelta(value))
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"configuration key 'exo.{key}': {value!r} is not a time") from error
+        raise ConfigError(
+            f"configuration key 'exo.{key}': {value!r} is not a time: write a number of seconds, "
+            f"or for example '50ms' or '2s'"
+        ) from error

@@ -14,6 +14,7 @@ from dask_exo.accessors.grouping import Grouping
 from dask_exo.accessors.joining import Joining
 from dask_exo.accessors.ordering import Ordering
 from dask_exo.accessors.placing import Placing
+from dask_exo.accessors.writing import Writing
 from dask_exo.asks import options
 from dask_exo.epochs import Epochs, How, epochs
 from dask_exo.pipeline import Pipeline, of
@@ -23,7 +24,7 @@ _OPTIONS = frozenset(inspect.signature(options).parameters)
 _OF_DASK = frozenset({*inspect.signature(dd.map_partitions).parameters, "token"})
 
 
-class FrameAccessor(Ordering, Joining, Grouping, Placing):
+class FrameAccessor(Ordering, Joining, Grouping, Placing, Writing):
     """Methods of a Dask DataFrame under ``.exo``.
 
     Registered by ``import dask_exo``. It hides a column "exo", which ``ddf["exo"]`` still gets.

@@ -16,114 +16,345 @@ class ExoError(Exception):
 
 
 class ConfigError(ExoError, ValueError):
-    """A configuration key is unknown, or its value is not one it can have."""
+    """A configuration key is unknown, or its value is not one it can have.
+
+    *When*: when a computation starts, or by `enable` and `Client`, before anything runs. Also
+    for a key that has no effect: one of a private Ray where ``exo.address`` is set, or another
+    size than that of the Ray that runs already.
+
+    *What helps*: the message names the key, and the nearest one that there is.
+    :doc:`configuration` has all of them.
+    """
 
 
 class ClusterError(ExoError, ConnectionError):
-    """A Ray cluster could not be started, or not be reached at its address."""
+    """A Ray cluster could not be started, or not be reached at its address.
+
+    *When*: when this process connects to Ray; and by what needs a cluster where there is none.
+
+    *What helps*: ``dask exo doctor`` examines machine and cluster; :doc:`install` has a table
+    of what is seen where a token is missing.
+    """
 
 
 class NotEnabledError(ExoError, RuntimeError):
-    """Dask would not run on dask_exo, although `enable` was asked for."""
+    """Dask would not run on dask_exo, although `enable` was asked for.
+
+    *When*: by `enable`, if Dask's settings, read back, are not those that it has made.
+
+    *What helps*: call `enable` after whatever sets Dask's scheduler, and outside of
+    ``dask.config.set`` blocks.
+    """
 
 
 class ShuffleMethodError(ExoError, ValueError):
-    """``dataframe.shuffle.method`` names a shuffle that neither Dask nor dask_exo has."""
+    """``dataframe.shuffle.method`` names a shuffle that neither Dask nor dask_exo has.
+
+    *When*: before anything runs.
+
+    *What helps*: leave ``dataframe.shuffle.method`` at ``tasks``; ``exo.shuffle.algorithm``
+    picks how it is done.
+    """
 
 
 class SerializationError(ExoError, TypeError):
-    """A task cannot be sent to another process."""
+    """A task cannot be sent to another process.
+
+    *When*: when a task is submitted.
+
+    *What helps*: make files, locks, connections and generators inside of the function, not
+    outside of it.
+    """
 
 
 class ResultError(ExoError, RuntimeError):
-    """A task failed with an exception that cannot be sent back; its text is in the message."""
+    """A task failed with an exception that cannot be sent back; its text is in the message.
+
+    *When*: when the task has failed; its own traceback is in the text.
+
+    *What helps*: raise exceptions that can be pickled: of a class in a module, whose arguments
+    are in ``args``.
+    """
 
 
 class WorkerLostError(ExoError, RuntimeError):
-    """The process or node of a task died more often than it is retried."""
+    """The process or node of a task died more often than it is retried.
+
+    *When*: when Ray's and our retries are used up. Often the reason is memory: the system stops
+    the process that uses most.
+
+    *What helps*: smaller partitions, or fewer tasks at a time (``exo.num-cpus``).
+    """
+
+
+class OutOfMemoryError(MemoryError, WorkerLostError):  # see `StoreFullError`
+    """A task needs more memory than there is, also with fewer or no others beside it.
+
+    *When*: when a node has run out of memory again after the task had it to itself; and before a
+    shuffle whose outputs fit the memory of no node.
+
+    *What helps*: smaller partitions, nodes with more memory, or a smaller store
+    (``exo.object-store-memory``).
+    """
+
+
+class StalledError(ExoError, TimeoutError):
+    """Nothing has happened for ``exo.fault.stall-timeout``, and nothing can.
+
+    *When*: while a computation, a future or a pipeline is waited for, and none of its tasks runs.
+
+    *What helps*: the message names the likely cause: a resource that no node has, nodes that have
+    died, a store or disk that is full.
+    """
 
 
 class StoreFullError(MemoryError, ExoError):  # the order in which it can be made by `__new__`
-    """A partition does not fit into the object store."""
+    """A partition does not fit into the object store.
+
+    *When*: by the task that makes the value, with its size and that of the store.
+
+    *What helps*: ``exo.object-store-memory``, or smaller partitions (``blocksize=``,
+    ``.repartition(partition_size=)``).
+    """
 
 
 class SpillError(ExoError, OSError):
-    """The directory for spilled objects cannot be written, or is full."""
+    """The directory for spilled objects cannot be written, or is full.
+
+    *When*: when Ray is started; by a shuffle whose first maps show that the disks have no room
+    for it; while it runs, before a disk is full.
+
+    *What helps*: ``exo.spill-directory`` on a larger disk, or a larger
+    ``exo.object-store-memory``.
+    """
 
 
 class IntegrityError(ExoError, AssertionError):
-    """Rows that went into a shuffle are not those that came out."""
+    """Rows that went into a shuffle are not those that came out.
+
+    *When*: when a computation is over, in the place of its result: rows are counted and key
+    hashes summed on both sides of each shuffle.
+
+    *What helps*: compute again. If it fails again, two parts of one task differ (a function
+    that is not deterministic, on a cluster that loses nodes), or dask_exo has a fault: please
+    report it.
+    """
+
+
+class CheckpointError(ExoError, OSError):
+    """A checkpoint cannot be written or read, or does not belong to what is computed now.
+
+    *When*: before a computation, if ``exo.checkpoint.path`` cannot be used; in a task that reads
+    what was kept, if that is damaged; and where a value that is made again differs from it.
+
+    *What helps*: ``dask exo checkpoints clean PATH``, and the same code again; or another path.
+    """
+
+
+class NonDeterminismError(ExoError, RuntimeError):
+    """A task that ran again has made something else, after its first output had been read.
+
+    *When*: at the end of a computation in which workers or nodes were lost; in a pipeline with the
+    next piece.
+
+    *What helps*: let tasks depend on their arguments only. ``exo.fault.nondeterminism`` makes it a
+    warning, or nothing.
+    """
 
 
 class OutputExistsError(ExoError, FileExistsError):
-    """The place to write to is already there."""
+    """The place to write to is already there.
+
+    *When*: before anything runs.
+
+    *What helps*: another output, or ``overwrite``.
+    """
 
 
 class OutputError(ExoError, OSError):
-    """The output cannot be written."""
+    """The output cannot be written.
+
+    *When*: before anything runs, if it can be known, else when files are written. What was
+    written is removed.
+
+    *What helps*: another place, or more room.
+    """
 
 
 class InputError(ExoError, ValueError):
-    """The input cannot be read as asked: nothing there, no such column, unknown format."""
+    """The input cannot be read as asked: nothing there, no such column, unknown format.
+
+    *When*: when the input is looked at, before anything runs.
+
+    *What helps*: the message names the path or column, and what there is.
+    """
 
 
 class SortKeyError(ExoError, TypeError):
-    """The values of a sort key cannot be ordered against each other."""
+    """The values of a sort key cannot be ordered against each other.
+
+    *When*: when the sort runs, or before, if dtypes show it.
+
+    *What helps*: convert the column with ``.astype(...)``, or ``.fillna(...)`` it.
+    """
 
 
 class ColumnError(ExoError, KeyError):
-    """There is no column, or index level, of that name."""
+    """There is no column, or index level, of that name.
+
+    *When*: when a method is called; nothing has run.
+
+    *What helps*: the message names the columns that there are, the nearest first.
+    """
 
     __str__ = Exception.__str__  # a KeyError shows its message in quotes
 
 
 class SortArgumentError(ExoError, ValueError):
-    """An argument of a sort is not one that it can have."""
+    """An argument of a sort is not one that it can have.
+
+    *When*: when a method is called; nothing has run.
+
+    *What helps*: the message says what is needed.
+    """
 
 
 class MergeArgumentError(ExoError, ValueError):
-    """An argument of a join is not one that it can have."""
+    """An argument of a join is not one that it can have.
+
+    *When*: when a method is called; nothing has run.
+
+    *What helps*: the message says what is needed.
+    """
 
 
 class PipelineError(ExoError, ValueError):
-    """A pipeline is asked for something that it cannot do."""
+    """A pipeline is asked for something that it cannot do.
+
+    *When*: when a pipeline is built, or when it starts; a stage that no node can run is found
+    before anything runs.
+
+    *What helps*: the message says what is needed and what the cluster has.
+    """
 
 
 class OptionsError(ExoError, ValueError):
-    """What a function asks for cannot be had, or it cannot be called as its options say."""
+    """What a function asks for cannot be had, or it cannot be called as its options say.
+
+    *When*: when options are given, if numbers alone show it; else when a computation starts, or
+    a function returns what cannot be put together.
+
+    *What helps*: ask for less in `dask_exo.options`, or add nodes.
+    """
 
 
 class AggregationError(ExoError, ValueError):
-    """An aggregation of groups is asked for something that it cannot do."""
+    """An aggregation of groups is asked for something that it cannot do.
+
+    *When*: when a method is called; nothing has run.
+
+    *What helps*: the message names the aggregations that there are.
+    """
 
 
 class ShuffleArgumentError(ExoError, ValueError):
-    """An argument of a shuffle is not one that it can have."""
+    """An argument of a shuffle is not one that it can have.
+
+    *When*: when a function is called; nothing has run.
+
+    *What helps*: the message says what is needed.
+    """
 
 
 class ValidationError(ExoError, AssertionError):
-    """A sorted output is not the sorted input."""
+    """A sorted output is not the sorted input.
+
+    *When*: when an output is compared with its input: order, number of rows, sums.
+
+    *What helps*: sort again; the message says which file and row.
+    """
+
+
+class LiveError(ExoError, ConnectionError):
+    """No program shows what it does, or it does not answer.
+
+    *When*: by ``dask exo top``.
+
+    *What helps*: give it the whole address that the repr of `enable` shows, token included.
+    """
+
+
+class MissingPackageError(ExoError, ImportError):
+    """A package is needed that is not installed.
+
+    *When*: when what needs it is asked for, before anything runs.
+
+    *What helps*: the message has the command that installs it.
+    """
 
 
 class UnsupportedError(ExoError, NotImplementedError, AttributeError):
-    """A part of `distributed` that does not exist here."""
+    """A part of `distributed` that does not exist here.
+
+    *When*: when the name is used.
+
+    *What helps*: :doc:`client` says what to use instead.
+    """
 
 
 class DeviceError(ExoError, RuntimeError):
-    """A GPU is asked for where there is none, or no library to use it."""
+    """A GPU is asked for where there is none, or no library to use it.
+
+    *When*: when frames are moved to a device, before anything runs.
+
+    *What helps*: a machine with a GPU and cupy; or ``exo.gpu.simulate``, to try without one.
+    """
+
+
+class DeviceMemoryError(MemoryError, ExoError):  # the order in which it can be made by `__new__`
+    """The memory of a device has no room, not even for a single row.
+
+    *When*: in a task, after what was used longest ago has gone to the host and the batch has been
+    halved again and again.
+
+    *What helps*: smaller partitions, a larger ``exo.gpu.memory`` or share of the GPU
+    (``exo.gpu.per-task``).
+    """
 
 
 class DeviceTypeError(ExoError, TypeError):
-    """Columns in the memory of a device cannot have this type."""
+    """Columns in the memory of a device cannot have this type.
+
+    *When*: when a frame is moved to a device, or a result would need such a column.
+
+    *What helps*: convert the column with ``.astype(...)``, or leave it out.
+    """
 
 
 class DeviceOperationError(ExoError, NotImplementedError, AttributeError):
-    """Frames in the memory of a device do not have this operation."""
+    """Frames in the memory of a device do not have this operation.
+
+    *When*: when the operation is called, on made-up rows if need be, before anything runs.
+
+    *What helps*: do that step on the host, between ``.to_backend("pandas")`` and
+    ``.to_backend("exo-cupy")``. :doc:`gpu` has the list of what exists.
+    """
 
 
 class NoClientError(ExoError, ValueError):
-    """There is no client, since this process is not connected to a Ray cluster."""
+    """There is no client, since this process is not connected to a Ray cluster.
+
+    *When*: by `get_client` and by what needs a client.
+
+    *What helps*: create a `dask_exo.Client`, or call `dask_exo.enable`.
+    """
 
 
 class CancelledError(ExoError, concurrent.futures.CancelledError):
-    """A computation, or a future of it, was stopped before its end."""
+    """A computation, or a future of it, was stopped before its end.
+
+    *When*: by whoever waits for it.
+
+    *What helps*: nothing is wrong: somebody has called ``cancel`` or ``close``, or has pressed
+    Ctrl-C.
+    """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 from dask.utils import format_bytes, key_split, parse_bytes
@@ -11,8 +13,11 @@ from dask.utils import format_bytes, key_split, parse_bytes
 from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.futures import Futures, default
+from dask_exo.graph.outline import Group, outline
 from dask_exo.graph.plan import Plan, Stage
 from dask_exo.graph.skew_proof import SkewProof
+from dask_exo.report.events import CheckpointSeen
+from dask_exo.report.picture import Box, svg
 from dask_exo.scheduler import planned
 from dask_exo.shuffle.choose import Choice, Limits, Shape
 from dask_exo.shuffle.costs import Cost, weigh
@@ -25,7 +30,8 @@ class Shuffle:
 
     Attributes
     ----------
-    name : str
+    key, name : str
+        Of its group, and for people.
     parts, reducers : int
         M and R.
     sizes : list
@@ -33,6 +39,7 @@ class Shuffle:
         algorithm.
     """
 
+    key: str
     name: str
     parts: int
     reducers: int
@@ -50,6 +57,12 @@ class Explanation:
     shuffles : list of Shuffle
     frequent : list of str
         For each operation that keeps keys which repeat often from making large partitions, how.
+    groups : list of Group
+        What runs, collection by collection, those first whose values others read.
+    edges : list of (str, str)
+        Keys of groups: the second reads values of the first.
+    kept : list of CheckpointSeen
+        Collections that may be kept, and what is there of them.
     nodes, slots, store : int
         Of the cluster: machines, tasks side by side, bytes of object store.
     """
@@ -57,6 +70,9 @@ class Explanation:
     tasks: dict[str, int]
     shuffles: list[Shuffle]
     frequent: list[str]
+    groups: list[Group]
+    edges: list[tuple[str, str]]
+    kept: list[CheckpointSeen]
     nodes: int
     slots: int
     store: int
@@ -69,7 +85,10 @@ class Explanation:
         what = f"{count:,} tasks, shuffles: {len(self.shuffles)}"
         lines = [f"{what}, on {where} and {memory}"]
         lines += [f"  {number:>7,}  {name}" for name, number in self.tasks.items()]
+        asking = [group for group in self.groups if group.needs]
+        lines += [f"  each task of {group.name} needs {group.needs}" for group in asking]
         lines += ["", *self.frequent] if self.frequent else []
+        lines += ["", *map(_kept, self.kept)] if self.kept else []
         for shuffle in self.shuffles:
             lines += [
                 "",
@@ -80,6 +99,63 @@ class Explanation:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def svg(self) -> str:
+        """The graph as a picture: a box for each collection's tasks and for each shuffle.
+
+        Returns
+        -------
+        str
+            An ``<svg>`` element.
+        """
+        boxes = {group.key: self._box(group) for group in self.groups}
+        return svg(boxes, self.edges)
+
+    def to_json(self) -> str:
+        """All of it as JSON: sizes in bytes, times in seconds.
+
+        Returns
+        -------
+        str
+            An object with ``nodes``, ``slots``, ``store``, ``groups``, ``edges``, ``shuffles`` and
+            ``frequent``. A shuffle has, for each size, what it moves, the algorithm, the reason,
+            and the cost of each algorithm.
+        """
+        shuffles = [
+            {
+                "name": one.name,
+                "parts": one.parts,
+                "reducers": one.reducers,
+                "sizes": [
+                    {
+                        "nbytes": shape.nbytes,
+                        "algorithm": choice.algorithm,
+                        "reason": choice.reason,
+                        "costs": {name: asdict(cost) for name, cost in found.items()},
+                    }
+                    for shape, choice, found in one.sizes
+                ],
+            }
+            for one in self.shuffles
+        ]
+        plain = {name: getattr(self, name) for name in ("nodes", "slots", "store", "edges")}
+        groups = [asdict(group) for group in self.groups]
+        return json.dumps(
+            {**plain, "groups": groups, "shuffles": shuffles, "frequent": self.frequent}
+        )
+
+    def _repr_html_(self) -> str:
+        """Show picture and text in a notebook."""
+        return f"{self.svg()}<pre>{escape(str(self))}</pre>"
+
+    def _box(self, group: Group) -> Box:
+        if group.kind == "shuffle":
+            (sizes,) = [one.sizes for one in self.shuffles if one.key == group.key]
+            taken = " or ".join(dict.fromkeys(choice.algorithm for _, choice, _ in sizes))
+            what = (f"shuffle {group.name}", f"{group.parts:,} → {group.tasks:,}: {taken}")
+        else:
+            what = (group.name, f"{group.tasks:,} tasks")
+        return Box(group.kind, (*what, f"needs {group.needs}") if group.needs else what)
 
 
 def explain(
@@ -113,6 +189,8 @@ def explain(
     >>> plan = explain(ddf.shuffle("k"), nbytes="80GB", futures=InlineFutures())
     >>> plan.shuffles[0].sizes[0][1].algorithm
     'push'
+    >>> plan.svg()[:5], len(plan.groups)
+    ('<svg ', 2)
     """
     config, futures = Config.current(), futures or default()
     expr = collections_to_expr(collections).optimize()
@@ -127,7 +205,17 @@ def explain(
         for stage in work.stages
     ]
     plans = [node.plan for node in expr.walk() if isinstance(node, SkewProof)]
-    return Explanation(_tasks(work), shuffles, list(dict.fromkeys(plans)), len(nodes), slots, store)
+    frequent = list(dict.fromkeys(plans))
+    groups, edges = outline(work)
+    return Explanation(
+        _tasks(work), shuffles, frequent, groups, edges, list(work.seen), len(nodes), slots, store
+    )
+
+
+def _kept(seen: CheckpointSeen) -> str:
+    if seen.refused:
+        return f"checkpoint {seen.group}: not kept, since {seen.refused}"
+    return f"checkpoint {seen.group}: {seen.found:,} of {seen.values:,} partitions are there"
 
 
 def _tasks(work: Plan) -> dict[str, int]:
@@ -140,7 +228,7 @@ def _shape(stage: Stage, nbytes: int, nodes: int, slots: int, store: int) -> Sha
 
 def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> Shuffle:
     sizes = [(shape, *weigh(shape, limits)) for shape in shapes]
-    return Shuffle(stage.name, len(stage.parts), len(stage.columns), sizes)
+    return Shuffle(str(stage.key), stage.name, len(stage.parts), len(stage.columns), sizes)
 
 
 def _lines(shape: Shape, choice: Choice, found: dict[str, Cost]) -> list[str]:

@@ -68,8 +68,8 @@ class Failure:
         if not self.links:
             last = self.text.strip().splitlines()[-1]
             return ResultError(
-                f"task {self.key!r} failed with an exception that cannot be pickled: {last}\n"
-                f"{self.text}"
+                f"task {self.key!r} failed with an exception that cannot be pickled: {last} "
+                f"(raise one of a class in a module, with its arguments in args)\n{self.text}"
             )
         errors = [_unpack(link) for link in self.links]
         for error, behind, link in zip(errors, errors[1:], self.links[1:], strict=False):

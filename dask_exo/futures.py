@@ -19,10 +19,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
 
+from dask_exo.activity import Activity
 from dask_exo.errors import ClusterError
+from dask_exo.repeats import Made
 
 T = TypeVar("T")
 Ref = Any  # opaque and hashable
+Wait = Callable[[Sequence[Ref], float | None], tuple[list[Ref], list[Ref]]]
+"""Waits for some refs, so many seconds at most; see `Futures.wait`."""
 Needs = Mapping[str, Any]
 """What a task asks of its place: ``num_cpus``, ``num_gpus``, ``memory``, ``resources``, and
 whatever else the cluster knows. Empty means one slot."""
@@ -218,11 +222,32 @@ class Futures(Protocol):
         ...
 
     def store(self) -> Store:
-        """How full the object stores are, and what they have spilled."""
+        """How full the object stores are, and what they have spilled.
+
+        Raises
+        ------
+        ClusterError
+            They do not answer.
+        """
         ...
 
     def disks(self) -> list[Disk]:
         """Where they spill to, as far as that is known; cheap enough to ask every second."""
+        ...
+
+    def memory(self) -> float | None:
+        """Used share of the memory of the fullest machine, as far as known; asked every second."""
+        ...
+
+    def activity(self, refs: Sequence[Ref]) -> Activity:
+        """What the tasks behind ``refs`` do at the moment; asked where nothing happens for long."""
+        ...
+
+    def repeats(self) -> list[Made]:
+        """What calls of this program have made that ran again, once for each time.
+
+        The list only grows.
+        """
         ...
 
 
@@ -242,7 +267,7 @@ def default() -> Futures:
     return _provider()
 
 
-def drive(futures: Futures, steps: Steps[T]) -> T:
+def drive(futures: Futures, steps: Steps[T], wait: Wait | None = None) -> T:
     """Run one coroutine alone, to its end.
 
     Parameters
@@ -251,6 +276,8 @@ def drive(futures: Futures, steps: Steps[T]) -> T:
         The cluster that ``steps`` submits to.
     steps : generator
         Yields collections of refs; goes on when all of one are finished, or see `Until`.
+    wait : callable, optional
+        Waits instead of `Futures.wait`, and may raise what ends it all.
 
     Returns
     -------
@@ -268,11 +295,12 @@ def drive(futures: Futures, steps: Steps[T]) -> T:
     >>> f.get([drive(f, double_twice(5))])
     [20]
     """
+    wait = wait or futures.wait
     try:
         while True:
             waiting = Waiting(next(steps))
             while not waiting.over(futures.now):
-                done, _ = futures.wait(waiting.refs, timeout=waiting.timeout(futures.now))
+                done, _ = wait(waiting.refs, waiting.timeout(futures.now))
                 waiting.finished(done)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from html import escape
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +16,7 @@ from dask_exo.dask_adapter import get_default_shuffle_method, named_schedulers
 from dask_exo.errors import ConfigError, NotEnabledError
 from dask_exo.futures import provide
 from dask_exo.graph.background import stop_all
+from dask_exo.report.live import Live
 from dask_exo.scheduler import Scheduler, connect
 
 get = Scheduler()
@@ -78,6 +80,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
             {**settings, "scheduler": get, "dataframe.shuffle.method": "tasks"}
         )
         self._was_running = on_ray.running()
+        self._live: Live | None = None
         _enabled.append(self)
         try:
             current = Config.current()
@@ -86,18 +89,34 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
                 _refuse_settings_without_effect(address, *sizes)
             self.cluster = connect(current)
             _check_effective()
+            if current.live and not any(one._live for one in _enabled):
+                self._live = Live()
         except BaseException:
             self._leave()
             raise
 
     def __repr__(self) -> str:
-        """Say where Dask runs."""
-        return f"<dask_exo on Ray at {self.cluster.address}>"
+        """Say where Dask runs, and where to see it."""
+        url = self.live
+        where = "" if url is None else f", live at {url}"
+        return f"<dask_exo on Ray at {self.cluster.address}{where}>"
+
+    def _repr_html_(self) -> str:
+        url = self.live
+        link = "" if url is None else f", <a href='{escape(url)}' target='_blank'>live</a>"
+        return f"dask_exo on Ray at {escape(self.cluster.address)}{link}"
+
+    @property
+    def live(self) -> str | None:
+        """Address of the page that shows what runs; None with ``exo.report.live: false``."""
+        return next((one._live.url for one in _enabled if one._live is not None), None)
 
     def _leave(self) -> None:
         if self in _enabled:
             _enabled.remove(self)
             self._settings.__exit__(None, None, None)
+            if self._live is not None:
+                self._live.stop()
             if not self._was_running:
                 stop_all()
                 on_ray.disconnect()
@@ -137,9 +156,15 @@ def _check_effective() -> None:
     scheduler = dask.base.get_scheduler()
     method = get_default_shuffle_method()
     if scheduler is not get:
-        raise NotEnabledError(f"Dask would run on {scheduler!r} and not on dask_exo")
+        raise NotEnabledError(
+            f"Dask would run on {scheduler!r} and not on dask_exo: call dask_exo.enable() after "
+            f"what has set it"
+        )
     if method != "tasks":
-        raise NotEnabledError(f"Dask would shuffle by {method!r} and not by 'tasks'")
+        raise NotEnabledError(
+            f"Dask would shuffle by {method!r} and not by 'tasks': leave "
+            f"dataframe.shuffle.method out of the configuration"
+        )
 
 
 def register() -> None:

@@ -15,6 +15,7 @@ from dask.callbacks import local_callbacks
 from dask.core import flatten
 
 from dask_exo import on_ray
+from dask_exo.checkpoint import Store
 from dask_exo.config import Config
 from dask_exo.dask_adapter import (
     CoreExpr,
@@ -34,13 +35,15 @@ from dask_exo.futures import Futures
 from dask_exo.graph.annotations import asked_of
 from dask_exo.graph.background import Background
 from dask_exo.graph.garbage import uncollected
-from dask_exo.graph.normalize import Key, cull, normalize
+from dask_exo.graph.normalize import Graph, Key, cull, normalize
 from dask_exo.graph.observed import observed
 from dask_exo.graph.plan import Plan, plan
 from dask_exo.graph.promise import Local, Promise, Remote, fetch
+from dask_exo.graph.resume import Resumed, resume
 from dask_exo.graph.run import Run
 from dask_exo.graph.watcher import Watcher
 from dask_exo.report.callbacks import Callbacks
+from dask_exo.report.progress import showing
 from dask_exo.shuffle import algorithms
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
@@ -126,7 +129,9 @@ class Scheduler:
         algorithms.check(config.shuffle_algorithm)
         work, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
-        promises = Background(work, futures, config, partial(observed, work, futures)).start()
+        promises = Background(work, futures, config, partial(observed, futures)).start()
+        for name, fingerprint in work.fingerprints.items():
+            promises[name].fingerprint = fingerprint
         return {key: promises[name] for key, name in names.items()}
 
     def persist(
@@ -186,6 +191,7 @@ class Scheduler:
         if self._futures is not None:
             return self._futures
         connect(config)
+        on_ray.check_effect(config)
         return on_ray.RayFutures()
 
     def __repr__(self) -> str:
@@ -238,7 +244,9 @@ def _prepare(
 def _planned(
     dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
 ) -> tuple[Plan, dict[Key, Key]]:
-    graph, names = normalize(dsk, keys)
+    whole, names, gpus = normalize(dsk, keys)
+    resumed = _resumed(whole, set(names.values()), config)
+    graph = resumed.graph
     if callbacks:
         callbacks.begin(graph)
         graph = cull(convert_legacy_graph(graph), names.values())
@@ -249,10 +257,23 @@ def _planned(
         graph,
         set(names.values()),
         small=config.small_result,
-        asked=asked_of(dsk, graph, everywhere),
+        asked=asked_of(dsk, graph, everywhere, gpus, config.gpu_per_task),
         fuse=not callbacks.values,
     )
+    for stage in work.stages:
+        stage.keeping = resumed.keepings.get(stage.key)
+    work.seen, work.fingerprints = resumed.seen, resumed.fingerprints
     return work, names
+
+
+def _resumed(graph: Graph, keys: set[Key], config: Config) -> Resumed:
+    """What is left to do after what earlier programs have kept, if checkpoints are on."""
+    if config.checkpoint_path is None:
+        return Resumed(graph)
+    store = Store.open(config.checkpoint_path)
+    share = None if config.checkpoint_keep == "all" else config.checkpoint_overhead
+    shuffles = config.checkpoint_keep != "marked"
+    return resume(graph, keys, store, shuffles=shuffles, share=share)
 
 
 class _Watching(Watcher):
@@ -278,10 +299,13 @@ class _Watching(Watcher):
 def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> dict[Any, Any]:
     """Run a plan; return the value of each result's source."""
     watcher = _Watching(callbacks, futures) if callbacks else None
-    with observed(work, futures):
-        held = Run(work, futures, config, watcher, follow=not callbacks.values).results()
+    with showing(config.progress), observed(futures) as looks:
+        run = Run(work, futures, config, watcher, follow=not callbacks.values, looks=looks)
+        held = run.results()
         refs = [h.ref for h in held.values() if isinstance(h, Remote)]
         fetched = dict(zip(refs, futures.get(refs), strict=True))
+        if refs:
+            run.versions.compare()  # they may have been lost and made again just now
         values = {}
         for key, h in held.items():
             value = own(h.value if isinstance(h, Local) else fetched[h.ref])
@@ -295,6 +319,7 @@ def connect(config: Config) -> on_ray.Cluster:
     """Make sure that there is a cluster; say so in one line where one had to be started."""
     started = time.perf_counter()
     cluster, new = on_ray.connect(config)
+    on_ray.export(on=config.prometheus)
     if new and cluster.private:
         nodes = on_ray.RayFutures().nodes()
         slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import difflib
 import errno
-import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -22,6 +20,7 @@ from dask.utils import format_bytes
 from dask_exo.dask_adapter import ArrowDatasetEngine
 from dask_exo.errors import ExoError, InputError, OutputError, OutputExistsError, SortKeyError
 from dask_exo.frame.copies import PANDAS_3
+from dask_exo.output import swap
 from dask_exo.validate import Checksum, checksum
 
 ROW_GROUP = 2**17
@@ -42,14 +41,16 @@ def files(path: str | Path) -> list[Path]:
     if given.is_dir():
         found = [f for f in given.iterdir() if f.suffix in _SUFFIXES and _is_visible(f)]
         if not found:
-            raise InputError(f"no Parquet or CSV files in the directory {str(path)!r}")
+            raise InputError(
+                f"no Parquet or CSV files in the directory {str(path)!r}: give another one"
+            )
     elif given.exists():
         found = [given]
     else:
         anchor = Path(given.anchor)
         found = [f for f in anchor.glob(str(given.relative_to(anchor))) if _is_visible(f)]
         if not found:
-            raise InputError(f"no file, directory or glob matches {str(path)!r}")
+            raise InputError(f"no file, directory or glob matches {str(path)!r}: give another path")
     return sorted(found)
 
 
@@ -93,7 +94,9 @@ def read(
             else dd.read_parquet(names, blocksize=partition_bytes or "default")
         )
     except (OSError, ValueError, NotImplementedError, pa.ArrowException) as error:
-        raise InputError(f"cannot read {str(path)!r} as {kind}: {error}") from error
+        raise InputError(
+            f"cannot read {str(path)!r} as {kind}: {error}. Name the files that are {kind}"
+        ) from error
     # a stored index is a column like others; one without a name is a row number
     return frame if frame.index.name is None else frame.reset_index()
 
@@ -294,12 +297,14 @@ def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         temporary.mkdir()
     except OSError as error:
-        raise OutputError(f"cannot write to {str(target.parent)!r}: {error.strerror}") from error
+        raise OutputError(
+            f"cannot write to {str(target.parent)!r}: {error.strerror}; choose another output"
+        ) from error
     try:
         yield temporary
-        _publish(temporary, target, overwrite=overwrite)
+        swap.publish(temporary, target, overwrite=overwrite)
     except BaseException as error:
-        _remove(temporary)
+        swap.remove(temporary)
         if isinstance(error, ExoError) or not _is_full(error):
             raise
         have = format_bytes(shutil.disk_usage(target.parent).free)
@@ -311,7 +316,9 @@ def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
 def _check_output(target: Path, *, overwrite: bool, nbytes: int | None) -> None:
     if not target.parent.is_dir():
-        raise OutputError(f"cannot write {str(target)!r}: no directory {str(target.parent)!r}")
+        raise OutputError(
+            f"cannot write {str(target)!r}: no directory {str(target.parent)!r}; make it first"
+        )
     if target.exists():
         if not overwrite:
             raise OutputExistsError(
@@ -322,7 +329,8 @@ def _check_output(target: Path, *, overwrite: bool, nbytes: int | None) -> None:
         other = [f for f in other if f.is_dir() or f.suffix != ".parquet"]
         if other:
             raise OutputError(
-                f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file"
+                f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file; "
+                f"choose another output"
             )
     free = shutil.disk_usage(target.parent).free
     if nbytes is not None and nbytes > free:
@@ -330,46 +338,6 @@ def _check_output(target: Path, *, overwrite: bool, nbytes: int | None) -> None:
             f"the disk of {str(target)!r} is too small: need {format_bytes(nbytes)}, have "
             f"{format_bytes(free)}; free some space, or choose another output"
         )
-
-
-def _publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
-    if overwrite and target.exists():
-        if not _exchange(temporary, target):
-            old = temporary.with_name(temporary.name + ".old")
-            target.rename(old)
-            try:
-                temporary.rename(target)
-            except BaseException:
-                old.rename(target)
-                raise
-            temporary = old
-        _remove(temporary)
-        return
-    try:
-        temporary.rename(target)
-    except OSError as error:
-        if target.exists():
-            raise OutputExistsError(
-                f"the output {str(target)!r} was made by somebody else meanwhile"
-            ) from error
-        raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from error
-
-
-def _exchange(one: Path, two: Path) -> bool:
-    """Exchange two directories' names at once, where the system can (Linux ``renameat2``)."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return rename is not None and not rename(
-        here, os.fsencode(one), here, os.fsencode(two), exchange
-    )
-
-
-def _remove(directory: Path) -> None:
-    # tasks that still run may add a file between two looks
-    for _ in range(10):
-        shutil.rmtree(directory, ignore_errors=True)
-        if not directory.exists():
-            return
 
 
 def _is_full(error: BaseException | None) -> bool:

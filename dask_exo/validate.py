@@ -134,7 +134,9 @@ def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1
     keys = [by] if isinstance(by, str) else list(by)
     paths = sorted(Path(directory).glob("*.parquet"), key=_number)
     if not paths:
-        raise InputError(f"nothing to validate: no *.parquet in {str(directory)!r}")
+        raise InputError(
+            f"nothing to validate: no *.parquet in {str(directory)!r}; give another directory"
+        )
     with ThreadPoolExecutor(max_workers=workers) as pool:
         parts = list(pool.map(functools.partial(_read_part, keys=keys), paths))
     whole = _Run()
@@ -173,7 +175,9 @@ def require(summary: Summary, expected: Checksum, *, where: str | Path) -> None:
         at = summary.first_disorder
         wrong.append(f"row {at.row} of {at.part} is smaller than the row before it")
     if wrong:
-        raise ValidationError(f"the output in {str(where)!r} is not valid: {'; '.join(wrong)}")
+        raise ValidationError(
+            f"the output in {str(where)!r} is not valid: {'; '.join(wrong)}. Sort it again"
+        )
 
 
 class _Run:
@@ -230,14 +234,17 @@ def _read_part(path: Path, keys: Sequence[str]) -> _Run:
     run.part = path.name
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
-            missing = [name for name in keys if name not in file.schema_arrow.names]
+            there = file.schema_arrow.names
+            missing = [name for name in keys if name not in there]
             if missing:
-                raise InputError(f"no column {missing[0]!r} in {str(path)!r}")
+                raise InputError(
+                    f"no column {missing[0]!r} in {str(path)!r}: there are {', '.join(there)}"
+                )
             for batch in file.iter_batches(_BATCH, use_threads=False):
                 run.extend(batch, keys)
         run.shrink()
     except (OSError, pa.ArrowException) as error:
-        raise ValidationError(f"cannot read {str(path)!r}: {error}") from error
+        raise ValidationError(f"cannot read {str(path)!r}: {error}. Sort it again") from error
     return run
 
 
@@ -282,7 +289,10 @@ def _table(frame: pd.DataFrame | pa.Table) -> pa.Table:
     try:
         return pa.Table.from_pandas(frame, preserve_index=False, nthreads=1)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"a column cannot be stored: {'; '.join(map(str, error.args))}") from error
+        raise InputError(
+            f"a column cannot be stored: {'; '.join(map(str, error.args))}. Convert it with "
+            f".astype(...)"
+        ) from error
 
 
 def _checksum(table: pa.Table) -> Checksum:

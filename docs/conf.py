@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dask_exo.config import EFFECT, yaml_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -67,24 +69,48 @@ def allowed(schema: dict[str, Any], key: str) -> str:
     return ", ".join([" or ".join(kinds), *limits])
 
 
+def variable(key: str) -> str:
+    """The environment variable that sets a key.
+
+    >>> variable("exo.shuffle.late-factor")
+    'DASK_EXO__SHUFFLE__LATE_FACTOR'
+    """
+    return "DASK_" + key.upper().replace(".", "__").replace("-", "_")
+
+
 def configuration_table() -> str:
     """The keys of exo.yaml as a Markdown table."""
     package = resources.files("dask_exo")
     schema = yaml.safe_load(package.joinpath("exo-schema.yaml").read_text(encoding="utf-8"))
-    rows = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    rows = ["| key, and variable | default | allowed | meaning |", "|---|---|---|---|"]
     for key, default, meaning in documented_keys(
         package.joinpath("exo.yaml").read_text(encoding="utf-8")
     ):
-        cells = [f"`{key}`", f"`{default}`", allowed(schema, key), meaning]
+        cells = [f"`{key}` `{variable(key)}`", f"`{default}`", allowed(schema, key), meaning]
         rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(rows)
 
 
+def effect_table() -> str:
+    """The keys that have an effect only if another one has some value, as a Markdown table."""
+    rows = ["| without effect | unless |", "|---|---|"]
+    for keys, other, value in EFFECT:
+        named = ", ".join(f"`exo.{key}`" for key in keys)
+        rows.append(f"| {named} | `exo.{other}` is `{yaml_text(value)}` |")
+    return "\n".join(rows)
+
+
+MADE = {
+    "<!-- configuration table -->": configuration_table,
+    "<!-- effect table -->": effect_table,
+}
+
+
 def insert_configuration(_app: Sphinx, _docname: str, source: list[str]) -> None:
-    """Put the table where a page asks for it."""
-    marker = "<!-- configuration table -->"
-    if marker in source[0]:
-        source[0] = source[0].replace(marker, configuration_table())
+    """Put tables where a page asks for them."""
+    for marker, text in MADE.items():
+        if marker in source[0]:
+            source[0] = source[0].replace(marker, text())
 
 
 def setup(app: Sphinx) -> None:

@@ -18,6 +18,10 @@ hypothesis.settings.register_profile(
     "ci", max_examples=80, deadline=None, derandomize=True, print_blob=True
 )
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, print_blob=True)
+# for tests/mutations: whether there is an example counts, and not how small it could be
+hypothesis.settings.register_profile(
+    "find", max_examples=50, deadline=None, database=None, phases=[hypothesis.Phase.generate]
+)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
@@ -29,7 +33,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return (
-                "ray" if nodeid.startswith("tests/cluster/") else nodeid.split("::", maxsplit=1)[0]
+                "ray"
+                if nodeid.startswith(("tests/cluster/", "tests/faults/"))
+                else nodeid.split("::", maxsplit=1)[0]
             )
 
     return ByFile(config, log)

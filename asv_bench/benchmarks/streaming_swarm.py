@@ -6,16 +6,18 @@ they are from a bound that no schedule goes below. ``--seed 7`` runs one, and sa
 One to four stages, up to 8 CPUs and 4 GPUs on up to three nodes, sizes, durations, memory and
 faults are drawn from the seed. The source asks for a CPU, other stages for a CPU or a GPU; some put
 pieces together. In a third of them processes die; in some a node does, and comes back or not.
+With ``--graphs`` stages branch, take from several others, and there are up to three sources.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+from dask_exo.stream.links import links
 from dask_exo.stream.pieces import Piece, Stage
 from dask_exo.stream.policies import POLICIES
 from dask_exo.testing.sim_pipeline import Outcome, simulate
@@ -38,11 +40,12 @@ class Case(NamedTuple):
     stages: list[Stage]
     specs: list[Spec]
     nodes: list[dict[str, int]]
-    inputs: int
+    inputs: list[int]
     noise: float
     uneven: float
     room: float
     faults: list[Fault]
+    sinks: list[tuple[int, ...]] | None = None
 
     @property
     def target(self) -> int:
@@ -84,8 +87,7 @@ def case(seed: int, *, faults: bool = True) -> Case:
     for i in range(rng.randint(1, 4)):
         name = "CPU" if i == 0 or rng.random() < 0.6 else "GPU"
         stages.append(Stage(f"s{i}", {name: 1.0}, least=rng.choice([0, 0, 0, 3]) if i else 0))
-        outputs, nbytes = rng.choice([1, 1, 1, 2, 5]), rng.choice([10, 50, 100, 100, 200])
-        specs.append(Spec(rng.uniform(0.05, 5), outputs, nbytes))
+        specs.append(_spec(rng))
     noise, uneven = rng.choice([0, 0.3, 0.8]), rng.choice([0, 0, 0.5])
     inputs, room = rng.randint(1, 60), rng.choice(ROOM)
     kind = rng.choice(["none", "processes", "node"]) if faults else "none"
@@ -96,7 +98,33 @@ def case(seed: int, *, faults: bool = True) -> Case:
         dying = [Fault(rng.uniform(0, 60), rng.randrange(1, len(nodes)), away)]
     else:
         dying = []
-    return Case(stages, specs, nodes, inputs, noise, uneven, room, dying)
+    return Case(stages, specs, nodes, [inputs], noise, uneven, room, dying)
+
+
+def _spec(rng: Random) -> Spec:
+    outputs, nbytes = rng.choice([1, 1, 1, 2, 5]), rng.choice([10, 50, 100, 100, 200])
+    return Spec(rng.uniform(0.05, 5), outputs, nbytes)
+
+
+def graph(seed: int, *, faults: bool = True) -> Case:
+    """The same with two to six stages that take from any before them."""
+    one, rng = case(seed, faults=faults), Random(-1 - seed)
+    stages, specs = [one.stages[0]], [one.specs[0]]
+    for i in range(1, rng.randint(2, 6)):
+        takes = tuple(rng.sample(range(i), min(i, rng.choice([1, 1, 1, 2, 2, 3]))))
+        if rng.random() < 0.15 and sum(stage.takes == () for stage in stages) < 2:
+            takes = ()
+        name = "CPU" if not takes or rng.random() < 0.6 else "GPU"
+        least = rng.choice([0, 0, 0, 3]) if takes else 0
+        stages.append(Stage(f"s{i}", {name: 1.0}, least=least, takes=takes))
+        specs.append(_spec(rng)._replace(outputs=rng.choice([1, 1, 2])))
+    found = links(stages)
+    ends = [i for i, link in enumerate(found) if not link.after or rng.random() < 0.1]
+    sinks = [(i,) for i in ends]
+    if len(ends) > 1 and rng.random() < 0.3:
+        sinks = [tuple(ends[:2]), *sinks[2:]]
+    inputs = [rng.randint(1, 20) for link in found if not link.before]
+    return one._replace(stages=stages, specs=specs, inputs=inputs, sinks=sinks)
 
 
 class Ledger:
@@ -111,7 +139,9 @@ class Ledger:
         self.stay = self.longest = 0.0
         self.alone = [0.0] * len(case.stages)  # seconds of each stage
         self.least = [float("inf")] * len(case.stages)  # bytes of the smallest task of each
-        self.given = [0] * (len(case.stages) + 1)
+        self.taken, self.given = [0] * len(case.stages), [0] * len(case.stages)  # pieces
+        found = links(case.stages, case.sinks)
+        self._shares = [any(found[k].takers > 1 for k in link.before) for link in found]
 
     def work(self, stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
         """See `dask_exo.testing.sim_stream.Work`."""
@@ -128,6 +158,8 @@ class Ledger:
         (name,) = case.stages[stage].needs
         self.busy[name] += seconds
         of_outputs = sum(one * nbytes for one, nbytes in made)
+        if self._shares[stage]:
+            taken = 0  # it may count for another one
         if spec.outputs == 1:  # takes the place of the input
             taken, of_outputs = max(taken, made[0][1]), 0.0
         self.stay += taken * seconds + of_outputs
@@ -136,9 +168,21 @@ class Ledger:
         self.least[stage] = min(self.least[stage], held)
         born = max((piece.value.born for piece in inputs if piece.value), default=0.0)
         self.longest = max(self.longest, born + seconds)
-        self.given[stage] += len(inputs)
-        self.given[stage + 1] += spec.outputs if stage + 1 == len(case.stages) else 0
+        self.taken[stage] += len(inputs)
+        self.given[stage] += spec.outputs
         return made
+
+    def check(self, places: Sequence[tuple[int, ...]]) -> None:
+        """Raise `AssertionError` unless every piece went wherever it had to go, once."""
+        assert len(set(places)) == len(places)
+        inputs, found = iter(self.case.inputs), links(self.case.stages, self.case.sinks)
+        for i, link in enumerate(found):
+            come = [self.given[k] for k in link.before] if link.before else [next(inputs)]
+            assert self.taken[i] == sum(come)
+        ends = self.case.sinks or [(len(found) - 1,)]
+        for sink, end in enumerate(ends):
+            came = sum(self.case.sinks is None or place[0] == sink for place in places)
+            assert came == sum(self.given[k] for k in end)
 
     def bound(self) -> float:
         """Seconds that no schedule goes below.
@@ -162,7 +206,13 @@ class Run(NamedTuple):
     over: float
 
 
-def run(seed: int, policy: str = "partition-admission", *, faults: bool = True) -> Run:
+def run(
+    seed: int,
+    policy: str = "partition-admission",
+    *,
+    faults: bool = True,
+    make: Callable[..., Case] = case,
+) -> Run:
     """Run the pipeline of a seed, and check that everything comes out once.
 
     Returns
@@ -170,12 +220,11 @@ def run(seed: int, policy: str = "partition-admission", *, faults: bool = True) 
     Run
         With the time over the bound, and the bytes over the limit.
     """
-    one = case(seed, faults=faults)
+    one = make(seed, faults=faults)
     ledger = Ledger(one, seed)
-    runner = SimRunner(one.stages, one.nodes, ledger.work, one.faults)
+    runner = SimRunner(one.stages, one.nodes, ledger.work, one.faults, one.sinks)
     out = simulate(runner, one.inputs, POLICIES[policy](), limit=one.limit, target=one.target)
-    assert len(set(out.places)) == len(out.places) == ledger.given[-1]
-    assert ledger.given[0] == one.inputs
+    ledger.check(out.places)
     assert out.left == 0
     # pieces that are larger than those before could not be foreseen
     surprise = one.uneven * one.target * (1 + sum(one.total.values()))
@@ -190,12 +239,15 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--policy", choices=sorted(POLICIES), default="partition-admission")
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--graphs", action="store_true", help="not only chains")
     options = parser.parse_args()
+    make = graph if options.graphs else case
     if options.seed is not None:
-        one = run(options.seed, options.policy)
+        one = run(options.seed, options.policy, make=make)
         print(one.case, one.out, f"{one.ratio:.3f} of the bound", sep="\n")
         return
-    runs = {i: run(i, options.policy) for i in range(options.first, options.first + options.count)}
+    seeds = range(options.first, options.first + options.count)
+    runs = {i: run(i, options.policy, make=make) for i in seeds}
     print("| memory | pipelines | median | 90 % | most | over the limit | forced |")
     print("|---|---|---|---|---|---|---|")
     for room in (*ROOM, None):

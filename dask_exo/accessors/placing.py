@@ -13,6 +13,8 @@ class Placing(OfFrame):
     def to_gpu(self) -> dd.DataFrame:
         """Copy every partition to the memory of a GPU; see ``docs/gpu.md``.
 
+        Tasks on such partitions run on workers with a GPU, ``exo.gpu.per-task`` of one for each.
+
         Returns
         -------
         dask.dataframe.DataFrame

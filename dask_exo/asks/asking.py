@@ -19,6 +19,7 @@ from dask_exo.asks.amounts import Asks
 from dask_exo.asks.instances import instance
 from dask_exo.dask_adapter import inferring
 from dask_exo.errors import OptionsError
+from dask_exo.frame.halves import in_halves
 from dask_exo.frame.rows import cut, has_rows, joined
 
 
@@ -97,7 +98,12 @@ class Asking:
                 f"{what}: need a frame, a series, an index or an array"
             )
         batches = cut(args[0], self._batch_size, self._max_batch_bytes)
-        return joined((func(batch, *args[1:], **kwargs) for batch in batches), self.name)
+
+        def call(batch: Any) -> Any:
+            return func(batch, *args[1:], **kwargs)
+
+        made = (one for batch in batches for one in in_halves(call, batch, self.name))
+        return joined(made, self.name)
 
     @property
     def name(self) -> str:

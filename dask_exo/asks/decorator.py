@@ -8,6 +8,7 @@ from typing import Any
 
 from dask.utils import parse_bytes
 
+from dask_exo import arguments
 from dask_exo.arguments import number_from
 from dask_exo.asks.amounts import Asks
 from dask_exo.asks.asking import Asking
@@ -42,7 +43,8 @@ def options(
         Others, as Ray knows them: name and amount.
     batch_size : int, optional
         Rows: the function is called with so many rows of its first argument at a time, and what it
-        returns is put together in order. The last batch of a partition may have fewer.
+        returns is put together in order. The last batch of a partition may have fewer, and half of
+        one is tried where a GPU has no memory for it.
     concurrency : int or (int, int), optional
         Workers side by side at most, or at least and at most, in the whole cluster.
     max_batch_bytes : int or str, optional
@@ -77,7 +79,7 @@ def options(
             raise OptionsError(
                 f"{name}: {amount!r} cannot be given: need a whole number, or one below 1"
             )
-    least, most = _concurrency(concurrency)
+    least, most = arguments.concurrency(concurrency, OptionsError)
     if batch_size is not None:
         number_from(1, "batch_size", batch_size, OptionsError)
     nbytes = None if max_batch_bytes is None else parse_bytes(max_batch_bytes)
@@ -104,16 +106,6 @@ def options(
         return Asking(func, args, kwargs, asks, batch_size, nbytes)
 
     return decorate
-
-
-def _concurrency(given: Any) -> tuple[int, int | None]:
-    """Least and most workers."""
-    if given is None:
-        return 0, None
-    least, most = given if isinstance(given, tuple) and len(given) == 2 else (0, given)
-    number_from(0, "concurrency", least, OptionsError)
-    number_from(max(1, least), "concurrency", most, OptionsError)
-    return int(least), int(most)
 
 
 def _instances_callable(cls: type) -> bool:

@@ -85,7 +85,7 @@ class Epochs(Iterator[Any]):
         if state["of"] != self._identity:
             raise ShuffleArgumentError(
                 f"the state is of {state['of']}, and this is {self._identity}: batches would "
-                f"not be the ones that are missing"
+                f"not be the ones that are missing. Give the arguments that the state was made with"
             )
         self.epoch, self.batches, self.steps = state["epoch"], state["batches"], state["steps"]
         self._steps = None

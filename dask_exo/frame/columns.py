@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from dask.sizeof import sizeof
 
 from dask_exo.dask_adapter import concat_partitions
+from dask_exo.frame.arrow_rows import ArrowRows
 from dask_exo.frame.copies import PANDAS_3, plain
 from dask_exo.frame.text import buffers, is_text, large
 
@@ -105,9 +106,14 @@ class Columns:
         ]
         return Columns(len(order), taken, self.schema)
 
+    def digested(self) -> Iterator[Any]:
+        """See `dask_exo.frame.digest.Composed`."""
+        yield self.schema
+        yield from self.arrays
+
     def frame(self) -> Any:
         """The rows as a frame, on the host without a copy."""
-        return _schema(self.schema).frame(self.length, self.arrays)
+        return schema_of(self.schema).frame(self.length, self.arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
         sent = [_sent(a) if isinstance(a, pa.Array) else a for a in self.arrays]
@@ -139,12 +145,16 @@ class Frame:
         """Rows ``start`` to ``stop``, without a copy."""
         return Frame(self.rows.iloc[start:stop])
 
+    def digested(self) -> Iterator[Any]:
+        """See `dask_exo.frame.digest.Composed`."""
+        yield self.rows
+
     def frame(self) -> Any:
         """The frame."""
         return self.rows
 
 
-Travelling = Columns | Frame
+Travelling = Columns | Frame | ArrowRows
 """Rows on their way."""
 
 
@@ -200,13 +210,18 @@ def alike(tables: Sequence[Travelling]) -> TypeGuard[Sequence[Columns]]:
 
 def on_host(table: Columns) -> bool:
     """Whether its frame is one of pandas."""
-    return isinstance(_schema(table.schema), Schema)
+    return isinstance(schema_of(table.schema), Schema)
 
 
 def below(tables: Sequence[Travelling], *, ignore_index: bool = False) -> Travelling:
     """Put rows below each other, as Dask does it (categories united, empty frames skipped)."""
     if alike(tables):
         return tables[0] if len(tables) == 1 else joined(tables)
+    if isinstance(tables[0], Columns) and not on_host(tables[0]):
+        there: Travelling = schema_of(tables[0].schema).below(tables, ignore_index=ignore_index)
+        return there
+    if isinstance(tables[0], ArrowRows):
+        return ArrowRows.below([t for t in tables if isinstance(t, ArrowRows)])
     frames = [t.frame() for t in tables]
     if len(frames) > 1:
         return Frame(concat_partitions(frames, ignore_index))
@@ -267,7 +282,8 @@ def pickled(schema: Any) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _schema(data: bytes) -> Any:
+def schema_of(data: bytes) -> Any:
+    """What `pickled` was given."""
     schema = pickle.loads(data)  # noqa: S301  by `pickled`
     if isinstance(schema.labels, tuple):
         labels, dtype, name = schema.labels

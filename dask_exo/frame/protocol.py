@@ -1,4 +1,4 @@
-"""What a shuffle asks of any kind of frame, and who answers for which kind.
+"""What is asked of any kind of frame, and who answers for which kind: above all by shuffles.
 
 A kind of frame registers an object with the functions of `Kernels`, as it registers with Dask's
 dispatch functions: when its package is imported.
@@ -56,6 +56,7 @@ class Kernels(Protocol):
 
 
 _kernels = Dispatch("kernels")
+_places = Dispatch("places")
 _HOST: Any = SimpleNamespace(
     destinations=host.destinations,
     mark=host.mark,
@@ -79,4 +80,26 @@ def kernels(frame: Any) -> Kernels:
     return found
 
 
+def register_device(*kinds: type) -> None:
+    """Say that data of some kinds lie on a device."""
+    for kind in kinds:
+        _places.register(kind, lambda _: True)
+
+
+def on_device(data: Any) -> bool:
+    """Whether data (or what stands for them in metadata) lie on a device."""
+    return bool(_places(data))
+
+
 register(object, _HOST)
+_places.register(object, lambda _: False)
+
+
+def _register_cudf() -> None:
+    from dask_exo.frame import cudf
+
+    cudf.register()
+
+
+for _dispatch in (_kernels, _places):
+    _dispatch.register_lazy("cudf", _register_cudf)

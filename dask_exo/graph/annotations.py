@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,8 @@ class Asked:
         Whether it must run in the driver, since it changes something there.
     asks : Asks, optional
         What functions in it ask for by themselves; ``needs`` are the same.
+    device : bool
+        Whether that is so because its partitions lie on a device.
     """
 
     needs: Needs = field(default_factory=dict)
@@ -41,23 +43,34 @@ class Asked:
     priority: float = 0
     here: bool = False
     asks: Asks | None = None
+    device: bool = False
 
     @property
     def pool(self) -> Asks | None:
         """Which workers it runs on that are kept, if any."""
         return self.asks if self.asks is not None and self.asks.kept else None
 
+    @property
+    def gpus(self) -> float:
+        """How many GPUs, or what part of one."""
+        return float(self.needs.get("num_gpus") or 0)
+
 
 NOTHING = Asked()
 
 
 def asked_of(
-    dsk: Any, graph: Mapping[Key, GraphNode], everywhere: Mapping[str, Any]
+    dsk: Any,
+    graph: Mapping[Key, GraphNode],
+    everywhere: Mapping[str, Any],
+    gpus: Set[Key] = frozenset(),
+    share: float = 1.0,
 ) -> dict[Key, Asked]:
     """What is asked for each task that anything is asked for.
 
     What a function asks for by `dask_exo.options` stands in the place of the resources that
-    annotations ask for; their ``retries`` and ``priority`` hold as well.
+    annotations ask for; their ``retries`` and ``priority`` hold as well. Tasks on
+    partitions that lie on a device get a GPU, also if nobody asks for one.
 
     Parameters
     ----------
@@ -67,6 +80,10 @@ def asked_of(
         That was made of it.
     everywhere : mapping
         Annotations around the call, and keywords of it: they hold for all tasks.
+    gpus : set of Key
+        Tasks on partitions that lie on a device.
+    share : float
+        Of a GPU, that each of those takes, if nobody says how much.
 
     Warns
     -----
@@ -83,7 +100,7 @@ def asked_of(
             f"annotations {unknown} mean nothing to dask_exo; it knows {sorted(KNOWN)}",
             stacklevel=4,
         )
-    if not single and not everywhere and not Asking.used:
+    if not single and not everywhere and not Asking.used and not gpus:
         return {}
     common = asked_by(everywhere)
     found = {}
@@ -93,9 +110,21 @@ def asked_of(
         if (asks := asks_of(node)) is not None:
             needs, own = ({}, None) if asks == ONE_CPU else (asks.needs, asks)
             one = replace(one, needs=needs, asks=own)
+        if key in gpus:
+            one = _on_gpu(one, share)
         if one != NOTHING:
             found[key] = one
     return found
+
+
+def _on_gpu(asked: Asked, share: float) -> Asked:
+    """The same on a worker that is kept, with a part of a GPU, unless another one is asked for."""
+    needs = asked.needs
+    amounts = {"CPU": needs.get("num_cpus", 0), **(needs.get("resources") or {})}
+    amounts["GPU"] = needs.get("num_gpus") or share
+    mine = Asks(tuple(sorted((n, float(a)) for n, a in amounts.items() if a)), kept=True)
+    asks = mine if asked.asks is None else together([asked.asks, mine])
+    return replace(asked, needs={**needs, **asks.needs}, asks=asks, device=True)
 
 
 def asks_of(node: object) -> Asks | None:
@@ -129,7 +158,10 @@ def asked_by(annotations: Mapping[str, Any]) -> Asked:
     needs.update({n: annotations[n] for n in ("num_cpus", "num_gpus") if n in annotations})
     more = annotations.get("ray_remote_args") or {}
     if not isinstance(more, Mapping):
-        raise ConfigError(f"ray_remote_args={more!r} is no dictionary of Ray's task options")
+        raise ConfigError(
+            f"ray_remote_args={more!r} is no dictionary of Ray's task options: need for example "
+            f"{{'num_cpus': 2}}"
+        )
     needs.update(more)
     return Asked(needs, annotations.get("retries", 0), annotations.get("priority", 0))
 

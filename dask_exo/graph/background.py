@@ -13,9 +13,11 @@ from dask_exo.config import Config
 from dask_exo.errors import CancelledError
 from dask_exo.futures import Futures
 from dask_exo.graph.normalize import Key
+from dask_exo.graph.observed import Looks
 from dask_exo.graph.plan import Plan
 from dask_exo.graph.promise import Local, Promise, Remote
-from dask_exo.graph.run import NobodyWantsThis, Run
+from dask_exo.graph.run import Run
+from dask_exo.graph.state import NobodyWantsThis
 
 
 class Stoppable(Protocol):
@@ -49,7 +51,7 @@ class Background:
         plan: Plan,
         futures: Futures,
         config: Config,
-        observed: Callable[[], contextlib.AbstractContextManager[None]],
+        observed: Callable[[], contextlib.AbstractContextManager[Looks]],
     ) -> None:
         self._work, self._futures, self._config, self._observed = plan, futures, config, observed
         self._promises: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
@@ -90,8 +92,8 @@ class Background:
     def _main(self) -> None:
         error: BaseException = CancelledError("the computation was stopped before its end")
         try:
-            with self._observed():
-                Run(self._work, self._futures, self._config, consumer=self).results()
+            with self._observed() as looks:
+                Run(self._work, self._futures, self._config, consumer=self, looks=looks).results()
         except NobodyWantsThis:
             pass
         except BaseException as raised:  # noqa: BLE001  raised where a result is asked for

@@ -23,6 +23,8 @@ class View:
         Bytes that the next task is expected to return.
     behind : bool
         Whether tasks wait for a worker of their own that come before it in Dask's order.
+    tight : bool
+        Whether the memory of a machine is nearly full, by whatever.
     """
 
     in_flight: int
@@ -31,18 +33,42 @@ class View:
     promised: int
     expected: int
     behind: bool = False
+    tight: bool = False
 
     def fits(self, budget: int) -> bool:
         """Whether what the next task returns is within so many bytes."""
         return self.held + self.promised + self.expected <= budget
 
 
+def lacking(in_flight: int, most: int, *, ready: bool) -> str:
+    """Name what keeps more tasks from starting.
+
+    Parameters
+    ----------
+    in_flight : int
+        Tasks that were started and have not finished.
+    most : int
+        How many of them there may be.
+    ready : bool
+        Whether a task could start that was not started.
+
+    Examples
+    --------
+    >>> lacking(6, 6, ready=True), lacking(2, 6, ready=True), lacking(2, 6, ready=False)
+    ('slots', 'memory', 'input')
+    """
+    if in_flight >= most:
+        return "slots"
+    return "memory" if ready else "input"
+
+
 def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
     """Whether to start one more task.
 
     1. An idle cluster always gets a task: what does not fit is spilled, but nothing stalls.
-    2. No more than ``tasks_per_slot`` tasks a slot are in flight.
-    3. Within the byte budget; over it, one task a slot, since the tasks that free memory come
+    2. Where memory is nearly full, nothing else: what runs shall end, and not be killed.
+    3. No more than ``tasks_per_slot`` tasks a slot are in flight.
+    4. Within the byte budget; over it, one task a slot, since the tasks that free memory come
        first in Dask's order. Those that come after tasks which wait for a worker free nothing.
 
     Examples
@@ -55,6 +81,32 @@ def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
     """
     if view.in_flight == 0 and not view.behind:
         return True
-    if view.in_flight >= view.slots * tasks_per_slot:
+    if view.tight or view.in_flight >= view.slots * tasks_per_slot:
         return False
     return view.fits(budget) or (view.in_flight < view.slots and not view.behind)
+
+
+def fewer(had: float, most: int) -> int | None:
+    """Slots that a task takes for itself after its node ran out of memory: half a node, then one.
+
+    Parameters
+    ----------
+    had : float
+        Those that it took.
+    most : int
+        Those of the largest node.
+
+    Returns
+    -------
+    int or None
+        None where it was alone already.
+
+    Examples
+    --------
+    >>> fewer(1, 8), fewer(4, 8), fewer(8, 8), fewer(1, 2), fewer(1, 1)
+    (4, 8, None, 2, None)
+    """
+    if had >= most:
+        return None
+    half = max(2, most // 2)
+    return half if had < half else most

@@ -14,16 +14,22 @@ from itertools import chain
 from typing import Any
 
 import dask.config
+import numpy as np
 from dask.sizeof import sizeof
+from dask.utils import key_split
 
 from dask_exo.errors import StoreFullError
+from dask_exo.failpoints import reach
 from dask_exo.failure import Failure
 from dask_exo.frame.copies import apart, plain
+from dask_exo.frame.digest import digest
 from dask_exo.graph.garbage import uncollected
 from dask_exo.graph.in_place import write_or_copy
 from dask_exo.graph.normalize import Key, group_of
 from dask_exo.graph.promise import landing
 from dask_exo.graph.work import Argument, Arrived, Detail, Done, Gathered, Inner, Job, Value, Warned
+from dask_exo.repeats import Made, say
+from dask_exo.report.ran import ran
 from dask_exo.shuffle.spec import Receipt
 
 MOST_WARNINGS = 20  # of one task
@@ -37,7 +43,7 @@ def run_apart(data: bytes, small: int, *args: Any) -> list[Any]:
     Parameters
     ----------
     data : bytes
-        Jobs, and what they find in ``dask.config``.
+        Jobs, what they find in ``dask.config``, and whether to tell what they make by a digest.
     small : int
         Bytes of a small value.
     *args
@@ -61,11 +67,12 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     owned : (W,)
         Reducers of each node.
     data : bytes
-        Jobs of the parts, what they find in ``dask.config``, the `Split`, and the bytes that a
-        block may have.
+        Jobs of the parts, what they find in ``dask.config``, whether to tell what they make by a
+        digest, the `Split`, the bytes that a block may have, the number of the first part, and
+        whether to tell what each reducer gets.
     """
     start = time.perf_counter()
-    jobs, settings, split, limit = _load(data, args)
+    jobs, settings, compared, split, limit, first, told = _load(data, args)
     outs = []
     with dask.config.set(settings):
         for out in _outcomes(jobs, args, data):
@@ -73,16 +80,19 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
             if out.failure is not None:
                 return [*[None] * len(owned), Receipt(detail=Detail(failure=out.failure))]
         try:
+            reach("map", jobs[0].key)
             blocks, sent = split.cut([out.value for out in outs], owned)
             nbytes = [block.nbytes for block in blocks]
             _check_size(max(nbytes), limit, jobs)
+            each = np.concatenate([block.sizes for block in blocks]) if told else None
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             failure = Failure.of(jobs[0].key, error)
             return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
+    made = _say(jobs, blocks, compared=compared)
     seconds = time.perf_counter() - start
     arrived = tuple(one for out in outs for one in out.arrived)
     warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
-    detail = Detail(len(jobs), arrived, warned)
+    detail = Detail(len(jobs), arrived, warned, None, ran(seconds), first, each, made)
     return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
 
 
@@ -92,11 +102,11 @@ def _load(data: bytes, args: Sequence[Any]) -> Any:
 
 
 def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[Done]]:
-    jobs, settings = _load(data, args)
+    jobs, settings, compared = _load(data, args)
     values: list[Any] = []
     done: list[Done] = []
     with dask.config.set(settings):
-        start = time.perf_counter()
+        start = since = time.perf_counter()
         for job, out in zip(jobs, _outcomes(jobs, args, data), strict=True):
             nbytes = sizeof(out.value)
             here = nbytes <= small or out.failure is not None or not job.kept
@@ -108,7 +118,15 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
                 Done(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
             )
             start = end
-    return values, done
+        done[-1] = done[-1]._replace(ran=ran(start - since))
+    made = _say(jobs, [v for v in values if v is not None], compared=compared)
+    return values, [one if one.small else one._replace(made=made) for one in done]
+
+
+def _say(jobs: Sequence[Job], values: Sequence[Any], *, compared: bool) -> Made | None:
+    """Say what a call has made, by a digest of what goes to the store."""
+    told = digest(*values) if compared and values else None
+    return say(key_split(jobs[0].key), len(jobs), told)
 
 
 class Given:
@@ -185,7 +203,11 @@ def _attempt(
     def call(bring: Callable[[Any], Any]) -> Any:
         arrived.clear()
         mine = next(unused, None) or _load(data, given.args)[0][i]
-        return _run(mine, _inputs(mine, given, made, arrived, bring), bring)
+        if not mine.inputs:
+            reach("read", mine.key)
+        value = _run(mine, _inputs(mine, given, made, arrived, bring), bring)
+        reach("made", mine.key)
+        return value
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -252,6 +274,7 @@ def _inputs(
                 arg.reraise()
             values[name] = bring(arg)
         else:
+            reach("reduce", name)
             packed, slot = given.blocks(source)
             output, tally = source.split.assemble(packed, slot, source.column)
             values[name] = bring(output)

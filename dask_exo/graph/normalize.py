@@ -15,7 +15,7 @@ from dask_exo.dask_adapter import (
     Task,
     convert_legacy_graph,
 )
-from dask_exo.graph import passes
+from dask_exo.graph import devices, passes
 from dask_exo.graph.promise import fetch, named
 from dask_exo.graph.rewrite import rewrite
 
@@ -32,7 +32,7 @@ def group_of(key: Key) -> str:
     return str(key[0]) if isinstance(key, tuple) else str(key_split(key))
 
 
-def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
+def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], frozenset[Key]]:
     """Materialize, convert, cull, and run the passes.
 
     Parameters
@@ -48,6 +48,8 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
         What ``keys`` need, as task-spec nodes.
     names : dict
         The key under which each of ``keys`` is in ``graph``: rewriting renames.
+    gpus : frozenset of Key
+        Tasks that need a GPU, since partitions that they make or read lie there.
 
     Raises
     ------
@@ -59,18 +61,20 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key]]:
     """
     wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]
     names = {key: key for key in wanted}
+    where: devices.Places = {}
     if isinstance(dsk, CoreExpr):
         with _one_at_a_time:
             new = rewrite(dsk)
-            layers = new.__dask_graph__()
+            layers, where = new.__dask_graph__(), devices.places(new)
         renamed = dict(zip(flatten(dsk.__dask_keys__()), flatten(new.__dask_keys__()), strict=True))
         names = {key: renamed.get(key, key) for key in wanted}
     else:
         layers = dsk
     graph = convert_legacy_graph(layers if isinstance(layers, Mapping) else dict(layers))
     graph = cull(graph, names.values())
-    passed = passes.apply(graph, set(names.values()))
-    return graph if passed is graph else cull(passed, names.values()), names
+    passed = passes.apply(devices.apart(graph, where), set(names.values()))
+    graph = graph if passed is graph else cull(passed, names.values())
+    return graph, names, devices.needing(graph, where)
 
 
 def _future(key: Key) -> GraphNode:

@@ -21,9 +21,11 @@ from dask.utils import key_split
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, role
 from dask_exo.graph.annotations import NOTHING, Asked
+from dask_exo.graph.keeping import Keeping
 from dask_exo.graph.normalize import Graph, Key, group_of
 from dask_exo.graph.promise import Promise, promised
 from dask_exo.graph.splits import Exchange, Split
+from dask_exo.report.events import CheckpointSeen
 
 
 class ColumnKey(NamedTuple):
@@ -101,6 +103,10 @@ class Stage:
     columns : list of ColumnKey
         (R,)
     priority : int
+    asked : Asked
+        What the maps ask for, which make the parts and cut them.
+    keeping : Keeping, optional
+        What is known of its outputs, if they may be kept.
     """
 
     key: Key
@@ -108,6 +114,8 @@ class Stage:
     parts: list[Bundle]
     columns: list[ColumnKey]
     priority: int
+    asked: Asked = NOTHING
+    keeping: Keeping | None = None
 
     @property
     def sources(self) -> set[Key]:
@@ -118,6 +126,11 @@ class Stage:
     def name(self) -> str:
         """Short name for people."""
         return key_split(self.key[0].removeprefix("exchange-"))
+
+    @property
+    def label(self) -> str:
+        """The same, told apart from those of other shuffles of the same kind."""
+        return f"{self.name}-{self.key[0][-4:]}"
 
 
 @dataclass(slots=True)
@@ -134,6 +147,10 @@ class Plan:
         Values that other computations have made or are making.
     results : dict
         Key in the graph → key of the unit, literal or given value that has its value.
+    seen : tuple of CheckpointSeen
+        What was found of collections that may be kept.
+    fingerprints : dict
+        Of results, if checkpoints are on.
     """
 
     bundles: list[Bundle]
@@ -141,6 +158,8 @@ class Plan:
     literals: dict[Key, Any]
     given: dict[Key, Promise]
     results: dict[Key, Key]
+    seen: tuple[CheckpointSeen, ...] = ()
+    fingerprints: Mapping[Key, str] = field(default_factory=dict)
 
 
 def plan(
@@ -259,10 +278,12 @@ class _Planner:
         """Make a stage; bundles that only it reads become its parts."""
         sources = [self._aliases.get(ref.key, ref.key) for ref in exchange.args]
         uses, rank = Counter(sources), self.ranks[exchange.key]
+        asked = self._asked.get(exchange.key, NOTHING)
+        asked = asked if asked.device else NOTHING
         parts = [
             self.bundles.pop(source)
-            if uses[source] == 1 and self._private(source, NOTHING)
-            else Bundle(source, inputs={source: source}, priority=rank)
+            if uses[source] == 1 and self._private(source, asked)
+            else Bundle(source, inputs={source: source}, priority=rank, asked=asked)
             for source in sources
         ]
         split: Split = exchange.split
@@ -270,7 +291,7 @@ class _Planner:
         if len(used) < len(split.numbers):
             split = split.only(used)
         columns = [ColumnKey(exchange.key, j) for j in used]
-        return Stage(exchange.key, split, parts, columns, rank)
+        return Stage(exchange.key, split, parts, columns, rank, asked)
 
     def order_columns(self) -> None:
         """Let tasks that are alike to Dask run in the order of the columns that they assemble.

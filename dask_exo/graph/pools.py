@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dask_exo.asks import Asks
+from dask_exo.asks.amounts import amounts_of, side_by_side
 from dask_exo.errors import OptionsError
 from dask_exo.futures import Futures, Node, Worker
 from dask_exo.graph.annotations import asking_in
-from dask_exo.graph.lending import AHEAD, Crew, amounts_of, fits, lend, most_of, side_by_side
+from dask_exo.graph.lending import AHEAD, Crew, fits, lend, most_of
 from dask_exo.graph.plan import Bundle, Plan
 
 IDLE = 30.0  # seconds without a call after which a worker is let go
@@ -59,7 +60,9 @@ class Pools:
             self._total = Counter()
             for one in known:
                 self._total.update(one)
-        for bundle in plan.bundles:
+        self._left.update(pool for stage in plan.stages if (pool := stage.asked.pool) is not None)
+        parts = (part for stage in plan.stages if stage.asked.pool for part in stage.parts[:1])
+        for bundle in (*plan.bundles, *parts):
             asks = bundle.asked.asks
             if asks is not None and asks not in self._width:
                 width = self._slots
@@ -127,16 +130,37 @@ class Pools:
         one.calls += 1
         return one
 
+    def lease(self, pool: Asks) -> Lent:
+        """A worker for one more call, which waits there if it has to.
+
+        It gets one of its own if there is room, be it after others that have nothing to do are
+        gone.
+        """
+        lent = self._lent[pool]
+        if not lent and not self._room(pool):
+            self.release()
+        busy = len(lent) < self._width[pool] and all(one.calls for one in lent)
+        if not lent or (busy and self._room(pool)):
+            one = self._start(pool)
+        else:
+            one = min(lent, key=lambda one: one.calls)
+        one.calls += 1
+        return one
+
     def back(self, one: Lent, bundles: int) -> None:
         """Take note that a call of so many bundles has ended."""
         one.calls -= 1
         one.since = self._futures.now
-        self._left[one.pool] -= bundles
         lent = self._lent[one.pool]
         lent.remove(one)
         lent.append(one)
-        if not self._left[one.pool]:
-            self._dismiss(one.pool, since=one.since)
+        self.spend(one.pool, bundles)
+
+    def spend(self, pool: Asks, count: int) -> None:
+        """Take note that so many bundles, or shuffles, that ask for the same have ended."""
+        self._left[pool] -= count
+        if not self._left[pool]:
+            self._dismiss(pool, since=self._futures.now)
 
     def timeout(self) -> float | None:
         """Seconds until workers have waited for too long; those that have are let go now."""

@@ -17,12 +17,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dask_exo.config import Config
 from dask_exo.dask_adapter import Task
 from dask_exo.failure import Failure
 from dask_exo.frame.copies import own
 from dask_exo.futures import Futures, Ref
+from dask_exo.repeats import Made
+from dask_exo.stall import Watchdog
 
 POLL = 0.02  # seconds between two looks at promises that another thread keeps
+LONG = 1.0  # seconds of a wait after which it is watched
 
 named: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDictionary()
 """Futures that somebody has, by key: a graph refers to them by it alone."""
@@ -46,10 +50,11 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A value in the object store, and its estimated size in bytes."""
+    """A value in the object store, its estimated size in bytes, and what call has made it."""
 
     ref: Ref
     nbytes: int
+    made: Made | None = None
 
 
 class Promise:
@@ -65,6 +70,11 @@ class Promise:
     held : Local or Remote, optional
         The value or its ref, where they are known. A ref may be of a task that is under way,
         and the value behind it may be the `Failure` of that task.
+
+    Attributes
+    ----------
+    fingerprint : str, optional
+        Of the task that makes it, if checkpoints are on; see `dask_exo.graph.fingerprint`.
     """
 
     def __init__(self, futures: Futures | None = None, held: Local | Remote | None = None) -> None:
@@ -72,6 +82,7 @@ class Promise:
         self._error: BaseException | None = None
         self._known = threading.Event()
         self.token = uuid.uuid4().hex
+        self.fingerprint: str | None = None
         if held is not None:
             self._known.set()
 
@@ -205,21 +216,34 @@ def wait(
     -------
     done, pending : list of Promise
         In the order given.
+
+    Raises
+    ------
+    StalledError
+        None of them will be.
     """
+    watchdog: Watchdog | None = None
     end = None if timeout is None else time.perf_counter() + timeout
     count = len(promises) if count is None else count
     done: set[int] = set()
     while True:
         pending = [p for p in promises if id(p) not in done]
         left = None if end is None else max(0.0, end - time.perf_counter())
-        done.update(_look(pending, left))
+        done.update(_look(pending, left, watchdog))
         if len(done) >= count or (end is not None and time.perf_counter() >= end):
             break
+        watchdog = watchdog or _watchdog(pending)
     ordered = list(promises)
     return [p for p in ordered if id(p) in done], [p for p in ordered if id(p) not in done]
 
 
-def _look(pending: Sequence[Promise], left: float | None) -> set[int]:
+def _watchdog(pending: Sequence[Promise]) -> Watchdog | None:
+    """Who looks into it, where a wait for tasks has begun to be long."""
+    futures = next((p.futures for p in pending if p.ref is not None), None)
+    return None if futures is None else Watchdog(futures, Config.current().stall_timeout)
+
+
+def _look(pending: Sequence[Promise], left: float | None, watchdog: Watchdog | None) -> set[int]:
     """Ids of the promises that are done; a short wait, unless one is at once."""
     done = {id(p) for p in pending if p.known and p.ref is None}
     started = [p for p in pending if p.ref is not None]
@@ -228,8 +252,10 @@ def _look(pending: Sequence[Promise], left: float | None) -> set[int]:
     if started:
         futures = started[0].futures
         assert futures is not None
-        timeout = 0.0 if done else pause if unknown or left is not None else None
-        finished, others = futures.wait(list({p.ref for p in started}), timeout=timeout)
+        forever = None if watchdog else LONG
+        timeout = 0.0 if done else pause if unknown or left is not None else forever
+        wait_for = futures.wait if watchdog is None else watchdog.wait
+        finished, others = wait_for(list({p.ref for p in started}), timeout)
         more = futures.wait(others, timeout=0)[0] if finished and others else []
         there = {*finished, *more}
         return done | {id(p) for p in started if p.ref in there}

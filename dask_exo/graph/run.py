@@ -7,49 +7,41 @@ submits its own tasks and is resumed when what it waits for is done.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Sequence
 from itertools import chain
+from typing import Any
 
 from dask.utils import key_split
 
 from dask_exo.asks import Asks
 from dask_exo.config import Config
+from dask_exo.errors import OutOfMemoryError
 from dask_exo.futures import Futures, Ref
 from dask_exo.graph import work
 from dask_exo.graph.batch import Experience, gather
-from dask_exo.graph.decide import View, admit
+from dask_exo.graph.calls import Call, receipts
+from dask_exo.graph.decide import View, admit, lacking
 from dask_exo.graph.enclose import enclose
-from dask_exo.graph.execute import run_apart, run_together
+from dask_exo.graph.gpus import grant
 from dask_exo.graph.normalize import Key
+from dask_exo.graph.observed import Looks, groups_of
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import Bundle, Plan
 from dask_exo.graph.pools import Lent, Pools
+from dask_exo.graph.pressure import Pressure, alone
 from dask_exo.graph.promise import POLL, Local, Promise, Remote
 from dask_exo.graph.shufflings import Shufflings
 from dask_exo.graph.stages import Ledger
-from dask_exo.graph.state import Consumer, State
+from dask_exo.graph.state import Consumer, NobodyWantsThis, State
 from dask_exo.graph.values import Values
+from dask_exo.graph.versions import Versions
 from dask_exo.graph.watcher import Watcher
 from dask_exo.report import events
+from dask_exo.stall import Watchdog
 
 LOOK = 0.5  # seconds between two looks at whether the results are still wanted
-
-
-@dataclass(slots=True)
-class Call:
-    """A task in flight: its bundles, the refs of those values that it returns as such, where."""
-
-    bundles: list[Bundle]
-    refs: dict[Key, Ref]
-    promised: int
-    lent: Lent | None
-
-
-class NobodyWantsThis(Exception):  # noqa: N818  no error: it ends a run
-    """All promises of a run's results have been dropped."""
 
 
 class Run:
@@ -66,9 +58,15 @@ class Run:
     follow : bool
         Whether tasks may be fused further, and go on with what becomes ready by their own values;
         the watcher does not see those.
+    looks : Looks, optional
+
+    Attributes
+    ----------
+    versions : Versions
+        Of what its tasks have made, and the tasks whose values it was given.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a part of what a run is
         self,
         plan: Plan,
         futures: Futures,
@@ -77,25 +75,36 @@ class Run:
         consumer: Consumer | None = None,
         *,
         follow: bool = True,
+        looks: Looks | None = None,
     ) -> None:
         self._futures, self._config, self._follow = futures, config, follow
-        self._watcher, self._consumer = watcher or Watcher(), consumer
+        self._watcher, self._consumer, self._looks = watcher or Watcher(), consumer, looks
         nodes = futures.nodes()
         slots = sum(node.slots for node in nodes)
+        grant(plan, nodes, simulate=config.gpu_simulate)
+        store = sum(node.store for node in nodes)
+        gpus = sum((node.resources or {}).get("GPU", 0.0) for node in nodes)
         if follow:
             enclose(plan, slots)
+        events.emit(events.RunStarted(groups_of(plan)))
+        for one in plan.seen:
+            events.emit(one)
+        events.emit(events.PlacesSeen(len(nodes), slots, store, gpus))
         self._pools = Pools(futures, plan, nodes)
-        self._budget = int(config.memory_fraction * sum(node.store for node in nodes))
+        self._budget = int(config.memory_fraction * store)
         self._values = Values(plan.literals, futures.put)
-        self._ledger = Ledger()
+        self.versions = Versions(futures.repeats, config.nondeterminism)
+        self._ledger = Ledger(self.versions)
         self._state = State(plan, self._values, self._ledger, consumer)
         self._awaited: dict[Key, Promise] = dict(plan.given)
         self._flying: dict[Ref, Call] = {}
         self._promised = 0
         self._shufflings = Shufflings(
-            futures, self._state, self._values, self._ledger, config, self._watcher
+            futures, self._pools, self._state, self._values, self._ledger, config, self._watcher
         )
         self._experience: dict[str, Experience] = defaultdict(Experience)
+        self._pressure = Pressure(futures)
+        self._watchdog = Watchdog(futures, config.stall_timeout)
 
     def results(self) -> dict[Key, Local | Remote]:
         """Run to the end; return what is held for each of the plan's results.
@@ -106,8 +115,14 @@ class Run:
             Whatever a task raised.
         IntegrityError
             A shuffle has lost rows.
+        NonDeterminismError
+            A task has run again, and has made something else.
         NobodyWantsThis
             The consumer does not.
+        OutOfMemoryError
+            A task needs more memory than its node has, for itself.
+        StalledError
+            Nothing has happened for `Config.stall_timeout`, and nothing can.
         """
         try:
             self._pools.open()
@@ -116,18 +131,27 @@ class Run:
                 self._shufflings.advance()
                 self._arrive()
                 self._launch()
+                if self._looks is not None:
+                    self._looks.look(self._held_back)
                 moving = self._state.stages or self._shufflings.resumed
                 if self._unfinished and not moving:
                     self._settle(self._wait())
                 self._check_wanted()
             if self._config.shuffle_integrity:
                 self._ledger.verify()
+            self.versions.compare()
             return self._state.finish()
         except BaseException:
             self._abandon()
             raise
         finally:
             self._pools.close()
+
+    def _held_back(self) -> tuple[int, str]:
+        """How many tasks are in flight, and what keeps more from starting."""
+        in_flight = len(self._flying) + self._shufflings.calls
+        most = self._pools.slots * self._config.tasks_per_slot
+        return in_flight, lacking(in_flight, most, ready=bool(self._state.heads))
 
     @property
     def _unfinished(self) -> bool:
@@ -141,9 +165,13 @@ class Run:
         """Take the values that other computations have made by now."""
         for key, promise in list(self._awaited.items()):
             if promise.known:
+                self._watchdog.moved()
                 del self._awaited[key]
                 try:
-                    self._state.have(key, promise.held())
+                    held = promise.held()
+                    if isinstance(held, Remote):
+                        self.versions.note(held.made)
+                    self._state.have(key, held)
                 except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
                     self._state.lose(key, error)
 
@@ -158,7 +186,7 @@ class Run:
     @property
     def _stuck(self) -> bool:
         """Whether workers that have nothing to do may hold what all others wait for."""
-        waiting = self._flying or len(self._shufflings)
+        waiting = self._flying or len(self._shufflings) or self._state.stages
         return not self._pools.calls and (not waiting or self._pools.lacking)
 
     def _try(self, bundle: Bundle, *, behind: bool) -> bool:
@@ -170,9 +198,10 @@ class Run:
             return True
         known = self._experience.get(bundle.group)
         busy, slots = self._pools.calls, self._pools.slots
-        in_flight = len(self._flying) + self._shufflings.calls - busy
+        in_flight = max(0, len(self._flying) + self._shufflings.calls - busy)
         expected = known.mean if known is not None else 0
-        view = View(in_flight, slots, self._values.nbytes, self._promised, expected, behind)
+        held, tight = self._values.nbytes, self._pressure.tight
+        view = View(in_flight, slots, held, self._promised, expected, behind, tight)
         if pool is None:
             if not slots or not admit(
                 view, tasks_per_slot=self._config.tasks_per_slot, budget=self._budget
@@ -215,26 +244,21 @@ class Run:
 
     def _submit(self, bundles: list[Bundle], lent: Lent | None = None) -> None:
         node = self._values.place(chain.from_iterable(bundle.sources for bundle in bundles))
-        needs = bundles[0].asked.needs
-        submit: Callable[..., Ref] = partial(self._futures.submit, node=node, needs=needs)
-        split: Callable[..., list[Ref]] = partial(self._futures.split, node=node, needs=needs)
-        if lent is not None:
-            submit, split = lent.worker.submit, lent.worker.split
         jobs, args = parcel(bundles, self._values)
-        small = self._config.small_result
-        data = seal((jobs, self._config.settings), jobs, args)
+        data = seal((jobs, self._config.settings, self._config.compares), jobs, args)
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
         kept = [bundle for job, bundle in zip(jobs, bundles, strict=True) if job.kept]
         known = [self._experience.get(bundle.group) for bundle in kept]
-        refs: list[Ref] = []
-        if all(one is not None and one.largest <= small for one in known):
-            done = submit(run_together, data, *args)
-        else:
-            *refs, done = split(len(kept) + 1, run_apart, data, small, *args)
+        small: int | None = self._config.small_result
+        if all(one is not None and one.largest <= self._config.small_result for one in known):
+            small = None
         promised = sum(one.mean for one in known if one is not None)
-        named = dict(zip((bundle.key for bundle in kept), refs, strict=False))
-        self._promised += promised
-        self._flying[done] = Call(bundles, named, promised, lent)
+        needs, keys = bundles[0].asked.needs, [bundle.key for bundle in kept]
+        self._send(Call(bundles, data, args, keys, small, needs, node, promised, lent))
+
+    def _send(self, call: Call) -> None:
+        self._promised += call.promised
+        self._flying[call.send(self._futures)] = call
 
     def _wait(self) -> Collection[Ref]:
         refs = [*self._flying, *self._shufflings.refs]
@@ -245,23 +269,56 @@ class Run:
         # what another thread makes, and whether anybody wants the results, has to be looked up
         timeouts = [*self._shufflings.timeouts, self._pools.timeout()]
         timeouts.append(POLL if self._awaited else LOOK if self._consumer else None)
+        timeouts.append(None if self._looks is None else self._looks.timeout)
         timeout = min((one for one in timeouts if one is not None), default=None)
-        done, pending = self._futures.wait(refs, timeout=timeout)
+        done, pending = self._watchdog.wait(refs, timeout, self._name)
         if pending:
             more, _ = self._futures.wait(pending, timeout=0)
             done.extend(more)
         return done
 
+    def _name(self, ref: Ref) -> str:
+        """What a ref is waited for."""
+        call = self._flying.get(ref)
+        return self._shufflings.name(ref) if call is None else repr(call.bundles[0].key)
+
     def _settle(self, finished: Collection[Ref]) -> None:
         """Take the results of finished tasks; tell the shuffles which of theirs are done."""
         self._shufflings.finished(finished)
         mine = [ref for ref in finished if ref in self._flying]
-        for ref, dones in zip(mine, self._futures.get(mine), strict=True):
+        for ref, dones in zip(mine, self._receipts(mine), strict=True):
             call = self._flying.pop(ref)
             self._promised -= call.promised
+            if isinstance(dones, OutOfMemoryError):
+                self._give_way(call, dones)
+                continue
             if call.lent is not None:
                 self._pools.back(call.lent, len(call.bundles))
             self._take(call, dones)
+
+    def _receipts(self, refs: Sequence[Ref]) -> list[Any]:
+        """Receipts of calls; what the cluster could not run, be it a merge before, names a key."""
+        try:
+            return receipts(self._futures, refs, OutOfMemoryError)
+        except Exception as error:
+            for ref in refs:
+                with contextlib.suppress(Exception):
+                    self._futures.get([ref])
+                    continue
+                error.add_note(
+                    f"dask_exo: nothing came of task {self._flying[ref].bundles[0].key!r}"
+                )
+                break
+            raise
+
+    def _give_way(self, call: Call, error: OutOfMemoryError) -> None:
+        """Send a task again that its node had no memory for, with fewer neighbours."""
+        if call.lent is not None:  # it has what it asked for to itself, and has been tried again
+            raise error
+        key = call.bundles[0].key
+        call.needs = alone(call.needs, self._futures.nodes(), key, error)
+        events.emit(events.GaveWay(key_split(key), call.needs["num_cpus"]))
+        self._send(call)
 
     def _take(self, call: Call, dones: Sequence[work.Done]) -> None:
         several = len(dones) > 1
@@ -279,13 +336,17 @@ class Run:
             self._ledger.arrived(done.arrived)
             held: Local | Remote = Local(done.value)
             if not done.small:
-                held = Remote(call.refs[bundle.key], done.nbytes)
+                held = Remote(call.refs[bundle.key], done.nbytes, done.made)
+                self.versions.note(done.made)
             self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], held)
             self._state.have(bundle.key, held)
-        group = key_split(call.bundles[0].key)
+        first = call.bundles[0]
+        each = tuple((b.key, d.seconds, d.nbytes) for b, d in zip(call.bundles, dones, strict=True))
         seconds = sum(done.seconds for done in dones)
+        self._ledger.worked(seconds)
         nbytes = sum(done.nbytes for done in dones)
-        events.emit(events.TasksFinished(group, len(dones), seconds, nbytes))
+        name, place, gpus = key_split(first.key), dones[-1].ran, first.asked.gpus
+        events.emit(events.TasksFinished(name, len(dones), seconds, nbytes, place, each, gpus))
 
     def _abandon(self) -> None:
         """Stop what runs and let go of every value."""

@@ -6,7 +6,10 @@ import traceback
 from collections.abc import Collection
 
 from dask_exo.config import Config
+from dask_exo.failpoints import reach
 from dask_exo.futures import Futures, Ref
+from dask_exo.graph.mappers import Mappers
+from dask_exo.graph.pools import Pools
 from dask_exo.graph.stages import Ledger, Shuffling
 from dask_exo.graph.state import State
 from dask_exo.graph.values import Values
@@ -19,6 +22,7 @@ class Shufflings:
     Parameters
     ----------
     futures : Futures
+    pools : Pools
     state : State
         Of the run.
     values : Values
@@ -27,16 +31,18 @@ class Shufflings:
     watcher : Watcher
     """
 
-    def __init__(  # noqa: PLR0917  parts of one run
+    def __init__(  # noqa: PLR0913, PLR0917  parts of one run
         self,
         futures: Futures,
+        pools: Pools,
         state: State,
         values: Values,
         ledger: Ledger,
         config: Config,
         watcher: Watcher,
     ) -> None:
-        self._futures, self._state, self._values = futures, state, values
+        self._futures, self._pools = futures, pools
+        self._state, self._values = state, values
         self._ledger, self._config, self._watcher = ledger, config, watcher
         self._shuffling: list[Shuffling] = []
 
@@ -70,8 +76,11 @@ class Shufflings:
         while self._state.stages:
             stage = self._state.stages.pop(0)
             self._watcher.started(inside(stage))
+            mappers = None
+            if stage.asked.pool is not None:
+                mappers = Mappers(self._futures, self._pools, stage.asked.pool)
             started = Shuffling.start(
-                stage, self._futures, self._values, self._ledger, self._config
+                stage, self._futures, self._values, self._ledger, self._config, mappers=mappers
             )
             self._shuffling.append(started)
 
@@ -82,11 +91,12 @@ class Shufflings:
             try:
                 shuffled = shuffling.advance(self._futures.now)
             except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
-                self._shuffling.remove(shuffling)
+                self._remove(shuffling)
                 self._fail(shuffling, error)
                 continue
             if shuffled is not None:
-                self._shuffling.remove(shuffling)
+                reach("between", stage.name)
+                self._remove(shuffling)
                 self._ledger.sent(stage, shuffled.tally)
                 self._state.left -= 1
                 self._watcher.finished(stage.key, inside(stage), None)
@@ -97,6 +107,13 @@ class Shufflings:
         """Take note of what is done."""
         for shuffling in self._shuffling:
             shuffling.waiting.finished(refs)
+            if shuffling.mappers is not None:
+                shuffling.mappers.settle()
+
+    def name(self, ref: Ref) -> str:
+        """Which of them waits for a task."""
+        names = (f"shuffle {s.stage.name}" for s in self._shuffling if ref in s.waiting.refs)
+        return next(names, "")
 
     def stop(self) -> None:
         """End all of them."""
@@ -104,8 +121,14 @@ class Shufflings:
             shuffling.steps.close()
         self._shuffling.clear()
 
+    def _remove(self, shuffling: Shuffling) -> None:
+        self._shuffling.remove(shuffling)
+        if shuffling.mappers is not None:
+            shuffling.mappers.close()
+
     def _fail(self, shuffling: Shuffling, error: Exception) -> None:
         """One has ended with an exception."""
+        error.add_note(f"dask_exo: in shuffle {shuffling.stage.name} ({shuffling.stage.key[0]})")
         traceback.clear_frames(error.__traceback__)  # whoever keeps it would keep the blocks
         self._futures.cancel(shuffling.waiting.refs)
         self._state.left -= 1

@@ -8,13 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_exo.config import Config
+from dask_exo.errors import IntegrityError
 from dask_exo.futures import Futures, Steps, Waiting
 from dask_exo.graph import work
 from dask_exo.graph.execute import run_map
+from dask_exo.graph.keeping import Kept
+from dask_exo.graph.mappers import Mappers
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import ColumnKey, Stage
 from dask_exo.graph.values import Pile, Values
+from dask_exo.graph.versions import Versions
+from dask_exo.graph.worth import cost
 from dask_exo.report import events
 from dask_exo.shuffle.blocks import merge
 from dask_exo.shuffle.exchange import Shuffled, exchange, limits_of
@@ -25,23 +30,44 @@ BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the o
 
 
 class Ledger:
-    """What each shuffle sent, and what the tasks after it have assembled."""
+    """What each shuffle sent, what the tasks after it have assembled, and what all that took.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    versions : Versions
+        Of what the maps, and other tasks of the computation, have made.
+    """
+
+    def __init__(self, versions: Versions) -> None:
+        self.versions = versions
         self._sent: dict[str, Tally] = {}
         self._arrived: dict[Key, Tally] = defaultdict(Tally)
-        self._keys: dict[str, Key] = {}
+        self._stages: dict[str, Stage] = {}
         self._excused: set[Key] = set()
+        self._work, self._spent = 0.0, 0.0
 
     def sent(self, stage: Stage, tally: Tally) -> None:
         """Note what the maps of a shuffle have sent."""
         name = f"shuffle {stage.name} ({stage.key[0]})"
-        self._sent[name], self._keys[name] = tally, stage.key
+        self._sent[name], self._stages[name] = tally, stage
 
     def arrived(self, arrived: Iterable[work.Arrived]) -> None:
         """Add what a task has assembled."""
         for one in arrived:
             self._arrived[one.stage] += one.tally
+
+    def worked(self, seconds: float) -> None:
+        """Add what tasks took."""
+        self._work += seconds
+
+    def keeps(self, stage: Stage, nbytes: int) -> bool:
+        """Whether the outputs of a shuffle are worth keeping; from then on that is spent."""
+        if stage.keeping is None:
+            return False
+        kept = stage.keeping.worth(nbytes, self._work, self._spent)
+        self._spent += cost(nbytes) if kept else 0.0
+        events.emit(events.ShuffleKept(stage.name, kept, nbytes, self._work))
+        return kept
 
     def excuse(self, stage: Key) -> None:
         """Some outputs of a shuffle will not be assembled, since a task failed."""
@@ -50,9 +76,15 @@ class Ledger:
     def verify(self) -> None:
         """Compare both sides of every shuffle; raise `IntegrityError` where they differ."""
         for name, sent in self._sent.items():
-            if self._keys[name] in self._excused:
+            stage = self._stages[name]
+            if stage.key in self._excused:
                 continue
-            verify(name, sent, self._arrived[self._keys[name]])
+            try:
+                verify(name, sent, self._arrived[stage.key])
+            except IntegrityError:
+                if stage.keeping is not None:
+                    stage.keeping.forget()  # another program must not take it for right
+                raise
 
 
 @dataclass(slots=True)
@@ -60,23 +92,34 @@ class Shuffling:
     """A shuffle under way: a coroutine, and what it waits for."""
 
     stage: Stage
+    ledger: Ledger
     steps: Steps[Shuffled]
+    mappers: Mappers | None = None
     waiting: Waiting = field(default_factory=Waiting)
 
     @classmethod
     def start(
-        cls, stage: Stage, futures: Futures, values: Values, ledger: Ledger, config: Config
+        cls,
+        stage: Stage,
+        futures: Futures,
+        values: Values,
+        ledger: Ledger,
+        config: Config,
+        *,
+        mappers: Mappers | None = None,
     ) -> Shuffling:
         """Begin a shuffle; nothing is submitted before `advance`."""
         if not config.shuffle_integrity:
             stage = replace(stage, split=stage.split.unchecked())
         nodes = tuple(futures.nodes())
-        spec = Spec(len(stage.columns), nodes, run_map, merge)
+        workers = None if mappers is None else mappers.split
+        spec = Spec(len(stage.columns), nodes, run_map, merge, workers=workers)
         limits = limits_of(config)
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
         parts = StageParts(stage, values, ledger, config, block)
 
-        return cls(stage, exchange(futures, parts, spec, limits, stage.name))
+        steps = exchange(futures, parts, spec, limits, stage.label)
+        return cls(stage, ledger, steps, mappers)
 
     def advance(self, now: float) -> Shuffled | None:
         """Go on until it waits for something; return the result if it has ended."""
@@ -91,13 +134,18 @@ class Shuffling:
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[ColumnKey, Pile]]:
         """What the tasks after it have to assemble."""
         nbytes = shuffled.nbytes // max(len(shuffled.columns), 1)
+        kept = self.ledger.keeps(self.stage, shuffled.nbytes)
+        keeping = self.stage.keeping if kept else None
         split, whole = self.stage.split, shuffled.choice.whole
         split = split if whole is None else split.within(whole)
         # the split knows only the outputs that are read, by their places among those
         for place, (key, column) in enumerate(
             zip(self.stage.columns, shuffled.columns, strict=True)
         ):
-            yield key, Pile(ColumnKey(key.stage, place), column, split, nbytes)
+            mine = split
+            if keeping is not None and key.slot in keeping.labels:
+                mine = Kept(count=split.count, inner=split, label=keeping.labels[key.slot])
+            yield key, Pile(ColumnKey(key.stage, place), column, mine, nbytes)
 
 
 class StageParts:
@@ -118,7 +166,8 @@ class StageParts:
         self, stage: Stage, values: Values, ledger: Ledger, config: Config, block: int
     ) -> None:
         self._stage, self._values, self._ledger = stage, values, ledger
-        self._options = (config.settings, stage.split, block)
+        self._options = (config.settings, config.compares, stage.split, block)
+        self._told = events.listening()
 
     def __len__(self) -> int:
         """M."""
@@ -127,14 +176,23 @@ class StageParts:
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
         """Arguments with which `run_map` makes and cuts parts ``start`` to ``stop``."""
         jobs, refs = parcel(self._stage.parts[start:stop], self._values)
-        data = seal((jobs, *self._options), jobs, refs)
+        data = seal((jobs, *self._options, start, self._told), jobs, refs)
         return data, *refs
 
     def settle(self, receipt: Receipt) -> None:
         """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""
         detail: work.Detail = receipt.detail
         unseal(detail)
+        self._ledger.versions.note(detail.made)
         self._ledger.arrived(detail.arrived)
+        self._ledger.worked(receipt.seconds)
+        name, place = self._stage.label, detail.ran
+        each = ((f"{name} {detail.start}", receipt.seconds, receipt.nbytes),)
+        gpus = self._stage.parts[detail.start].asked.gpus
         events.emit(
-            events.TasksFinished(self._stage.name, detail.parts, receipt.seconds, receipt.nbytes)
+            events.TasksFinished(
+                name, detail.parts, receipt.seconds, receipt.nbytes, place, each, gpus
+            )
         )
+        if detail.sent is not None:
+            events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))

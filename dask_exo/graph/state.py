@@ -38,6 +38,10 @@ class Consumer(Protocol):
         ...
 
 
+class NobodyWantsThis(Exception):  # noqa: N818  no error: it ends a run
+    """All promises of a run's results have been dropped."""
+
+
 class State:
     """The units of one computation, from waiting to done.
 

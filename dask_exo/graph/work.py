@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
+import numpy as np
 
 from dask_exo.dask_adapter import GraphNode
 from dask_exo.failure import Failure
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.splits import Split
+from dask_exo.repeats import Made
+from dask_exo.report.ran import Ran
 from dask_exo.shuffle.integrity import Tally
 
 
@@ -105,6 +108,10 @@ class Done(NamedTuple):
     warned : tuple of Warned
         The first few.
     failure : Failure, optional
+    ran : Ran, optional
+        Of the call: in the last one of each.
+    made : Made, optional
+        What the whole call has made that is in the store.
     """
 
     seconds: float = 0.0
@@ -114,15 +121,35 @@ class Done(NamedTuple):
     arrived: tuple[Arrived, ...] = ()
     warned: tuple[Warned, ...] = ()
     failure: Failure | None = None
+    ran: Ran | None = None
+    made: Made | None = None
 
 
 class Detail(NamedTuple):
-    """What a map call adds to its `Receipt`: the parts it made, and what it read for them."""
+    """What a map call adds to its `Receipt`: the parts it made, and what it read for them.
+
+    Attributes
+    ----------
+    parts : int
+    arrived : tuple of Arrived
+    warned : tuple of Warned
+        The first few.
+    failure : Failure, optional
+    ran : Ran, optional
+    start : int
+        The first of the parts.
+    sent : ndarray, optional
+        (R,) bytes for each reducer, if they were asked for.
+    """
 
     parts: int = 0
     arrived: tuple[Arrived, ...] = ()
     warned: tuple[Warned, ...] = ()
     failure: Failure | None = None
+    ran: Ran | None = None
+    start: int = 0
+    sent: np.ndarray | None = None
+    made: Made | None = None
 
 
 def dumps(content: Any) -> bytes:

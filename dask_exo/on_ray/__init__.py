@@ -10,17 +10,29 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray reads it
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 from dask_exo.on_ray.actors import Service, service
-from dask_exo.on_ray.cluster import Cluster, connect, disconnect, gpus, running
+from dask_exo.on_ray.cluster import (
+    Cluster,
+    check_effect,
+    connect,
+    disconnect,
+    gpus,
+    running,
+)
 from dask_exo.on_ray.futures import RayFutures, check_needs
+from dask_exo.on_ray.metrics import export
+from dask_exo.on_ray.tokens import token
 
 __all__ = [
     "Cluster",
     "RayFutures",
     "Service",
+    "check_effect",
     "check_needs",
     "connect",
     "disconnect",
+    "export",
     "gpus",
     "running",
     "service",
+    "token",
 ]

@@ -68,7 +68,8 @@ class Service:
         except ray.exceptions.RayActorError as error:
             _handles.clear()
             raise WorkerLostError(
-                f"the process that keeps {self._name} has died, and what it held is lost"
+                f"the process that keeps {self._name} has died, and what it held is lost: create "
+                f"a new one"
             ) from error
         except KeyboardInterrupt:
             _cancel(ref)

@@ -9,16 +9,19 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import ray
 
-from dask_exo.config import Config
-from dask_exo.errors import ClusterError
+from dask_exo.config import Config, given, without_effect
+from dask_exo.errors import ClusterError, ConfigError
 from dask_exo.futures import Disk
-from dask_exo.on_ray.disks import Directory, usable
+from dask_exo.on_ray.attempts import forget
+from dask_exo.on_ray.disks import Directory, own, usable
 from dask_exo.on_ray.failures import first_line
 
 # Big arrays come from reused memory and not from fresh pages (3 → 12 GB/s measured); bounded by
@@ -28,7 +31,12 @@ WORKER_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
+    "PYTHONHASHSEED": "0",  # the order of a set is the same in all workers, and in a second attempt
 }
+
+# What is stopped for lack of memory Ray would run again as it was, for ever. After these it is ours
+# to run it with fewer neighbours.
+OOM_RETRIES = 3
 
 LONGEST_DIRECTORY = 30  # characters
 
@@ -45,11 +53,14 @@ class Cluster:
         Of the private Ray that was started here; None where one was joined.
     spill : Directory or None
         Where the private Ray puts what does not fit its store.
+    asked : mapping or None
+        Keys of the configuration that it was joined or started by; None if somebody else did it.
     """
 
     address: str
     directory: Path | None
     spill: Directory | None = None
+    asked: Mapping[str, Any] | None = None
 
     @property
     def private(self) -> bool:
@@ -67,9 +78,14 @@ def running() -> bool:
     return bool(ray.is_initialized())
 
 
+def alive() -> list[dict[str, Any]]:
+    """The nodes that are there, as Ray describes them."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
 def gpus() -> float:
     """GPUs of the cluster that this process is connected to, or logical slots of them."""
-    return sum(n["Resources"].get("GPU", 0) for n in ray.nodes() if n["Alive"])
+    return sum(node["Resources"].get("GPU", 0) for node in alive())
 
 
 def connect(config: Config) -> tuple[Cluster, bool]:
@@ -98,8 +114,41 @@ def connect(config: Config) -> tuple[Cluster, bool]:
             if _cluster is None:
                 _cluster = Cluster(ray.get_runtime_context().gcs_address, None)
             return _cluster, False
-        _cluster = _start(config) if config.address is None else _join(config.address)
+        _cluster = (
+            _start(config) if config.address is None else _join(config.address, config.cluster)
+        )
         return _cluster, True
+
+
+def check_effect(config: Config) -> None:
+    """Raise `ConfigError` if keys ask for another cluster than the one that is connected.
+
+    In a task they may: its environment and settings are those of the driver.
+    """
+    if _cluster is None or ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
+        return
+    now = dict(config.cluster)
+    if _cluster.asked is None and _same(now.get("address"), _cluster.address):
+        now.pop("address", None)
+    idle = without_effect(_cluster.asked, now, {})
+    idle = idle and without_effect(_cluster.asked, now, given())  # which reads files
+    if idle:
+        values = ", ".join(f"exo.{key}={now[key]!r}" for key in idle)
+        raise ConfigError(
+            f"{values} has no effect: this process is connected to the Ray cluster at "
+            f"{_cluster.address} already. Leave it out, or call dask_exo.disable() or "
+            f"ray.shutdown() first"
+        )
+
+
+def _same(address: str | None, there: str) -> bool:
+    """Whether an address may mean a cluster: hosts have several names, so that ports decide."""
+    return address in (None, "auto") or address.rpartition(":")[2] == there.rpartition(":")[2]
+
+
+def private() -> bool:
+    """Whether this process has started the Ray that it is connected to."""
+    return _cluster is not None and _cluster.private
 
 
 def disks() -> list[Disk]:
@@ -112,13 +161,19 @@ def disconnect() -> None:
     global _cluster  # noqa: PLW0603  a process has one connection to Ray
     with _lock:
         if _cluster is not None:
+            forget()
             ray.shutdown()
-            if _cluster.directory is not None:
-                shutil.rmtree(_cluster.directory, ignore_errors=True)
+            if _cluster.directory is not None and _cluster.spill is not None:
+                _remove(_cluster.directory, _cluster.spill.path)
             _cluster = None
 
 
-def _join(address: str) -> Cluster:
+def _remove(*directories: Path) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _join(address: str, asked: Mapping[str, Any]) -> Cluster:
     try:
         _reach(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -129,7 +184,7 @@ def _join(address: str) -> Cluster:
             f"RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN. exo.address=null starts a "
             f"private Ray"
         ) from error
-    return Cluster(address, None)
+    return Cluster(address, None, asked=asked)
 
 
 def _reach(address: str) -> None:
@@ -158,7 +213,7 @@ def _start(config: Config) -> Cluster:
     # failures of tasks whose refs were dropped are ours to report, not Ray's to print
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     atexit.register(disconnect)  # a program that just ends leaves nothing behind
-    spill = named or usable(str(directory / "spill"))
+    spill = own(named or directory)
     saved = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     os.environ.update({k: v for k, v in WORKER_ENVIRONMENT.items() if k not in os.environ})
     try:
@@ -172,17 +227,24 @@ def _start(config: Config) -> Cluster:
             logging_level=logging.ERROR,
             _temp_dir=str(directory),
             object_spilling_directory=str(spill),
-            _system_config={"min_spilling_size": _spill_batch(config.object_store_memory)},
+            _system_config={
+                "min_spilling_size": _spill_batch(config.object_store_memory),
+                "task_oom_retries": OOM_RETRIES,
+            },
         )
     except Exception as error:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise ClusterError(f"a private Ray could not be started: {error}") from error
+        _remove(directory, spill)
+        raise ClusterError(
+            f"a private Ray could not be started: {error}. Look at this machine with "
+            f"`dask exo doctor`"
+        ) from error
     finally:
         for name, value in saved.items():
             if value is None:
                 os.environ.pop(name, None)
     context = ray.get_runtime_context()
-    return Cluster(context.gcs_address, directory, Directory(spill, context.get_node_id()))
+    looked_at = Directory(spill, context.get_node_id())
+    return Cluster(context.gcs_address, directory, looked_at, config.cluster)
 
 
 def _spill_batch(store: int | None) -> int:

@@ -26,7 +26,7 @@ def usable(path: str) -> Path:
     """Make a directory to spill to; raise `SpillError` if it cannot be written."""
     directory = Path(path)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"exo")
     except OSError as error:
@@ -35,6 +35,11 @@ def usable(path: str) -> Path:
             f"on a disk with room for the data"
         ) from error
     return directory
+
+
+def own(path: Path) -> Path:
+    """Make a directory below a usable one that only this user can look into."""
+    return Path(tempfile.mkdtemp(prefix="exo-spill-", dir=path))
 
 
 class Directory:
@@ -48,7 +53,7 @@ class Directory:
     """
 
     def __init__(self, path: Path, node: str) -> None:
-        self._path, self._folder = path, path / f"ray_spilled_objects_{node}"
+        self.path, self._folder = path, path / f"ray_spilled_objects_{node}"
         self._seen: dict[str, int] = {}
         self._gone = 0
         self._lock = threading.Lock()
@@ -59,9 +64,9 @@ class Directory:
             now = _files(self._folder)
             self._gone += sum(size for name, size in self._seen.items() if name not in now)
             self._seen = now
-            used, disk = sum(now.values()), shutil.disk_usage(self._path)
+            used, disk = sum(now.values()), shutil.disk_usage(self.path)
             room = max(0, disk.free - int((1 - FULL) * disk.total))
-            return Disk(str(self._path), used, used + self._gone, room)
+            return Disk(str(self.path), used, used + self._gone, room)
 
 
 def _files(folder: Path) -> dict[str, int]:

@@ -10,6 +10,7 @@ import ray.exceptions
 from dask_exo.errors import (
     CancelledError,
     ExoError,
+    OutOfMemoryError,
     SpillError,
     StoreFullError,
     WorkerLostError,
@@ -34,7 +35,7 @@ def translated() -> Iterator[None]:
             f"smaller partitions ({first_line(error)})"
         ) from error
     except ray.exceptions.OutOfMemoryError as error:
-        raise WorkerLostError(
+        raise OutOfMemoryError(
             "a task was stopped because its node ran out of memory, more often than it is "
             "retried: make smaller partitions, or run fewer tasks at a time with exo.num-cpus "
             f"({first_line(error)})"
@@ -46,7 +47,8 @@ def translated() -> Iterator[None]:
         ray.exceptions.OwnerDiedError,
     ) as error:
         raise WorkerLostError(
-            f"the worker or node of a task died more often than it is retried ({first_line(error)})"
+            "the worker or node of a task died more often than it is retried: make smaller "
+            f"partitions if it ran out of memory ({first_line(error)})"
         ) from error
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
@@ -54,7 +56,10 @@ def translated() -> Iterator[None]:
             raise CancelledError("a task whose result this one needs was cancelled") from error
         if isinstance(cause, (MemoryError, ExoError)) or not isinstance(cause, OSError):
             raise cause from error
-        raise SpillError(f"a worker could not reach its storage: {cause}") from error
+        raise SpillError(
+            f"a worker could not reach its storage: {cause}. Look at exo.spill-directory and the "
+            f"disks with `dask exo doctor`"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -64,7 +69,10 @@ def lost() -> Iterator[None]:
         with translated():
             yield
     except ray.exceptions.RayActorError as error:
-        raise WorkerLostError(f"a worker has died ({first_line(error)})") from error
+        raise WorkerLostError(
+            f"a worker has died: make smaller partitions if it ran out of memory "
+            f"({first_line(error)})"
+        ) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -6,21 +6,32 @@ All code runs through two remote functions, which take the function to call as a
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import grpc
 import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from dask_exo.activity import Activity
+from dask_exo.asks.amounts import amounts_of, has
 from dask_exo.errors import ClusterError, ConfigError
 from dask_exo.futures import Disk, Needs, Node, Ref, Store, at
-from dask_exo.on_ray.cluster import disks
-from dask_exo.on_ray.failures import lost, translated
+from dask_exo.on_ray.attempts import attempt, begin, repeats
+from dask_exo.on_ray.cluster import alive, disks, private
+from dask_exo.on_ray.doing import activity
+from dask_exo.on_ray.failures import first_line, lost, translated
+from dask_exo.on_ray.heap import used_share
 from dask_exo.on_ray.workers import RayWorker
+from dask_exo.repeats import Made, say
+
+ANSWER = 3.0  # seconds that the nodes have to say how full their stores are
 
 
 @lru_cache(1)
@@ -29,12 +40,27 @@ def _node() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+@lru_cache(1)
+def _listen() -> None:
+    """Let this worker be interrupted, which is how Ray cancels a task.
+
+    A shell lets programs that it starts in the background ignore interrupts, and so do the
+    workers of a Ray that was started there.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _call(fn: Callable[..., Any], *args: Any) -> Any:
-    with at(_node()):
+    _listen()
+    with at(_node()), attempt(fn.__name__):
         return fn(*args)
 
 
 def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
+    _listen()
+    begin(fn.__name__)
     yield from fn(*args)
 
 
@@ -176,8 +202,8 @@ class RayFutures:
 
     def nodes(self) -> list[Node]:
         """See `Futures.nodes`."""
-        alive = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= 1]
-        if not alive:
+        able = [n for n in alive() if n["Resources"].get("CPU", 0) >= 1]
+        if not able:
             raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
         places = disks()
         disk = places[0].room if places else None
@@ -189,13 +215,20 @@ class RayFutures:
                 disk,
                 dict(n["Resources"]),
             )
-            for n in sorted(alive, key=lambda n: n["NodeID"])
+            for n in sorted(able, key=lambda n: n["NodeID"])
         ]
 
     def store(self) -> Store:
         """See `Futures.store`."""
         state = get_state_from_address(ray.get_runtime_context().gcs_address)
-        stats = get_memory_info_reply(state).store_stats
+        try:
+            stats = get_memory_info_reply(state, timeout_seconds=ANSWER).store_stats
+        except (grpc.RpcError, AssertionError) as error:
+            raise ClusterError(
+                f"the object stores did not say within {ANSWER:.0f} s how full they are: a node "
+                f"may have died ({first_line(error)}). Compute again, or look at the nodes with "
+                f"`dask exo doctor`"
+            ) from error
         return Store(
             int(stats.object_store_bytes_used),
             int(stats.spilled_bytes_total),
@@ -206,6 +239,18 @@ class RayFutures:
         """See `Futures.disks`; those of a Ray that this process has started."""
         return disks()
 
+    def memory(self) -> float | None:
+        """See `Futures.memory`; of this machine, if all of a Ray that was started here is on it."""
+        return used_share() if private() else None
+
+    def activity(self, refs: Sequence[Ref]) -> Activity:
+        """See `Futures.activity`."""
+        return activity([ref.task_id().binary() for ref in refs])
+
+    def repeats(self) -> list[Made]:
+        """See `Futures.repeats`."""
+        return repeats()
+
 
 def check_needs(needs: Needs) -> None:
     """Raise `ConfigError` for options that Ray does not take; warn where no node has what is asked.
@@ -215,15 +260,12 @@ def check_needs(needs: Needs) -> None:
     try:
         ray.remote(_only).options(**needs)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"Ray takes no task with {dict(needs)}: {error}") from error
-    asked = {
-        "CPU": needs.get("num_cpus"),
-        "GPU": needs.get("num_gpus"),
-        **needs.get("resources", {}),
-    }
-    wanted = {name: amount for name, amount in asked.items() if amount}
-    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    if not any(all(has.get(k, 0) >= v for k, v in wanted.items()) for has in nodes):
+        raise ConfigError(
+            f"Ray takes no task with {dict(needs)}: {error}. Give dask.annotate or "
+            f"dask_exo.options what Ray takes"
+        ) from error
+    wanted = amounts_of(needs)
+    if not any(has(node["Resources"], wanted) for node in alive()):
         warnings.warn(
             f"no node of the cluster has {wanted}: the tasks that ask for it wait until one joins. "
             f"Start Ray with it, or ask for less",
@@ -232,5 +274,6 @@ def check_needs(needs: Needs) -> None:
 
 
 def _only(fn: Callable[..., Any], *args: Any) -> Any:
+    say(fn.__name__)
     (value,) = fn(*args)
     return value

@@ -37,6 +37,12 @@ class Pairs:
             self._next = self._refs(2 if _BOTH else 1)
         return self._next[-1]
 
+    @property
+    def task(self) -> bytes:
+        """Id of its task."""
+        task: bytes = self.generator._generator_ref.task_id().binary()
+        return task
+
     def about(self) -> Any:
         """What is known of the next value, once `coming` is there; None at the end."""
         with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):

@@ -8,11 +8,17 @@ from typing import Any
 
 import ray
 
+from dask_exo.activity import Activity
+from dask_exo.asks.amounts import needs_of
+from dask_exo.on_ray.attempts import begin
+from dask_exo.on_ray.cluster import alive
+from dask_exo.on_ray.doing import activity
 from dask_exo.on_ray.failures import lost, translated
 from dask_exo.on_ray.pairs import AHEAD, Pairs
 
 
-def _start(fn: Any, *args: Any) -> Iterator[Any]:
+def _start(seed: str, fn: Any, *args: Any) -> Iterator[Any]:
+    begin("stage", seed)
     yield from fn(*args)
 
 
@@ -22,7 +28,8 @@ class _Worker:
     def __init__(self, cls: type, *args: Any) -> None:
         self._instance = cls(*args)
 
-    def run(self, *args: Any) -> Iterator[Any]:
+    def run(self, seed: str, *args: Any) -> Iterator[Any]:
+        begin("stage", seed)
         yield from self._instance.run(*args)
 
 
@@ -40,7 +47,7 @@ class RayStreams:
 
     def nodes(self) -> list[dict[str, float]]:
         """Amount of each resource of each node."""
-        return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+        return [dict(node["Resources"]) for node in alive()]
 
     def put(self, value: Any) -> Any:
         """Store a value; a ref is that already."""
@@ -49,29 +56,29 @@ class RayStreams:
         with translated():
             return ray.put(value)
 
-    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
+    def task(self, fn: Any, *args: Any, needs: Mapping[str, float], seed: str) -> Any:
         """Start a task."""
         with translated():
             task = _remote_start.options(
-                **_options(needs),
+                **needs_of(needs),
                 num_returns="streaming",
                 _generator_backpressure_num_objects=AHEAD,
                 name=fn.__name__,
             )
-            return Pairs(task.remote(fn, *args))
+            return Pairs(task.remote(seed, fn, *args))
 
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a process that keeps an instance."""
         with translated():
-            return _remote_worker.options(**_options(needs)).remote(cls, *args)
+            return _remote_worker.options(**needs_of(needs)).remote(cls, *args)
 
-    def start(self, worker: Any, *args: Any) -> Any:
+    def start(self, worker: Any, *args: Any, seed: str) -> Any:
         """Call its ``run``."""
         with translated():
             call = worker.run.options(
                 num_returns="streaming", _generator_backpressure_num_objects=AHEAD
             )
-            return Pairs(call.remote(*args))
+            return Pairs(call.remote(seed, *args))
 
     def stop(self, worker: Any) -> None:
         """End it."""
@@ -104,9 +111,6 @@ class RayStreams:
             with contextlib.suppress(Exception):  # it has ended
                 ray.cancel(stream.generator)
 
-
-def _options(needs: Mapping[str, float]) -> dict[str, Any]:
-    """Ray's names of resources."""
-    others = {name: n for name, n in needs.items() if name not in ("CPU", "GPU")}
-    options: dict[str, Any] = {"num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0)}
-    return {**options, "resources": others} if others else options
+    def activity(self, streams: Collection[Any]) -> Activity:
+        """What their tasks do at the moment."""
+        return activity([stream.task for stream in streams])

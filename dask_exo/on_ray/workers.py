@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import ray
 
 from dask_exo.futures import Needs, Ref, at
+from dask_exo.on_ray.attempts import attempt
 from dask_exo.on_ray.failures import translated
 
 REPLACED = 3  # how often a worker that has died is started anew, and a call that it had
@@ -21,7 +22,7 @@ class _Process:
         self._node = str(ray.get_runtime_context().get_node_id())
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Any:
-        with at(self._node):
+        with at(self._node), attempt(fn.__name__):
             return fn(*args)
 
 

@@ -37,7 +37,10 @@ def listed(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple
             there = system.find(root, detail=True)
         files = {name: about for name, about in there.items() if about["type"] == "file"}
         if not files:
-            raise InputError(f"{path}: there is no such file, and none that the pattern matches")
+            raise InputError(
+                f"{path}: there is no such file, and none that the pattern matches: give another "
+                f"path"
+            )
         local = "file" in system.protocol
         for name in sorted(files):
             full = name if local else system.unstrip_protocol(name)

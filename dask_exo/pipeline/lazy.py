@@ -19,13 +19,13 @@ from dask_exo.futures import Futures
 from dask_exo.graph.background import stop_with_all
 from dask_exo.graph.promise import Local, Promise, Remote, fetch
 from dask_exo.pipeline.running import Running, Said
-from dask_exo.pipeline.sources import Frames, Source
+from dask_exo.pipeline.sources import Frames
 from dask_exo.pipeline.steps import Step
 from dask_exo.stream.calls import CallError
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.origin import Frame
 from dask_exo.stream.pieces import Piece
-from dask_exo.stream.transforms import apply
+from dask_exo.stream.transforms import apply, on_host
 
 Start = Callable[[], tuple[Executor, Futures]]
 
@@ -116,12 +116,15 @@ class Keeping:
 
     def _run(self, executor: Executor, futures: Futures) -> None:
         said, parts = Said(executor), defaultdict[int, list[Piece]](list)
+        complete: list[int] = []
+        executor.complete = complete.append
         while not self._stopped and len(self._kept) and not executor.finished:
             executor.step(0.1)
             while executor.outputs:
                 piece = executor.take()
                 parts[piece.place[0]].append(piece)
-            for i in executor.completed():
+            while complete:
+                i = complete.pop()
                 self._keep(i, parts.pop(i, []), futures)
             said.now_and_then()
         said.now()
@@ -163,7 +166,7 @@ def due(start: Start, count: int | None, meta: pd.DataFrame) -> dd.DataFrame:
     return _collection(Keeping(start, count, meta).promises(), meta)
 
 
-def made_of(source: Source, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
+def made_of(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
     """What comes out, without rows: as is said, or found by calling functions with made-up rows.
 
     Raises
@@ -189,7 +192,7 @@ def made_of(source: Source, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
     for step in steps:
         frames = apply(step.transform, step.transform.make(), frames)
     try:
-        found = [frame.data for frame in frames if frame.data is not None]
+        found = [on_host(frame.data) for frame in frames if frame.data is not None]
     except CallError as error:
         raise PipelineError(
             f"to_dask() has called the functions with made-up rows to see which columns come out, "
@@ -198,14 +201,27 @@ def made_of(source: Source, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
     return found[0].iloc[:0] if found else pd.DataFrame()
 
 
-def materialized(running: Running) -> dd.DataFrame:
-    """Wait for all that comes out of a run; a Dask dataframe of it, in the order of the input."""
+def materialized(running: Running, ends: int = 1) -> list[dd.DataFrame]:
+    """Wait for all that comes out of a run; a Dask dataframe of each end, in order of the input.
+
+    Parameters
+    ----------
+    running : Running
+    ends : int
+        Where something comes out.
+    """
     left = running.left
-    found: list[tuple[Piece, int | None]] = []
+    found: list[list[tuple[Piece, int | None]]] = [[] for _ in range(ends)]
     with running:
         for piece in running:
-            found.append((piece, None if left is None or piece.rows <= left else left))
+            whole = left is None or piece.rows <= left
+            found[piece.sink].append((piece, None if whole else left))
             left = None if left is None else max(0, left - piece.rows)
+    return [_arranged(running, some) for some in found]
+
+
+def _arranged(running: Running, found: list[tuple[Piece, int | None]]) -> dd.DataFrame:
+    """A Dask dataframe of pieces, or of some rows of them."""
     if not found:  # without rows there are columns; without columns there is nothing
         empty: dd.DataFrame = dd.from_pandas(pd.DataFrame(), npartitions=1)
         return empty

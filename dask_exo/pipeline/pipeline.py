@@ -15,33 +15,21 @@ import dask.dataframe as dd
 import pandas as pd
 from fsspec.core import url_to_fs
 
-from dask_exo.arguments import number_from
+from dask_exo.arguments import concurrency, number_from
+from dask_exo.asks.amounts import amounts_of
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.futures import Futures
-from dask_exo.on_ray.streams import RayStreams
+from dask_exo.pipeline.execute import execute, rejects_of
 from dask_exo.pipeline.lazy import due, made_of, materialized
+from dask_exo.pipeline.plan import Union, planned
 from dask_exo.pipeline.rejects import Rejects
 from dask_exo.pipeline.running import Batches, Running
 from dask_exo.pipeline.sources import Source
 from dask_exo.pipeline.split import Shared, Split
-from dask_exo.pipeline.steps import (
-    Step,
-    amounts,
-    check_format,
-    check_needs,
-    code_of,
-    concurrency_of,
-    groups,
-    name_of,
-    stage_of,
-    trouble_of,
-)
-from dask_exo.scheduler import Scheduler
+from dask_exo.pipeline.steps import Step, amounts, check_format, name_of, trouble_of
 from dask_exo.stream.calls import RAISE, Trouble
 from dask_exo.stream.executor import Executor
-from dask_exo.stream.policies import POLICIES
-from dask_exo.stream.runner import StreamRunner
 from dask_exo.stream.transforms import FORMATS, Transform
 
 
@@ -64,7 +52,7 @@ class Pipeline:
     Pipeline of 3 partitions: <lambda> > <lambda> (1 CPU)
     """
 
-    source: Source
+    source: Source | Union
     steps: tuple[Step, ...] = ()
     memory: int | None = None
     target: int | None = None
@@ -110,7 +98,10 @@ class Pipeline:
             Rows; the last batch of a task may have fewer.
         **options
             Those of `map_partitions`, and ``format``: "pandas" (the default), "numpy" (a dict of
-            arrays) or "arrow".
+            arrays), "arrow", or "device": a `DeviceFrame` in the memory of a GPU, of which
+            ``num_gpus`` is ``exo.gpu.per-task`` then. What is returned may be one too, and stays
+            there for the next stage that asks for the same. Where a batch does not fit a device,
+            the function gets half of it, and the other half.
         """
         if batch_size is not None:
             number_from(1, "batch_size", batch_size, PipelineError)
@@ -186,7 +177,7 @@ class Pipeline:
 
         Its partitions stay in the object store as long as somebody has it.
         """
-        return materialized(self._start(self._runs))
+        return materialized(self._start(self._runs))[0]
 
     def to_dask(self, *, meta: Any = None) -> dd.DataFrame:
         """A Dask dataframe of what will come out; the pipeline runs when it is first computed.
@@ -211,19 +202,29 @@ class Pipeline:
         columns = made_of(self.source, self.steps, meta)
         return due(partial(self._executor, self._runs), self.source.count, columns)
 
-    def to_parquet(self, path: str, **options: Any) -> list[str]:
+    def to_parquet(self, path: str, *, compute: bool = True, **options: Any) -> Any:
         """Run, and write each piece to a file in a directory; return the files.
 
         Parameters
         ----------
         path : str
             Directory, or its URL; made if it is not there.
+        compute : bool
+            False: nothing runs, and what is returned is a pipeline that writes them, with their
+            names in a column ``file``. It can be run together with others, see
+            `dask_exo.pipeline.materialize`.
         **options
             For `pandas.DataFrame.to_parquet`.
+
+        Returns
+        -------
+        list of str, or Pipeline
         """
         system, root = url_to_fs(str(path))
         system.makedirs(root, exist_ok=True)
         written = self._with("write", _write, (str(path), options), {"on_error": "raise"})
+        if not compute:
+            return written
         batches = Batches(partial(written._start, self._runs), None, FORMATS["pandas"])
         return sorted(name for batch in batches for name in batch["file"].tolist())
 
@@ -241,17 +242,18 @@ class Pipeline:
         if self.rows is not None:
             raise PipelineError("limit() has to be the last stage: move it behind the others")
         rest = dict(options)
-        needs = {"CPU": float(rest.pop("num_cpus", 1)), "GPU": float(rest.pop("num_gpus", 0))}
-        needs.update(rest.pop("resources", None) or {})
-        concurrency = concurrency_of(rest.pop("concurrency", None))
+        form = rest.pop("format", "pandas")
+        check_format(form)
+        if form == "device":
+            rest.setdefault("num_gpus", Config.current().gpu_per_task)
+        named = ("num_cpus", "num_gpus", "resources")
+        asked = amounts_of({name: rest.pop(name) for name in named if name in rest})
+        side_by_side = concurrency(rest.pop("concurrency", None), PipelineError)
         retries = rest.pop("retries", self.trouble.retries)
         on_error = rest.pop("on_error", "skip" if self.trouble.skip else "raise")
         trouble = trouble_of(retries, on_error)
-        form = rest.pop("format", "pandas")
-        check_format(form)
         transform = Transform(kind, func, args, rest, batch_size, form, trouble)
-        asked = {name: amount for name, amount in needs.items() if amount}
-        step = Step(transform, asked, concurrency)
+        step = Step(transform, asked, side_by_side)
         return replace(self, steps=(*self.steps, step))
 
     def _start(self, runs: list[Rejects]) -> Running:
@@ -259,30 +261,18 @@ class Pipeline:
 
     def _executor(self, runs: list[Rejects]) -> tuple[Executor, Futures]:
         """What runs; what it sets aside can be seen in ``runs``, in place of the run before."""
-        config, futures = Config.current(), Scheduler().cluster()
-        streams = RayStreams()
-        check_needs(groups(self.steps, makes=True), streams.resources(), streams.nodes())
-        store = sum(node.store for node in futures.nodes())
-        memory = self.memory or int(config.stream_memory_fraction * store)
-        target = min(self.target or config.stream_target, max(1, memory // 8))
-        pieces, makes = self.source.start(config, streams.put)
-        together = groups(self.steps, makes=makes)
-        stages = [stage_of(steps) for steps in together]
-        codes = [code_of(steps, target, self.trouble, config.settings) for steps in together]
-        runner = StreamRunner(streams, stages, codes)
-        policy = POLICIES[config.stream_policy]()
-        executor = Executor(stages, pieces, runner, policy, limit=memory, target=target)
-        runs[:] = [Rejects(executor.rejects, lambda ref: futures.get([ref])[0])]
+        executor, futures = execute([self], self.memory, self.target)
+        runs[:] = [rejects_of(executor, futures)]
         return executor, futures
 
     def __repr__(self) -> str:
         """Its stages."""
-        together = groups(self.steps, makes=True)
-        stages = ", ".join(f"{name_of(steps)} ({amounts(steps)})" for steps in together)
+        stages, _ = planned([self], lambda _: True)
+        names = ", ".join(f"{name_of(one.steps)} ({amounts(one.steps)})" for one in stages)
         end = f", {self.rows} rows" if self.rows is not None else ""
         count = self.source.count
-        parts = "partitions as they come" if count is None else f"{count} partitions"
-        return f"Pipeline of {parts}: {stages}{end}"
+        some = "partitions as they come" if count is None else f"{count} partitions"
+        return f"Pipeline of {some}: {names}{end}"
 
 
 def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -10,10 +11,13 @@ from typing import Any
 
 import pandas as pd
 
+from dask_exo.config import Config
 from dask_exo.frame.batches import cut
 from dask_exo.futures import Futures
 from dask_exo.graph.background import stop_with_all
+from dask_exo.graph.observed import Looks, observed
 from dask_exo.report import events
+from dask_exo.report.progress import showing
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.pieces import Piece
 
@@ -34,8 +38,8 @@ class Said:
             events.emit(seen)
 
     def now_and_then(self) -> None:
-        """Say it if somebody listens and it was not said lately."""
-        if events.listening() and time.monotonic() - self._last > EVERY:
+        """Say it if it was not said lately."""
+        if time.monotonic() - self._last > EVERY:
             self.now()
 
 
@@ -56,6 +60,7 @@ class Running(Iterator[Piece]):
         self._out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
         self._asked = threading.Semaphore(0)
         self._stopped = False
+        self._shown = contextlib.ExitStack()
         self._thread = threading.Thread(target=self._main, name="dask_exo-pipeline", daemon=True)
         stop_with_all(self)
         self._thread.start()
@@ -88,13 +93,25 @@ class Running(Iterator[Piece]):
             self._thread.join(timeout=10)
 
     def __enter__(self) -> Running:
+        self._shown.enter_context(showing(Config.current().progress))
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._shown.close()
 
     def _main(self) -> None:
         error: BaseException | None = None
+        try:
+            with observed(self.futures) as looks:
+                events.emit(events.RunStarted({}))
+                self._run(looks)
+        except BaseException as raised:  # noqa: BLE001  raised where the next piece is asked for
+            error = raised
+        finally:
+            self._out.put(error)
+
+    def _run(self, looks: Looks) -> None:
         executor, owed, said = self._executor, 0, Said(self._executor)
         try:
             while not self._stopped and not executor.finished:
@@ -105,12 +122,10 @@ class Running(Iterator[Piece]):
                     owed -= 1
                 executor.step(0.02 if owed or executor.outputs else 0.1)
                 said.now_and_then()
-        except BaseException as raised:  # noqa: BLE001  raised where the next piece is asked for
-            error = raised
+                looks.look(executor.held_back)
         finally:
             said.now()
             executor.cancel()
-            self._out.put(error)
 
 
 class Batches(Iterator[Any]):

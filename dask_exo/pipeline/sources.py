@@ -16,6 +16,7 @@ from dask_exo.client.future import Future
 from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import PipelineError
+from dask_exo.frame import protocol
 from dask_exo.graph.promise import Local
 from dask_exo.pipeline.partitions import inputs
 from dask_exo.stream.pieces import Piece
@@ -127,14 +128,18 @@ class Several:
     @property
     def count(self) -> int | None:
         """See `Source`."""
-        counts = [source.count for source in self._sources]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
+        return sum_of([source.count for source in self._sources])
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
         """See `Source`."""
         started = [source.start(config, put) for source in self._sources]
         return _numbered([pieces for pieces, _ in started]), any(makes for _, makes in started)
+
+
+def sum_of(counts: Sequence[int | None]) -> int | None:
+    """Their sum; None if one is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def source_of(given: Any) -> Source:
@@ -145,10 +150,12 @@ def source_of(given: Any) -> Source:
     PipelineError
         It is none.
     """
-    if isinstance(given, dd.DataFrame):
-        return Frames(given)
     if isinstance(given, dd.Series):
-        return Frames(given.to_frame())
+        given = given.to_frame()
+    if isinstance(given, dd.DataFrame):
+        # what lies on GPUs comes back by tasks that have them; stages copy what they want there
+        there = protocol.on_device(given._meta)
+        return Frames(given.to_backend("pandas") if there else given)
     if isinstance(given, db.Bag):
         return Elements(given)
     single = isinstance(given, (str, bytes, Mapping, pd.DataFrame))

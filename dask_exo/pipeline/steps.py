@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_exo.arguments import number_from
+from dask_exo.asks.amounts import Amounts, has
+from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.stream.calls import Trouble
 from dask_exo.stream.pieces import Stage
@@ -26,10 +28,29 @@ class Step:
     concurrency: tuple[int, int | None]
 
     def joins(self, other: Step) -> bool:
-        """Whether ``other`` can run in the same tasks, after this one."""
-        stateless = not (self.transform.stateful or other.transform.stateful)
+        """Whether ``other`` can run in the same tasks, after this one.
+
+        Classes have workers of their own, unless both take frames on a device: what one has made
+        there need not leave it for the next one.
+        """
         alike = (self.needs, self.concurrency) == (other.needs, other.concurrency)
-        return stateless and alike
+        both = (self.transform, other.transform)
+        on_device = all(transform.format == "device" for transform in both)
+        return alike and (on_device or not any(transform.stateful for transform in both))
+
+
+def without_gpus(steps: Sequence[Step]) -> list[Step]:
+    """The same, where GPUs are simulated on a cluster that has no slots for them either.
+
+    Examples
+    --------
+    >>> from dask_exo.stream.transforms import Transform
+    >>> step = Step(Transform("batches", len), {"GPU": 1.0}, (0, None))
+    >>> without_gpus([step])[0].needs
+    {'CPU': 1.0}
+    """
+    rest = [{n: a for n, a in step.needs.items() if n != "GPU"} for step in steps]
+    return [replace(step, needs=needs or ONE_CPU) for step, needs in zip(steps, rest, strict=True)]
 
 
 MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None))
@@ -59,11 +80,11 @@ def stage_of(steps: Sequence[Step]) -> Stage:
     return Stage(name_of(steps), steps[0].needs, least, high, low)
 
 
-def code_of(
-    steps: Sequence[Step], target: int, trouble: Trouble, settings: Mapping[str, Any]
-) -> Code:
+def code_of(steps: Sequence[Step], target: int, trouble: Trouble, config: Config) -> Code:
     """What the tasks of a stage need; ``target`` is the bytes of its outputs."""
-    return Code(uuid.uuid4().hex, [step.transform for step in steps], target, trouble, settings)
+    transforms = [step.transform for step in steps]
+    name, mode = uuid.uuid4().hex, config.nondeterminism
+    return Code(name, transforms, target, trouble, config.settings, mode)
 
 
 def trouble_of(retries: Any, on_error: Any) -> Trouble:
@@ -72,16 +93,6 @@ def trouble_of(retries: Any, on_error: Any) -> Trouble:
     if on_error not in ("raise", "skip"):
         raise PipelineError(f"on_error={on_error!r}: need 'raise' or 'skip'")
     return Trouble(int(retries), on_error == "skip")
-
-
-def concurrency_of(given: Any) -> tuple[int, int | None]:
-    """Least and most calls side by side."""
-    if given is None:
-        return 0, None
-    low, high = given if isinstance(given, tuple) else (0, given)
-    if not 0 <= low <= high or high < 1:
-        raise PipelineError(f"concurrency={given!r}: need a number from 1, or (least, most)")
-    return int(low), int(high)
 
 
 def name_of(steps: Sequence[Step]) -> str:
@@ -103,8 +114,8 @@ def check_format(name: Any) -> None:
 
 def check_needs(
     groups: Sequence[Sequence[Step]],
-    total: Mapping[str, float],
-    nodes: Sequence[Mapping[str, float]],
+    total: Amounts,
+    nodes: Sequence[Amounts],
 ) -> None:
     """Raise `PipelineError` if no task of a stage could ever run: it has to fit one node.
 
@@ -126,7 +137,7 @@ def check_needs(
                     f"{total.get(name, 0):g}: add nodes (exo.num-cpus, exo.num-gpus), or ask for "
                     f"less"
                 )
-        if not any(all(node.get(k, 0) >= n for k, n in needs.items()) for node in nodes):
+        if not any(has(node, needs) for node in nodes):
             there = "; ".join(
                 ", ".join(f"{node.get(name, 0):g} {name}" for name in needs) for node in nodes[:4]
             )

@@ -1,88 +1,252 @@
-"""One line of progress, rewritten in place on a terminal, printed now and then elsewhere."""
+"""How far a computation is: lines in a terminal, in a notebook, or printed now and then."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import sys
 import threading
-import time
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from html import escape
+from typing import Any, Protocol, TextIO
 
-from dask_exo.report.events import (
-    Event,
-    RunFinished,
-    RunStarted,
-    ShuffleChosen,
-    StageSeen,
-    TasksFinished,
-)
+from dask_exo.futures import here
+from dask_exo.report import events
+from dask_exo.report.rows import Rows
+
+SOON = 2.0  # seconds before a run is worth showing
+OFTEN = 0.2  # seconds between two pictures where they replace each other
+SELDOM = 10.0  # seconds between two lines where they do not
 
 
-class ProgressLine:
-    """An observer that says how far the running computation is.
+class Display(Protocol):
+    """Where progress is shown."""
+
+    soon: float
+    every: float
+
+    def show(self, rows: Rows, now: float) -> None:
+        """Show how it is now."""
+        ...
+
+    def end(self) -> None:
+        """Leave no trace of it."""
+        ...
+
+
+class Lines:
+    """Prints a few lines now and then.
 
     Parameters
     ----------
-    stream : file, optional
-        Where to write; standard error by default.
-    every : float, optional
-        Seconds between two lines: 0.2 on a terminal, 10 elsewhere.
+    stream : file
     """
 
-    def __init__(self, stream: TextIO | None = None, every: float | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._tty = self._stream.isatty()
-        self._every = every if every is not None else 0.2 if self._tty else 10.0
-        self._lock = threading.Lock()
-        self._groups: dict[str, tuple[int, int]] = {}
-        self._stages: dict[str, StageSeen] = {}
-        self._nbytes = 0
-        self._started = self._said = time.monotonic()
-        self._width = 0
+    soon = every = SELDOM
 
-    def __call__(self, event: Event) -> None:
-        """Take note of one event, and write if it is time to."""
-        with self._lock:
-            self._note(event)
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
-    def _note(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self._groups = {name: (0, count) for name, count in event.groups.items()}
-            self._nbytes, self._started = 0, time.monotonic()
-        elif isinstance(event, TasksFinished):
-            done, total = self._groups.get(event.group, (0, 0))
-            self._groups[event.group] = (done + event.count, total)
-            self._nbytes += event.nbytes
-        elif isinstance(event, StageSeen):
-            self._stages[event.name] = event
-        elif isinstance(event, ShuffleChosen):
-            self._end_line()
-            self._stream.write(f"shuffle {event.name}: {event.algorithm}, {event.reason}\n")
-        if isinstance(event, RunFinished):
-            self._end_line()
-        elif time.monotonic() - self._said >= self._every:
-            self._write()
-
-    def _write(self) -> None:
-        self._said = time.monotonic()
-        seconds = self._said - self._started
-        active = [
-            f"{name} {done}/{total}" for name, (done, total) in self._groups.items() if done < total
-        ]
-        active += [
-            f"{seen.name} {seen.running} run, {seen.finished} done"
-            + (f", waits for {seen.waits}" if seen.waits else "")
-            for seen in self._stages.values()
-        ]
-        rate = self._nbytes / seconds / 1e6 if seconds > 0 else 0.0
-        line = f"{' ▸ '.join(active[:4])}  {rate:.0f} MB/s  {seconds:.0f} s"
-        if self._tty:
-            self._stream.write("\r" + line.ljust(self._width))
-            self._width = len(line)
-        else:
-            self._stream.write(line + "\n")
+    def show(self, rows: Rows, now: float) -> None:
+        """See `Display.show`."""
+        self._stream.write("".join(f"dask_exo: {line}\n" for line in rows.lines(now)))
         self._stream.flush()
 
-    def _end_line(self) -> None:
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._width = 0
+    def end(self) -> None:
+        """What is printed stays."""
+
+
+class Terminal:
+    """Lines that are rewritten in place, by rich.
+
+    Parameters
+    ----------
+    stream : file
+        A terminal.
+    """
+
+    soon, every = SOON, OFTEN
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=stream)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._begun = False
+
+    def show(self, rows: Rows, now: float) -> None:
+        """See `Display.show`."""
+        if not self._begun:
+            self._begun = True
+            self._live.start()
+        self._live.update(_grid(rows, now), refresh=True)
+
+    def end(self) -> None:
+        """See `Display.end`."""
+        if self._begun:
+            self._begun = False
+            self._live.stop()
+
+
+class Notebook:
+    """A piece of HTML below a cell that is replaced in place."""
+
+    soon, every = SOON, 5 * OFTEN
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, rows: Rows, now: float) -> None:
+        """See `Display.show`."""
+        from IPython.display import HTML, display
+
+        html = HTML(_table(rows, now))
+        if self._handle is None:
+            self._handle = display(html, display_id=True)
+        else:
+            self._handle.update(html)
+
+    def end(self) -> None:
+        """See `Display.end`."""
+        if self._handle is not None:
+            from IPython.display import HTML
+
+            self._handle.update(HTML(""))
+
+
+class Progress:
+    """An observer that shows how far the runs are. Short ones are not shown.
+
+    Parameters
+    ----------
+    display : Display
+    """
+
+    def __init__(self, display: Display) -> None:
+        self._display, self._rows = display, Rows()
+        self._lock = threading.Lock()
+        self._shown = 0.0
+
+    def __call__(self, event: events.Event) -> None:
+        """Take note of one event, and show it if it is time to."""
+        with self._lock:
+            self._rows(event)
+            since = min(self._rows.runs.values(), default=event.time)
+            if not self._rows.runs and self._shown:
+                self._shown = 0.0
+                self._display.end()
+            elif event.time >= max(since + self._display.soon, self._shown + self._display.every):
+                self._shown = event.time
+                self._display.show(self._rows, event.time)
+
+    def end(self) -> None:
+        """Stop showing it."""
+        with self._lock:
+            self._display.end()
+
+
+def _grid(rows: Rows, now: float) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for row in rows.active():
+        table.add_row(Text(row.name, style="bold"), *map(Text, row.cells(now)))
+    table.add_row(Text(""), Text(rows.footer(now), style="dim"))
+    return table
+
+
+def _table(rows: Rows, now: float) -> str:
+    """The same as HTML."""
+    body = "".join(
+        f"<tr><th>{escape(row.name)}</th>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells(now))
+        + "</tr>"
+        for row in rows.active()
+    )
+    return f"<table>{body}</table><small>{escape(rows.footer(now))}</small>"
+
+
+def kind_of_display(setting: str, *, terminal: bool, notebook: bool, quiet: bool) -> str:
+    """Decide where to show progress.
+
+    Parameters
+    ----------
+    setting : str
+        ``exo.progress``.
+    terminal, notebook : bool
+        Whether standard error is a terminal, and whether this is a notebook.
+    quiet : bool
+        Whether nobody waits: in a background thread, or inside a task.
+
+    Returns
+    -------
+    str
+        ``"terminal"``, ``"notebook"``, ``"lines"`` or ``""``.
+
+    Examples
+    --------
+    >>> kind_of_display("auto", terminal=True, notebook=False, quiet=False)
+    'terminal'
+    >>> kind_of_display("auto", terminal=False, notebook=False, quiet=False)
+    'lines'
+    >>> kind_of_display("auto", terminal=True, notebook=False, quiet=True)
+    ''
+    """
+    if setting == "off" or (setting == "auto" and quiet):
+        return ""
+    if notebook:
+        return "notebook"
+    return "terminal" if terminal else "lines"
+
+
+def _display(setting: str) -> Display | None:
+    quiet = threading.current_thread() is not threading.main_thread() or here() is not None
+    rich = importlib.util.find_spec("rich") is not None
+    terminal, notebook = sys.stderr.isatty() and rich, "ipykernel" in sys.modules
+    kind = kind_of_display(setting, terminal=terminal, notebook=notebook, quiet=quiet)
+    made: dict[str, Callable[[], Display]] = {
+        "terminal": lambda: Terminal(sys.stderr),
+        "notebook": Notebook,
+        "lines": lambda: Lines(sys.stderr),
+    }
+    return made[kind]() if kind else None
+
+
+_showing: list[Progress] = []
+
+
+@contextlib.contextmanager
+def showing(setting: str) -> Iterator[None]:
+    """Show progress of what runs inside the block, as ``exo.progress`` says, unless it is shown."""
+    display = None if _showing else _display(setting)
+    if display is None:
+        yield
+        return
+    progress = Progress(display)
+    _showing.append(progress)
+    try:
+        with events.observing(progress, closely=False):
+            yield
+    finally:
+        _showing.remove(progress)
+        progress.end()
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[None]:
+    """Show how far the computations inside the block are, wherever they run.
+
+    In a terminal with rich installed, and in a notebook, lines are rewritten in place from the
+    second second on; elsewhere they are printed every ten seconds. Computations in the foreground
+    show their progress anyway, see ``exo.progress``.
+
+    Examples
+    --------
+    >>> import dask_exo
+    >>> with dask_exo.progress():  # doctest: +SKIP
+    ...     df.set_index("user").to_parquet("out/")
+    """
+    with showing("on"):
+        yield

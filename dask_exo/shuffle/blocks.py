@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import cloudpickle
 import numpy as np
 
+from dask_exo.failpoints import reach
 from dask_exo.frame import host, protocol
 from dask_exo.frame.columns import Travelling, alike, below, joined
 
@@ -78,6 +79,17 @@ class Packed:
     def nbytes(self) -> int:
         """Bytes of the rows."""
         return self.rows.nbytes
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Bytes of each of the k blocks: rows of one object take alike."""
+        rows = np.diff(self.offsets)
+        return rows * (self.nbytes / max(int(rows.sum()), 1))
+
+    def digested(self) -> Iterator[Any]:
+        """See `dask_exo.frame.digest.Composed`."""
+        yield self.rows
+        yield self.offsets
 
     def part(self, slot: int) -> Travelling:
         """Rows of block ``slot``, without a copy."""
@@ -152,6 +164,10 @@ class Apart:
         """Bytes of all blocks."""
         return sum(one.nbytes for one in self.blocks)
 
+    def digested(self) -> Iterator[Any]:
+        """See `dask_exo.frame.digest.Composed`."""
+        yield from self.blocks
+
     def part(self, slot: int) -> Travelling:
         """Rows of block ``slot``, without a copy."""
         return self.blocks[slot - self.first].part(slot)
@@ -199,6 +215,18 @@ class Pickled:
     def nbytes(self) -> int:
         """Bytes of all pickles."""
         return sum(array.nbytes for block in self.pickles for one in block for array in one)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Bytes of each of the k blocks."""
+        each = [sum(array.nbytes for one in block for array in one) for block in self.pickles]
+        return np.array(each, float)
+
+    def digested(self) -> Iterator[Any]:
+        """Buffers, for `dask_exo.frame.digest`: equal values may differ as pickles."""
+        for block in self.pickles:
+            for _, *raw in block:
+                yield raw
 
     def block(self, slot: int) -> list[Any]:
         """Values of block ``slot``; arrays among them are views of this object."""
@@ -293,4 +321,5 @@ def _dumps(values: list[Any]) -> Pickle:
 def merge(owned: Sequence[range], *packed: M) -> Iterator[Blocks]:
     """Combine blocks of all arguments, for each range of slots; input order is kept."""
     for slots in owned:
+        reach("merge")
         yield type(packed[0]).join(packed, slots)

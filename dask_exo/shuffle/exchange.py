@@ -13,7 +13,8 @@ from dask_exo.shuffle.choose import Choice, Limits, Shape
 from dask_exo.shuffle.costs import weigh
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.maps import Maps, Parts
-from dask_exo.shuffle.room import Watch, check_room
+from dask_exo.shuffle.room import Watch, check_outputs, check_room
+from dask_exo.shuffle.seen import seen
 from dask_exo.shuffle.spec import Column, Spec
 from dask_exo.shuffle.stragglers import Patience
 
@@ -65,11 +66,13 @@ def exchange(
     estimate = maps.nbytes * m // max(maps.parts, 1)
     shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
     choice, found = weigh(shape, limits)
+    check_outputs(name, shape, spec.nodes)
     check_room(name, shape, found.get(choice.algorithm), spec.disk)
     how = choice.algorithm, choice.reason, m, r
     events.emit(events.ShuffleChosen(name, *how, choice.per_round))
     watch = Watch(name, futures, maps, spec)
-    columns = yield from watch.over(algorithms.start(choice, futures, maps, spec))
+    steps = algorithms.start(choice, futures, maps, spec)
+    columns = yield from watch.over(seen(steps, name, futures, maps))
     rounds = 1 if choice.algorithm == "simple" else -(-m // choice.per_round)
     seconds = time.perf_counter() - started
     events.emit(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from weakref import ref
 
 from dask_exo.futures import Futures, Ref, Steps, Until
+from dask_exo.report import events
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.caps import Owned, Sizes
 from dask_exo.shuffle.spec import Receipt, Row, Spec
@@ -95,9 +96,10 @@ class Flights:
 
     def __init__(self, futures: Futures, spec: Spec, patience: Patience | None) -> None:
         self._futures, self._map, self._slots = futures, spec.map, spec.slots
+        self._workers = spec.workers
         self._nodes = {node.id: node.slots for node in spec.nodes}
         self._patience = patience or Patience()
-        self.watched = patience is not None and len(spec.nodes) > 1
+        self.watched = patience is not None and len(spec.nodes) > 1 and spec.workers is None
         self._flying: list[Flight] = []
         self._durations: list[float] = []
         self._times: dict[str, list[float]] = defaultdict(list)
@@ -194,6 +196,8 @@ class Flights:
         return self._slow
 
     def _call(self, owned: Sequence[range], args: tuple[Any, ...], node: str | None) -> list[Ref]:
+        if self._workers is not None:
+            return self._workers(len(owned) + 1, self._map, owned, *args)
         return self._futures.split(len(owned) + 1, self._map, owned, *args, node=node)
 
     def _decide(self, flight: Flight, *, copied: bool) -> None:
@@ -232,6 +236,7 @@ class Flights:
             *blocks, receipt = self._call(flight.row.owned, flight.args, node)
             flight.copy = Copy(blocks, receipt, node)
             self.copies += 1
+            events.emit(events.Recovered("late map run a second time"))
 
     def _ready(self) -> int:
         """How many of the other tasks could run, or do."""

@@ -101,15 +101,17 @@ def verify(name: str, sent: Tally, arrived: Tally) -> None:
     >>> verify("shuffle", Tally(10, 4), Tally(9, 3))
     Traceback (most recent call last):
     ...
-    dask_exo.errors.IntegrityError: shuffle: 10 rows went in, 9 came out; no result is returned
+    dask_exo.errors.IntegrityError: shuffle: 10 rows went in, 9 came out; no result is returned. \
+Compute it again
     """
     if sent.rows != arrived.rows:
         raise IntegrityError(
-            f"{name}: {sent.rows} rows went in, {arrived.rows} came out; no result is returned"
+            f"{name}: {sent.rows} rows went in, {arrived.rows} came out; no result is returned. "
+            f"Compute it again"
         )
     comparable = sent.dtypes is not None and sent.dtypes == arrived.dtypes
     if sent.places != arrived.places or (comparable and sent.keys != arrived.keys):
         raise IntegrityError(
             f"{name}: as many rows came out as went in ({sent.rows}), but not the same ones, or "
-            f"not where they belong; no result is returned"
+            f"not where they belong; no result is returned. Compute it again"
         )

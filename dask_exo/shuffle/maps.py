@@ -79,6 +79,8 @@ class Maps:
     ----------
     calls, parts, nbytes, seconds, tally
         Totals of the receipts of all finished calls.
+    merges, merged : int
+        Merges of their blocks that were started, and that are done as far as that was waited for.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Maps:
         self._submitted = 0
         self._batch = 1
         self.patience = patience
-        self.calls = self.parts = self.nbytes = 0
+        self.calls = self.parts = self.nbytes = self.merges = self.merged = 0
         self.seconds = 0.0
         self.tally = Tally()
 

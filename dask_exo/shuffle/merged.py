@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from dask_exo.futures import Futures, Ref, Steps, evenly
+from dask_exo.report import events
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.caps import Caps, within
 from dask_exo.shuffle.maps import Maps
@@ -148,6 +149,11 @@ class Merged:
         Those that are late are given up: the reducers read the blocks that they were to merge.
         Merges of rows that a copy has replaced are started again.
         """
+        submitted = sum(merge.submit is not _nothing for merge in merges)
+        yield from self._settle(merges)
+        self._maps.merged += submitted
+
+    def _settle(self, merges: Sequence[Merge]) -> Steps[None]:
         if not self._maps.revised:
             yield [merge.end for merge in merges]
             return
@@ -246,6 +252,7 @@ class Merged:
         submit = partial(self._futures.stream, len(pieces), *call, slots, node=node)
         merge = Merge(pieces, submit, None, rows, [], 0.0)
         self._submit(merge, merge.args())
+        self._maps.merges += 1
         revised = self._maps.revised
         for _, pile, piece in pieces:
             stays = not revised and piece.reducers == pile.reducers
@@ -270,6 +277,7 @@ class Merged:
         late = stragglers.late(running, durations, now=self._futures.now, patience=patience)
         for merge in late:
             self._futures.cancel([merge.end])
+            events.emit(events.Recovered("late merge given up"))
             taken = merge.taken()
             for i, _, piece in merge.pieces:
                 piece.refs = taken[i]

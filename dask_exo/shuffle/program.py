@@ -30,6 +30,7 @@ from dask_exo.shuffle.integrity import tally
 from dask_exo.shuffle.maps import Maps, Refs
 from dask_exo.shuffle.spec import Column, Receipt, Spec
 from dask_exo.shuffle.states import States
+from dask_exo.stall import Watchdog
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,8 @@ def run(
     futures = futures or default()
     limits = replace(limits_of(Config.current()), algorithm=algorithm)
     spec = program.on(futures.nodes())
-    shuffled = drive(futures, exchange(futures, Refs(parts), spec, limits))
+    watchdog = Watchdog(futures, Config.current().stall_timeout)
+    shuffled = drive(futures, exchange(futures, Refs(parts), spec, limits), watchdog.wait)
     return _outputs(futures, program, shuffled.columns)
 
 
@@ -210,10 +212,11 @@ def _stream(parts: Sequence[Any], program: Program, every: int, futures: Futures
     maps = Maps(futures, Refs(parts), spec, window=window, target=limits.bundle_target)
     # enough states for every slot to have some to look at
     states = States(futures, maps, spec, -(-spec.reducers // (4 * spec.slots)))
+    wait = Watchdog(futures, Config.current().stall_timeout).wait
     for stop in range(every, len(parts) + every, every):
         seen = min(stop, len(parts))
-        outputs = _outputs(futures, program, drive(futures, states.round(every)))
-        drive(futures, states.begin(min(every, spec.slots)) if maps else states.finish())
+        outputs = _outputs(futures, program, drive(futures, states.round(every), wait))
+        drive(futures, states.begin(min(every, spec.slots)) if maps else states.finish(), wait)
         yield Seen(outputs, seen, seen / len(parts))
 
 

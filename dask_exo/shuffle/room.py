@@ -1,4 +1,6 @@
-"""Whether the disks have room for what a shuffle spills: before it starts, and while it runs.
+"""Whether a shuffle has room: its outputs in memory, and on the disks what it spills.
+
+Both are looked at before it starts, and the disks while it runs.
 
 A disk that is full fails whatever needs the object store next. So the shuffle that has made most is
 stopped before: when a batch of spilled values may not fit any more while spilled values still grow.
@@ -11,8 +13,8 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dask_exo.errors import SpillError
-from dask_exo.futures import Disk, Futures, Steps
+from dask_exo.errors import OutOfMemoryError, SpillError
+from dask_exo.futures import Disk, Futures, Node, Steps
 from dask_exo.shuffle.choose import Shape, human_size
 from dask_exo.shuffle.costs import Cost
 from dask_exo.shuffle.maps import Maps
@@ -23,6 +25,39 @@ T = TypeVar("T")
 EVERY = 1.0  # seconds between two looks
 
 BATCH = 4  # a quarter of its store is what a node writes at a time
+
+
+SURELY = 2  # times its memory: the size of outputs is taken from that of the first maps
+
+
+def check_outputs(name: str, shape: Shape, nodes: Sequence[Node]) -> None:
+    """Raise `OutOfMemoryError` if an output does not fit the memory of any node.
+
+    Only what surely does not: an output is assembled in memory, and is there at least once.
+
+    Examples
+    --------
+    >>> node = Node("a", slots=2, store=10**9, resources={"memory": 4e9})
+    >>> check_outputs("sort", Shape(80 * 10**9, 100, 20, 1, 2, store=10**9), [node])
+    >>> check_outputs("sort", Shape(80 * 10**9, 100, 8, 1, 2, store=10**9), [node])
+    Traceback (most recent call last):
+    ...
+    dask_exo.errors.OutOfMemoryError: each of the 8 outputs of shuffle sort takes about 10 GB (by \
+its first maps), the largest node has 4 GB for its tasks. Make more of them: npartitions=20 or more
+    """
+    have = max((one for node in nodes if (one := _memory(node))), default=None)
+    need = shape.nbytes // max(shape.reducers, 1)
+    if have is None or need <= SURELY * have:
+        return
+    raise OutOfMemoryError(
+        f"each of the {shape.reducers} outputs of shuffle {name} takes about {human_size(need)} "
+        f"(by its first maps), the largest node has {human_size(have)} for its tasks. Make more "
+        f"of them: npartitions={-(-shape.nbytes // int(have))} or more"
+    )
+
+
+def _memory(node: Node) -> float | None:
+    return (node.resources or {}).get("memory")
 
 
 def check_room(name: str, shape: Shape, cost: Cost | None, disk: int | None) -> None:

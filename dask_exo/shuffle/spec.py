@@ -86,6 +86,9 @@ class Spec:
         Nodes that shall do as little as possible: no reducers live there.
     combines : bool
         Whether ``merge`` makes one block that stands for all, and takes what it has made too.
+    workers : callable, optional
+        Runs the maps, if they need what plain tasks do not have: as `Worker.split`. They run where
+        the workers are then, and late ones are not copied.
     owned : tuple of range
         (W,) the reducers of each node, as many as it has slots in proportion.
     """
@@ -96,6 +99,7 @@ class Spec:
     merge: Callable[..., Iterator[Any]]
     slow: frozenset[str] = frozenset()
     combines: bool = False
+    workers: Callable[..., list[Ref]] | None = None
     owned: tuple[range, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ the limit; a stage that nobody has measured yet is probed by one task.
 
 from __future__ import annotations
 
+from dask_exo.stream.rates import onward
 from dask_exo.stream.view import View
 
 EVERY = 1.0  # seconds between two looks at the budget
@@ -24,20 +25,21 @@ class Adaptive:
         self._looked = 0.0
 
     def start(self, view: View) -> int | None:
-        """The source if the budget allows, else the stage with the least buffered outputs."""
+        """A source if the budget allows, else the stage with the least buffered outputs."""
         self._replenish(view)
-        source = view.stages[0]
-        cost = max(source.given, source.piece)
         assert self._budget is not None
-        probing = source.seconds is None and source.running > 0
-        fits = view.used + cost <= view.limit or view.used == 0
-        if view.startable(0) and self._budget >= cost and fits and not probing:
-            self._budget -= cost
-            return 0
+        for i, source in enumerate(view.stages):
+            cost = max(source.given, source.piece)
+            probing = source.seconds is None and source.running > 0
+            fits = view.used + cost <= view.limit or view.used == 0
+            affordable = self._budget >= cost and fits and not probing
+            if not source.before and view.startable(i) and affordable:
+                self._budget -= cost
+                return i
         able = [
             i
             for i, stage in enumerate(view.stages)
-            if i and view.startable(i) and (view.room(i) or not stage.running)
+            if stage.before and view.startable(i) and (view.room(i) or not stage.running)
         ]
         return min(able, key=lambda i: view.stages[i].buffered, default=None)
 
@@ -52,23 +54,23 @@ class Adaptive:
         if passed < EVERY:
             return
         self._looked = view.now
-        source = view.stages[0]
-        size = max(source.given, source.piece)
-        self._budget = min(view.limit, self._budget + passed * size / max(pace(view, size), 1e-9))
+        for i, source in enumerate(view.stages):
+            if not source.before:
+                size = max(source.given, source.piece)
+                more = passed * size / max(pace(view, i, size), 1e-9)
+                self._budget = min(view.limit, (self._budget or 0.0) + more)
 
 
-def pace(view: View, size: float) -> float:
-    """Seconds that the stages after the source need for ``size`` bytes of its output."""
-    total, share = 0.0, 1.0
-    for stage in view.stages[1:]:
-        if stage.seconds is None or not stage.taken:
-            continue
+def pace(view: View, i: int, size: float) -> float:
+    """Seconds that the stages after a source need for ``size`` bytes of its output."""
+    total = 0.0
+    for k, come in onward(view, i).items():
+        stage = view.stages[k]
         # slots that are not held by other stages
         slots = min(
             (view.free.get(name, 0) / need for name, need in stage.needs.items() if need),
             default=1.0,
         )
         slots = max(1.0, stage.running + int(slots))
-        total += stage.seconds * share * size / stage.taken / slots
-        share *= stage.given / stage.taken
+        total += (stage.seconds or 0.0) * come * size / stage.taken / slots
     return total

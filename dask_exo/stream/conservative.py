@@ -27,4 +27,4 @@ class Conservative:
 
 
 def _later(view: View, i: int) -> float:
-    return sum(stage.piece for stage in view.stages[i + 1 :])
+    return sum(view.stages[k].piece for k in view.stages[i].later)

@@ -1,16 +1,23 @@
 """One loop for all policies: what has come goes into queues, and the policy says what starts.
 
-A pipeline is a chain of stages. A task of a stage takes some pieces and gives others, one at a
-time; a stage's pieces wait in the queue of the next one. Only references are held here.
+A pipeline is a graph of stages. A task of a stage takes some pieces and gives others, one at a
+time; each of these waits in the queue of all stages that take it, and counts once until the last
+one has let go of it. Only references are held here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from dask_exo.activity import Activity, Doing
 from dask_exo.report.events import StageSeen
-from dask_exo.stream.pieces import AGAIN, Piece, Runner, Stage
+from dask_exo.stall import Watchdog
+from dask_exo.stream.intake import Intake
+from dask_exo.stream.links import Links, links
+from dask_exo.stream.pieces import AGAIN, Piece, Runner, Shared, Stage
 from dask_exo.stream.state import Queue, Running, StageState
 from dask_exo.stream.view import Policy, View, stands_still, waits
 
@@ -23,15 +30,19 @@ class Executor:
     Parameters
     ----------
     stages : sequence of Stage
-        (S,) the first one is the source.
-    inputs : iterator of (Piece or None)
-        Of the source; None where the next one is not there yet.
+        (S,) each after those whose outputs it takes.
+    inputs : sequence of iterator of (Piece or None)
+        Of each source; None where the next one is not there yet. No two pieces have the same place.
     runner : Runner
     policy : Policy
     limit : int
         Bytes; see `View.used`.
     target : int
         Bytes that an output is assumed to have before one has been seen.
+    sinks : sequence of sequence of int, optional
+        See `links`.
+    watchdog : Watchdog, optional
+        Looks into it when nothing happens for too long.
 
     Attributes
     ----------
@@ -41,36 +52,48 @@ class Executor:
         How often something had to go on without room, since nothing else could.
     rejects : list of Piece
         Inputs that were set aside.
+    complete : callable, optional
+        Is called with the number of each input of a source of which all outputs have been taken.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  one of each
         self,
         stages: Sequence[Stage],
-        inputs: Iterator[Piece | None],
+        inputs: Sequence[Iterator[Piece | None]],
         runner: Runner,
         policy: Policy,
         *,
         limit: int,
         target: int,
+        sinks: Sequence[Sequence[int]] | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
-        self._runner, self._policy = runner, policy
+        self._runner, self._policy, self._watchdog = runner, policy, watchdog
+        self._moves = 0  # tasks that were started, and outputs and ends that were taken
         self._limit = limit
-        self._inputs = inputs
-        self._next: Piece | None = None
-        self._exhausted = False
-        self._states = [StageState(i, stage, target) for i, stage in enumerate(stages)]
+        self._links = links(stages, sinks)
+        sources = [i for i, link in enumerate(self._links) if not link.before]
+        self._intakes = {i: Intake(some) for i, some in zip(sources, inputs, strict=True)}
+        self._states = [
+            StageState(i, stage, link, target, shares=self._shared_before(link))
+            for i, (stage, link) in enumerate(zip(stages, self._links, strict=True))
+        ]
+        self._shared = 0  # bytes of pieces that several take
         self._done = Queue()  # of the consumer
         self._running: dict[Any, Running] = {}
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
         self.peak = self.forced = 0
         self.rejects: list[Piece] = []
-        self._begun: set[int] = set()  # inputs of the source that `completed` has not told of
+        self.complete: Callable[[int], object] | None = None
+        self._out: Counter[int] = Counter()  # pieces of each input of a source that are there
 
     @property
     def finished(self) -> bool:
         """Whether all has come out, and been taken."""
+        self._look()
         queued = self._done.pieces or any(state.queue.pieces for state in self._states)
-        return self._pull() is None and self._exhausted and not (queued or self._running)
+        over = all(intake.over for intake in self._intakes.values())
+        return over and not (queued or self._running)
 
     @property
     def outputs(self) -> int:
@@ -78,21 +101,21 @@ class Executor:
         return len(self._done.pieces)
 
     def take(self) -> Piece:
-        """Give an output to the consumer."""
-        return self._done.take()
-
-    def completed(self) -> list[int]:
-        """Inputs of the source of which all outputs have been taken, since this was asked last."""
-        pieces = [piece for running in self._running.values() for piece in running.inputs]
-        queues = [self._done, *(state.queue for state in self._states)]
-        pieces += [piece for queue in queues for piece in queue.pieces]
-        pieces += [self._next] if self._next is not None else []
-        done = self._begun - {piece.place[0] for piece in pieces}
-        self._begun -= done
-        return sorted(done)
+        """Give an output to the consumer; `Piece.sink` says where it has come out."""
+        piece = self._done.take()
+        self._taken(piece)
+        self._gone(piece)
+        return piece._replace(shared=None)
 
     def step(self, timeout: float | None = None) -> None:
-        """Start what the policy wants, wait for something to happen, and note it."""
+        """Start what the policy wants, wait for something to happen, and note it.
+
+        Raises
+        ------
+        StalledError
+            Nothing has happened for long, and nothing can.
+        """
+        before = self._moves
         self._start()
         if not self._running and self._runner.held():
             self._runner.release()  # what they hold may be what the others wait for
@@ -103,7 +126,7 @@ class Executor:
         waiting = [task for task in self._running if task not in self._ready]
         if open_ or forced is not None:
             timeout = 0
-        elif not waiting or (self._next is None and not self._exhausted):
+        elif not waiting or any(intake.late for intake in self._intakes.values()):
             # for the next input, for the consumer, or for resources
             timeout = SOON if timeout is None else min(timeout, SOON)
         if waiting or timeout != 0:
@@ -111,6 +134,8 @@ class Executor:
         for task in list(self._ready):
             if task is forced or self._may_go_on(task):
                 self._accept(task)
+        if self._watchdog is not None:
+            self._watch(self._watchdog, moved=self._moves != before)
 
     def seen(self) -> list[StageSeen]:
         """How each stage is."""
@@ -125,9 +150,16 @@ class Executor:
                 state.known.nbytes,
                 state.known.worked,
                 waits(view, i),
+                state.stage.needs.get("GPU", 0.0),
             )
             for i, state in enumerate(self._states)
         ]
+
+    def held_back(self) -> tuple[int, str]:
+        """How many tasks run, and what keeps the last stage that could have more from it."""
+        view = self.view()
+        reasons = [waits(view, i) for i in range(len(self._states))]
+        return len(self._running), next((one for one in reversed(reasons) if one), "input")
 
     def cancel(self) -> None:
         """Stop all tasks, and let go of everything."""
@@ -135,58 +167,62 @@ class Executor:
         self._running.clear()
         self._ready.clear()
         self._done.clear()
+        self._out.clear()
+        self._shared = 0
         for state in self._states:
             state.clear()
-        self._inputs, self._next, self._exhausted = iter(()), None, True
+        for intake in self._intakes.values():
+            intake.close()
 
     def view(self) -> View:
         """What the policy sees."""
         total = self._runner.total()
-        free, used, stages = dict(total), self._done.nbytes, []
-        done = self._pull() is None and self._exhausted
+        self._look()
+        free, used, stages = dict(total), self._done.nbytes + self._shared, []
+        done: list[bool] = []
         for i, state in enumerate(self._states):
             for name, need in state.stage.needs.items():
                 free[name] = free.get(name, 0) - need * state.count
             used += state.queue.nbytes + state.held
-            queued = state.queued(flush=done) if i else int(self._next is not None)
-            done = done and not queued and not state.count
-            idle = self._runner.idle(i)
-            stages.append(state.view(queued, self._buffered(i), idle, finished=done))
+            intake = self._intakes.get(i)
+            if intake is not None:
+                flush, queued = intake.over, int(intake.next is not None)
+            else:
+                flush = all(done[k] for k in state.links.before)
+                queued = state.queued(flush=flush)
+            done.append(flush and not queued and not state.count)
+            idle, full = self._runner.idle(i), self._runner.full(i)
+            stages.append(state.view(queued, idle, full=full, finished=done[-1]))
         for name, amount in self._runner.held().items():
             free[name] = free.get(name, 0) - amount
         self.peak = max(self.peak, used)
         return View(tuple(stages), used, self._limit, free, total, self._runner.now())
 
-    def _buffered(self, i: int) -> int:
-        """Bytes of the outputs of stage ``i`` that nobody has taken."""
-        return self._after(i).nbytes
+    def _shared_before(self, link: Links) -> bool:
+        """Whether others take what a stage takes."""
+        return any(self._links[k].takers > 1 for k in link.before)
 
-    def _after(self, i: int) -> Queue:
-        """Where the outputs of stage ``i`` go."""
-        return self._done if i + 1 == len(self._states) else self._states[i + 1].queue
-
-    def _pull(self) -> Piece | None:
-        """Look for the next input of the source."""
-        if self._next is None and not self._exhausted:
-            try:
-                self._next = next(self._inputs)
-                if self._next is not None:
-                    self._begun.add(self._next.place[0])
-            except StopIteration:
-                self._exhausted = True
-        return self._next
+    def _look(self) -> None:
+        """Look for the next input of each source."""
+        for intake in self._intakes.values():
+            piece = intake.look()
+            if piece is not None:
+                self._out[piece.place[0]] += 1
 
     def _start(self) -> None:
-        while (i := self._policy.start(self.view())) is not None:
+        view = self.view()
+        if self._runner.resize(view):
+            view = self.view()
+        while (i := self._policy.start(view)) is not None:
             self._launch(i)
+            view = self.view()
 
     def _launch(self, i: int) -> None:
         state = self._states[i]
-        if i == 0:
-            assert self._next is not None
-            inputs, self._next = [self._next], None
-        else:
-            inputs = state.take()
+        self._moves += 1
+        inputs = [self._intakes[i].take()] if i in self._intakes else state.take()
+        for piece in inputs:
+            self._taken(piece)
         self._running[self._runner.start(i, inputs)] = state.start(inputs)
 
     def _may_go_on(self, task: Any) -> bool:
@@ -231,6 +267,7 @@ class Executor:
     def _accept(self, task: Any) -> None:
         """Take the output of a task, or its end."""
         piece = self._runner.take(task)
+        self._moves += 1
         del self._ready[task]
         if piece is AGAIN:
             return
@@ -242,7 +279,70 @@ class Executor:
         if piece is None:
             del self._running[task]
             state.ended(running)
+            self._gone(*running.inputs)
             return
         place = (*running.inputs[0].place, running.outputs)
-        self._after(running.stage).add(piece._replace(place=place))
+        self._give(piece._replace(place=place, stage=running.stage))
         state.gave(running, piece)
+
+    def _give(self, piece: Piece) -> None:
+        """Put an output where it goes."""
+        state = self._states[piece.stage]
+        link = state.links
+        state.buffered += piece.nbytes
+        self._out[piece.place[0]] += link.takers
+        if link.takers > 1:
+            piece = piece._replace(shared=Shared(link.takers, link.takers))
+            self._shared += piece.nbytes
+        for sink, which in link.sinks:
+            self._done.add(piece._replace(sink=sink, place=(*piece.place, *which)))
+        for k, which in link.after:
+            self._states[k].queue.add(piece._replace(place=(*piece.place, *which)))
+
+    def _taken(self, piece: Piece) -> None:
+        """Note that somebody has taken a piece, and will let go of it."""
+        shared = piece.shared
+        if shared is not None:
+            shared.waiting -= 1
+        if piece.stage >= 0 and (shared is None or not shared.waiting):
+            self._states[piece.stage].buffered -= piece.nbytes
+
+    def _gone(self, *pieces: Piece) -> None:
+        """Note that somebody has let go of pieces; tell of inputs of which they were the last."""
+        for piece in pieces:
+            if piece.shared is not None:
+                piece.shared.using -= 1
+                self._shared -= 0 if piece.shared.using else piece.nbytes
+            i = piece.place[0]
+            self._out[i] -= 1
+            if not self._out[i]:
+                del self._out[i]
+                if self.complete is not None:
+                    self.complete(i)
+
+    def _watch(self, watchdog: Watchdog, *, moved: bool) -> None:
+        """Tell whether something has happened, or the consumer or the source has to do it."""
+        if moved or self._done.pieces or not (self._next_ones() or self._running):
+            watchdog.moved()
+        else:
+            watchdog.check(self._activity, self._waited_for)
+
+    def _activity(self) -> Activity:
+        """What is done for that which is waited for."""
+        waiting = [task for task in self._running if task not in self._ready]
+        if waiting:
+            return self._runner.activity(waiting)
+        seen = self._runner.activity([])
+        needed = [Doing("waits", state.stage.needs) for state in self._next_ones()]
+        return replace(seen, tasks=needed)
+
+    def _waited_for(self) -> list[str]:
+        """Stages of `_activity`."""
+        waiting = [run for task, run in self._running.items() if task not in self._ready]
+        states = [self._states[run.stage] for run in waiting] or self._next_ones()
+        return [f"stage {state.stage.name!r}" for state in states]
+
+    def _next_ones(self) -> list[StageState]:
+        """Stages that have inputs."""
+        first = [self._states[i] for i, intake in self._intakes.items() if intake.next is not None]
+        return first + [state for state in self._states if state.queue.pieces]

@@ -14,6 +14,7 @@ away meanwhile with the slots that they have left.
 
 from __future__ import annotations
 
+from dask_exo.stream.rates import onward, work
 from dask_exo.stream.view import View
 
 
@@ -22,10 +23,12 @@ class PartitionAdmission:
 
     def start(self, view: View) -> int | None:
         """The last stage that can, of those with less than their share; see `Policy.start`."""
+        waiting = _waiting(view)
         able = [
             i
-            for i in range(_first(view), len(view.stages))
+            for i, stage in enumerate(view.stages)
             if view.startable(i)
+            and waiting.isdisjoint(stage.later)
             and view.room_to_start(i)
             and (not view.stages[i].splits or _fits(view, i))
         ]
@@ -38,38 +41,35 @@ class PartitionAdmission:
         return view.room(i)
 
 
-def _first(view: View) -> int:
-    """The first stage that may take room: none before one that waits for some that will come."""
-    under_way = False
-    for i in reversed(range(len(view.stages))):
-        under_way = under_way or view.stages[i].running > 0
-        if under_way and view.startable(i) and not view.room_to_start(i):
-            return i
-    return 0
+def _waiting(view: View) -> set[int]:
+    """Stages that wait for room that will come: none before them may take any."""
+    return {
+        i
+        for i in range(len(view.stages))
+        if view.startable(i)
+        and not view.room_to_start(i)
+        and any(view.stages[k].running for k in view.rest(i))
+    }
 
 
 def _fair(view: View, i: int) -> int:
     """Tasks of stage ``i`` that keep its rate equal to that of the others with its resources."""
-    work, share = [], 1.0  # seconds for each byte of the source's output
-    for k, stage in enumerate(view.stages):
-        size = stage.taken if k else stage.given
-        if stage.seconds is None or not size:
-            return 0
-        work.append(stage.seconds * share / size)
-        share *= stage.given / size
+    each = work(view)
+    if each is None:
+        return 0
     shares = [
         view.total.get(name, 0)
-        * work[i]
-        / sum(one * s.needs.get(name, 0) for one, s in zip(work, view.stages, strict=True))
+        * each[i]
+        / sum(one * s.needs.get(name, 0) for one, s in zip(each, view.stages, strict=True))
         for name, need in view.stages[i].needs.items()
-        if need and work[i]
+        if need and each[i]
     ]
     return int(min(shares, default=0))
 
 
 def _fits(view: View, i: int) -> bool:
     """Whether what a task of stage ``i`` gives fits by the time it ends."""
-    stage, later = view.stages[i], view.stages[i + 1 :]
+    stage, later = view.stages[i], [view.stages[k] for k in view.stages[i].later]
     if not _leaves_slots(view, i):
         return False
     known = all(s.seconds is not None and s.taken for s in later)
@@ -82,7 +82,8 @@ def _fits(view: View, i: int) -> bool:
     each = stage.piece + stage.given / stage.seconds * residence(view, i)
     if (stage.running + 0.5) * each > view.limit:  # to the nearest number of tasks
         return False
-    coming = stage.coming + stage.given
+    others = sum(s.coming for k, s in enumerate(view.stages) if k != i and not s.before)
+    coming = stage.coming + stage.given + others
     return view.used + coming - drain(view, i) * stage.seconds <= view.limit
 
 
@@ -91,25 +92,27 @@ def residence(view: View, i: int) -> float:
 
     One output of a task takes the place of its input; of several, one is made at a time.
     """
-    seconds, share = 0.0, 1.0
-    for stage in view.stages[i + 1 :]:
+    seconds = 0.0
+    for k, come in onward(view, i).items():
+        stage = view.stages[k]
         assert stage.seconds is not None
         meanwhile = stage.taken + stage.piece if stage.splits else max(stage.taken, stage.given)
-        seconds += stage.seconds * share * meanwhile / stage.taken
-        share *= stage.given / stage.taken
+        seconds += stage.seconds * come * meanwhile / stage.taken
     return seconds
 
 
 def drain(view: View, i: int) -> float:
     """Bytes per second of outputs of stage ``i`` that later ones take, if one more of it runs."""
-    slowest = float("inf")
+    slowest, later = float("inf"), onward(view, i)
     for name, total in view.total.items():
-        seconds, share = 0.0, 1.0  # of a slot for each byte
-        for stage in view.stages[i + 1 :]:
+        seconds = 0.0  # of a slot for each byte
+        for k, come in later.items():
+            stage = view.stages[k]
             assert stage.seconds is not None
-            seconds += stage.seconds * stage.needs.get(name, 0) * share / stage.taken
-            share *= stage.given / stage.taken
-        held = sum(s.running * s.needs.get(name, 0) for s in view.stages[: i + 1])
+            seconds += stage.seconds * stage.needs.get(name, 0) * come / stage.taken
+        held = sum(
+            s.running * s.needs.get(name, 0) for k, s in enumerate(view.stages) if k not in later
+        )
         left = total - held - view.stages[i].needs.get(name, 0)
         if seconds:
             slowest = min(slowest, max(left, 0) / seconds)
@@ -118,8 +121,9 @@ def drain(view: View, i: int) -> float:
 
 def _share(view: View, i: int) -> float:
     """Tasks of stage ``i`` for which there are slots, if it and all later stages share them."""
+    those = [view.stages[k] for k in view.rest(i)]
     shares = [
-        view.total.get(name, 0) / need / sum(bool(s.needs.get(name)) for s in view.stages[i:])
+        view.total.get(name, 0) / need / sum(bool(stage.needs.get(name)) for stage in those)
         for name, need in view.stages[i].needs.items()
         if need
     ]
@@ -129,7 +133,8 @@ def _share(view: View, i: int) -> float:
 def _leaves_slots(view: View, i: int) -> bool:
     """Whether a task that may have to wait for room leaves each later stage resources for one."""
     for name, need in view.stages[i].needs.items():
-        later = sum(s.needs.get(name, 0) for s in view.stages[i + 1 :] if not s.running)
+        idle = (view.stages[k] for k in view.stages[i].later if not view.stages[k].running)
+        later = sum(stage.needs.get(name, 0) for stage in idle)
         # a worker that waits for the task has what it needs
         free = view.free.get(name, 0) + (need if view.stages[i].idle else 0)
         if need and view.total.get(name, 0) >= need + later > free + 1e-9:

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from dask_exo.activity import Activity
 from dask_exo.stream.calls import Rejected
 from dask_exo.stream.origin import Origin
+from dask_exo.stream.view import View
+
+
+@dataclass(eq=False)
+class Shared:
+    """A piece that several stages take, or several ends.
+
+    Attributes
+    ----------
+    waiting : int
+        Those that have not taken it.
+    using : int
+        Those that have not let go of it: it counts until then.
+    """
+
+    waiting: int
+    using: int
 
 
 class Piece(NamedTuple):
@@ -27,6 +46,10 @@ class Piece(NamedTuple):
         Rows of the source that it was made of.
     rejected : Rejected, optional
         Why it is no output, but an input that was set aside.
+    shared : Shared, optional
+        By whom, where several take it.
+    stage, sink : int
+        That has made it; where it comes out.
     """
 
     value: Any
@@ -37,6 +60,9 @@ class Piece(NamedTuple):
     seconds: float = 0.0
     origin: Origin = Origin(())
     rejected: Rejected | None = None
+    shared: Shared | None = None
+    stage: int = -1
+    sink: int = 0
 
 
 class Stage(NamedTuple):
@@ -53,6 +79,8 @@ class Stage(NamedTuple):
         Tasks side by side at most.
     least_workers : int
         Workers that are started before there is anything to do.
+    takes : tuple of int, optional
+        Stages before it whose outputs it takes, none if it is a source; by default the one before.
     """
 
     name: str
@@ -60,6 +88,7 @@ class Stage(NamedTuple):
     least: int = 0
     limit: int | None = None
     least_workers: int = 0
+    takes: tuple[int, ...] | None = None
 
 
 AGAIN = Piece(None, 0, 0, more=True)
@@ -97,6 +126,14 @@ class Runner(Protocol):
         """Workers that are kept for a stage and have nothing to do."""
         ...
 
+    def full(self, stage: int) -> bool:
+        """Whether a stage has as many workers as it shall have."""
+        ...
+
+    def resize(self, view: View) -> bool:
+        """Have as many workers as the rates of stages ask for; return whether that has changed."""
+        ...
+
     def held(self) -> Mapping[str, float]:
         """Resources of all workers that have nothing to do."""
         ...
@@ -107,4 +144,8 @@ class Runner(Protocol):
 
     def cancel(self, tasks: Sequence[Any]) -> None:
         """Stop them, and let go of all workers."""
+        ...
+
+    def activity(self, tasks: Sequence[Any]) -> Activity:
+        """What they do at the moment."""
         ...

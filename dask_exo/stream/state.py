@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from dask_exo.stream.links import Links
 from dask_exo.stream.pieces import Piece, Stage
 from dask_exo.stream.view import Estimate, StageView
 
@@ -20,8 +21,8 @@ class Running:
     ----------
     stage : int
     inputs : list of Piece
-    taken : int
-        Bytes of its inputs.
+    taken, own : int
+        Bytes of its inputs; and of those that nobody else has.
     more : bool
         Whether it may give another output.
     outputs, given, seconds
@@ -31,6 +32,7 @@ class Running:
     stage: int
     inputs: list[Piece]
     taken: int
+    own: int
     more: bool = True
     outputs: int = 0
     given: int = 0
@@ -44,7 +46,7 @@ class Running:
 
 @dataclass
 class Queue:
-    """Inputs of a stage."""
+    """Inputs of a stage, and the bytes of those that nobody else has."""
 
     pieces: deque[Piece] = field(default_factory=deque)
     nbytes: int = 0
@@ -53,13 +55,13 @@ class Queue:
     def add(self, piece: Piece) -> None:
         """Append one."""
         self.pieces.append(piece)
-        self.nbytes += piece.nbytes
+        self.nbytes += 0 if piece.shared else piece.nbytes
         self.rows += piece.rows
 
     def take(self) -> Piece:
         """Remove the first one."""
         piece = self.pieces.popleft()
-        self.nbytes -= piece.nbytes
+        self.nbytes -= 0 if piece.shared else piece.nbytes
         self.rows -= piece.rows
         return piece
 
@@ -76,6 +78,9 @@ class StageState:
     ----------
     number : int
     stage : Stage
+    links : Links
+    shares : bool
+        Whether others take its inputs too.
     target : int
         Bytes that an output is assumed to have before one has been seen.
 
@@ -83,14 +88,19 @@ class StageState:
     ----------
     queue : Queue
         Its inputs.
+    buffered : int
+        Bytes of its outputs that have not been taken by all.
     known : Estimate
     held : int
         Bytes that its tasks count for: inputs, and the output that each makes.
     """
 
-    def __init__(self, number: int, stage: Stage, target: int) -> None:
+    def __init__(
+        self, number: int, stage: Stage, links: Links, target: int, *, shares: bool
+    ) -> None:
         self.stage, self.queue, self.known = stage, Queue(), Estimate()
-        self.held = 0
+        self.links, self._shares = links, shares
+        self.held = self.buffered = 0
         self._number, self._target = number, target
         self._tasks: dict[Running, None] = {}
         self._given = 0  # bytes that tasks which run have given
@@ -120,7 +130,9 @@ class StageState:
 
     def start(self, inputs: list[Piece]) -> Running:
         """Note that a task runs."""
-        running = Running(self._number, inputs, sum(piece.nbytes for piece in inputs))
+        taken = sum(piece.nbytes for piece in inputs)
+        own = sum(piece.nbytes for piece in inputs if piece.shared is None)
+        running = Running(self._number, inputs, taken, own)
         self._tasks[running] = None
         self.held += self._holds(running)
         return running
@@ -154,15 +166,15 @@ class StageState:
         """Forget the queue and all tasks."""
         self.queue.clear()
         self._tasks.clear()
-        self.held = self._given = 0
+        self.held = self.buffered = self._given = 0
 
-    def view(self, queued: int, buffered: int, idle: int, *, finished: bool) -> StageView:
+    def view(self, queued: int, idle: int, *, full: bool, finished: bool) -> StageView:
         """What a policy sees of it."""
         known = self.known
         return StageView(
             queued,
             self.count,
-            buffered,
+            self.buffered,
             self.piece,
             known.splits is not False,
             self.stage.needs,
@@ -173,14 +185,18 @@ class StageState:
             max(0.0, self.count * known.given - self._given),
             finished,
             idle,
+            full,
+            self.links.before,
+            self.links.later,
+            self._shares,
         )
 
     def _holds(self, running: Running) -> int:
         if not running.more:
             return 0  # it is about to end
         if self.known.splits is False:
-            return max(running.taken, self.piece)  # one takes the place of the other
-        return running.taken + self.piece
+            return max(running.own, self.piece)  # one takes the place of the other
+        return running.own + self.piece
 
     def _count(self) -> None:
         """Count anew, when what an output is expected to have, or where, has changed."""

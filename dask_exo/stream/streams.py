@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+from dask_exo.activity import Activity
+
 
 class Streams(Protocol):
     """Tasks that give pairs: a value, and what is known of it. Each pair waits until the one before
@@ -23,16 +25,16 @@ class Streams(Protocol):
         """Store a value, unless it is a ref already; return its ref."""
         ...
 
-    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Any:
-        """Start a task; return its stream."""
+    def task(self, fn: Any, *args: Any, needs: Mapping[str, float], seed: str) -> Any:
+        """Start a task; return its stream. What has the same seed draws the same random numbers."""
         ...
 
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a process that keeps a ``cls(*args)``, and has what it needs to itself."""
         ...
 
-    def start(self, worker: Any, *args: Any) -> Any:
-        """Call ``run`` of the instance; return its stream."""
+    def start(self, worker: Any, *args: Any, seed: str) -> Any:
+        """Call ``run`` of the instance; return its stream. As to ``seed`` see `task`."""
         ...
 
     def stop(self, worker: Any) -> None:
@@ -53,4 +55,8 @@ class Streams(Protocol):
 
     def cancel(self, streams: Collection[Any]) -> None:
         """Stop their tasks."""
+        ...
+
+    def activity(self, streams: Collection[Any]) -> Activity:
+        """What their tasks do at the moment."""
         ...

@@ -11,11 +11,14 @@ from typing import Any, NamedTuple
 import dask
 import pandas as pd
 
+from dask_exo.failpoints import reach
 from dask_exo.failure import Failure
+from dask_exo.frame.digest import digest
 from dask_exo.stream.calls import CallError, Calls, Rejected, Trouble
 from dask_exo.stream.origin import Frame, Origin, joined
 from dask_exo.stream.repartition import repartition, size
-from dask_exo.stream.transforms import Frames, Place, Transform, apply, frame_of
+from dask_exo.stream.staged import staged
+from dask_exo.stream.transforms import Frames, Place, Transform, apply, frame_of, on_host
 
 
 class Code(NamedTuple):
@@ -32,6 +35,9 @@ class Code(NamedTuple):
         What is done about exceptions where the inputs are made.
     settings : mapping
         Of Dask's configuration.
+    nondeterminism : str
+        What happens where a task that starts anew gives other pieces than before: ``"error"``,
+        ``"warn"`` or ``"ignore"``.
     """
 
     key: str
@@ -39,6 +45,7 @@ class Code(NamedTuple):
     target: int
     trouble: Trouble
     settings: Mapping[str, Any]
+    nondeterminism: str = "error"
 
     @property
     def name(self) -> str:
@@ -84,6 +91,9 @@ class About(NamedTuple):
         Why it was set aside.
     failure : Failure, optional
         What has ended the task; there is no piece then.
+    before, digest : int
+        Of all pieces of the task before this one, and of those and this one: who has seen another
+        digest before has got pieces of an attempt that made others.
     """
 
     nbytes: int = 0
@@ -93,6 +103,8 @@ class About(NamedTuple):
     origin: Origin = Origin(())
     rejected: Rejected | None = None
     failure: Failure | None = None
+    before: int = 0
+    digest: int = 0
 
 
 class Worker:
@@ -150,15 +162,19 @@ def run(code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
 def _pieces(
     code: Code, funcs: Sequence[Callable[[Any], Any]], start: Start, inputs: Sequence[Any]
 ) -> Iterator[Any]:
-    since = time.perf_counter()
+    since, told = time.perf_counter(), 0
     try:
         with dask.config.set(code.settings):
             for i, (about, frame) in enumerate(_made(code, funcs, start, inputs)):
+                before = told
+                if code.nondeterminism != "ignore":
+                    told = digest(before.to_bytes(4), frame)
                 if i < start.skip:
                     continue
+                reach("piece", code.name)
                 seconds = time.perf_counter() - since
                 yield frame
-                yield about._replace(seconds=seconds)
+                yield about._replace(seconds=seconds, before=before, digest=told)
                 since = time.perf_counter()  # now somebody wants the next one
     except CallError as error:
         yield None
@@ -176,7 +192,7 @@ def _made(
     frames = _frames(code, calls, start, inputs)
     for transform, func in zip(code.transforms, funcs, strict=True):
         frames = apply(transform, func, frames, start.place, calls)
-    for cut in repartition(frames, code.target):
+    for cut in repartition(staged(frames), code.target):
         yield from _set_aside(calls)
         yield About(cut.nbytes, len(cut.frame), 0.0, cut.more, cut.origin), cut.frame
     yield from _set_aside(calls)
@@ -186,6 +202,7 @@ def _set_aside(calls: Calls) -> Iterator[tuple[About, Any]]:
     """What has been set aside since this was asked before."""
     while calls.rejects:
         rejected, data = calls.rejects.pop(0)
+        data = on_host(data)
         nbytes, rows = (0, 0) if data is None else (size(data), len(data))
         yield About(nbytes, rows, more=True, origin=rejected.origin, rejected=rejected), data
 
@@ -209,4 +226,4 @@ def _input(one: Any) -> Iterator[Any]:
     data = one() if callable(one) else one
     if isinstance(data, Failure):  # of a task whose reference was known before it ran
         data.reraise()
-    yield frame_of(data)
+    yield on_host(frame_of(data))

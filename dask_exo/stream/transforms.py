@@ -15,7 +15,10 @@ from typing import Any
 
 import pandas as pd
 
+from dask_exo.frame import protocol
 from dask_exo.frame.batches import as_numpy
+from dask_exo.frame.device import arrays, to_device
+from dask_exo.frame.halves import in_halves
 from dask_exo.stream.calls import RAISE, Calls, Trouble
 from dask_exo.stream.origin import Frame
 
@@ -44,7 +47,8 @@ class Transform:
     batch_size : int, optional
         Rows of a batch; None for as many as there are.
     format : str
-        What a batch is: ``"pandas"``, ``"numpy"`` (a dict of arrays) or ``"arrow"``.
+        What a batch is: ``"pandas"``, ``"numpy"`` (a dict of arrays), ``"arrow"`` or ``"device"``,
+        a frame in the memory of a GPU, where what is returned may stay for the next transform.
     """
 
     kind: str
@@ -131,19 +135,23 @@ def _batches(transform: Transform, frame: Frame) -> Frames:
 
 def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) -> Iterator[Given]:
     """Call a function; give its frames."""
-    if transform.kind == "write":
-        made = func(data, name)
-    elif transform.kind == "filter":
-        made = data[func(data)]
-    elif transform.kind == "batches":
-        made = func(FORMATS[transform.format](data))
+    if transform.kind == "batches":
+        form = FORMATS[transform.format]
+        several = in_halves(lambda batch: func(form(batch)), data, transform.name)
     else:
-        made = func(data)
-    if isinstance(made, Iterator):
-        for one in made:
-            yield frame_of(one), False
-    else:
-        yield frame_of(made), True
+        frame = on_host(data)
+        if transform.kind == "write":
+            several = [func(frame, name)]
+        elif transform.kind == "filter":
+            several = [frame[func(frame)]]
+        else:
+            several = [func(frame)]
+    for made in several:
+        if isinstance(made, Iterator):
+            for one in made:
+                yield frame_of(one), False
+        else:
+            yield frame_of(made), len(several) == 1
 
 
 def _of_rows(
@@ -152,11 +160,12 @@ def _of_rows(
     """Call a function with each row; give a frame of all that comes of them, if anything does."""
     made: list[Any] = []
     name, trouble = transform.name, transform.trouble
-    for i, row in enumerate(frame.data.to_dict("records")):
+    data = on_host(frame.data)
+    for i, row in enumerate(data.to_dict("records")):
         try:
             made += list(func(row))
         except Exception as error:  # noqa: BLE001  tried again, raised or kept
-            one = Frame(frame.data.iloc[i : i + 1], last=False, origin=frame.origin.part(i, i + 1))
+            one = Frame(data.iloc[i : i + 1], last=False, origin=frame.origin.part(i, i + 1))
             if not trouble.retries:
                 calls.failed(name, trouble, error, one)
                 continue
@@ -182,7 +191,9 @@ def _given(outputs: Iterator[Given], batch: Frame) -> Frames:
 
 
 def frame_of(data: Any) -> Any:
-    """Whatever a function returns, as a frame."""
+    """Whatever a function returns, as a frame; one of a device stays there."""
+    if protocol.on_device(data):
+        return data if hasattr(data, "columns") else data.to_frame()
     if isinstance(data, pd.Series):
         return data.to_frame()
     if isinstance(data, Mapping):
@@ -204,11 +215,21 @@ def _column(values: Any) -> Any:
 def _arrow(frame: Any) -> Any:
     import pyarrow as pa
 
-    return pa.Table.from_pandas(frame, preserve_index=False)
+    return pa.Table.from_pandas(on_host(frame), preserve_index=False)
+
+
+def on_host(frame: Any) -> Any:
+    """A frame in host memory."""
+    return frame.to_pandas() if protocol.on_device(frame) else frame
+
+
+def _on_device(frame: Any) -> Any:
+    return frame if protocol.on_device(frame) else to_device(frame, arrays.here())
 
 
 FORMATS: dict[str, Callable[[Any], Any]] = {
-    "pandas": lambda frame: frame,
-    "numpy": as_numpy,
+    "pandas": on_host,
+    "numpy": lambda frame: as_numpy(on_host(frame)),
     "arrow": _arrow,
+    "device": _on_device,
 }

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dask_exo.asks.amounts import has
+
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage of a chain.
+    """One stage.
 
     Attributes
     ----------
@@ -38,6 +40,12 @@ class StageView:
         Whether all its inputs have come and all its tasks have ended.
     idle : int
         Workers that are kept for it and have nothing to do.
+    full : bool
+        Whether it has as many workers as it shall have, idle ones or not.
+    before, later : tuple of int
+        Stages whose outputs it takes, none of a source; all that something of its outputs comes to.
+    shares : bool
+        Whether others take its inputs too, so that its outputs do not take their place.
     """
 
     queued: int
@@ -53,19 +61,23 @@ class StageView:
     coming: float = 0.0
     finished: bool = False
     idle: int = 0
+    full: bool = False
+    before: tuple[int, ...] = ()
+    later: tuple[int, ...] = ()
+    shares: bool = False
 
 
 @dataclass(frozen=True)
 class View:
-    """A chain of stages at one moment.
+    """A graph of stages at one moment.
 
     Attributes
     ----------
     stages : tuple of StageView
-        (S,) the first one is the source.
+        (S,) each after those whose outputs it takes.
     used : int
-        Bytes that count: outputs that are buffered, inputs of running tasks, and one output of
-        each running task that has more to come.
+        Bytes that count: outputs that are buffered, inputs of running tasks, each once however many
+        take it, and one output of each running task that has more to come.
     limit : int
         Bytes that there may be.
     free, total : mapping
@@ -81,6 +93,10 @@ class View:
     total: Mapping[str, float]
     now: float = 0.0
 
+    def rest(self, i: int) -> tuple[int, ...]:
+        """Stage ``i``, and all later ones that something of it comes to."""
+        return (i, *self.stages[i].later)
+
     def startable(self, i: int) -> bool:
         """Whether a task of stage ``i`` has an input, and resources."""
         stage = self.stages[i]
@@ -88,7 +104,7 @@ class View:
             return False
         if stage.idle:
             return True
-        return all(self.free.get(name, 0) + 1e-9 >= n for name, n in stage.needs.items())
+        return not stage.full and has(self.free, stage.needs)
 
     def grows(self, i: int) -> int:
         """Bytes that a task of stage ``i`` needs beside those of its input.
@@ -100,14 +116,15 @@ class View:
         stage = self.stages[i]
         if stage.splits and self.blocks(i):
             return max(stage.piece, int(stage.given))
-        if stage.splits or i == 0:
+        if stage.splits or stage.shares or not stage.before:
             return stage.piece
         return max(0, stage.piece - int(stage.taken))
 
     def blocks(self, i: int) -> bool:
         """Whether there are too few resources for tasks of stage ``i`` and of all later ones."""
+        stages = [self.stages[k] for k in self.rest(i)]
         return any(
-            need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in self.stages[i:])
+            need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in stages)
             for name, need in self.stages[i].needs.items()
         )
 
@@ -115,7 +132,8 @@ class View:
         """Whether one more output of stage ``i`` leaves room for one of each later stage.
 
         If that holds for every output, the last one that was made can always go through all
-        stages and leave, so that nothing ever waits for room for good.
+        stages and leave, so that nothing ever waits for room for good. Of a branch that has been
+        given room since, all goes on to its ends, and gives it back.
         """
         return self._fits(self._needed(i))
 
@@ -126,16 +144,13 @@ class View:
 
     def _needed(self, i: int) -> int:
         """Bytes for an output of stage ``i``, and to start a task of each later stage."""
-        later = (s.piece for s in self.stages[i + 1 :] if s.splits and s.seconds is not None)
-        return sum(later) + sum(self.grows(j) for j in range(i, len(self.stages)))
+        later = (self.stages[j] for j in self.stages[i].later)
+        first = sum(s.piece for s in later if s.splits and s.seconds is not None)
+        return first + sum(map(self.grows, self.rest(i)))
 
     def drains(self, i: int) -> bool:
         """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""
-        return all(
-            self.total.get(name, 0) + 1e-9 >= need
-            for stage in self.stages[i:]
-            for name, need in stage.needs.items()
-        )
+        return all(has(self.total, self.stages[k].needs) for k in self.rest(i))
 
     def _fits(self, nbytes: int) -> bool:
         return not nbytes or self.used + nbytes <= self.limit

@@ -1,5 +1,6 @@
 """Stand-ins for the outside world, shipped: the same code runs on them as on a cluster."""
 
+from dask_exo.testing.chaos import Chaos
 from dask_exo.testing.inline import InlineFutures
 from dask_exo.testing.inline_streams import Died, InlineStreams
 from dask_exo.testing.sim import SimFutures
@@ -13,10 +14,12 @@ from dask_exo.testing.sim_model import (
     Stragglers,
     TaskRun,
 )
+from dask_exo.testing.sim_streams import SimStreams
 
 __all__ = [
     "Call",
     "Channels",
+    "Chaos",
     "Cost",
     "CostModel",
     "DeadlockError",
@@ -25,6 +28,7 @@ __all__ = [
     "InlineStreams",
     "NodeDeath",
     "SimFutures",
+    "SimStreams",
     "Stragglers",
     "TaskRun",
 ]

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from dask_exo.activity import Activity, Doing
 from dask_exo.frame.copies import as_stored
 from dask_exo.futures import Disk, Futures, Needs, Node, Ref, Store
+from dask_exo.repeats import Made
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
 """How one call becomes ``count`` values: `result`, `returned` or `yielded`."""
@@ -209,6 +211,19 @@ class InlineFutures:
 
     def disks(self) -> list[Disk]:
         """None: nothing is spilled."""
+        return []
+
+    def memory(self) -> float | None:
+        """Unknown: it is that of this process."""
+        return None
+
+    def activity(self, refs: Sequence[InlineRef]) -> Activity:
+        """All have ended."""
+        nodes = {node.id: {"CPU": float(node.slots)} for node in self._nodes}
+        return Activity([Doing("ended") for _ in refs], 0, nodes)
+
+    def repeats(self) -> list[Made]:
+        """None: nothing is lost."""
         return []
 
     def _refs(self, count: int) -> list[InlineRef]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dask_exo.activity import Activity, Doing
 from dask_exo.errors import WorkerLostError
 
 
@@ -54,7 +55,13 @@ class InlineStreams:
         """Nothing to store: a value stands for itself."""
         return value
 
-    def task(self, fn: Any, *args: Any, needs: Mapping[str, float]) -> Stream:  # noqa: ARG002
+    def task(
+        self,
+        fn: Any,
+        *args: Any,
+        needs: Mapping[str, float],  # noqa: ARG002
+        seed: str,  # noqa: ARG002  this process is not ours
+    ) -> Stream:
         """Start a task."""
         return Stream(fn(*args))
 
@@ -63,7 +70,7 @@ class InlineStreams:
         self.workers += 1
         return cls(*args)
 
-    def start(self, worker: Any, *args: Any) -> Stream:
+    def start(self, worker: Any, *args: Any, seed: str) -> Stream:  # noqa: ARG002
         """Call its ``run``."""
         return Stream(worker.run(*args))
 
@@ -92,3 +99,8 @@ class InlineStreams:
         """Stop their tasks."""
         for stream in streams:
             stream.steps.close()
+
+    def activity(self, streams: Collection[Any]) -> Activity:
+        """All wait to be asked."""
+        nodes = {str(i): node for i, node in enumerate(self._nodes)}
+        return Activity([Doing("runs") for _ in streams], 0, nodes)

@@ -22,7 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dask_exo.activity import Activity
 from dask_exo.futures import Disk, Needs, Node, Store
+from dask_exo.repeats import Made
 from dask_exo.testing.inline import Caller, Produce, result, returned, yielded
 from dask_exo.testing.sim_cluster import Cluster
 from dask_exo.testing.sim_faults import plan_faults
@@ -36,7 +38,7 @@ from dask_exo.testing.sim_model import (
     slowness,
 )
 from dask_exo.testing.sim_store import FAILED, PENDING, Entry, SimRef
-from dask_exo.testing.sim_tasks import Task, explain
+from dask_exo.testing.sim_tasks import Task, doing, explain
 
 
 class SimFutures:
@@ -284,6 +286,21 @@ class SimFutures:
         """None: what is spilled takes no place."""
         return []
 
+    def memory(self) -> float | None:
+        """Unknown: only stores are simulated."""
+        return None
+
+    def activity(self, refs: Sequence[SimRef]) -> Activity:
+        """What the tasks behind ``refs`` do at this virtual moment."""
+        tasks = [ref.entry.task if ref.entry.state == PENDING else None for ref in refs]
+        running = {task for machine in self._cluster.machines for task in machine.running}
+        nodes = {node.id: {"CPU": float(node.slots)} for node in self.nodes()}
+        return Activity([doing(task) for task in tasks], len(running.difference(tasks)), nodes)
+
+    def repeats(self) -> list[Made]:
+        """What calls have made that ran again; none where ``execute`` is off."""
+        return list(self._cluster.repeats)
+
     def _start(
         self,
         produce: Produce,
@@ -297,6 +314,7 @@ class SimFutures:
         self.calls += 1
         cluster = self._cluster
         task = Task(produce, count, fn, args, None if node is None else self._machines[node])
+        task.serial = self.calls
         outs = [cluster.entry(task, i) for i in range(count)]
         task.outs = list(outs)
         cluster.ledger.made(count)

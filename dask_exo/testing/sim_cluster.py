@@ -16,6 +16,7 @@ from itertools import count as count_up
 from typing import Any
 
 from dask_exo.futures import Node
+from dask_exo.repeats import Made
 from dask_exo.testing.inline import name, yielded
 from dask_exo.testing.sim_lanes import Lane, arguments
 from dask_exo.testing.sim_model import Channels, CostModel, TaskRun
@@ -38,6 +39,7 @@ from dask_exo.testing.sim_tasks import (
     Machine,
     Task,
     compute,
+    heard,
     nearest,
     next_queue,
     take,
@@ -86,6 +88,7 @@ class Cluster:
         self.idle = {machine: None for machine in self.machines if machine.free}
         self.anywhere: deque[Task] = deque()
         self.events: list[tuple[float, int, Task | Callable[[], None]]] = []
+        self.repeats: list[Made] = []
         self.numbers = count_up(1)
         self.watched: set[Entry] = set()  # a caller blocks until one of them is finished
         self.seen = False
@@ -237,6 +240,7 @@ class Cluster:
                 return
         task.state, task.machine, task.start, task.step = RUNNING, machine, self.now, 0
         machine.running[task] = None
+        task.starts += 1
         if not machine.free:
             del self.idle[machine]
         task.price(self.cost, self.slowness)
@@ -274,7 +278,7 @@ class Cluster:
         if machine.lane is not None and self._holds(task, range(first, last), machine.lane):
             return
         try:
-            values = compute(task) if self.execute else [None] * (last - first)
+            values = self._values(task, range(first, last))
         except Exception as error:  # noqa: BLE001 - whoever asks for the value gets it
             self.release(task, "failed")
             self.fail(task, error)
@@ -295,6 +299,15 @@ class Cluster:
         if task.waiters:
             for entry in made:
                 self._wake(task, entry)
+
+    def _values(self, task: Task, which: range) -> list[Any]:
+        if not self.execute:
+            return [None] * len(which)
+        if not self.lineage:
+            return compute(task)
+        values, made = heard(task)
+        self.repeats += [made] if task.starts > 1 and not which.start else []
+        return values
 
     def _store(self, task: Task, which: range, values: list[Any], store: Store) -> list[Entry]:
         outs, sizes, lineage = task.outs, task.sizes, self.lineage

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.pieces import Piece
@@ -20,7 +21,7 @@ class Outcome:
     seconds, first : float
         Virtual seconds to the last output and to the first one.
     places : list of tuple
-        Of the outputs, as they came.
+        Of the outputs, as they came; with several ends, after the number of its end.
     peak, live : int
         The most bytes that the executor has counted, and that have been there when nothing moved.
     forced, lost, left : int
@@ -38,15 +39,21 @@ class Outcome:
 
 
 def simulate(
-    runner: SimRunner, inputs: int, policy: Policy, *, limit: int, target: int, steps: int = 200_000
+    runner: SimRunner,
+    inputs: int | Sequence[int],
+    policy: Policy,
+    *,
+    limit: int,
+    target: int,
+    steps: int = 200_000,
 ) -> Outcome:
     """Run a pipeline to its end.
 
     Parameters
     ----------
     runner : SimRunner
-    inputs : int
-        Of the source.
+    inputs : int or sequence of int
+        Of the source, or of each.
     policy : Policy
     limit, target : int
         See `Executor`.
@@ -58,7 +65,12 @@ def simulate(
     TimeoutError
         It stands still.
     """
-    executor = Executor(runner.stages, _source(inputs), runner, policy, limit=limit, target=target)
+    counts = [inputs] if isinstance(inputs, int) else inputs
+    starts = accumulate(counts, initial=0)
+    sources = [_source(range(start, start + n)) for start, n in zip(starts, counts, strict=False)]
+    executor = Executor(
+        runner.stages, sources, runner, policy, limit=limit, target=target, sinks=runner.sinks
+    )
     out = Outcome(0.0, 0.0, [], 0, 0, 0, 0, 0)
     for _ in range(steps):
         if executor.finished:
@@ -69,7 +81,8 @@ def simulate(
             out.first = out.first or runner.time
             piece = executor.take()
             runner.drop(piece)
-            out.places.append(piece.place)
+            several = runner.sinks is not None
+            out.places.append((piece.sink, *piece.place) if several else piece.place)
     else:
         raise TimeoutError(f"no end after {steps} steps: {executor.view()}")
     out.seconds, out.left = runner.time, runner.live
@@ -77,6 +90,6 @@ def simulate(
     return out
 
 
-def _source(inputs: int) -> Iterator[Piece]:
-    for i in range(inputs):
+def _source(numbers: range) -> Iterator[Piece]:
+    for i in numbers:
         yield Piece(None, 0, 1, (i,))

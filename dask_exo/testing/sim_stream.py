@@ -8,7 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dask_exo.activity import Activity, Doing
+from dask_exo.asks.amounts import has
+from dask_exo.stream.links import links
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
+from dask_exo.stream.view import View
 
 Work = Callable[[int, Sequence[Piece]], list[tuple[float, int]]]
 """``work(stage, inputs)``: seconds and bytes of each output of a task."""
@@ -34,7 +38,8 @@ class Fault(NamedTuple):
     away: float | None = None
 
 
-class Made(NamedTuple):
+@dataclass(eq=False)
+class Made:
     """What stands for a piece.
 
     Attributes
@@ -43,11 +48,14 @@ class Made(NamedTuple):
         Seconds that it takes to make it and all that it is made of, one after the other.
     node, life : int
         Where it is, and how often that node had died before.
+    takers : int
+        Who has not let go of it: a task each, or whoever takes it at an end.
     """
 
     born: float = 0.0
     node: int = -1
     life: int = 0
+    takers: int = 1
 
 
 @dataclass(eq=False)
@@ -89,6 +97,8 @@ class SimRunner:
     work : callable
         See `Work`.
     faults : sequence of Fault
+    sinks : sequence of sequence of int, optional
+        See `dask_exo.stream.links.links`.
 
     Attributes
     ----------
@@ -104,6 +114,7 @@ class SimRunner:
     resources: Resources | Sequence[Resources]
     work: Work
     faults: Sequence[Fault] = ()
+    sinks: Sequence[Sequence[int]] | None = None
     time: float = 0.0
     live: int = 0
     peak: int = 0
@@ -119,6 +130,7 @@ class SimRunner:
         self._whole = each
         self._nodes = [Node(Counter(one)) for one in each]
         self._total = self._sum()
+        self._takers = [link.takers for link in links(self.stages, self.sinks)]
         for fault in self.faults:
             self._plan(fault.at, lambda fault=fault: self._die(fault))  # type: ignore[misc]
 
@@ -165,7 +177,8 @@ class SimRunner:
         task.taken += 1
         more = task.taken < len(task.outputs)
         assert task.node is not None
-        made = Made(self._born(task), task.node, self._nodes[task.node].life)
+        life = self._nodes[task.node].life
+        made = Made(self._born(task), task.node, life, self._takers[task.stage])
         if more:
             self._work_on(task, task.outputs[task.taken][0])
         else:
@@ -176,6 +189,14 @@ class SimRunner:
         """None: workers are not simulated."""
         return 0
 
+    def full(self, stage: int) -> bool:  # noqa: ARG002
+        """None, as there are no workers."""
+        return False
+
+    def resize(self, view: View) -> bool:  # noqa: ARG002
+        """Nothing to change."""
+        return False
+
     def held(self) -> Mapping[str, float]:
         """Nothing."""
         return {}
@@ -183,9 +204,26 @@ class SimRunner:
     def release(self) -> None:
         """Nothing to let go of."""
 
+    def activity(self, tasks: Sequence[Task]) -> Activity:
+        """What tasks do at this virtual moment."""
+        waiting = set(self._waiting)
+        found = [
+            Doing("waits", self.stages[task.stage].needs)
+            if task in waiting
+            else Doing("runs" if task in self._running else "ended")
+            for task in tasks
+        ]
+        alive = zip(self._nodes, self._whole, strict=True)
+        nodes = {f"n{i}": whole for i, (node, whole) in enumerate(alive) if node.alive}
+        return Activity(found, len(self._running.keys() - set(tasks)), nodes)
+
     def drop(self, *pieces: Piece) -> None:
         """Pieces that nobody needs any more."""
-        self.live -= sum(piece.nbytes for piece in pieces)
+        for piece in pieces:
+            if piece.value is not None:
+                piece.value.takers -= 1
+            if piece.value is None or not piece.value.takers:
+                self.live -= piece.nbytes
 
     def cancel(self, tasks: Sequence[Any]) -> None:
         """Stop tasks."""
@@ -218,7 +256,7 @@ class SimRunner:
         for task in list(self._waiting):
             needs = self.stages[task.stage].needs
             for n, node in enumerate(self._nodes):
-                if node.alive and all(node.free[name] + 1e-9 >= x for name, x in needs.items()):
+                if node.alive and has(node.free, needs):
                     node.free.subtract(needs)
                     task.node = n
                     self._waiting.remove(task)

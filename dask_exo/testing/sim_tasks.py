@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from dask_exo.activity import Doing
 from dask_exo.futures import Node, at
+from dask_exo.repeats import Made, hearing
 from dask_exo.testing.inline import Produce, name, yielded
 from dask_exo.testing.sim_lanes import Lane
 from dask_exo.testing.sim_model import Call, CostModel
@@ -40,12 +42,16 @@ class Task:
         Whether it waits for that room, since other values must be written to disk first.
     late : float
         Seconds of its run that went into such waiting.
+    serial : int
+        Which of all calls it is.
+    starts : int
+        How often it has got a slot.
     """
 
     __slots__ = (
         "args", "count", "fn", "given", "held", "late", "machine", "missing", "moved", "number",
-        "outs", "pinned", "produce", "reserved", "restored", "seconds", "sizes", "start", "state",
-        "step", "values", "waiters", "wish",
+        "outs", "pinned", "produce", "reserved", "restored", "seconds", "serial", "sizes", "start",
+        "starts", "state", "step", "values", "waiters", "wish",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +68,7 @@ class Task:
         self.args = args
         self.wish = wish
         self.state = WAITING
-        self.missing = self.number = self.step = 0
+        self.missing = self.number = self.step = self.serial = self.starts = 0
         self.moved = self.restored = self.reserved = 0
         self.held = False
         self.start = self.seconds = self.late = 0.0
@@ -165,6 +171,14 @@ def take(task: Task, store: Store) -> int:
     return task.moved
 
 
+def heard(task: Task) -> tuple[list[Any], Made]:
+    """The next values of a running task, and what it says of itself."""
+    call = str(task.serial)
+    with hearing(call) as said:
+        values = compute(task)
+    return values, said[-1] if said else Made(call, name(task.fn))
+
+
 def compute(task: Task) -> list[Any]:
     """The next values of a running task."""
     assert task.machine is not None
@@ -174,6 +188,15 @@ def compute(task: Task) -> list[Any]:
         if task.count and task.produce is yielded:
             return [next(task.values)]
         return list(task.values)
+
+
+def doing(task: Task | None) -> Doing:
+    """What a task does; None is one that has ended."""
+    if task is None or task.state == DONE:
+        return Doing("ended")
+    if task.state in {FETCHING, RUNNING} and task.machine is not None:
+        return Doing("runs", {"CPU": 1.0}, task.machine.node.id)
+    return Doing("waits", {"CPU": 1.0})
 
 
 def explain(entry: Entry, machines: Sequence[Machine]) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+
+from dask_exo.errors import DeviceError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -25,14 +30,60 @@ def test_they_are_sorted_joined_and_grouped() -> None:
     with dask.config.set({"exo.gpu.simulate": True}):
         there = dd.from_pandas(frame, npartitions=4).exo.to_gpu()
         other = dd.from_pandas(names, npartitions=2).exo.to_gpu()
-    found = dask.compute(
-        there.exo.sort_values(["s", "f"]).exo.to_pandas(),
-        there.merge(other, on="k", broadcast=False).exo.to_pandas(),
-        there.groupby(["k", "s"]).f.sum(split_out=2).exo.to_pandas(),
-    )
+        found = dask.compute(  # this Ray has no slots for GPUs either
+            there.exo.sort_values(["s", "f"]).exo.to_pandas(),
+            there.merge(other, on="k", broadcast=False).exo.to_pandas(),
+            there.groupby(["k", "s"]).f.sum(split_out=2).exo.to_pandas(),
+        )
     pd.testing.assert_frame_equal(found[0], frame.sort_values(["s", "f"], kind="stable"))
     joined = (
         df.sort_values(["k", "f"]).reset_index(drop=True) for df in (found[1], frame.merge(names))
     )
     pd.testing.assert_frame_equal(*joined)
     pd.testing.assert_series_equal(found[2].sort_index(), frame.groupby(["k", "s"]).f.sum())
+
+
+def test_a_cluster_without_gpus_refuses_at_once() -> None:
+    with dask.config.set({"exo.gpu.simulate": True}):
+        there = dd.from_pandas(pd.DataFrame({"a": range(9)}), npartitions=3).exo.to_gpu()
+    with pytest.raises(DeviceError, match="need 1 GPU each, and the 1 nodes have 0 GPUs"):
+        there.a.sum().compute()
+
+
+def test_stages_on_simulated_devices_need_no_slots_either() -> None:
+    frame = pd.DataFrame({"a": np.arange(40)})
+    with dask.config.set({"exo.gpu.simulate": True}):
+        source = dd.from_pandas(frame, npartitions=4).exo.pipeline()
+        doubled = source.map_batches(lambda batch: batch.assign(a=batch.a * 2), format="device")
+        found = pd.concat(doubled.iter_batches())
+    assert sorted(found.a) == list(range(0, 80, 2))
+
+
+GPUS = """
+import os
+import dask, dask.dataframe as dd, pandas as pd
+import dask_exo
+
+def seen(part):
+    return part.assign(gpu=int(os.environ.get("CUDA_VISIBLE_DEVICES") or -1), process=os.getpid())
+
+def main():
+    frame = pd.DataFrame({"k": range(60), "f": 1.0})
+    simulate = dask.config.set({"exo.gpu.simulate": True, "exo.gpu.per-task": 0.5})
+    with simulate, dask_exo.enable(num_cpus=2, num_gpus=2, object_store_memory="200MB"):
+        ddf = dd.from_pandas(frame, npartitions=6)
+        there = ddf.map_partitions(seen).rename(columns={"gpu": "before"}).exo.to_gpu()
+        found = there.map_partitions(seen).shuffle("k").map_partitions(seen)
+        found = found.exo.to_pandas().compute()
+    print(sorted(found.k) == list(range(60)), set(found.before), set(found.gpu) <= {0, 1},
+          found.process.nunique() <= 4)
+
+main()
+"""
+
+
+def test_workers_see_the_gpus_that_ray_has_given_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GPUS], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.stdout.split() == ["True", "{-1}", "True", "True"], done.stderr

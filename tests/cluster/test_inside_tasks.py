@@ -56,7 +56,7 @@ def test_tasks_see_the_settings_of_the_program() -> None:
 
 
 def test_resources_that_the_cluster_lacks_are_said() -> None:
-    with pytest.warns(UserWarning, match="no node of the cluster has {'unobtainium': 1}"):
+    with pytest.warns(UserWarning, match="no node of the cluster has {'CPU': 1, 'unobtainium': 1}"):
         check_needs({"resources": {"unobtainium": 1}})
 
 

@@ -13,7 +13,7 @@ import pytest
 import ray
 
 from dask_exo.errors import PipelineError, WorkerLostError
-from dask_exo.pipeline import from_files, of
+from dask_exo.pipeline import from_files, materialize, of, union
 from dask_exo.report import recording
 
 ROWS, PARTS = 500, 8
@@ -96,7 +96,7 @@ def test_files_have_names_of_their_own_even_where_rows_are_alike(ddf, tmp_path):
 
 def test_an_error_keeps_its_type_and_stops_the_pipeline(ddf):
     def fail(frame: pd.DataFrame) -> pd.DataFrame:
-        if frame.n.iloc[0] >= 3 * ROWS:
+        if frame.n.iloc[0] == 3 * ROWS:
             raise KeyError("no such thing")
         return frame
 
@@ -185,3 +185,29 @@ def test_bags_files_and_refs_are_sources(tmp_path):
     sums = of(groups).flat_map(lambda row: [{"k": row["item"][0], "s": sum(row["item"][1])}])
     found = pd.concat(list(sums.iter_batches())).set_index("k").s.to_dict()
     assert found == {k: sum(range(k, 40, 3)) for k in range(3)}
+
+
+def test_branches_read_once_meet_again_and_write_beside_each_other(tmp_path):
+    marks = tmp_path / "read"
+    marks.mkdir()
+
+    def read(i: int) -> pd.DataFrame:
+        (marks / str(i)).open("x").close()  # each can be made once
+        return part(i)
+
+    ddf = dd.from_map(read, range(PARTS), meta=part(0).iloc[:0])
+    base = ddf.exo.pipeline(target="10kB").filter(even)
+    scored = base.map_partitions(Model, 3, concurrency=1)
+    plain = base.map_batches(lambda batch: batch.assign(y=-batch.n), num_cpus=0.5)
+    files = scored.to_parquet(str(tmp_path / "out"), compute=False)
+    both, written = materialize(union(scored, plain).filter(lambda frame: frame.y != 6), files)
+    want = pd.concat([part(i) for i in range(PARTS)])
+    want = want[want.n % 2 == 0]
+    got = both.compute()
+    assert sorted(got.n) == sorted([*want.n, *want.n[want.n != 2]])
+    assert sorted(got.y) == sorted([*-want.n, *(3 * want.n[want.n != 2])])
+    names = written["file"].compute()
+    assert names.is_unique
+    there = pd.concat([pd.read_parquet(name) for name in names])
+    assert sorted(there.y) == (3 * want.n).tolist()
+    assert len(list(marks.iterdir())) == PARTS

@@ -12,7 +12,8 @@ import pytest
 
 from dask_exo import Scheduler
 from dask_exo.errors import ConfigError, DeviceError, DeviceTypeError
-from dask_exo.frame.device import DeviceFrame, arrays
+from dask_exo.frame.columns import below, schema_of
+from dask_exo.frame.device import DeviceFrame, arrays, travel
 from dask_exo.futures import Node
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
@@ -98,12 +99,23 @@ def test_joins_and_groups_meet_all_their_rows(how: str) -> None:
     pd.testing.assert_frame_equal(found[2].sort_index(), groups)
 
 
-def test_categories_that_differ_between_partitions_are_united() -> None:
+@pytest.mark.parametrize("algorithm", ["simple", "push"])
+def test_categories_that_differ_between_partitions_are_united(algorithm: str) -> None:
     parts = [pd.DataFrame({"c": pd.Categorical(list(letters))}) for letters in ("ba", "cb", "a")]
     with dask.config.set({"exo.gpu.simulate": True}):
         there = dd.from_map(lambda part: part, parts).exo.to_gpu()
-    (found,) = compute(there.exo.random_shuffle(npartitions=1))
+    with dask.config.set({"exo.shuffle.algorithm": algorithm}):
+        (found,) = compute(there.exo.random_shuffle(npartitions=1))
     assert sorted(found.c) == ["a", "a", "b", "b", "c"]
+
+
+def test_what_is_merged_on_the_host_goes_back_to_where_it_was() -> None:
+    ones, twos = (DeviceFrame({"c": pd.Categorical(list(c))}) for c in ("ab", "bc"))
+    tables = [travel.travelling(f, np.arange(2), module="cupy") for f in (ones, twos)]
+    merged = below(tables)
+    assert schema_of(merged.schema).module == "cupy"
+    there = schema_of(merged.schema)._replace(module="numpy").frame(4, merged.arrays)
+    assert there.c.to_pandas().tolist() == ["a", "b", "b", "c"]
 
 
 def test_the_backend_reads_and_comes_back(tmp_path: Any) -> None:

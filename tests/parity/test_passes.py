@@ -173,7 +173,7 @@ def test_a_frame_that_is_used_before_and_after_its_shuffle(exo, p2p) -> None:
 
 def barriers_left(collection) -> list[object]:
     """Keys of a normalized graph that belong to a shuffle of Dask's own."""
-    graph, _ = normalize(collection.__dask_graph__(), list(flatten(collection.__dask_keys__())))
+    graph, *_ = normalize(collection.__dask_graph__(), list(flatten(collection.__dask_keys__())))
     assert any(isinstance(node, Exchange) for node in graph.values())
     return [
         key
@@ -480,7 +480,7 @@ def test_no_file_is_written_by_a_groupby_by_disk(exo, tmp_path) -> None:
 def test_the_new_graph_computes_the_same_on_any_scheduler(build, p2p) -> None:
     collection = build()
     keys = list(flatten(collection.__dask_keys__()))
-    graph, names = normalize(collection.__dask_graph__(), keys)
+    graph, names, _ = normalize(collection.__dask_graph__(), keys)
     (got,) = dask.get(graph, [names[key] for key in keys])
     expected = by_dask(lambda: build().compute(scheduler="sync"))
     assert np.sum(got) == np.sum(expected)
@@ -582,7 +582,7 @@ def test_fused_tasks_with_the_same_inner_keys_are_taken_apart() -> None:
 
 def test_a_graph_without_shuffles_is_left_as_it_is() -> None:
     x = da.ones((4, 4), chunks=2) + 1
-    graph, _ = normalize(x.__dask_graph__(), list(flatten(x.__dask_keys__())))
+    graph, *_ = normalize(x.__dask_graph__(), list(flatten(x.__dask_keys__())))
     assert unfuse(graph, set()) is graph
 
 

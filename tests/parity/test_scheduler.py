@@ -206,7 +206,7 @@ def test_a_row_lost_on_the_way_is_an_error_and_not_a_result() -> None:
 def test_a_rewritten_graph_computes_the_same_on_any_scheduler(name, method) -> None:
     expr = CASES[name](frames()).optimize(fuse=False).expr
     keys = expr.__dask_keys__()
-    graph, names = normalize(expr, keys)
+    graph, names, _ = normalize(expr, keys)
     assert any(isinstance(node, Exchange) for node in graph.values())
     got = pd.concat(dask.get(graph, [names[key] for key in keys]))
     with dask.config.set({"dataframe.shuffle.method": "tasks"}):

@@ -212,7 +212,7 @@ def test_building_reads_nothing_and_computing_reads_each_partition_once(
 
 def stage_of(collection_: dd.DataFrame):
     expr = collections_to_expr([collection_]).optimize()
-    graph, names = normalize(expr, list(dask.core.flatten(expr.__dask_keys__())))
+    graph, names, _ = normalize(expr, list(dask.core.flatten(expr.__dask_keys__())))
     work = plan(graph, set(names.values()), small=100_000)
     (stage,) = work.stages
     return stage, work

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import dask_exo
 from dask_exo import Scheduler
+from dask_exo.activity import Activity, Doing
+from dask_exo.asks.amounts import amounts_of
 from dask_exo.frame.copies import as_stored
 from dask_exo.futures import Node, Store
-from dask_exo.graph.lending import amounts_of
 
 
 class Ref:
@@ -73,6 +74,19 @@ class Cluster:
 
     def store(self):
         return Store(0, 0, 0)
+
+    def disks(self):
+        return []
+
+    def memory(self):
+        return None
+
+    def repeats(self):
+        return []
+
+    def activity(self, refs):
+        """Asked where nobody can go on: none of them does."""
+        return Activity([Doing("waits") for _ in refs])
 
     def call(self, count, fn, args, **place):
         self.calls += 1
@@ -184,6 +198,29 @@ def test_any_chain_ends_without_waiting_for_what_it_holds_itself(steps, cpus, pa
     assert all(cluster.peak[name] <= amount for name, amount in cluster.total.items())
     if not any(asks.keys() - {"num_cpus"} for asks, _ in steps):
         assert not cluster.started
+
+
+@given(
+    st.integers(1, 3),
+    st.sampled_from([0.5, 1.0]),
+    st.integers(2, 5),
+    st.sampled_from(["simple", "push"]),
+    st.integers(0, 99),
+)
+@settings(max_examples=12)
+def test_shuffles_of_partitions_on_devices_end_on_workers(cpus, share, parts, algorithm, seed):
+    cluster = Cluster({"CPU": cpus, "GPU": 1}, seed)
+    frame = pd.DataFrame({"a": np.arange(24), "k": np.arange(24) % 5})
+    keys = {"exo.gpu.simulate": True, "exo.gpu.per-task": share, "exo.shuffle.algorithm": algorithm}
+    with dask.config.set({**keys, "dataframe.shuffle.method": "tasks"}):
+        there = dd.from_pandas(frame, npartitions=parts).map_partitions(add, 1).exo.to_gpu()
+        sums = there.shuffle("k").groupby("k").a.sum(split_out=2).exo.to_pandas()
+        got = sums.map_partitions(add, 1).compute(scheduler=Scheduler(cluster))
+    pd.testing.assert_series_equal(got.sort_index(), (frame + 1).groupby("k").a.sum() + 1)
+    assert cluster.idle == 0
+    assert not cluster.workers
+    assert not cluster.pending
+    assert 0 < cluster.peak["GPU"] <= 1
 
 
 def test_where_one_cpu_is_all_there_is_it_changes_hands_rarely():

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import dask
 import pytest
+import yaml
 
-from dask_exo.config import Config
+from dask_exo.config import Config, _leaves, without_effect
 from dask_exo.errors import ConfigError
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_defaults_are_valid() -> None:
@@ -29,6 +35,43 @@ def test_the_defaults_are_valid() -> None:
 def test_a_wrong_key_or_value_is_named(key: str, value: object, said: str) -> None:
     with dask.config.set({key: value}), pytest.raises(ConfigError, match=said):
         Config.current()
+
+
+@pytest.mark.parametrize(
+    ("asked", "now", "given", "idle"),
+    [
+        ({"num-cpus": 2}, {"num-cpus": 2}, {}, []),
+        ({"num-cpus": 2}, {}, {}, []),
+        ({"num-cpus": 2}, {"num-cpus": 3}, {}, ["num-cpus"]),
+        ({}, {"spill-directory": "/a", "num-gpus": 1}, {}, ["spill-directory", "num-gpus"]),
+        ({"num-cpus": 2}, {"num-cpus": 8}, {"num-cpus": 8}, []),
+        ({"num-cpus": 2}, {"num-cpus": 9}, {"num-cpus": 8}, ["num-cpus"]),
+        (None, {"num-cpus": 8}, {"num-cpus": 8}, ["num-cpus"]),
+        (None, {}, {}, []),
+    ],
+)
+def test_what_asks_for_another_cluster_has_no_effect(asked, now, given, idle) -> None:
+    assert without_effect(asked, now, given) == idle
+
+
+def test_what_is_asked_of_a_cluster_is_known_in_either_spelling() -> None:
+    with dask.config.set({"exo.num-cpus": 2, "exo.spill_directory": "/a"}):
+        assert Config.current().cluster == {"num-cpus": 2, "spill-directory": "/a"}
+
+
+def test_the_reference_page_has_every_key() -> None:
+    spec = importlib.util.spec_from_file_location("conf", DOCS / "conf.py")
+    conf = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conf)
+    rows = conf.configuration_table().splitlines()[2:]
+    tree = yaml.safe_load((DOCS.parent / "dask_exo" / "exo.yaml").read_text(encoding="utf-8"))
+    assert len(rows) == sum(1 for _ in _leaves(tree))
+    for row in rows:
+        key, _, _, meaning = row.strip("| ").split(" | ", 3)
+        assert len(meaning.split()) >= 4, key
+    shown = {row.split("`")[1]: row.split("`")[3] for row in rows}
+    assert shown["exo.shuffle.late-factor"] == "DASK_EXO__SHUFFLE__LATE_FACTOR"
+    assert conf.effect_table().count("exo.address") == 1
 
 
 def test_underscores_and_hyphens_are_one_spelling() -> None:

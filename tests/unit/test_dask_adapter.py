@@ -46,6 +46,13 @@ def test_what_pairs_of_a_generator_need_of_ray_is_there() -> None:
         assert hasattr(ray.ObjectRefGenerator, "_consume_next_ref_n")
 
 
+def test_what_tells_attempts_apart_is_there_in_ray() -> None:
+    assert hasattr(ray._raylet.CoreWorker, "get_current_task_attempt_number")
+    assert hasattr(ray.runtime_context.RuntimeContext, "get_session_name")
+    for verb in ("put", "get", "list", "del"):
+        assert hasattr(ray.experimental.internal_kv, f"_internal_kv_{verb}")
+
+
 @pytest.mark.parametrize(
     ("cls", "names"),
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import dask
 import dask.dataframe as dd
@@ -135,6 +137,49 @@ def test_the_estimate_grows_with_what_must_be_done() -> None:
 def test_data_that_fits_is_not_spilled() -> None:
     found = costs(Shape(10**9, 10, 10, 1, 2, 10**10), Choice("simple", 2, ""))
     assert {cost.spilled + cost.restored + cost.sent for cost in found.values()} == {0}
+
+
+@dask_exo.options(num_gpus=0.5)
+class Model:
+    def __call__(self, part):
+        return part.assign(w=1)
+
+
+def test_needs_are_shown_and_the_picture_and_json_agree() -> None:
+    source = frame()
+    scored = source.map_partitions(Model, meta=source._meta.assign(w=1))
+    plan = dask_exo.explain(scored.merge(frame(), on="k"), nbytes="40 GB", futures=machines(4))
+    (asking,) = [group for group in plan.groups if group.needs]
+    assert asking.needs == "1 CPU, 0.5 GPU, on workers that are kept (as many as fit)"
+    assert f"each task of {asking.name} needs {asking.needs}" in str(plan)
+    found = json.loads(plan.to_json())
+    assert (found["nodes"], found["slots"], found["store"]) == (4, 8, 4 * 10**9)
+    assert [one["name"] for one in found["shuffles"]] == [one.name for one in plan.shuffles]
+    push = found["shuffles"][0]["sizes"][0]["costs"]["push"]
+    assert push == vars(plan.shuffles[0].sizes[0][2]["push"])
+    keys = {group["key"] for group in found["groups"]}
+    assert len(keys) == len(plan.groups)
+    assert {end for edge in found["edges"] for end in edge} <= keys
+    assert sum(g["tasks"] for g in found["groups"] if g["kind"] == "tasks") == sum(
+        plan.tasks.values()
+    )
+    root = ET.fromstring(plan.svg())
+    name = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f"{name}rect")) == len(plan.groups)
+    assert len(root.findall(f"{name}path")) == len(plan.edges)
+    texts = [text.text for text in root.findall(f"{name}text")]
+    assert texts.count("12 → 12: push") == 2
+    assert f"needs {asking.needs}" in texts
+    # every reader is drawn below what it reads
+    order = [group.key for group in plan.groups]
+    assert all(order.index(a) < order.index(b) for a, b in plan.edges)
+
+
+def test_hostile_names_are_harmless_in_the_picture() -> None:
+    hostile = dask.delayed(len)([1], dask_key_name="a<script>alert(1)</script>")
+    text = dask_exo.explain(hostile, futures=machines(1))._repr_html_()
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") == 2
 
 
 def test_it_says_what_joins_do_with_frequent_keys() -> None:

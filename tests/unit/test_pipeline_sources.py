@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dask_exo.config import Config
 from dask_exo.errors import InputError, PipelineError
 from dask_exo.pipeline import from_files, of
+from dask_exo.pipeline.execute import MANY, begun
 from dask_exo.pipeline.files import listed, together
 from dask_exo.pipeline.sources import AHEAD, source_of
 from dask_exo.stream.pieces import Piece
@@ -120,3 +121,13 @@ def test_what_is_no_source_and_an_iterator_that_is_used_up() -> None:
     pieces(once)
     with pytest.raises(PipelineError, match="used up"):
         pieces(once)
+
+
+def test_partitions_of_several_sources_have_numbers_of_their_own() -> None:
+    frames = [pd.DataFrame({"a": [i]}) for i in range(3)]
+    sources = [source_of(frames), source_of(iter(frames)), source_of(frames)]
+    found = begun(sources, Config.current(), lambda value: value)
+    numbers = [
+        [piece.place[0] for piece in some if piece is not None] for some, _ in found.values()
+    ]
+    assert numbers == [[0, 1, 2], [3, 4, 5], [MANY + 3, MANY + 4, MANY + 5]]

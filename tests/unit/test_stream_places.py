@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -15,58 +14,44 @@ from dask_exo.stream.pieces import AGAIN, Piece, Stage
 from dask_exo.stream.runner import StreamRunner
 from dask_exo.stream.task import Code
 from dask_exo.stream.transforms import Transform
+from dask_exo.testing import InlineStreams
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
 
 
-@dataclass
-class Streams:
-    """Tasks that run where they are asked for; `dead` streams lose their worker."""
+class Streams(InlineStreams):
+    """Takes note of what is asked for; `dead` streams lose their worker."""
 
-    total: dict[str, float]
-    workers: list[dict[str, float]] = field(default_factory=list)
-    stopped: int = 0
-    asked: int = 0
-    dead: set[Any] = field(default_factory=set)
-    next: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
+    def __init__(self, total):
+        super().__init__()
+        self.total, self.started, self.stopped, self.asked = total, 0, 0, 0
+        self.dead = set()
 
     def resources(self):
         return self.total
 
-    def put(self, value):
-        return value
-
-    def task(self, fn, *args, needs):
-        return iter(fn(*args))
-
     def worker(self, cls, *args, needs):
-        self.workers.append(needs)
-        return cls(*args)
-
-    def start(self, worker, *args):
-        return iter(worker.run(*args))
+        self.started += 1
+        return super().worker(cls, *args, needs=needs)
 
     def stop(self, worker):
         self.stopped += 1
 
     def wait(self, streams, timeout):
         self.asked += len(streams)
-        return list(streams)
+        return super().wait(streams, timeout)
 
     def read(self, stream):
-        if stream in self.dead:
-            raise WorkerLostError("gone")
-        if stream not in self.next:
-            self.next[stream] = (next(stream, None), next(stream, None))
-        return self.next[stream][1]
+        self.lose(stream)
+        return super().read(stream)
 
     def take(self, stream):
+        self.lose(stream)
+        return super().take(stream)
+
+    def lose(self, stream):
         if stream in self.dead:
             raise WorkerLostError("gone")
-        return self.next.pop(stream)[0]
-
-    def cancel(self, streams):
-        pass
 
 
 def twice(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -101,14 +86,14 @@ def test_workers_start_with_the_source_where_nobody_else_needs_what_they_have(st
     streams, made = runner({"CPU": 8.0, "GPU": 3.0}, (CPU, len, None), stage)
     for i in range(2):
         made.start(0, [piece(i)])
-        assert len(streams.workers) == min(i + 1, early)
+        assert streams.started == min(i + 1, early)
     for i in range(4):
         made.start(0, [piece(i)])
-    assert len(streams.workers) == early
+    assert streams.started == early
     assert made.idle(1) == early
     made.release()
     made.start(0, [piece(9)])
-    assert len(streams.workers) == early  # those that nobody used are not started again
+    assert streams.started == early  # those that nobody used are not started again
 
 
 def test_a_task_has_ended_as_soon_as_its_last_piece_is_known():
@@ -173,7 +158,7 @@ def test_a_short_task_waits_behind_another_one_of_its_worker():
     assert tasks[0].worker is tasks[1].worker
     assert made.idle(1) == 0
     assert ran(made, *tasks) == [1, 2]
-    assert (made.idle(1), len(streams.workers)) == (1, 1)
+    assert (made.idle(1), streams.started) == (1, 1)
 
 
 def test_tasks_that_wait_behind_one_that_kills_its_worker_are_not_to_blame():

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo.errors import WorkerLostError
+from dask_exo.errors import NonDeterminismError, WorkerLostError
 from dask_exo.pipeline import Rejects
 from dask_exo.pipeline.lazy import Keeping
+from dask_exo.report import recording
 from dask_exo.stream.calls import RAISE, Trouble
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.partition_admission import PartitionAdmission
@@ -22,13 +23,16 @@ from dask_exo.testing import Died, InlineFutures, InlineStreams
 SKIP = Trouble(skip=True)
 
 
-def executor(transforms, inputs, streams=None, trouble=RAISE, target=10**6, **options):
+def executor(
+    transforms, inputs, streams=None, trouble=RAISE, target=10**6, nondeterminism="error", **options
+):
     """A stage for each transform."""
     stages = [Stage(t.name, {"CPU": 1.0}, **options) for t in transforms]
-    codes = [Code(t.name + str(i), [t], target, trouble, {}) for i, t in enumerate(transforms)]
+    rest = (target, trouble, {}, nondeterminism)
+    codes = [Code(t.name + str(i), [t], *rest) for i, t in enumerate(transforms)]
     runner = StreamRunner(streams or InlineStreams(), stages, codes)
     pieces = iter([Piece(frame, 0, 0, (i,)) for i, frame in enumerate(inputs)])
-    return Executor(stages, pieces, runner, PartitionAdmission(), limit=10**9, target=target)
+    return Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**9, target=target)
 
 
 def outputs(executor):
@@ -85,6 +89,60 @@ def test_a_worker_that_dies_now_and_then_costs_nothing():
     assert streams.workers == 0
 
 
+class Fickle:
+    """Gives other rows each time, and its process dies once between two pieces."""
+
+    calls = 0
+
+    def __call__(self, frame):
+        Fickle.calls += 1
+        made = frame + 100 * Fickle.calls
+        yield made.iloc[:2]
+        if Fickle.calls == 1:
+            raise Died
+        yield made.iloc[2:]
+
+
+def test_a_task_that_gives_other_pieces_when_it_runs_again_is_an_error():
+    def run(mode):
+        Fickle.calls = 0
+        stage = Transform("partitions", Fickle)
+        return executor([stage], parts(1), target=10, nondeterminism=mode)
+
+    with pytest.raises(NonDeterminismError, match="stage 'Fickle' ran again on partition 0"):
+        outputs(run("error"))
+    with pytest.warns(UserWarning, match="exo.fault.nondeterminism"):
+        outputs(run("warn"))
+    mixed = pd.concat([piece.value for piece in outputs(run("ignore"))])
+    assert set(mixed.n // 100) == {1, 2}
+
+
+def test_tasks_that_start_anew_are_reported():
+    Dies.times = 2
+    with recording() as stats:
+        outputs(executor([Transform("partitions", Dies)], parts(), target=10))
+    assert stats.repeated == {"Dies": 2}
+
+
+class DiesLater(Dies):
+    """Dies when it has given some of its outputs."""
+
+    def __call__(self, frame):
+        yield frame.iloc[:3]
+        if 7 in frame.n.tolist() and Dies.times:
+            Dies.times -= 1
+            raise Died
+        yield frame.iloc[3:]
+
+
+def test_a_worker_that_dies_between_its_outputs_gives_none_of_them_twice():
+    Dies.times = 2
+    found = outputs(executor([Transform("partitions", DiesLater)], parts(), target=10))
+    assert Dies.times == 0
+    assert sorted(pd.concat([piece.value for piece in found]).n) == list(range(20))
+    assert len({piece.place for piece in found}) == len(found) > 8
+
+
 def test_origins_go_through_stages_that_cut_and_put_together():
     def check(frame):
         if 12 in frame.n.tolist():
@@ -118,15 +176,14 @@ def test_each_partition_is_told_complete_once_and_after_all_its_pieces(sizes, le
     steps = [Transform("partitions", lambda frame: frame) for _ in range(3)]
     running = executor(steps, inputs, target=target, least=least)
     told, rows = [], 0
+    running.complete = told.append
     while not running.finished:
         running.step(0)
-        told += running.completed()  # some have come out and not been taken
         while running.outputs:
+            before = list(told)
             piece = running.take()
-            assert piece.place[0] not in told
+            assert piece.place[0] not in before
             rows += piece.rows
-        told += running.completed()
-    told += running.completed()
     assert sorted(told) == list(range(len(sizes)))
     assert rows == sum(sizes)
 
@@ -154,3 +211,40 @@ def test_promises_of_partitions_are_kept_when_asked_for_and_dropped_ones_end_the
     (one,) = Keeping(fails, 1, pd.DataFrame()).promises()
     with pytest.raises(OSError, match="no cluster"):
         one.result()
+
+
+def test_a_piece_goes_to_all_branches_and_what_meets_again_is_there_twice():
+    def named(name):
+        def mark(frame):
+            return frame.assign(by=name)
+
+        return Transform("partitions", mark)
+
+    transforms = [Transform("partitions", lambda frame: frame), named("left"), named("right")]
+    transforms += [Transform("write", lambda frame, name: frame.assign(name=name))]
+    takes = [(), (0,), (0,), (1, 2)]
+    stages = [Stage(str(i), {"CPU": 1.0}, takes=some) for i, some in enumerate(takes)]
+    codes = [Code(str(i), [t], 60, RAISE, {}) for i, t in enumerate(transforms)]
+    runner = StreamRunner(InlineStreams(), stages, codes)
+    pieces = iter([Piece(frame, 0, 0, (i,)) for i, frame in enumerate(parts())])
+    told = []
+    running = Executor(
+        stages,
+        [pieces],
+        runner,
+        PartitionAdmission(),
+        limit=10**9,
+        target=60,
+        sinks=[(3,), (0,)],
+    )
+    running.complete = told.append
+    found = outputs(running)
+    assert sorted(told) == [0, 1, 2, 3]
+    met = pd.concat([piece.value for piece in found if piece.sink == 0])
+    assert sorted(zip(met.n, met.by, strict=True)) == sorted(
+        (n, by) for n in range(20) for by in ("left", "right")
+    )
+    pieces_of = met.groupby("name").by.nunique()
+    assert (pieces_of == 1).all()  # no two pieces have the same name
+    read = pd.concat([piece.value for piece in found if piece.sink == 1])
+    assert sorted(read.n) == list(range(20))

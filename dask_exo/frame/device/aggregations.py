@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.frame.device import arrays, codes
-from dask_exo.frame.device.column import CATEGORY, TEXT, Column, as_nullable, numpy_of
+from dask_exo.frame.device.column import CATEGORY, Column, as_nullable, numpy_of, only
 from dask_exo.frame.device.groups import Groups, groups
 
 
@@ -44,7 +43,7 @@ def _result(values: Any, dtype: Any, missing: Any = None) -> Column:
 
 def total(column: Column, found: Groups, *, min_count: int = 0) -> Column:
     """Sums; nulls count as 0, and groups of fewer than ``min_count`` values are null."""
-    _only(column, "biufm", "sum")
+    only(column, "biufm", "sum")
     values, there = _there(column)
     dtype = column.dtype
     if column.kind in "biu":
@@ -64,7 +63,7 @@ def count(column: Column, found: Groups) -> Column:
 
 def mean(column: Column, found: Groups) -> Column:
     """Means of the values that are not null."""
-    _only(column, "biuf", "mean")
+    only(column, "biuf", "mean")
     values, there = _there(column)
     with np.errstate(all="ignore"):
         made = _sums(values.astype(np.float64), found) / found.tally(there)
@@ -73,7 +72,7 @@ def mean(column: Column, found: Groups) -> Column:
 
 def variance(column: Column, found: Groups, *, ddof: int = 1) -> Column:
     """Variances, in two passes: of the differences from the mean."""
-    _only(column, "biuf", "var")
+    only(column, "biuf", "var")
     xp = found.xp
     values, there = _there(column)
     counts = found.tally(there)
@@ -159,7 +158,7 @@ def counted_categories(column: Column, *, dropna: bool) -> tuple[Column, Any]:
 
 def median(column: Column, found: Groups) -> Column:
     """Medians of the values that are not null."""
-    _only(column, "biuf", "median")
+    only(column, "biuf", "median")
     xp = found.xp
     there = ~column.nulls()
     rows = arrays.argsort(codes.of(column))
@@ -196,16 +195,6 @@ def _float(column: Column) -> Any:
 
 def _empty(column: Column, empty: Any) -> Any:
     return empty if column.nullable else None
-
-
-def _only(column: Column, kinds: str, name: str) -> None:
-    if column.kind in kinds:
-        return
-    what = {TEXT: "strings", CATEGORY: "categories", "M": "times"}.get(column.kind, column.kind)
-    raise DeviceOperationError(
-        f"{name} of {what} does not exist for groups on a device: leave the column out "
-        f"(numeric_only=True), or do it on the host after .to_backend('pandas')"
-    )
 
 
 AGGREGATIONS: dict[str, Callable[..., Column]] = {

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 
+from dask_exo.config import Config
+from dask_exo.errors import DeviceError
 from dask_exo.frame.argsort import stable
 
 HOST, DEVICE = "numpy", "cupy"
@@ -50,9 +54,56 @@ def devices() -> int:
         return 0
 
 
+def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of the host that a GPU can copy to and from by itself."""
+    made: np.ndarray = importlib.import_module("cupyx").empty_pinned(shape, dtype)
+    return made
+
+
+def here() -> str:
+    """The module of arrays in this process: cupy's, or numpy's where GPUs are simulated.
+
+    Raises
+    ------
+    DeviceError
+        This process has no GPU.
+    """
+    if Config.current().gpu_simulate:
+        return HOST
+    if not devices():
+        raise DeviceError(
+            f"this process needs 1 GPU and cupy, and has {devices()} GPUs: ask for one "
+            f"(num_gpus=), or set exo.gpu.simulate to try without one, on numpy"
+        )
+    return DEVICE
+
+
 def installed() -> bool:
     """Whether cupy can be imported."""
     return importlib.util.find_spec(DEVICE) is not None
+
+
+_OPENING = """
+import sys
+from cupy.cuda import runtime
+runtime.ipcCloseMemHandle(runtime.ipcOpenMemHandle(bytes.fromhex(sys.argv[1])))
+"""
+
+
+def unshared() -> str:
+    """Try to share memory of a device with another process; say why that fails, or nothing."""
+    runtime = module(DEVICE).cuda.runtime
+    pointer = runtime.malloc(256)
+    try:
+        handle = bytes(runtime.ipcGetMemHandle(pointer)).hex()
+        command = [sys.executable, "-c", _OPENING, handle]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (runtime.CUDARuntimeError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    finally:
+        runtime.free(pointer)
+    lines = done.stderr.strip().splitlines() or [f"the other process ended with {done.returncode}"]
+    return lines[-1] if done.returncode else ""
 
 
 def argsort(codes: Any) -> Any:

@@ -16,8 +16,8 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.types import pandas_dtype
 
-from dask_exo.errors import DeviceTypeError
-from dask_exo.frame.device import arrays
+from dask_exo.errors import DeviceOperationError, DeviceTypeError
+from dask_exo.frame.device import arrays, memory
 
 NAT = np.iinfo(np.int64).min
 """The number of a time that is not there."""
@@ -53,6 +53,9 @@ class Column:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Column, (self.values, self.dtype, self.valid, self.words)
 
     @cached_property
     def kind(self) -> str:
@@ -141,6 +144,25 @@ class Column:
         return replace(self, values=values)
 
 
+class _Kept:
+    """An array of a column, counted where the memory of its device is; see `memory`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, column: Any, owner: type) -> Any:
+        kept = column.__dict__[self._name]
+        return kept.get() if isinstance(kept, memory.Buffer) else kept
+
+    def __set__(self, column: Any, array: Any) -> None:
+        arena = None if array is None else memory.arena_of(array)
+        column.__dict__[self._name] = array if arena is None else arena.hold(array)
+
+
+for _name in ("values", "valid"):  # after the dataclass, which would take them for defaults
+    setattr(Column, _name, _Kept(_name))
+
+
 def kind_of(dtype: Any) -> str:
     """The letter of a dtype; see `Column.kind`.
 
@@ -168,6 +190,15 @@ def kind_of(dtype: Any) -> str:
         f"a column of dtype {dtype} cannot lie on a device, which has numbers, booleans, times, "
         f"strings and categories: convert it with .astype(...) ('str' for strings) or leave it out"
     )
+
+
+def only(column: Column, kinds: str, name: str) -> None:
+    """Raise `DeviceOperationError` if something is not computed of a column's kind of values."""
+    if column.kind not in kinds:
+        raise DeviceOperationError(
+            f"{name} of a column of {column.dtype} does not exist on a device: leave it out "
+            f"(numeric_only=True), or do it on the host after .to_backend('pandas')"
+        )
 
 
 def is_nullable(dtype: Any) -> bool:

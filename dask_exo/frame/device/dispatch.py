@@ -37,7 +37,7 @@ from dask.sizeof import sizeof
 from dask_exo.dask_adapter import get_collection_type
 from dask_exo.errors import DeviceOperationError
 from dask_exo.frame import protocol
-from dask_exo.frame.device import arrays, hashing, interop, reductions, travel
+from dask_exo.frame.device import arrays, hashing, interop, memory, reductions, travel
 from dask_exo.frame.device.column import Column
 from dask_exo.frame.device.concat import concat
 from dask_exo.frame.device.frame import DeviceFrame
@@ -59,6 +59,7 @@ def to_device(part: Any, module: str) -> Any:
     module : {"cupy", "numpy"}
         numpy stands for a device.
     """
+    memory.prepare(module)
     if isinstance(part, pd.DataFrame):
         return DeviceFrame.from_pandas(part, module)
     if isinstance(part, pd.Series):
@@ -199,3 +200,4 @@ def register() -> None:
     for dispatch, function in _OF_FRAMES:
         dispatch.register(DeviceFrame, function)
     protocol.register(DeviceFrame, travel)
+    protocol.register_device(*KINDS)

@@ -91,7 +91,9 @@ class DeviceFrame(ValuesOfFrame):
         return cls.of(columns, pd.Index(table.column_names), numbered(table.num_rows, module))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DeviceFrame.of, (self.arrays, self.labels, self._index)
+        from dask_exo.frame.device.packed import begin, unpacked
+
+        return unpacked, tuple(begin(self)())
 
     def to_pandas(self) -> pd.DataFrame:
         """Copy it to the host."""

@@ -58,7 +58,9 @@ class RowsOfFrame(ColumnsOfFrame):
     def reset_index(self, level: Any = None, *, drop: bool = False, **_: Any) -> Any:
         """Rows numbered from 0; the labels become columns, unless they are dropped."""
         if level is not None:
-            raise DeviceOperationError("reset_index(level=...) does not exist on a device")
+            raise DeviceOperationError(
+                "reset_index(level=...) does not exist on a device: use .to_backend('pandas')"
+            )
         made = self.numbered()
         if drop:
             return made

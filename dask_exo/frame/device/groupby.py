@@ -247,7 +247,9 @@ def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
         elif one in obj.index.names:
             keys.append(DeviceSeries.of(obj.index.levels[obj.index.place(one)], obj.index, one))
         elif callable(one):
-            raise DeviceOperationError("rows cannot be grouped by a function on a device")
+            raise DeviceOperationError(
+                "rows cannot be grouped by a function on a device: assign a column, and group by it"
+            )
         else:
             raise KeyError(one)
     return keys, labels

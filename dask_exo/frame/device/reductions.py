@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.frame.device import arrays, codes
-from dask_exo.frame.device.column import CATEGORY, TEXT, TIMES, Column, as_nullable
+from dask_exo.frame.device.column import CATEGORY, TEXT, TIMES, Column, as_nullable, only
 from dask_exo.frame.device.interop import to_array
 
 
@@ -44,7 +43,7 @@ def _wide(column: Column) -> Any:
 
 def total(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
     """The sum."""
-    _only(column, "biufm", "sum")
+    only(column, "biufm", "sum")
     chosen = _chosen(column, skipna)
     if chosen is None or len(chosen) < min_count:
         return null_of(column)
@@ -54,7 +53,7 @@ def total(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
 
 def product(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
     """The product."""
-    _only(column, "biuf", "prod")
+    only(column, "biuf", "prod")
     chosen = _chosen(column, skipna)
     if chosen is None or len(chosen) < min_count:
         return null_of(column)
@@ -68,7 +67,7 @@ def count(column: Column) -> int:
 
 def mean(column: Column, *, skipna: bool = True) -> Any:
     """The mean."""
-    _only(column, "biufmM", "mean")
+    only(column, "biufmM", "mean")
     chosen = _chosen(column, skipna)
     if chosen is None or not len(chosen):
         return null_of(column)
@@ -80,7 +79,7 @@ def mean(column: Column, *, skipna: bool = True) -> Any:
 
 def variance(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
     """The variance."""
-    _only(column, "biuf", "var")
+    only(column, "biuf", "var")
     chosen = _chosen(column, skipna)
     if chosen is None or len(chosen) <= ddof:
         return null_of(column)
@@ -197,14 +196,6 @@ def _single(value: Any, column: Column) -> Any:
 def _time(value: int, column: Column) -> Any:
     made = Column(np.array([value], np.int64), column.dtype)
     return scalar(made)
-
-
-def _only(column: Column, kinds: str, name: str) -> None:
-    if column.kind not in kinds:
-        raise DeviceOperationError(
-            f"{name} of a column of {column.dtype} does not exist on a device: leave it out "
-            f"(numeric_only=True), or do it on the host after .to_backend('pandas')"
-        )
 
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dask_exo.dask_adapter import concat_partitions
 from dask_exo.errors import SortKeyError
 from dask_exo.frame.codes import Key
-from dask_exo.frame.columns import Columns, pickled
-from dask_exo.frame.device import arrays, codes, hashing, interop
+from dask_exo.frame.columns import Columns, pickled, schema_of
+from dask_exo.frame.device import arrays, codes, hashing, interop, staging
 from dask_exo.frame.device.column import CATEGORY, TEXT, Column
 from dask_exo.frame.device.frame import DeviceFrame
 from dask_exo.frame.device.index import DeviceIndex, numbered
@@ -59,7 +60,7 @@ class Layout(NamedTuple):
             if isinstance(block, pa.Array):
                 made[places[0]] = encode(block, self.dtypes[places[0]], xp)
                 continue
-            there = xp.array(block)
+            there = staging.to_device(block, xp)
             values.update(zip(places, there, strict=True))
         for i, dtype in enumerate(self.dtypes):
             if i not in made:
@@ -71,8 +72,21 @@ class Layout(NamedTuple):
             index = DeviceIndex.of(columns[count:], self.names)
         return DeviceFrame.of(columns[:count], self.labels, index)
 
+    def below(self, tables: Sequence[Columns], *, ignore_index: bool) -> Columns:
+        """Put rows below each other whose layouts differ (in their categories, say).
 
-def travelling(frame: DeviceFrame, order: Any, *, ignore_index: bool = False) -> Columns:
+        On the host: where blocks are merged there need not be a device.
+        """
+        layouts = [schema_of(table.schema)._replace(module=arrays.HOST) for table in tables]
+        frames = [one.frame(t.length, t.arrays) for one, t in zip(layouts, tables, strict=True)]
+        whole = concat_partitions(frames, ignore_index)
+        order = np.arange(len(whole))
+        return travelling(whole, order, ignore_index=ignore_index, module=self.module)
+
+
+def travelling(
+    frame: DeviceFrame, order: Any, *, ignore_index: bool = False, module: str | None = None
+) -> Columns:
     """Rows of a frame in another order, in host memory.
 
     Parameters
@@ -83,6 +97,8 @@ def travelling(frame: DeviceFrame, order: Any, *, ignore_index: bool = False) ->
         Positions of rows, on the device.
     ignore_index : bool
         Whether the index need not be sent.
+    module : str, optional
+        Where the rows will lie; by default where they do.
     """
     index = [] if ignore_index else list(frame.index.levels)
     columns = [*frame.arrays, *index]
@@ -102,12 +118,13 @@ def travelling(frame: DeviceFrame, order: Any, *, ignore_index: bool = False) ->
         taken = xp.empty((len(members), len(order)), members[0][1].dtype)
         for row, (_, values) in zip(taken, members, strict=True):
             row[:] = values[order]
-        blocks.append(arrays.host(taken))
+        blocks.append(staging.to_host(taken))
         places.append(tuple(i for i, _ in members))
     names = () if ignore_index else frame.index.names
     dtypes = tuple(column.dtype for column in columns)
-    layout = Layout(frame.labels, tuple(places), dtypes, names, frame.module)
-    return Columns(len(order), blocks, pickled(layout))
+    layout = Layout(frame.labels, tuple(places), dtypes, names, module or frame.module)
+    rows = [block() if callable(block) else block for block in blocks]
+    return Columns(len(order), rows, pickled(layout))
 
 
 def destinations(frame: DeviceFrame, column: Any, npartitions: int) -> Any:

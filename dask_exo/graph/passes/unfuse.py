@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from dask.utils import key_split
@@ -10,6 +10,7 @@ from dask.utils import key_split
 from dask_exo.asks import ONE_CPU
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, execute_subgraph, role
 from dask_exo.graph.annotations import asks_of
+from dask_exo.graph.keeping import Mark
 from dask_exo.graph.passes.bag import is_step
 from dask_exo.graph.promise import promised
 
@@ -20,19 +21,29 @@ Graph = dict[Key, GraphNode]
 def unfuse(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
     """Replace fused tasks by their inner ones, if these must be seen.
 
-    These are parts of a shuffle, persisted values, and calls that ask for a place of their own.
+    These are parts of a shuffle, persisted values, values to be kept, and calls that ask for a
+    place of their own.
 
     Inner tasks get their old keys back, where no other task has them.
     """
-    todo = [key for key, node in graph.items() if _hides(node)]
+    return _expanded(graph, _hides)
+
+
+def taken_apart(graph: Graph) -> Graph:
+    """Replace all fused tasks by their inner ones."""
+    return _expanded(graph, lambda node: bool(_inside(node)))
+
+
+def _expanded(graph: Graph, asks: Callable[[GraphNode], bool]) -> Graph:
+    todo = [key for key, node in graph.items() if asks(node)]
     if not todo:
         return graph
     new = dict(graph)
     while todo:
         key = todo.pop()
-        inner = _expand(key, new[key], new)
+        inner = expand(key, new[key], new)
         new.update(inner)
-        todo.extend(k for k, node in inner.items() if _hides(node))
+        todo.extend(k for k, node in inner.items() if asks(node))
     return new
 
 
@@ -42,6 +53,7 @@ def _hides(node: GraphNode) -> bool:
         role(inner) is not None
         or is_step(key)
         or promised(inner) is not None
+        or isinstance(getattr(inner, "func", None), Mark)
         or asks_of(inner) not in (None, ONE_CPU)
         or _hides(inner)
         for key, inner in _inside(node).items()
@@ -55,7 +67,7 @@ def _inside(node: GraphNode) -> Graph:
     return {}
 
 
-def _expand(key: Key, node: GraphNode, taken: Graph) -> Graph:
+def expand(key: Key, node: GraphNode, taken: Graph) -> Graph:
     """Nodes inside a fused task, under keys that are not ``taken``."""
     assert isinstance(node, Task)
     inner, outkey, inkeys, *values = node.args

@@ -119,7 +119,7 @@ class Regrid(Split):
         if len(placed) != math.prod(shape):
             raise IntegrityError(
                 f"chunk {at} of an array consists of {math.prod(shape)} pieces, {len(placed)} "
-                f"of which came; no result is returned"
+                f"of which came; no result is returned. Compute it again"
             )
         nested = np.empty(shape, dtype=object)
         for place, piece in placed:

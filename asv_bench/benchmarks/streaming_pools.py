@@ -1,0 +1,174 @@
+"""Pools of workers that keep a model, on a virtual clock: sizes by rates beside fixed ones.
+
+``python -m asv_bench.benchmarks.streaming_pools`` prints the table of ``docs/performance.md``. The
+runner, its workers and the tasks are those that run on Ray; only time is made up. A worker takes
+some seconds to load its model, and holds what it has asked for while it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import pandas as pd
+
+from dask_exo.stream.calls import RAISE
+from dask_exo.stream.executor import Executor
+from dask_exo.stream.partition_admission import PartitionAdmission
+from dask_exo.stream.pieces import Piece, Stage
+from dask_exo.stream.runner import StreamRunner
+from dask_exo.stream.task import Code
+from dask_exo.stream.transforms import Transform
+from dask_exo.stream.view import View
+from dask_exo.testing import SimStreams
+
+PART = 100  # bytes of a piece
+
+
+class Model:
+    """What a worker keeps."""
+
+    def __call__(self, frame: pd.DataFrame) -> pd.DataFrame:
+        return frame
+
+
+class Job(NamedTuple):
+    """Stages with a model after a source without one.
+
+    Attributes
+    ----------
+    names : sequence of str
+        Of the resource that each takes one of.
+    seconds : callable
+        ``seconds(stage, number)`` of the input of this number.
+    """
+
+    names: Sequence[str]
+    resources: dict[str, float]
+    inputs: int
+    seconds: Callable[[int, int], float]
+    loading: float = 5.0
+    deaths: Sequence[float] = ()
+    limit: int = 100 * PART
+
+    def stages(self, bounds: Sequence[tuple[int, int | None]]) -> list[Stage]:
+        """With so many workers at least and at most, of all but the source."""
+        source, *models = self.names
+        return [
+            Stage("source", {source: 1.0}),
+            *(
+                Stage(f"Model{i + 1}", {name: 1.0}, limit=most, least_workers=least)
+                for i, (name, (least, most)) in enumerate(zip(models, bounds, strict=True))
+            ),
+        ]
+
+
+class Played(NamedTuple):
+    """A job that has run: seconds, inputs as they came out, executor, and where it ran."""
+
+    seconds: float
+    places: list[int]
+    executor: Executor
+    streams: SimStreams
+
+
+class OnDemand(StreamRunner):
+    """A worker for whatever waits, as long as there is room; idle ones go after half a minute."""
+
+    def resize(self, view: View) -> bool:
+        """No size is decided."""
+        return False
+
+
+def play(
+    job: Job,
+    bounds: Sequence[tuple[int, int | None]] | None = None,
+    runner: type[StreamRunner] = StreamRunner,
+) -> Played:
+    """Run a job to its end; by default with any number of workers."""
+    bounds = bounds or [(0, None)] * (len(job.names) - 1)
+    stages = job.stages(bounds)
+    codes = [Code("source", [], 10**6, RAISE, {})]
+    for stage in stages[1:]:
+        model = type(stage.name, (Model,), {})
+        codes.append(Code(stage.name, [Transform("partitions", model)], 10**6, RAISE, {}))
+    numbers = {code.name: i for i, code in enumerate(codes)}
+    streams = SimStreams(
+        job.resources,
+        lambda name, n: job.seconds(numbers[name], n),
+        loading=job.loading,
+        deaths=job.deaths,
+    )
+    running = runner(streams, stages, codes, clock=lambda: streams.time)
+    inputs = iter([Piece(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(job.inputs)])
+    executor = Executor(
+        stages, [inputs], running, PartitionAdmission(), limit=job.limit, target=PART
+    )
+    places = []
+    for _ in range(100_000):
+        if executor.finished:
+            break
+        executor.step(1.0)
+        while executor.outputs:
+            places.append(executor.take().place[0])
+    else:
+        raise TimeoutError(f"it stands still: {executor.view()}")
+    seconds = streams.time
+    executor.cancel()
+    assert not streams.workers
+    return Played(seconds, places, executor, streams)
+
+
+def fixed(job: Job) -> tuple[Sequence[int], float]:
+    """The best numbers of workers that never change, by trying all; and the seconds with those."""
+    source, *models = job.names
+    each = [range(1, int(job.resources[name]) + (name != source)) for name in models]
+    runs = {}
+    for some in product(*each):
+        taken = dict.fromkeys(job.resources, 0)
+        for name, count in zip(models, some, strict=True):
+            taken[name] += count
+        if all(taken[name] + (name == source) <= job.resources[name] for name in taken):
+            runs[some] = play(job, [(n, n) for n in some], OnDemand).seconds
+    best = min(runs, key=lambda some: runs[some])
+    return best, runs[best]
+
+
+JOBS = {
+    "one CPU each: 1 s, 2 s": Job(["CPU", "CPU"], {"CPU": 8}, 200, lambda i, _: [1.0, 2.0][i]),
+    "the same, half way 2 s, 0.5 s": Job(
+        ["CPU", "CPU"], {"CPU": 8}, 300, lambda i, n: [1.0, 2.0][i] if n < 150 else [2.0, 0.5][i]
+    ),
+    "half way 0.5 s, 2 s": Job(
+        ["CPU", "CPU"], {"CPU": 8}, 300, lambda i, n: [2.0, 0.5][i] if n < 150 else [0.5, 2.0][i]
+    ),
+    "GPUs that wait for CPUs: 2 s, 0.1 s": Job(
+        ["CPU", "GPU"], {"CPU": 8, "GPU": 4}, 200, lambda i, _: [2.0, 0.1][i]
+    ),
+}
+
+
+def main() -> None:
+    """Run, print."""
+    print("| | by rates | on demand | best fixed | workers started by rates, on demand |")
+    print("|---|---|---|---|---|")
+    for name, job in JOBS.items():
+        ours, demand = play(job), play(job, runner=OnDemand)
+        best, seconds = fixed(job)
+        begun = [started(one.streams) for one in (ours, demand)]
+        print(
+            f"| {name} | {ours.seconds:.1f} | {demand.seconds:.1f} "
+            f"| {seconds:.1f} ({'-'.join(map(str, best))}) | {begun[0]}, {begun[1]} |",
+            flush=True,
+        )
+
+
+def started(streams: SimStreams) -> int:
+    """Workers that have been started."""
+    counts = [0, *(count for _, count in streams.history)]
+    return sum(after > before for before, after in pairwise(counts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Where values are kept: a directory or bucket, in which the name of a file says what it is.
+
+``<path>/<group>/<key>-<bytes>-<sha256>.value``: a group is what belongs together, a key the
+fingerprint of a task. A file counts if it has as many bytes as its name says. There is
+nothing else that could contradict it: the listing is the manifest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dask_exo.checkpoint import content, files
+from dask_exo.errors import CheckpointError
+
+_NAME = re.compile(r"([0-9a-f]{32})-(\d+)-([0-9a-f]{64})\.value")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value: where it is, its bytes and its digest."""
+
+    path: str
+    nbytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What is kept of one collection: how many values, bytes, and files that are not complete."""
+
+    name: str
+    values: int
+    nbytes: int
+    partial: int
+
+
+@dataclass(frozen=True)
+class Store:
+    """Values by group and key.
+
+    Attributes
+    ----------
+    url : str
+        For fsspec: a directory, or ``s3://bucket/folder``.
+
+    Examples
+    --------
+    >>> store = Store("memory://checkpoints")
+    >>> entry = store.write("shuffle-1", 32 * "0", [1, 2])
+    >>> store.found("shuffle-1") == {32 * "0": entry}, store.read(entry)
+    (True, [1, 2])
+    >>> store.remove("shuffle-1")
+    >>> store.found("shuffle-1")
+    {}
+    """
+
+    url: str
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """Make the directory, if it is a local one, and see that it is safe.
+
+        Raises
+        ------
+        CheckpointError
+            Others may write there.
+        """
+        fs, path = files.located(url)
+        if not files.is_local(fs):
+            return cls(url)
+        files.make_private(path)
+        return cls(path)  # absolute: tasks have other working directories
+
+    def found(self, group: str) -> dict[str, Entry]:
+        """The entry of each key of a group that is complete."""
+        fs, path = files.located(self.url)
+        folder = f"{path}/{_folder(group)}"
+        entries = {}
+        for name, size in sorted(files.sizes(fs, folder).items()):
+            match = _NAME.fullmatch(name)
+            if match and int(match[2]) == size:
+                entries[match[1]] = Entry(f"{folder}/{name}", size, match[3])
+        return entries
+
+    def write(self, group: str, key: str, value: Any, before: Entry | None = None) -> Entry:
+        """Keep a value.
+
+        Parameters
+        ----------
+        group : str
+        key : str
+            32 hexadecimal digits.
+        value : object
+        before : Entry, optional
+            What an earlier program has kept of the same task: then it is only compared.
+
+        Raises
+        ------
+        CheckpointError
+            It is not equal to what was kept before.
+        """
+        pieces = content.dumps(value)
+        digest = content.digest(pieces)
+        if before is not None:
+            if digest != before.digest and not _same(self.read(before), value):
+                raise CheckpointError(
+                    f"a task of {group!r} gives another value than in the program that wrote the "
+                    f"checkpoint {before.path!r}: a function before it does not always return the "
+                    f"same for the same input, so old and new partitions do not belong together. "
+                    f"Give its random numbers a seed, or delete what is kept: "
+                    f"dask exo checkpoints clean {self.url}"
+                )
+            return before
+        fs, path = files.located(self.url)
+        nbytes = sum(len(piece) for piece in pieces)
+        file = f"{path}/{_folder(group)}/{key}-{nbytes}-{digest}.value"
+        files.put(fs, file, pieces)
+        return Entry(file, nbytes, digest)
+
+    def read(self, entry: Entry) -> Any:
+        """Give back a value.
+
+        Raises
+        ------
+        CheckpointError
+            The file is gone, or damaged.
+        """
+        fs, _ = files.located(self.url)
+        try:
+            with fs.open(entry.path, "rb") as file:
+                data = bytearray(entry.nbytes)  # may be written to: frames will lie in it
+                data = data[: file.readinto(data)]
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"the checkpoint {entry.path!r} is gone: somebody has cleaned {self.url!r} since "
+                f"this computation began. Compute again: what was in it is made anew"
+            ) from error
+        return content.loads(data, entry.digest, entry.path)
+
+    def groups(self) -> Iterator[Group]:
+        """What there is, in order of name."""
+        fs, path = files.located(self.url)
+        for name in files.folders(fs, path):
+            entries = self.found(name)
+            others = len(files.sizes(fs, f"{path}/{name}")) - len(entries)
+            nbytes = sum(entry.nbytes for entry in entries.values())
+            yield Group(name, len(entries), nbytes, others)
+
+    def remove(self, group: str) -> None:
+        """Delete all that is kept of a group; other files in its folder stay."""
+        fs, path = files.located(self.url)
+        folder = f"{path}/{_folder(group)}"
+        for name in files.sizes(fs, folder):
+            if _NAME.fullmatch(name) or re.match(r"\.[0-9a-f]{32}-", name):
+                fs.rm_file(f"{folder}/{name}")
+        if not fs.find(folder) and fs.isdir(folder):
+            fs.rmdir(folder)
+
+
+def _folder(group: str) -> str:
+    """The name of a group as that of a folder."""
+    return re.sub(r"[^\w-]", "_", group)[:120]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether values are equal: equal frames need not be pickled as the same bytes."""
+    if type(one) is not type(other):
+        return False
+    if hasattr(one, "equals"):
+        return bool(one.equals(other))
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return content.digest(content.dumps(one)) == content.digest(content.dumps(other))

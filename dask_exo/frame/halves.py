@@ -1,0 +1,68 @@
+"""Batches that a device has no memory for: half the rows, and half of those again."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dask_exo.errors import DeviceMemoryError
+
+Made = TypeVar("Made")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a library of a device (cupy, PyTorch, RMM) has raised since its memory is full.
+
+    Examples
+    --------
+    >>> class OutOfMemoryError(MemoryError): ...
+    >>> out_of_memory(OutOfMemoryError()), out_of_memory(MemoryError()), out_of_memory(KeyError())
+    (True, False, False)
+    """
+    names = {kind.__name__ for kind in type(error).__mro__}
+    of_rmm = isinstance(error, MemoryError) and "out_of_memory" in str(error)
+    return "OutOfMemoryError" in names or of_rmm
+
+
+def in_halves(call: Callable[[Any], Made], batch: Any, name: str) -> list[Made]:
+    """What a function makes of a batch: of all of it, or of parts, as large as fit, in order.
+
+    Parameters
+    ----------
+    call : callable
+        Its results for neighbouring rows stand for the result for all.
+    batch : object
+        (n,) rows: what has ``iloc``, or can be sliced.
+    name : str
+        Of the function, for people.
+
+    Raises
+    ------
+    DeviceMemoryError
+        There is no room for a single row.
+
+    Examples
+    --------
+    >>> class OutOfMemoryError(MemoryError): ...
+    >>> def three_at_most(batch):
+    ...     if len(batch) > 3:
+    ...         raise OutOfMemoryError
+    ...     return sum(batch)
+    >>> in_halves(three_at_most, range(8), "sum")
+    [1, 5, 9, 13]
+    """
+    try:
+        return [call(batch)]
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        if len(batch) <= 1:
+            raise DeviceMemoryError(
+                f"{name} needs more memory for {len(batch)} row than its device has ({error}): "
+                f"give it a larger share of a GPU (num_gpus=, exo.gpu.per-task), or less to do"
+            ) from error
+        traceback.clear_frames(error.__traceback__)  # they hold what has filled the device
+    rows = batch.iloc if hasattr(batch, "iloc") else batch
+    half = len(batch) // 2
+    return [*in_halves(call, rows[:half], name), *in_halves(call, rows[half:], name)]

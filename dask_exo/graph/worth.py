@@ -1,0 +1,40 @@
+"""Whether to keep the outputs of a shuffle: what it costs must stay small beside the work done."""
+
+from __future__ import annotations
+
+SPEED = 250e6
+"""Bytes that one task pickles, hashes and writes in a second; measured, on a local disk."""
+
+
+def worth(nbytes: int, *, work: float, spent: float, share: float) -> bool:
+    """Decide whether to keep some more values.
+
+    What has been written stays below a share of the work that would have to be done again without
+    it, so that a program which writes checkpoints is never slower by more than that.
+
+    Parameters
+    ----------
+    nbytes : int
+        Of the values.
+    work : float
+        Seconds of all tasks of this computation so far.
+    spent : float
+        Seconds of it that it has taken to keep others, by this estimate.
+    share : float
+        Of ``work``, that may be spent so.
+
+    Examples
+    --------
+    A gigabyte that took two minutes of work, and one that took a second:
+
+    >>> worth(10**9, work=120.0, spent=0.0, share=0.05)
+    True
+    >>> worth(10**9, work=1.0, spent=0.0, share=0.05)
+    False
+    """
+    return spent + cost(nbytes) <= share * work
+
+
+def cost(nbytes: int) -> float:
+    """Seconds of tasks that it takes to keep values."""
+    return nbytes / SPEED

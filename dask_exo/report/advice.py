@@ -1,0 +1,158 @@
+"""What to change: a decision over the figures of a report, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from dask.utils import format_bytes
+
+from dask_exo.report.figures import Figures
+
+MOST = 3  # lines
+SPILLED = 0.2  # times what was shuffled, and it is worth a line
+SKEWED = 4.0  # times the mean
+SHORT = 0.005  # seconds: what a task should take at least
+LONG = 5.0  # times the mean of its group, and at least a tenth of all
+IDLE = 0.5  # share of slots or GPUs that were busy
+
+
+class Advice(NamedTuple):
+    """One line, and the share of the time that it is about, as far as that can be told."""
+
+    weight: float
+    text: str
+
+
+def advise(figures: Figures) -> list[str]:
+    """Say what to change, what matters most first.
+
+    Parameters
+    ----------
+    figures : Figures
+
+    Returns
+    -------
+    list of str
+        One to three lines, or none where nothing has run.
+
+    Examples
+    --------
+    >>> print(*advise(Figures(runs=1, seconds=10.0, slots=2, work=19.0)))
+    Nothing stands out: slots were busy 95 % of the time.
+    """
+    if not figures.runs:
+        return []
+    found = [line for rule in RULES for line in rule(figures)]
+    found.sort(key=lambda one: -one.weight)
+    fine = f"Nothing stands out: slots were busy {figures.busy:.0%} of the time."
+    return [one.text for one in found[:MOST]] or [fine.replace("%", " %")]
+
+
+def _failed(figures: Figures) -> Iterator[Advice]:
+    if figures.failed:
+        yield Advice(
+            9.0, f"{figures.failed} of {figures.runs} computations raised: see the error above all."
+        )
+
+
+def _spilled(figures: Figures) -> Iterator[Advice]:
+    """Compare disk traffic with what had to move."""
+    moved = max(figures.shuffled, 1)
+    if figures.spilled <= SPILLED * moved or figures.spilled < 10**6:
+        return
+    need = format_bytes(2 * figures.shuffled or figures.peak_store + figures.spilled)
+    yield Advice(
+        min(1.0, figures.spilled / moved),
+        f"{format_bytes(figures.spilled)} were spilled and {format_bytes(figures.restored)} read "
+        f"back, with {format_bytes(figures.store)} of object store: about {need} of it "
+        f"(exo.object-store-memory, or more nodes) would keep this in memory.",
+    )
+
+
+def _skewed(figures: Figures) -> Iterator[Advice]:
+    for one in figures.shuffles:
+        if one.skew >= SKEWED and one.largest is not None:
+            yield Advice(
+                min(1.0, one.skew / one.reducers + 0.3),
+                f"The largest output of shuffle {one.name} has {format_bytes(one.largest)}, "
+                f"{one.skew:.0f} times the mean: some keys are frequent. ddf.exo.merge and "
+                f"ddf.exo.groupby keep them from making one large partition.",
+            )
+
+
+def _small(figures: Figures) -> Iterator[Advice]:
+    """Many tasks that do next to nothing."""
+    for group in figures.groups:
+        mean = group.seconds / max(group.count, 1)
+        if group.count >= 50 * max(figures.slots, 1) and mean < SHORT:
+            yield Advice(
+                0.3,
+                f"{group.count:,} tasks of {group.name} took {mean * 1000:.1f} ms each: larger "
+                f"partitions (blocksize=, .repartition(partition_size=)) cost less to schedule.",
+            )
+
+
+def _idle(figures: Figures) -> Iterator[Advice]:
+    most = max((group.count for group in figures.groups), default=0)
+    if figures.seconds > 1 and figures.busy < IDLE and 0 < most < 2 * figures.slots:
+        yield Advice(
+            1 - figures.busy,
+            f"Slots were busy {figures.busy:.0%} of the time, with at most {most} tasks of a kind "
+            f"for {figures.slots} slots: more partitions would use the others.".replace("%", " %"),
+        )
+
+
+def _stands_out(figures: Figures) -> Iterator[Advice]:
+    """One task that all others may have waited for."""
+    if not figures.slowest or figures.tasks < 4:
+        return
+    slowest, mean = figures.slowest[0], figures.work / max(figures.tasks, 1)
+    if slowest.seconds > LONG * mean and slowest.seconds > 0.1 * figures.seconds > 0.1:
+        yield Advice(
+            slowest.seconds / figures.seconds,
+            f"{slowest.name} took {slowest.seconds:.1f} s, {slowest.seconds / mean:.0f} times the "
+            f"mean of all tasks: smaller partitions there would let others share its work.",
+        )
+
+
+def _gpus(figures: Figures) -> Iterator[Advice]:
+    """GPUs that wait for a stage before them."""
+    busy = figures.gpu_busy
+    if busy is None or busy >= IDLE or not figures.gpu_work:
+        return
+    before = [stage for stage in figures.stages if not stage.gpus]
+    worst = max(before, key=lambda stage: stage.seconds, default=None)
+    hint = "" if worst is None else f" {worst.name} has most work: more CPUs would feed them."
+    yield Advice(1 - busy, f"GPUs were busy {busy:.0%} of the time.".replace("%", " %") + hint)
+
+
+def _held_back(figures: Figures) -> Iterator[Advice]:
+    for stage in figures.stages:
+        share = stage.waits.get("memory", 0.0)
+        if share > IDLE:
+            yield Advice(
+                share / 2,
+                f"Stage {stage.name} waited for memory most of the time: raise "
+                f"exo.stream.memory-fraction, or let it give smaller partitions (target=).",
+            )
+
+
+def _recovered(figures: Figures) -> Iterator[Advice]:
+    if figures.recovered:
+        what = ", ".join(f"{what}: {n}" for what, n in figures.recovered.items())
+        yield Advice(0.2, f"Work was done again ({what}): a node may be slow, or short of memory.")
+
+
+Rule = Callable[[Figures], Iterator[Advice]]
+RULES: tuple[Rule, ...] = (
+    _failed,
+    _spilled,
+    _skewed,
+    _small,
+    _idle,
+    _stands_out,
+    _gpus,
+    _held_back,
+    _recovered,
+)

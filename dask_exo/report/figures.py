@@ -1,0 +1,211 @@
+"""What a report tells, as numbers: times in seconds, sizes in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+HOUR = 3600.0
+TERABYTE = 1e12
+UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cost": "$"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tasks of one kind: how many, their work, bytes of their results, when the first one began
+    and the last one ended, in seconds from the beginning.
+    """
+
+    name: str
+    count: int
+    seconds: float
+    nbytes: int
+    first: float
+    last: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task."""
+
+    name: str
+    seconds: float
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """One shuffle.
+
+    Attributes
+    ----------
+    name, algorithm, reason : str
+        Which, how, and why so.
+    maps, reducers, rounds, merges, calls : int
+        M, R, rounds of maps, merges between them, and calls of maps.
+    rows, nbytes : int
+        What the maps sent.
+    seconds : float
+        Until the last map or merge had ended.
+    largest : int or None
+        Bytes of the largest output; None where that was not recorded.
+    """
+
+    name: str
+    algorithm: str
+    reason: str
+    maps: int
+    reducers: int
+    rounds: int
+    merges: int
+    calls: int
+    rows: int
+    nbytes: int
+    seconds: float
+    largest: int | None = None
+
+    @property
+    def skew(self) -> float:
+        """How many times the mean the largest output has; 1.0 where that is not known.
+
+        Examples
+        --------
+        >>> Shuffle("s", "push", "", 4, 4, 1, 0, 4, 40, 400, 1.0, largest=300).skew
+        3.0
+        """
+        mean = self.nbytes / max(self.reducers, 1)
+        return 1.0 if self.largest is None or not mean else self.largest / mean
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a pipeline: outputs, their bytes, work, GPUs that a task asks for.
+
+    ``waits`` says for what it waited, as shares of the looks at it.
+    """
+
+    name: str
+    outputs: int
+    nbytes: int
+    seconds: float
+    gpus: float
+    waits: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All of it.
+
+    Attributes
+    ----------
+    runs, failed : int
+        Computations, and those that raised.
+    seconds : float
+        From the start of the first to the end of the last.
+    nodes, slots, store, gpus
+        Of the cluster: machines, tasks side by side, bytes of object store, GPUs.
+    calls, objects : int
+        Tasks submitted to Ray, and refs that they returned.
+    spilled, restored : int
+        Bytes that the object stores wrote to disk, and read back.
+    peak_store, peak_rss : int
+        The most bytes seen in the stores, and as memory of all workers that had been heard of.
+    work, gpu_work : float
+        Seconds of tasks; seconds of tasks times the GPUs that they asked for.
+    price : float or None
+        Of a node for an hour.
+    groups, shuffles, stages, slowest, largest : tuple
+    recovered : mapping
+        What was done again → how often.
+    directories : mapping
+        Where values were spilled to → bytes.
+    """
+
+    runs: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    nodes: int = 0
+    slots: int = 0
+    store: int = 0
+    gpus: float = 0.0
+    calls: int = 0
+    objects: int = 0
+    spilled: int = 0
+    restored: int = 0
+    peak_store: int = 0
+    peak_rss: int = 0
+    work: float = 0.0
+    gpu_work: float = 0.0
+    price: float | None = None
+    groups: tuple[Group, ...] = ()
+    shuffles: tuple[Shuffle, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    slowest: tuple[Task, ...] = ()
+    largest: tuple[Task, ...] = ()
+    recovered: Mapping[str, int] = field(default_factory=dict)
+    directories: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> int:
+        """How many."""
+        return sum(group.count for group in self.groups)
+
+    @property
+    def shuffled(self) -> int:
+        """Bytes of all shuffles."""
+        return sum(shuffle.nbytes for shuffle in self.shuffles)
+
+    @property
+    def busy(self) -> float:
+        """Share of the slots' time in which tasks were seen to run; merges are not seen."""
+        return min(1.0, self.work / (self.slots * self.seconds)) if self.slots else 0.0
+
+    @property
+    def gpu_busy(self) -> float | None:
+        """Share of the GPUs' time in which tasks ran that asked for them; None without GPUs."""
+        whole = self.gpus * self.seconds
+        return min(1.0, self.gpu_work / whole) if whole else None
+
+    @property
+    def node_hours(self) -> float:
+        """Machines times hours."""
+        return self.nodes * self.seconds / HOUR
+
+    @property
+    def cost(self) -> float | None:
+        """What that costs; None without a price.
+
+        Examples
+        --------
+        >>> round(Figures(nodes=10, seconds=360.0, price=2.5).cost, 6)
+        2.5
+        """
+        return None if self.price is None else self.node_hours * self.price
+
+    @property
+    def cost_per_terabyte(self) -> float | None:
+        """The same for each terabyte that was shuffled."""
+        if self.cost is None or not self.shuffled:
+            return None
+        return self.cost / (self.shuffled / TERABYTE)
+
+
+def as_json(figures: Figures) -> dict[str, Any]:
+    """Plain values, which `json` takes.
+
+    Examples
+    --------
+    >>> as_json(Figures(nodes=2, seconds=1800.0))["node_hours"]
+    1.0
+    """
+    derived = {
+        "tasks": figures.tasks,
+        "shuffled": figures.shuffled,
+        "busy": figures.busy,
+        "gpu_busy": figures.gpu_busy,
+        "node_hours": figures.node_hours,
+        "cost": figures.cost,
+        "cost_per_terabyte": figures.cost_per_terabyte,
+    }
+    return {"version": 1, "units": UNITS, **asdict(figures), **derived}

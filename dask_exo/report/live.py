@@ -1,0 +1,225 @@
+"""A page on this machine that shows what runs now; ``dask exo top`` reads it too.
+
+It is served on the loopback address only, and to those only who have the token that is in its
+address. Drawing costs nothing while nobody looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hmac
+import json
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import psutil
+
+from dask_exo.errors import LiveError
+from dask_exo.report import events
+from dask_exo.report.page import STYLE, fragment
+from dask_exo.report.ran import wall
+from dask_exo.report.record import Record
+from dask_exo.report.report import Report
+from dask_exo.report.rows import Rows
+
+PATIENCE = 60.0  # seconds without a reader after which nothing is recorded any more
+LOOPBACK = "127.0.0.1"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:; connect-src 'self'; frame-ancestors 'none'"
+)
+SHELL = """<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>dask_exo</title>
+<style>%s body { margin: 0 auto; max-width: 1100px; padding: 0 14px; background: #fff; }</style>
+</head><body><div class="exo"><h1>dask_exo</h1><p id="footer">…</p>
+<div class="wide"><table id="rows"></table></div>
+<p><a id="report" target="_blank" rel="noreferrer">report so far, with pictures</a></p></div>
+<div id="figures"></div><script>
+const token = location.search, by = id => document.getElementById(id);
+by("report").href = "/report" + token;
+async function look() {
+  try {
+    const now = await (await fetch("/now" + token)).json();
+    by("footer").textContent = now.footer;
+    by("rows").replaceChildren(...now.rows.map(row => {
+      const line = document.createElement("tr");
+      line.append(...row.map(cell => {
+        const one = document.createElement("td"); one.textContent = cell; return one; }));
+      return line; }));
+    by("figures").innerHTML = now.html;
+  } catch (gone) { by("footer").textContent = "the program has ended, or does not answer"; }
+  setTimeout(look, 1000);
+}
+look();
+</script></body></html>"""
+
+
+class Live:
+    """The page, while the program runs.
+
+    Attributes
+    ----------
+    url : str
+        With the token.
+
+    Examples
+    --------
+    >>> with Live() as live:
+    ...     live.url.startswith("http://127.0.0.1:")
+    True
+    """
+
+    def __init__(self) -> None:
+        self._token = secrets.token_urlsafe(16)
+        self._rows, self._record = Rows(), Record(detailed=True)
+        self._lock, self._read = threading.Lock(), 0.0
+        self._recording = contextlib.ExitStack()
+        self._hearing = contextlib.ExitStack()
+        self._hearing.enter_context(events.observing(self._hear, closely=False))
+        self._server = ThreadingHTTPServer((LOOPBACK, 0), self._handler())
+        self._server.daemon_threads = True
+        self.url = f"http://{LOOPBACK}:{self._server.server_port}/?token={self._token}"
+        self._note = _noted(self.url)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="dask_exo-live", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._hearing.close()
+        self._recording.close()
+        self._note.unlink(missing_ok=True)
+
+    def _hear(self, event: events.Event) -> None:
+        with self._lock:
+            self._rows(event)
+            if self._read and time.monotonic() - self._read > PATIENCE:
+                self._read, self._record = 0.0, Record(detailed=True)
+                self._recording.close()
+
+    def answer(self, path: str) -> tuple[str, str]:
+        """Type and text of what is at a path; raise `KeyError` if there is nothing."""
+        with self._lock:
+            if not self._read:
+                self._recording.enter_context(events.observing(self._record))
+            self._read = time.monotonic()
+        report = Report(self._record)
+        if path == "/":
+            return "text/html", SHELL % STYLE
+        if path == "/report":
+            return "text/html", report.to_html("dask_exo, so far")
+        if path != "/now":
+            raise KeyError(path)
+        now = wall()
+        with self._lock:
+            rows = [[row.name, *row.cells(now)] for row in self._rows.active()]
+            footer = self._rows.footer(now) if self._rows.runs else "nothing runs"
+        figures = report.figures
+        html = fragment(figures) if figures.runs else ""
+        return "application/json", json.dumps({"rows": rows, "footer": footer, "html": html})
+
+    def _allowed(self, host: str, query: str) -> bool:
+        """Whether a request has the token, and was meant for this machine.
+
+        A page from elsewhere whose name has been made to point to this machine sends that name.
+        """
+        given = parse_qs(query).get("token", [""])[0]
+        same = hmac.compare_digest(given.encode(), self._token.encode())
+        return same and host.rpartition(":")[0] in {LOOPBACK, "localhost"}
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        live = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked = urlsplit(self.path)
+                if not live._allowed(self.headers.get("Host", ""), asked.query):
+                    self.send_error(HTTPStatus.FORBIDDEN, "the token is missing or wrong")
+                    return
+                try:
+                    kind, text = live.answer(asked.path)
+                except KeyError:
+                    self.send_error(HTTPStatus.NOT_FOUND)
+                    return
+                data = text.encode()
+                self.send_response(HTTPStatus.OK)
+                self.send_header("Content-Type", f"{kind}; charset=utf-8")
+                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Cache-Control", "no-store")
+                self.send_header("Referrer-Policy", "no-referrer")
+                self.send_header("X-Content-Type-Options", "nosniff")
+                self.send_header("Content-Security-Policy", POLICY)
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        return Handler
+
+
+def found() -> str:
+    """Address of the page of the program of this user that was started last.
+
+    Raises
+    ------
+    LiveError
+        There is none.
+    """
+    notes = sorted(_notes(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for note in notes:
+        if psutil.pid_exists(int(note.stem)):
+            return note.read_text(encoding="utf-8")
+    raise LiveError(
+        "no program of this user shows what it does on this machine: call dask_exo.enable() in it "
+        "(exo.report.live must be true), or give the address that its repr names"
+    )
+
+
+def _notes() -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        if not _mine(_directory()):
+            return
+        yield from (path for path in _directory().iterdir() if path.stem.isdigit())
+
+
+def _noted(url: str) -> Path:
+    """Write down the address for programs of the same user, and for nobody else."""
+    directory = _directory()
+    note = directory / f"{os.getpid()}.url"
+    with contextlib.suppress(OSError):  # then the address has to be given
+        directory.mkdir(mode=0o700, exist_ok=True)
+        note.unlink(missing_ok=True)
+        if _mine(directory):
+            with os.fdopen(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(url)
+    return note
+
+
+def _mine(directory: Path) -> bool:
+    """Whether nobody else can put anything there: the place for temporary files is everybody's."""
+    return not hasattr(os, "getuid") or directory.stat().st_uid == os.getuid()
+
+
+def _directory() -> Path:
+    return Path(tempfile.gettempdir()) / f"dask-exo-live-{getpass.getuser()}"

@@ -1,0 +1,165 @@
+"""Reports: of the last computation, and of all in a ``with`` block."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from dask_exo.config import Config
+from dask_exo.report import events
+from dask_exo.report.figures import Figures, as_json
+from dask_exo.report.page import fragment, page, require_bokeh
+from dask_exo.report.record import Record
+from dask_exo.report.text import text
+
+
+class Report:
+    """What computations took; text, a page in a notebook, JSON, or a file of HTML.
+
+    Parameters
+    ----------
+    record : Record
+    price : float, optional
+        Of a node for an hour.
+
+    Attributes
+    ----------
+    figures : dask_exo.report.figures.Figures
+        All numbers, in seconds and bytes.
+    """
+
+    def __init__(self, record: Record, price: float | None = None) -> None:
+        self._record, self._price = record, price
+
+    @property
+    def figures(self) -> Figures:
+        """The numbers, as they are now."""
+        return self._record.figures(self._price)
+
+    def __str__(self) -> str:
+        """Some lines for people."""
+        return text(self.figures)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return fragment(self.figures)
+
+    def to_json(self) -> str:
+        """All numbers, with their units: seconds and bytes.
+
+        Examples
+        --------
+        >>> json.loads(Report(Record()).to_json())["units"]["nbytes"]
+        'bytes'
+        """
+        return json.dumps(as_json(self.figures), indent=1)
+
+    def to_html(self, title: str = "dask_exo report") -> str:
+        """One page with everything in it, which needs no network.
+
+        Raises
+        ------
+        MissingPackageError
+            There is no bokeh.
+        """
+        return page(self._record, self.figures, title)
+
+
+class _Last:
+    """Keeps the totals of each run, and of the last one that has ended."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, Record] = {}
+        self._lock = threading.Lock()
+        self.record = Record()
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.RunStarted):
+            with self._lock:
+                self._running[event.run] = Record()
+        record = self._running.get(event.run)
+        if record is None:
+            return
+        record(event)
+        if isinstance(event, events.RunFinished):
+            with self._lock:
+                self.record = self._running.pop(event.run)
+
+
+_last = _Last()
+events.always(_last)
+
+
+def last_report() -> Report:
+    """Report what the last computation of this process took.
+
+    Every computation keeps its totals, which costs next to nothing. What is drawn, who sent how
+    much to whom in a shuffle, and exactly what was spilled in a short one, only
+    `performance_report` records. A computation that ran on Dask's threads, as it was small, has no
+    report.
+
+    Returns
+    -------
+    Report
+        Shown in a notebook, or printed; see also its ``to_json()``.
+
+    Examples
+    --------
+    >>> import dask, dask_exo
+    >>> from dask_exo.testing import InlineFutures
+    >>> dask.delayed(sum)([1, 2]).compute(scheduler=dask_exo.Scheduler(InlineFutures()))
+    3
+    >>> dask_exo.last_report().figures.tasks
+    1
+    """
+    return Report(_last.record, Config.current().node_price)
+
+
+@contextlib.contextmanager
+def performance_report(
+    filename: str | Path = "dask-exo-report.html", *, price: float | None = None
+) -> Iterator[Report]:
+    """Record all computations of this process inside the block, and write a page about them.
+
+    Parameters
+    ----------
+    filename : path
+        Of the page to write: one file, without anything from a network. It is written, too, when
+        the block raises.
+    price : float, optional
+        Of a node for an hour, in the currency of your choice, to say what it cost; by default
+        ``exo.report.node-price``.
+
+    Yields
+    ------
+    Report
+        As it grows.
+
+    Raises
+    ------
+    MissingPackageError
+        There is no bokeh.
+    OSError
+        The file cannot be written; before anything runs.
+
+    Examples
+    --------
+    >>> import dask_exo
+    >>> with dask_exo.performance_report("report.html"):  # doctest: +SKIP
+    ...     df.set_index("user").to_parquet("out/")
+    """
+    require_bokeh()
+    path = Path(filename)
+    with path.open("w", encoding="utf-8") as file:
+        record = Record(detailed=True)
+        price = Config.current().node_price if price is None else price
+        report = Report(record, price)
+        with events.observing(record):
+            try:
+                yield report
+            finally:
+                file.write(report.to_html(path.stem))

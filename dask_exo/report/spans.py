@@ -1,0 +1,87 @@
+"""What ran when on which worker, in a bounded number of pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MOST = 20_000  # spans that are kept
+
+
+class Span(NamedTuple):
+    """Tasks of one group on one worker, one after the other.
+
+    Attributes
+    ----------
+    node : str
+    process : int
+    group : str
+    start, stop : float
+        Seconds since 1970.
+    tasks : int
+    nbytes : int
+        Of their results.
+    """
+
+    node: str
+    process: int
+    group: str
+    start: float
+    stop: float
+    tasks: int
+    nbytes: int
+
+
+class Spans:
+    """Keeps spans. When they become too many, neighbours with a short pause between are joined.
+
+    Parameters
+    ----------
+    most : int
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._gap = 0.001
+        self.all: list[Span] = []
+
+    def add(self, span: Span) -> None:
+        """Keep one more."""
+        self.all.append(span)
+        while len(self.all) > self._most:
+            self.all = joined(self.all, self._gap)
+            self._gap *= 2
+
+
+def joined(spans: Iterable[Span], gap: float) -> list[Span]:
+    """Join those of one worker and group with no more than ``gap`` seconds between.
+
+    Spans of one worker that are shorter than ``gap`` are joined whatever their group is, under the
+    group of the longer one: they could not be told apart in a picture either.
+
+    Examples
+    --------
+    >>> spans = [Span("n", 1, g, t, t + 1.0, 1, 5) for g, t in (("a", 0.0), ("a", 1.1), ("b", 2.2))]
+    >>> [(span.group, span.start, span.stop, span.tasks) for span in joined(spans, 0.5)]
+    [('a', 0.0, 2.1, 2), ('b', 2.2, 3.2, 1)]
+    """
+    found: list[Span] = []
+    for span in sorted(spans, key=lambda one: (one.node, one.process, one.start)):
+        last = found[-1] if found else None
+        if last is None or not _alike(last, span, gap):
+            found.append(span)
+            continue
+        longer = max(last, span, key=lambda one: one.stop - one.start)
+        found[-1] = last._replace(
+            group=longer.group,
+            stop=max(last.stop, span.stop),
+            tasks=last.tasks + span.tasks,
+            nbytes=last.nbytes + span.nbytes,
+        )
+    return found
+
+
+def _alike(last: Span, span: Span, gap: float) -> bool:
+    if (last.node, last.process) != (span.node, span.process) or span.start - last.stop > gap:
+        return False
+    return last.group == span.group or span.stop - last.start < gap

@@ -1,0 +1,184 @@
+"""Workers that keep what the classes of stages have made; those of stages that ask for the same are
+one pool.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dask_exo.asks.amounts import Amounts, has
+from dask_exo.stream.pieces import Stage
+from dask_exo.stream.pools import Pool, resized
+from dask_exo.stream.streams import Streams
+from dask_exo.stream.task import Worker
+from dask_exo.stream.view import View
+from dask_exo.stream.workers import Kind, early, places
+
+IDLE = 30.0  # seconds without work after which a worker is let go
+LOOK = 1.0  # seconds between two looks at how many there should be
+
+
+class Crews:
+    """The workers of a pipeline.
+
+    Parameters
+    ----------
+    streams : Streams
+    stages : sequence of Stage
+        (S,)
+    codes : sequence
+        (S,) refs of their `Code`.
+    alone : sequence of bool
+        (S,) whether the tasks of a stage have no workers.
+    now : callable
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        stages: Sequence[Stage],
+        codes: Sequence[Any],
+        alone: Sequence[bool],
+        now: Callable[[], float],
+    ) -> None:
+        self._streams, self._stages, self._codes = streams, stages, codes
+        self._alone, self._now = alone, now
+        self._kinds: list[Kind] = [frozenset(stage.needs.items()) for stage in stages]
+        self._idle: dict[Kind, list[tuple[float, Any]]] = {kind: [] for kind in self._kinds}
+        self._count: Counter[Kind] = Counter()
+        self._least: Counter[Kind] = Counter()
+        asked = list(zip(self._kinds, alone, strict=True))
+        self._pools: dict[tuple[Kind, bool], Pool] = {
+            one: tuple(i for i, other in enumerate(asked) if other == one) for one in asked
+        }
+        self._sizes: dict[tuple[Kind, bool], int] | None = None
+        self._looked = now()
+        for i, stage in enumerate(stages):
+            self._least[self._kinds[i]] = max(self._least[self._kinds[i]], stage.least_workers)
+        self._early = [i for i in range(len(stages)) if early(i, self._kinds, alone)]
+        self._begun: Counter[int] = Counter()
+
+    def open(self, resources: Amounts) -> None:
+        """Start the workers that are wanted before there is anything to do."""
+        for i, stage in enumerate(self._stages):
+            while self._count[self._kinds[i]] < stage.least_workers and not self._alone[i]:
+                self.begin(i, resources)
+
+    def begin_early(
+        self, resources: Amounts, started: Counter[int], sources: Sequence[int]
+    ) -> None:
+        """Start a worker of each stage that is going to need some, where nobody else could use it.
+
+        Parameters
+        ----------
+        resources : mapping
+            Of the cluster.
+        started : Counter
+            Tasks of each stage so far: once there are any, these say how many it needs.
+        sources : sequence of int
+            There is no more than one early worker for each of their tasks.
+        """
+        made = sum(started[i] for i in sources)
+        for i in self._early:
+            room = min(places(self._stages[i], resources), made)
+            if not started[i] and self._begun[i] < room > self._count[self._kinds[i]]:
+                self._begun[i] += 1
+                self.begin(i, resources)
+
+    def begin(self, stage: int, resources: Amounts) -> None:
+        """Start a worker; others that have nothing to do make room for it."""
+        kind = self._kinds[stage]
+        for other in self._idle:
+            left = Counter[str](resources)
+            for one, count in self._count.items():
+                left.subtract({name: count * need for name, need in one})
+            if not has(left, dict(kind)) and {n for n, _ in other} & {n for n, _ in kind}:
+                self._dismiss(other, since=float("inf"))
+        self._count[kind] += 1
+        worker = self._streams.worker(Worker, self._codes[stage], needs=dict(kind))
+        self._idle[kind].append((self._now(), worker))
+
+    def idle(self, stage: int) -> int:
+        """Workers of a stage that have nothing to do."""
+        return 0 if self._alone[stage] else len(self._idle[self._kinds[stage]])
+
+    def full(self, stage: int) -> bool:
+        """Whether there are as many workers of a stage as there shall be."""
+        if self._sizes is None or self._alone[stage]:
+            return False
+        kind = self._kinds[stage]
+        return self._count[kind] >= max(self._sizes[kind, False], self._least[kind])
+
+    def spacious(self, stage: int, resources: Amounts) -> bool:
+        """Whether a stage could have more workers."""
+        kind = self._kinds[stage]
+        return self._count[kind] < places(self._stages[stage], resources) and not self.full(stage)
+
+    def early(self, stage: int) -> bool:
+        """Whether workers of a stage take nothing that others could use."""
+        return stage in self._early
+
+    def take(self, stage: int) -> Any:
+        """One that has nothing to do, which there has to be."""
+        return self._idle[self._kinds[stage]].pop()[1]
+
+    def back(self, stage: int, worker: Any) -> None:
+        """A worker has nothing more to do."""
+        # the one that worked last is taken first: the others may go
+        kind = self._kinds[stage]
+        self._idle[kind].append((self._now(), worker))
+        self._fit(kind)
+
+    def lost(self, stage: int, worker: Any) -> None:
+        """A worker has died."""
+        self._count[self._kinds[stage]] -= 1
+        self._streams.stop(worker)
+
+    def resize(self, view: View) -> bool:
+        """Have as many as measured rates ask for; return whether that has changed anything."""
+        if self._now() - self._looked < LOOK or all(self._alone):
+            return False
+        self._looked = self._now()
+        before = None if self._sizes is None else list(self._sizes.values())
+        sizes = resized(view, list(self._pools.values()), before)
+        if sizes is None or sizes == before:
+            return False
+        self._sizes = dict(zip(self._pools, sizes, strict=True))
+        for kind in self._idle:
+            self._fit(kind)
+        return True
+
+    def held(self) -> Mapping[str, float]:
+        """Resources of all that have nothing to do."""
+        held = Counter[str]()
+        for kind, idle in self._idle.items():
+            held.update({name: len(idle) * need for name, need in kind if idle})
+        return held
+
+    def release(self) -> None:
+        """Let go of all that have nothing to do."""
+        for kind in self._idle:
+            self._dismiss(kind, since=float("inf"))
+
+    def release_tired(self) -> None:
+        """Let go of those that have had nothing to do for long."""
+        for kind in self._idle:
+            spare = max(0, self._count[kind] - self._least[kind])
+            self._dismiss(kind, since=self._now() - IDLE, most=spare)
+
+    def _fit(self, kind: Kind) -> None:
+        """Let go of those that are more than there shall be."""
+        if self._sizes is not None and (kind, False) in self._sizes:
+            size = max(self._sizes[kind, False], self._least[kind])
+            self._dismiss(kind, since=float("inf"), most=max(0, self._count[kind] - size))
+
+    def _dismiss(self, kind: Kind, since: float, most: int | None = None) -> None:
+        """Let go of workers that have had nothing to do since some moment, or for longer."""
+        gone = [one for one in self._idle[kind] if one[0] <= since][:most]
+        self._idle[kind] = self._idle[kind][len(gone) :]  # the first ones have waited longest
+        self._count[kind] -= len(gone)
+        for _, worker in gone:
+            self._streams.stop(worker)

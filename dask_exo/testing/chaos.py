@@ -1,0 +1,135 @@
+"""Bad luck on purpose: processes of a Ray cluster that die or stand still, at random moments.
+
+What happens is drawn from a seed: when, and to which of the processes that are there at that
+moment. Which those are is not, so a seed does not replay a run; in `dask_exo.testing.swarm`,
+on a simulated cluster, it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Sequence
+from random import Random
+from typing import Literal, NamedTuple
+
+import psutil
+
+Mode = Literal["kill", "pause", "node"]
+WORKER = "ray::"  # what a worker calls itself: followed by what it runs
+QUIET = re.compile(r"ray::(IDLE|.*Agent)")  # has nothing to do, or does not run tasks
+
+
+class Strike(NamedTuple):
+    """Something that was done to a process.
+
+    Attributes
+    ----------
+    at : float
+        Seconds after the beginning.
+    name : str
+        What it called itself: of a worker the function that it ran.
+    """
+
+    at: float
+    name: str
+
+
+class Chaos:
+    """While it is entered, processes of the Ray that this process has started have bad luck.
+
+    Parameters
+    ----------
+    seed : int
+    rate : float
+        Strikes per second, on average.
+    mode : {'kill', 'pause', 'node'}
+        A worker that runs something is killed, or stands still for ``away`` seconds. Or a node
+        dies: any but the first that was started (of a `ray.cluster_utils.Cluster`; a private Ray
+        has only one).
+    filter : str
+        Regular expression that a worker's name must match: ``"run_map|merge"``.
+    most : int, optional
+        Strikes at most.
+    away : float
+        Seconds for which ``'pause'`` stops a process.
+
+    Attributes
+    ----------
+    strikes : list of Strike
+        What was done.
+
+    Examples
+    --------
+    >>> with Chaos(seed=7, rate=100, filter="no worker has this name") as chaos:
+    ...     time.sleep(0.1)
+    >>> chaos.strikes
+    []
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        rate: float = 0.2,
+        mode: Mode = "kill",
+        filter: str = "",  # noqa: A002  what it is
+        most: int | None = None,
+        away: float = 5.0,
+    ) -> None:
+        if mode not in {"kill", "pause", "node"} or rate <= 0:
+            raise ValueError(f"mode={mode!r}, rate={rate}: need kill, pause or node, more than 0")
+        self.strikes: list[Strike] = []
+        self._random, self._rate, self._mode = Random(seed), rate, mode
+        self._filter, self._most, self._away = re.compile(filter), most, away
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="dask_exo-chaos", daemon=True)
+
+    def __enter__(self) -> Chaos:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(timeout=self._away + 10)
+
+    def _main(self) -> None:
+        start = time.perf_counter()
+        while not self._over.wait(self._random.expovariate(self._rate)):
+            if self._most is not None and len(self.strikes) >= self._most:
+                return
+            found = victims(self._mode, self._filter)
+            if not found:
+                continue
+            process, name = self._random.choice(found)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+                self._strike(process)
+                self.strikes.append(Strike(time.perf_counter() - start, name))
+
+    def _strike(self, process: psutil.Process) -> None:
+        if self._mode != "pause":
+            process.kill()
+            return
+        process.suspend()
+        self._over.wait(self._away)
+        process.resume()
+
+
+def victims(mode: Mode, pattern: re.Pattern[str]) -> Sequence[tuple[psutil.Process, str]]:
+    """Processes below this one that may be struck, the oldest first, and what they are called."""
+    found = []
+    below = psutil.Process().children(recursive=True)
+    for process in sorted(below, key=lambda one: (one.create_time(), one.pid)):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            command = process.cmdline()
+            found.append((process, command[0] if command else process.name()))
+    if mode == "node":
+        return [(p, name) for p, name in found if name.endswith("/raylet")][1:]
+    return [
+        (process, name.removeprefix(WORKER))
+        for process, name in found
+        if name.startswith(WORKER) and not QUIET.match(name)
+        if pattern.search(name.removeprefix(WORKER))
+    ]

@@ -1,0 +1,17 @@
+"""Snippets of the pages run as doctests, each page by itself."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A directory of its own, and our settings as they were afterwards."""
+    monkeypatch.chdir(tmp_path)
+    before = copy.deepcopy(dask.config.get("exo"))
+    yield
+    dask.config.set(exo=before)

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# A Ray cluster for one program, inside of a Slurm job: sbatch examples/deploy/slurm.sh program.py
+#SBATCH --job-name=dask-exo
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=64G
+#SBATCH --time=02:00:00
+set -euo pipefail
+program=$1
+
+# A virtual environment on a file system that all nodes see.
+source "$HOME/venv/bin/activate"
+ulimit -n 65536
+export RAY_USAGE_STATS_ENABLED=0
+export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
+
+# The nodes share their network with other users: only who has the token gets in.
+umask 077
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$HOME/.ray/token-$SLURM_JOB_ID"
+mkdir -p "$HOME/.ray"
+head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH"
+trap 'rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
+
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${nodes[0]}
+address=$(srun --nodes=1 --ntasks=1 -w "$head" hostname -i | awk '{print $1}')
+port=$((20000 + SLURM_JOB_ID % 10000))
+sizes=(--num-cpus="$SLURM_CPUS_PER_TASK" --object-store-memory=20000000000
+       --object-spilling-directory="${TMPDIR:-/tmp}/spill-$SLURM_JOB_ID")
+
+srun --nodes=1 --ntasks=1 -w "$head" --overlap \
+  ray start --head --node-ip-address="$address" --port="$port" "${sizes[@]}" --block &
+sleep 20
+for node in "${nodes[@]:1}"; do
+  srun --nodes=1 --ntasks=1 -w "$node" --overlap \
+    ray start --address="$address:$port" "${sizes[@]}" --block &
+done
+sleep 20
+
+# The program runs on the head; Slurm ends everything with the job.
+export DASK_EXO__ADDRESS="$address:$port"
+srun --nodes=1 --ntasks=1 -w "$head" --overlap dask exo doctor || true
+srun --nodes=1 --ntasks=1 -w "$head" --overlap python "$program"

@@ -1,0 +1,49 @@
+"""A private Ray is its user's own."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+from packaging.version import parse as version
+
+from dask_exo.on_ray import RayFutures
+
+pytestmark = [pytest.mark.cluster]
+
+KNOCK = """
+import sys
+from ray._raylet import GcsClient
+try:
+    print(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None, 5))
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(version(ray.__version__) < version("2.60"), reason="tokens are not the default")
+@pytest.mark.skipif(os.environ.get("RAY_AUTH_MODE") == "disabled", reason="tokens are off")
+@pytest.mark.parametrize(
+    "sent", [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64}]
+)
+def test_without_its_token_nobody_is_let_in(cluster, sent) -> None:
+    address = ray.get_runtime_context().gcs_address
+    done = subprocess.run(
+        [sys.executable, "-c", KNOCK, address],
+        env={**os.environ, **sent},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == "AuthenticationError", done.stdout + done.stderr
+
+
+def test_what_it_spills_can_be_read_by_its_user_only(cluster) -> None:
+    (disk,) = RayFutures().disks()
+    assert stat.S_IMODE(Path(disk.path).stat().st_mode) == 0o700

@@ -1,0 +1,260 @@
+"""Bugs as one might write them, each a change of one place, and the tests that should see it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """A change of a file of the package, and what finds it.
+
+    Attributes
+    ----------
+    name : str
+    file : str
+        Below the package.
+    old, new : str
+        Text that stands there once, and what stands there instead.
+    tests : tuple of str
+        As pytest takes them.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+UNIT, SIM, PARITY = "tests/unit", "tests/sim", "tests/parity/test_scheduler.py"
+SHUFFLE = (f"{UNIT}/test_shuffle.py::test_every_row_arrives_once_and_in_input_order",)
+AS_DASK = (f"{PARITY}::test_a_dataframe_is_computed_as_by_dask",)
+IN_ORDER = (f"{PARITY}::test_input_order_is_kept_within_an_output_partition",)
+LATE = (f"{SIM}/test_stragglers.py",)
+STREAM = (f"{UNIT}/test_stream_runner.py",)
+ORDER = (f"{UNIT}/test_order.py::test_rows_are_in_the_order_of_pandas",)
+
+BUGS = [
+    # rows
+    Bug(
+        "a shard is dropped",
+        "shuffle/simple.py",
+        "return columns_of(rows, spec)",
+        "return columns_of(rows[1:], spec)",
+        SHUFFLE,
+    ),
+    Bug(
+        "a shard is doubled",
+        "shuffle/simple.py",
+        "return columns_of(rows, spec)",
+        "return columns_of([*rows, rows[0]], spec)",
+        SHUFFLE,
+    ),
+    Bug(
+        "blocks are merged in the wrong order",
+        "shuffle/blocks.py",
+        "yield type(packed[0]).join(packed, slots)",
+        "yield type(packed[0]).join(packed[::-1], slots)",
+        IN_ORDER,
+    ),
+    Bug(
+        "a reducer reads its neighbour's block",
+        "graph/execute.py",
+        "return packed, source.slot",
+        "return packed, max(source.slot - 1, packed[0].first)",
+        AS_DASK,
+    ),
+    Bug(
+        "a round is merged twice, and the next one never",
+        "shuffle/push.py",
+        "merging.append(merged.merge(rows))",
+        'merging.append(merged.merge(first := locals().get("first", rows)))',
+        (f"{SIM}/test_shuffle_sim.py::test_dying_and_slow_nodes_change_nothing[push]",),
+    ),
+    Bug(
+        "a bound is off by one",
+        "frame/place.py",
+        "numbers = found - 1 if ascending",
+        "numbers = found if ascending",
+        (f"{UNIT}/test_place.py",),
+    ),
+    Bug(
+        "null keys go to the wrong end",
+        "frame/place.py",
+        'numbers[s.isna().to_numpy()] = count - 2 if na_position == "last" else 0',
+        "pass",
+        (f"{UNIT}/test_place.py",),
+    ),
+    Bug(
+        "null keys are sorted among the others",
+        "frame/codes.py",
+        "return np.where(nulls, place, codes)",
+        "return codes",
+        ORDER,
+    ),
+    Bug(
+        "a descending key is sorted ascending",
+        "frame/codes.py",
+        "codes = ~codes",
+        "pass",
+        ORDER,
+    ),
+    Bug(
+        "the last row of a chunk is overwritten",
+        "frame/in_order.py",
+        "at += chunk.length",
+        "at += chunk.length - (at == 0)",
+        (f"{UNIT}/test_in_order.py",),
+    ),
+    Bug(
+        "a merge of runs goes past the end of a chunk",
+        "frame/runs.py",
+        "found = found[: np.flatnonzero(np.isin(found, ends))[0] + 1] if ends else found",
+        "found = found[: np.flatnonzero(np.isin(found, ends))[-1] + 1] if ends else found",
+        (f"{UNIT}/test_runs.py",),
+    ),
+    Bug(
+        "a quantile takes the rank below",
+        "frame/spans.py",
+        "return low, low + (fraction > 0), fraction",
+        "return low, low, fraction",
+        ("dask_exo/frame/spans.py",),
+    ),
+    Bug(
+        "a consumer's rows begin one too late",
+        "epochs/deal.py",
+        "start, stop = max(rows.start - first, 0), min(rows.stop - first, length)",
+        "start, stop = max(rows.start - first, 1), min(rows.stop - first, length)",
+        (f"{UNIT}/test_epochs_deal.py",),
+    ),
+    # what is checked
+    Bug(
+        "nothing is compared at the end of a shuffle",
+        "graph/run.py",
+        "self._ledger.verify()",
+        "pass",
+        (f"{PARITY}::test_a_row_lost_on_the_way_is_an_error_and_not_a_result",),
+    ),
+    Bug(
+        "rows in the wrong place count as arrived",
+        "shuffle/integrity.py",
+        "if sent.places != arrived.places or (",
+        "if (",
+        (f"{UNIT}/test_integrity.py",),
+    ),
+    Bug(
+        "changed keys count as the same",
+        "shuffle/integrity.py",
+        "comparable and sent.keys != arrived.keys",
+        "comparable and not sent",
+        (f"{UNIT}/test_integrity.py",),
+    ),
+    # what is late or lost
+    Bug(
+        "the blocks of a copy are not taken",
+        "shuffle/flights.py",
+        "flight.row[:] = flight.copy.blocks",
+        "pass",
+        LATE,
+    ),
+    Bug(
+        "a merge keeps the blocks of a map that was replaced",
+        "shuffle/merged.py",
+        "self._submit(merge, args)\n            if all",
+        "pass\n            if all",
+        LATE,
+    ),
+    Bug(
+        "a merge that is given up leaves its readers nothing",
+        "shuffle/merged.py",
+        "piece.refs = taken[i]",
+        "piece.refs = []",
+        LATE,
+    ),
+    Bug(
+        "a task of a pipeline that starts anew gives again what it gave",
+        "stream/runner.py",
+        "start = Start(task.inputs[0].place, task.given, origins)",
+        "start = Start(task.inputs[0].place, 0, origins)",
+        STREAM,
+    ),
+    Bug(
+        "a piece is lost between two stages",
+        "stream/executor.py",
+        "self._give(piece._replace(place=place, stage=running.stage))",
+        "running.outputs != 1 and self._give(piece._replace(place=place, stage=running.stage))",
+        (f"{SIM}/test_stream_faults.py",),
+    ),
+    # memory
+    Bug(
+        "a ref outlives its last reader",
+        "graph/values.py",
+        "if not self._readers[key]:\n            del self._held[key]",
+        "if self._readers[key] < 0:\n            del self._held[key]",
+        (f"{UNIT}/test_pressure.py::test_a_value_is_let_go_when_its_last_reader_takes_it",),
+    ),
+    Bug(
+        "the limit of a merge is ignored",
+        "shuffle/caps.py",
+        "if i > start and held + size > cap:",
+        "if cap < 0:",
+        (f"{UNIT}/test_caps.py",),
+    ),
+    Bug(
+        "the store's budget is ignored",
+        "graph/decide.py",
+        "return view.fits(budget) or (",
+        "return view.held >= 0 or (",
+        ("dask_exo/graph/decide.py",),
+    ),
+    Bug(
+        "rounds do not wait for the ones before",
+        "shuffle/push.py",
+        "while len(merging) >= alive - 1:",
+        "while len(merging) >= alive + 99:",
+        (f"{SIM}/test_shuffle_sim.py::test_rounds_are_strict",),
+    ),
+    Bug(
+        "a pipeline's sources run without room",
+        "stream/partition_admission.py",
+        "and view.room_to_start(i)\n            and (",
+        "and (",
+        (f"{SIM}/test_stream_faults.py",),
+    ),
+    Bug(
+        "tasks start where memory is nearly full",
+        "graph/decide.py",
+        "if view.tight or ",
+        "if ",
+        (f"{UNIT}/test_pressure.py",),
+    ),
+    Bug(
+        "a task without memory is sent again as it was",
+        "graph/pressure.py",
+        '"num_cpus": slots}',
+        '"num_cpus": had.get("num_cpus", 1)}',
+        (f"{UNIT}/test_pressure.py",),
+    ),
+    Bug(
+        "a full disk is not noticed",
+        "shuffle/room.py",
+        "if d.room < reserve and",
+        "if d.room < 0 and",
+        (f"{UNIT}/test_room.py",),
+    ),
+    # waiting
+    Bug(
+        "what runs is called a stall",
+        "stall/diagnose.py",
+        'one.state in {"runs", "unknown"}',
+        'one.state == "unknown"',
+        (f"{UNIT}/test_stall.py", f"{SIM}/test_stall_sim.py"),
+    ),
+    Bug(
+        "tasks of one call see each other's writes",
+        "graph/execute.py",
+        "shared = len(jobs) > 1 or",
+        "shared = len(jobs) < 0 or",
+        (f"{PARITY}::test_tasks_that_share_a_call_do_not_see_each_others_writes",),
+    ),
+]

@@ -1,0 +1,132 @@
+"""Clusters that cannot go on, on a virtual clock: an error in time, and none for what is slow."""
+
+from __future__ import annotations
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+import pytest
+
+from dask_exo import Scheduler
+from dask_exo.errors import StalledError
+from dask_exo.futures import Node
+from dask_exo.shuffle import Program
+from dask_exo.shuffle import run as shuffle
+from dask_exo.stall import Watchdog
+from dask_exo.stream.executor import Executor
+from dask_exo.stream.partition_admission import PartitionAdmission
+from dask_exo.stream.pieces import Piece, Stage
+from dask_exo.testing import Cost, DeadlockError, InlineFutures, NodeDeath, SimFutures
+from dask_exo.testing.sim_stream import Fault, SimRunner
+
+FRAME = pd.DataFrame({"k": range(200), "v": 1.0})
+
+
+def cluster(seconds=1.0, faults=()):
+    nodes = [Node(f"n{i}", 2, 10**6) for i in range(2)]
+    return SimFutures(nodes, lambda call: Cost(seconds, 100), faults=faults)
+
+
+def shuffled(futures, timeout="10m"):
+    ddf = dd.from_pandas(FRAME, npartitions=12)
+    config = {"exo.fault.stall-timeout": timeout, "exo.scheduler.bundle-target": 0}
+    with dask.config.set(config):
+        return ddf.shuffle("k", npartitions=6).compute(scheduler=Scheduler(futures))
+
+
+@pytest.mark.parametrize("at", [1.5, 3.5, 5.0])
+def test_a_cluster_that_has_lost_all_nodes_is_an_error_after_the_timeout(at) -> None:
+    futures = cluster(faults=[NodeDeath(at, "n0"), NodeDeath(at, "n1")])
+    with pytest.raises(StalledError, match=r"no node has 1 CPU \(lost: n0, n1\)"):
+        shuffled(futures)
+    assert at < futures.now <= at + 2 * 600 + 2
+
+
+def test_a_cluster_that_comes_back_in_time_is_waited_for() -> None:
+    faults = [NodeDeath(2.0, "n0", back=500.0), NodeDeath(2.0, "n1", back=550.0)]
+    futures = cluster(faults=faults)
+    got = shuffled(futures).sort_values("k").reset_index(drop=True)
+    pd.testing.assert_frame_equal(got, FRAME)
+    assert futures.now > 500
+
+
+def test_a_task_that_takes_hours_is_no_stall() -> None:
+    futures = cluster(seconds=10_000.0)
+    assert len(shuffled(futures, timeout="1h")) == len(FRAME)
+
+
+def test_a_shuffle_of_its_own_is_watched_too() -> None:
+    futures = cluster(faults=[NodeDeath(0.5, "n0"), NodeDeath(0.5, "n1")])
+    program = Program(2, lambda word: [len(word), word], lambda *n: list(n))
+    with pytest.raises(StalledError, match="Waiting for 3 tasks"):
+        shuffle(["a", "bc", "def"], program, "simple", futures=futures)
+
+
+@pytest.mark.parametrize("never", [0, None])
+def test_without_a_timeout_nobody_looks(never) -> None:
+    futures = cluster(faults=[NodeDeath(0.5, "n0"), NodeDeath(0.5, "n1")])
+    program = Program(2, lambda word: [len(word), word], lambda *n: list(n))
+    keys = {"exo.fault.stall-timeout": never, "exo.shuffle.speculation": False}
+    with dask.config.set(keys), pytest.raises(DeadlockError):  # of the simulated cluster
+        shuffle(["a", "bc", "def"], program, "simple", futures=futures)
+
+
+class Clock(InlineFutures):
+    """The clock of a simulated pipeline."""
+
+    runner: SimRunner
+
+    @property
+    def now(self) -> float:
+        return self.runner.time
+
+
+STAGES = [Stage("load", {"CPU": 1.0}), Stage("infer", {"GPU": 1.0})]
+
+
+def pipeline(*faults):
+    def work(stage, inputs):
+        return [(700.0, 100)]
+
+    runner = SimRunner(STAGES, [{"CPU": 2}, {"GPU": 1}], work, faults)
+    futures = Clock([Node("a", 2, 10**9, resources={"CPU": 2.0})])
+    futures.runner = runner
+    inputs = iter([Piece(None, 0, 1, (i,)) for i in range(8)])
+    watchdog = Watchdog(futures, 600.0)
+    executor = Executor(
+        STAGES, [inputs], runner, PartitionAdmission(), limit=10**4, target=100, watchdog=watchdog
+    )
+    out = 0
+    while not executor.finished:
+        executor.step(100.0)
+        while executor.outputs:
+            runner.drop(executor.take())
+            out += 1
+    return out
+
+
+def test_a_pipeline_of_long_tasks_is_no_stall() -> None:
+    assert pipeline() == 8
+
+
+def test_a_pipeline_whose_gpus_have_gone_names_the_stage() -> None:
+    with pytest.raises(StalledError, match=r"stage 'infer' .*no node has 1 GPU"):
+        pipeline(Fault(2000.0, 1, away=1e9))
+
+
+def test_a_pipeline_whose_consumer_is_slow_is_no_stall() -> None:
+    runner = SimRunner(STAGES, [{"CPU": 2, "GPU": 1}], lambda s, i: [(1.0, 100)])
+    futures = Clock()
+    futures.runner = runner
+    executor = Executor(
+        STAGES,
+        [iter([Piece(None, 0, 1, (0,))])],
+        runner,
+        PartitionAdmission(),
+        limit=10**4,
+        target=100,
+        watchdog=Watchdog(futures, 5.0),
+    )
+    for _ in range(100):
+        executor.step(10.0)
+    assert executor.outputs == 1

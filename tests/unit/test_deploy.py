@@ -1,0 +1,78 @@
+"""The files of examples/deploy are what the programs that read them expect."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+import ray
+import yaml
+from dask.utils import parse_bytes
+
+FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
+# Options of `ray start` that a file uses are those that the installed Ray has.
+OPTION = re.compile(r"--([a-z][a-z-]+)=?")
+
+
+@pytest.fixture(scope="module")
+def options() -> str:
+    from ray.scripts.scripts import start
+
+    return " ".join(option for param in start.params for option in param.opts)
+
+
+def test_ray_up_follows_the_schema_of_ray(options) -> None:
+    text = (FOLDER / "ray-up.yaml").read_text(encoding="utf-8")
+    config = yaml.safe_load(text)
+    schema = Path(ray.__file__).parent / "autoscaler" / "ray-schema.json"
+    jsonschema.validate(config, json.loads(schema.read_text(encoding="utf-8")))
+    assert config["head_node_type"] in config["available_node_types"]
+    starts = [
+        line
+        for name in ("head_start_ray_commands", "worker_start_ray_commands")
+        for line in config[name]
+        if "ray start" in line
+    ]
+    for line in starts:
+        for name in OPTION.findall(line.partition("ray start")[2]):
+            assert f"--{name}" in options
+    assert "--head" in starts[0]
+    assert "$RAY_HEAD_IP" in starts[1]
+
+
+def test_kuberay_has_room_for_the_store(options) -> None:
+    manifest = yaml.safe_load((FOLDER / "kuberay.yaml").read_text(encoding="utf-8"))
+    assert (manifest["apiVersion"], manifest["kind"]) == ("ray.io/v1", "RayCluster")
+    (workers,) = manifest["spec"]["workerGroupSpecs"]
+    for group in (workers, manifest["spec"]["headGroupSpec"]):
+        assert all(f"--{name}" in options for name in group["rayStartParams"])
+        spec = group["template"]["spec"]
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        assert {m["name"] for c in spec["containers"] for m in c["volumeMounts"]} == volumes
+    spec = workers["template"]["spec"]
+    store = int(workers["rayStartParams"]["object-store-memory"])
+    sizes = {v["name"]: v["emptyDir"]["sizeLimit"] for v in spec["volumes"]}
+    (container,) = spec["containers"]
+    assert store <= parse_bytes(sizes["shm"] + "B")
+    assert 2 * store <= parse_bytes(container["resources"]["limits"]["memory"] + "B")
+    assert workers["rayStartParams"]["object-spilling-directory"] in {
+        mount["mountPath"] for mount in container["volumeMounts"]
+    }
+
+
+def test_the_slurm_script_is_one(options) -> None:
+    path = FOLDER / "slurm.sh"
+    bash = shutil.which("bash")
+    assert bash is not None
+    subprocess.run([bash, "-n", str(path)], check=True)
+    text = path.read_text(encoding="utf-8")
+    given = re.findall(r"ray start (.*(?:\n.*)?--block)", text)
+    assert len(given) == 2
+    sizes = re.search(r"sizes=\(([^)]*)\)", text)[1]
+    for name in OPTION.findall(sizes + " ".join(given)):
+        assert f"--{name}" in options

@@ -1,0 +1,218 @@
+"""The memory of a device: packed and copied, spilled where it is full, and batches in halves."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dask_exo
+from dask_exo import Scheduler
+from dask_exo.errors import DeviceMemoryError
+from dask_exo.frame.device import DeviceFrame, concat, memory, staging
+from dask_exo.frame.device.memory import Arena
+from dask_exo.frame.device.packed import begin
+from dask_exo.frame.halves import in_halves
+from dask_exo.testing import InlineFutures
+
+
+class OutOfMemoryError(MemoryError):
+    """As cupy's is called."""
+
+
+class SmallDevice:
+    """An allocator of a device with a few bytes, as cupy's pool is one."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.free = nbytes
+        self.most = nbytes
+
+    def malloc(self, nbytes: int) -> int:
+        if nbytes > self.free:
+            raise OutOfMemoryError(f"need {nbytes}, have {self.free}")
+        self.free -= nbytes
+        return nbytes
+
+
+@contextlib.contextmanager
+def budget(nbytes: int) -> Iterator[Arena]:
+    """So many bytes of device memory, and a quarter of them pinned, for arrays of numpy."""
+    with dask.config.set({"exo.gpu.simulate": True, "exo.gpu.memory": nbytes}):
+        memory.prepare("numpy")
+        made = memory.arena_of(np.empty(0))
+        assert made is not None
+        yield made
+    memory.prepare("numpy")
+    assert memory.arena_of(np.empty(0)) is None
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    with budget(4096) as made:
+        yield made
+
+
+def rows(n: int, seed: int = 0) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "i": random.integers(0, 9, n),
+            "f": np.where(random.random(n) < 0.2, np.nan, random.random(n)),
+            "s": pd.Series(random.choice(["a", "bb", "é"], n), dtype="str").mask(
+                random.random(n) < 0.2
+            ),
+            "n": pd.array(random.choice([1, 2, None], n), dtype="Int64"),
+            "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(random.integers(0, 99, n), "h"),
+            "c": pd.Categorical.from_codes(random.integers(-1, 2, n), ["x", "y"]),
+            "b": random.random(n) < 0.5,
+        }
+    )
+
+
+@given(
+    st.lists(st.sampled_from(["i1", "i8", "f4", "?", "u2"])), st.integers(0, 400), st.integers(0)
+)
+def test_what_is_packed_comes_out_again(dtypes: list[str], n: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    several = [random.integers(0, 2, n).astype(dtype) for dtype in dtypes]
+    buffer, places = staging.pack(several, np)
+    for mine, theirs in zip(staging.unpack(buffer, places), several, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        assert mine.dtype == theirs.dtype
+
+
+@pytest.mark.parametrize("n", [0, 1, 30])
+@pytest.mark.parametrize("index", [None, "i", ["i", "s"]])
+def test_a_frame_travels_as_one_buffer(n: int, index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[Any] = []
+    to_host, to_device = staging.to_host, staging.to_device
+    monkeypatch.setattr(staging, "to_host", lambda a: (copies.append(a), to_host(a))[1])
+    monkeypatch.setattr(staging, "to_device", lambda a, xp: (copies.append(a), to_device(a, xp))[1])
+    frame = rows(n)
+    there = DeviceFrame.from_pandas(frame if index is None else frame.set_index(index), "numpy")
+    found = pickle.loads(pickle.dumps(there, protocol=5))  # noqa: S301  our own
+    assert len(copies) == 2
+    pd.testing.assert_frame_equal(found.to_pandas(), there.to_pandas())
+    pd.testing.assert_frame_equal(begin(there)().frame("numpy").to_pandas(), there.to_pandas())
+
+
+def test_what_was_used_longest_ago_is_spilled_first_to_pinned_memory(arena: Arena) -> None:
+    a, b, c = (arena.hold(np.full(n, n)) for n in (256, 200, 56))  # 2048, 1600 and 448 bytes
+    assert (arena.used, arena.spilled) == (4096, 0)
+    a.get()
+    d = arena.hold(np.zeros(10))
+    assert (b.array, arena.used, arena.on_pinned, arena.on_host) == (None, 2576, 0, 1600)
+    e = arena.hold(np.ones(240))
+    assert c.array is None
+    assert (arena.on_pinned, arena.on_host) == (448, 1600)
+    assert b.get().tolist() == [200] * 200
+    del a, b, c, d, e
+    gc.collect()
+    assert (arena.used, arena.on_pinned, arena.on_host) == (0, 0, 0)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(0, 99))
+@settings(max_examples=20)
+def test_frames_that_do_not_fit_together_give_the_same_results(steps: list[int], seed: int) -> None:
+    expected = frame = rows(40, seed)
+    with budget(2000) as small:
+        held = [DeviceFrame.from_pandas(rows(40, s), "numpy") for s in range(3)]
+        there = DeviceFrame.from_pandas(frame, "numpy")
+        for step in steps:
+            if step == 0:
+                there, expected = there.sort_values(["i", "f"]), expected.sort_values(["i", "f"])
+            elif step == 1:
+                there, expected = there[there.i > 2], expected[expected.i > 2]
+            elif step == 2:
+                there, expected = there.assign(f=there.f * 2), expected.assign(f=expected.f * 2)
+            else:
+                there = concat([there.head(20), held[step - 2].head(5)])
+                expected = pd.concat([expected.head(20), rows(40, step - 2).head(5)])
+            assert small.used <= max(small.limit, 8 * len(there))
+        pd.testing.assert_frame_equal(there.to_pandas(), expected)
+        for s, one in enumerate(held):
+            pd.testing.assert_frame_equal(one.to_pandas(), rows(40, s))
+        assert small.spilled
+        assert small.restored
+        del there, held, one
+        gc.collect()
+        assert small.used == small.on_pinned == small.on_host == 0
+
+
+def test_a_computation_within_a_budget_gives_what_it_gives_without() -> None:
+    frame = rows(400)[["i", "f", "n"]]
+    with budget(900) as small, dask.config.set(scheduler=Scheduler(InlineFutures())):
+        there = dd.from_pandas(frame, npartitions=4).exo.to_gpu()
+        found = there.groupby("i").f.sum(split_out=2).exo.to_pandas().compute()
+        assert small.spilled > 900
+    pd.testing.assert_series_equal(found.sort_index(), frame.groupby("i").f.sum())
+
+
+def test_an_allocation_that_fails_makes_room_and_is_tried_again() -> None:
+    device, trimmed = SmallDevice(1000), []
+    arena = Arena(10_000, 0, np, lambda: trimmed.append(device.free))
+
+    def spill_frees(nbytes: int) -> int:
+        freed = Arena.spill(arena, nbytes)
+        device.free += freed
+        return freed
+
+    arena.spill = spill_frees  # type: ignore[method-assign]
+    allocate = arena.allocating(device.malloc)
+    held = [arena.hold(np.zeros(allocate(800) // 8))]
+    assert allocate(600) == 600
+    assert held[0].array is None
+    assert trimmed
+    with pytest.raises(OutOfMemoryError):
+        allocate(5000)
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_a_batch_that_does_not_fit_is_halved(n: int, room: int) -> None:
+    sizes: list[int] = []
+
+    def call(batch: pd.DataFrame) -> pd.DataFrame:
+        if len(batch) > room:
+            raise OutOfMemoryError
+        sizes.append(len(batch))
+        return batch * 2
+
+    frame = pd.DataFrame({"a": range(n)})
+    found = pd.concat(in_halves(call, frame, "double"))
+    pd.testing.assert_frame_equal(found, frame * 2)
+    assert max(sizes) <= room
+    assert len(sizes) <= 2 * -(-n // room)
+
+
+def test_a_row_that_does_not_fit_is_an_error_that_says_so() -> None:
+    def model(_: Any) -> None:
+        raise OutOfMemoryError("allocating 8 bytes, 4 free")
+
+    with pytest.raises(DeviceMemoryError, match=r"model needs more .* 1 row .* 4 free.*num_gpus="):
+        in_halves(model, np.arange(4), "model")
+    with pytest.raises(KeyError):
+        in_halves(lambda batch: {}[len(batch)], np.arange(4), "model")
+
+
+def test_batches_of_options_are_halved() -> None:
+    @dask_exo.options(batch_size=8)
+    def model(batch: pd.DataFrame) -> pd.DataFrame:
+        if len(batch) > 3:
+            raise OutOfMemoryError
+        return batch.assign(rows=len(batch))
+
+    frame = pd.DataFrame({"a": range(10)})
+    ddf = dd.from_pandas(frame, npartitions=1)
+    found = ddf.map_partitions(model, meta={"a": int, "rows": int}).compute(scheduler="sync")
+    assert found.rows.tolist() == [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    assert found.a.tolist() == frame.a.tolist()

@@ -1,0 +1,86 @@
+"""Digests: the same for what is equal, another for whatever differs."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_exo.frame.columns import travelling
+from dask_exo.frame.digest import digest
+from dask_exo.shuffle.blocks import Packed, pack
+
+N = 1200  # more than there are lanes
+FEW = settings(max_examples=15)
+ROWS = np.arange(N)
+FRAME = pd.DataFrame(
+    {
+        "i": ROWS,
+        "f": np.sqrt(ROWS),
+        "s": pd.array([f"row {i}" for i in ROWS], dtype="str"),
+        "n": pd.array([None if i % 7 == 0 else f"row {i}" for i in ROWS], dtype="str"),
+        "c": pd.Categorical([f"kind {i % 5}" for i in ROWS]),
+        "t": pd.date_range("2026", periods=N, freq="s"),
+        "z": pd.date_range("2026", periods=N, freq="s", tz="UTC"),
+    },
+    index=pd.Index(ROWS * 2, name="at"),
+)
+
+
+def sent(value):
+    """As it comes out of a store: another process made other objects of the same bytes."""
+    buffers = []
+    data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=[bytes(b.raw()) for b in buffers])  # noqa: S301
+
+
+def blocks(frame):
+    return pack(frame, np.asarray(frame.index) % 8, [range(4), range(4, 8)])
+
+
+@pytest.mark.parametrize("name", list(FRAME.columns))
+@FEW
+@given(row=st.integers(0, N - 1))
+def test_one_cell_is_enough_to_make_a_difference(name, row) -> None:
+    other = FRAME.copy()
+    place = other.columns.get_loc(name)
+    other.iloc[row, place] = other.iloc[(row + 1) % N, place]
+    assert digest(FRAME) == digest(sent(FRAME)) != digest(other)
+    assert digest(FRAME[name]) != digest(other[name])
+    assert digest(*blocks(FRAME)) == digest(*blocks(sent(FRAME))) != digest(*blocks(other))
+
+
+@FEW
+@given(st.integers(0, N - 1), st.integers(0, N - 1))
+def test_so_is_the_order_of_two_rows(one, two) -> None:
+    order = ROWS.copy()
+    order[[one, two]] = order[[two, one]]
+    same = one == two
+    assert (digest(FRAME) == digest(FRAME.iloc[order])) is same
+    assert (digest(FRAME["f"].to_numpy()) == digest(FRAME["f"].to_numpy()[order])) is same
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=3), st.sampled_from(["i4", "f8", "?", "M8[s]"])
+)
+def test_arrays_of_any_shape_and_layout(shape, dtype) -> None:
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    assert digest(array) == digest(np.asfortranarray(array)) == digest(sent(array))
+    assert digest(array) != digest(array[None])
+    assert digest(array[..., ::-1]) == digest(array[..., ::-1].copy())
+
+
+def test_of_python_objects_only_the_number_counts() -> None:
+    one, two = [pd.DataFrame({"o": np.array(v, object)}) for v in ([{1}, "a"], [{2}, "b"])]
+    assert digest(one) == digest(two) != digest(one[:1])
+    assert digest(["a"]) == digest(["b"]) != digest(["a", "b"])
+
+
+def test_packed_blocks_that_were_cut_of_one_array_differ_from_their_neighbours() -> None:
+    rows = travelling(FRAME[["i", "f"]], ROWS)
+    first, second = (Packed(rows.part(a, a + 100), np.array([0, 100])) for a in (0, 100))
+    assert digest(first) == digest(sent(first)) != digest(second)

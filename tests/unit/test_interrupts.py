@@ -1,0 +1,20 @@
+"""Workers of a program that was started in the background of a shell can be interrupted."""
+
+from __future__ import annotations
+
+import signal
+
+from dask_exo.on_ray import futures
+
+
+def test_a_worker_that_was_made_to_ignore_interrupts_hears_them_again() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the shell does
+    try:
+        futures._listen.__wrapped__()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        mine = lambda *_: None  # noqa: E731
+        signal.signal(signal.SIGINT, mine)
+        futures._listen.__wrapped__()
+        assert signal.getsignal(signal.SIGINT) is mine
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,116 @@
+"""The live page: who may read it, and what it says."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
+
+import dask
+import pytest
+from click.testing import CliRunner
+
+from dask_exo import Scheduler
+from dask_exo.cli import main
+from dask_exo.errors import LiveError
+from dask_exo.report import events
+from dask_exo.report.live import Live, found
+from dask_exo.report.top import looks, watch
+from dask_exo.testing import InlineFutures
+
+
+@pytest.fixture(autouse=True)
+def notes(monkeypatch, tmp_path):
+    """Other tests that run now must not find each other's pages."""
+    monkeypatch.setattr("dask_exo.report.live._directory", lambda: tmp_path / "notes")
+
+
+@pytest.fixture
+def live():
+    with Live() as page:
+        yield page
+
+
+def read(url: str, path: str = "/", host: str | None = None) -> tuple[int, str]:
+    asked = urllib.request.Request(urlsplit(url)._replace(path=path).geturl())
+    if host is not None:
+        asked.add_header("Host", host)
+    try:
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+
+
+def test_it_is_on_this_machine_only_and_asks_for_its_token(live) -> None:
+    parts = urlsplit(live.url)
+    assert parts.hostname == "127.0.0.1"
+    assert read(live.url)[0] == 200
+    for path in ("/", "/now", "/report"):
+        assert read(parts._replace(query="").geturl(), path)[0] == 403
+        assert read(parts._replace(query="token=wrong").geturl(), path)[0] == 403
+        assert read(live.url, path, host="evil.example:80")[0] == 403
+    assert read(live.url, "/../etc/passwd")[0] == 404
+
+
+def test_it_shows_what_runs_escaped(live) -> None:
+    read(live.url)
+    events.emit(events.RunStarted({"<i>map": 9}, run=10**9))
+    events.emit(events.TasksFinished("<i>map", 3, 1.0, 100, run=10**9))
+    now = json.loads(read(live.url, "/now")[1])
+    assert [row[:2] for row in now["rows"]] == [["<i>map", "3/9"]]
+    assert "<i>map" not in now["html"]
+    assert "&lt;i&gt;map" in now["html"]
+    events.emit(events.RunFinished(1.0, 1, 1, 0, 0, failed=False, run=10**9))
+    assert json.loads(read(live.url, "/now")[1])["footer"] == "nothing runs"
+
+
+def test_the_report_so_far_is_a_page(live) -> None:
+    read(live.url)
+    dask.delayed(sum)([1, 2]).compute(scheduler=Scheduler(InlineFutures()))
+    status, page = read(live.url, "/report")
+    assert status == 200
+    assert "Timeline" in page
+
+
+def test_nothing_is_recorded_until_somebody_looks(live) -> None:
+    assert not events.listening()
+    read(live.url)
+    assert events.listening()
+
+
+def test_at_its_end_nothing_is_left() -> None:
+    before = set(threading.enumerate())
+    with Live() as page:
+        assert found() == page.url
+    assert set(threading.enumerate()) <= before
+    assert not events.listening()
+
+
+def test_top_says_what_runs(live) -> None:
+    events.emit(events.RunStarted({"map\x1b[2J": 9}, run=10**9))
+    events.emit(events.TasksFinished("map\x1b[2J", 3, 1.0, 100, run=10**9))
+    out = io.StringIO()
+    watch(live.url, once=True, stream=out)
+    assert "3/9" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+    result = CliRunner().invoke(main, ["top", "--once"])
+    assert result.exit_code == 0, result.output
+    assert "3/9" in result.output
+
+
+def test_top_names_what_is_wrong(live) -> None:
+    with pytest.raises(LiveError, match="refuses"):
+        next(looks(live.url + "x"))
+    with pytest.raises(LiveError, match="no page on this machine"):
+        next(looks("http://example.com/?token=x"))
+    live_url = live.url
+    live.stop()
+    with pytest.raises(LiveError, match="the program may have ended"):
+        next(looks(live_url))
+    result = CliRunner().invoke(main, ["top", live_url])
+    assert result.exit_code == 1
+    assert "the program may have ended" in result.output

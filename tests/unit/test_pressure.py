@@ -1,0 +1,178 @@
+"""Memory that runs out: fewer tasks before, and fewer neighbours after."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo import Scheduler
+from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
+from dask_exo.futures import Node
+from dask_exo.graph.decide import View, admit, fewer
+from dask_exo.graph.pressure import EVERY, Pressure, alone
+from dask_exo.graph.promise import Remote
+from dask_exo.graph.values import Values
+from dask_exo.on_ray.heap import used_share
+from dask_exo.report import recording
+from dask_exo.testing import InlineFutures
+
+NODES = [Node("small", 2, 10**9), Node("large", 8, 10**9, resources={"CPU": 8, "memory": 4e9})]
+
+
+@given(st.integers(1, 200))
+def test_a_task_is_alone_after_two_deaths_at_most(most: int) -> None:
+    had, steps = 1.0, []
+    while (more := fewer(had, most)) is not None:
+        assert had < more <= most
+        steps.append(more)
+        had = more
+    assert had == most
+    assert len(steps) <= 2
+
+
+def test_where_memory_is_tight_nothing_starts_beside_what_runs() -> None:
+    def view(in_flight: int, *, tight: bool) -> View:
+        return View(in_flight, slots=4, held=0, promised=0, expected=0, tight=tight)
+
+    started = [admit(view(n, tight=True), tasks_per_slot=3, budget=100) for n in range(4)]
+    assert started == [True, False, False, False]
+    assert admit(view(3, tight=False), tasks_per_slot=3, budget=100)
+
+
+class Full(InlineFutures):
+    """A machine whose memory is as full as is said, and which knows the time."""
+
+    used, clock, asked = 0.0, 0.0, 0
+
+    @property
+    def now(self) -> float:
+        return self.clock
+
+    def memory(self) -> float:
+        self.asked += 1
+        return self.used
+
+
+def test_memory_is_looked_at_once_a_second() -> None:
+    futures = Full(NODES)
+    pressure = Pressure(futures)
+    assert not any(pressure.tight for _ in range(100))
+    futures.used = 0.93
+    assert not pressure.tight
+    futures.clock += EVERY
+    assert pressure.tight
+    assert futures.asked == 2
+
+
+def test_the_last_error_says_what_the_node_has_and_what_to_change() -> None:
+    error = OutOfMemoryError("killed at 0.95")
+    needs = alone(None, NODES, "x", error)
+    assert needs == {"num_cpus": 4}
+    needs = alone({"num_gpus": 1, **needs}, NODES, "x", error)
+    assert needs == {"num_gpus": 1, "num_cpus": 8}
+    said = r"task 'x' .*4\.0 GB for tasks.*npartitions=.*killed at 0\.95"
+    with pytest.raises(OutOfMemoryError, match=said) as caught:
+        alone(needs, NODES, "x", error)
+    assert isinstance(caught.value, (MemoryError, ExoError))
+    assert isinstance(caught.value, WorkerLostError)
+
+
+class Hungry(InlineFutures):
+    """Tasks that put outputs together die of lack of memory unless they have enough slots."""
+
+    def __init__(self, enough: int) -> None:
+        super().__init__(NODES[1:])
+        self.enough, self.deaths = enough, []
+
+    def _run(self, produce, count, fn, args, node):
+        slots = int((self._needs or {}).get("num_cpus") or 1)
+        heavy = fn.__name__ in {"run_apart", "run_together"}
+        if not heavy or slots >= self.enough:
+            return super()._run(produce, count, fn, args, node)
+        self.deaths.append(slots)
+
+        def die(*args):
+            raise OutOfMemoryError("the node is full")
+
+        return super()._run(produce, count, die, args, node)
+
+    def submit(self, fn, *args, node=None, needs=None):
+        self._needs = needs
+        return super().submit(fn, *args, node=node)
+
+    def split(self, count, fn, *args, node=None, needs=None):
+        self._needs = needs
+        return super().split(count, fn, *args, node=node)
+
+
+@pytest.mark.parametrize(("enough", "deaths"), [(1, set()), (3, {1}), (8, {1, 4})])
+def test_a_task_without_memory_runs_again_with_fewer_neighbours(enough, deaths) -> None:
+    df = pd.DataFrame({"k": range(300), "v": 1.5})
+    futures = Hungry(enough)
+    with recording() as stats, dask.config.set({"exo.scheduler.bundle-target": 0}):
+        ddf = dd.from_pandas(df, npartitions=6).shuffle("k", npartitions=4)
+        got = ddf.map_partitions(lambda part: part + 0).compute(scheduler=Scheduler(futures))
+    pd.testing.assert_frame_equal(got.sort_values("k").reset_index(drop=True), df)
+    assert set(futures.deaths) == deaths
+    assert {one.slots for one in stats.gave_way} == {4, 8} - ({8} if enough <= 4 else set()) - (
+        {4} if enough == 1 else set()
+    )
+    del got
+    gc.collect()  # stored exceptions hold the frames of their tracebacks
+    assert futures.live == 0
+
+
+def test_a_task_that_has_no_memory_alone_is_an_error() -> None:
+    ddf = dd.from_pandas(pd.DataFrame({"k": range(30)}), npartitions=3).shuffle("k")
+    futures = Hungry(99)
+    with pytest.raises(OutOfMemoryError, match="at last with no other task beside it"):
+        ddf.compute(scheduler=Scheduler(futures))
+    assert futures.deaths[-1] == 8
+
+
+def test_a_container_that_is_full_counts(tmp_path) -> None:
+    machine = used_share(tmp_path)  # there are no files of a container
+    assert 0 < machine < 1
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("950\n")
+    assert used_share(tmp_path) == pytest.approx(machine, abs=0.2)
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert used_share(tmp_path) == pytest.approx(max(0.95, machine), abs=0.05)
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 900\n")
+    assert used_share(tmp_path) == pytest.approx(machine, abs=0.2)
+
+
+class Ref:
+    """What a driver holds of a value."""
+
+
+def test_a_value_is_let_go_when_its_last_reader_takes_it() -> None:
+    values, ref = Values({}, put=None), Ref()
+    seen = weakref.ref(ref)
+    values.expect(["x", "x"])
+    values.add("x", Remote(ref, 10))
+    del ref
+    for left in (True, False):
+        values.take("x")
+        assert (seen() is not None) is left
+    assert values.nbytes == 0
+
+
+@pytest.mark.parametrize(("memory", "fits"), [(10_000, False), (30_000, True), (None, True)])
+def test_outputs_that_fit_no_node_are_refused_before_they_are_made(memory, fits) -> None:
+    resources = None if memory is None else {"CPU": 2, "memory": memory}
+    futures = InlineFutures([Node("n", 2, 10**9, resources=resources)])
+    df = pd.DataFrame({"k": range(6000)})  # 48 kB and their index, to two outputs
+    ddf = dd.from_pandas(df, npartitions=6).shuffle("k", npartitions=2)
+    if fits:
+        assert len(ddf.compute(scheduler=Scheduler(futures))) == 6000
+        return
+    with pytest.raises(OutOfMemoryError, match=r"each of the 2 outputs .*10 kB.* npartitions="):
+        ddf.compute(scheduler=Scheduler(futures))

@@ -1,0 +1,173 @@
+"""Progress: what is said, when, and where."""
+
+from __future__ import annotations
+
+import io
+import sys
+import types
+from typing import Any
+
+import pytest
+
+import dask_exo
+from dask_exo import Scheduler
+from dask_exo.report import events
+from dask_exo.report.progress import (
+    Lines,
+    Notebook,
+    Progress,
+    Terminal,
+    kind_of_display,
+    showing,
+)
+from dask_exo.report.rows import Row, Rows
+from dask_exo.testing import InlineFutures
+
+
+def story(until: float) -> list[events.Event]:
+    """A run of 100 maps of a second each, one after the other, that begins at 1000."""
+    told: list[events.Event] = [
+        events.RunStarted({"map": 100, "<b>reduce": 10}, run=1, time=1000.0)
+    ]
+    for second in range(1, int(until) + 1):
+        now = 1000.0 + second
+        told.append(events.TasksFinished("map", 1, 1.0, 10**6, run=1, time=now))
+        told.append(events.ClusterSeen(5 * 10**6, second * 10**6, 0, 4, "slots", run=1, time=now))
+    return told
+
+
+def test_a_short_run_shows_nothing() -> None:
+    out = io.StringIO()
+    shown = Progress(Lines(out))
+    for event in story(9):
+        shown(event)
+    shown(events.RunFinished(9.0, 1, 1, 0, 0, failed=False, run=1, time=1009.5))
+    assert not out.getvalue()
+
+
+def test_a_long_run_prints_lines_every_ten_seconds() -> None:
+    out = io.StringIO()
+    shown = Progress(Lines(out))
+    for event in story(35):
+        shown(event)
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if "map: 30/100" in line]
+    assert len([line for line in lines if "map" in line]) == 3
+    (last,) = [line for line in lines if "map: 30/100" in line]
+    assert "70.0 s left" in last
+    assert "slots" in lines[-1]
+    assert "spilled" in lines[-1]
+
+
+def test_rows_end_with_their_run_and_know_the_rest() -> None:
+    rows = Rows()
+    for event in story(25):
+        rows(event)
+    (row,) = rows.active()
+    assert (row.name, row.done, row.total) == ("map", 25, 100)
+    assert row.left(1025.0) == pytest.approx(75.0)
+    assert row.rate(1025.0) == pytest.approx(10**6)
+    rows(events.ShuffleSeen("s", 5, 10, 2, 4, 0, run=1, time=1026.0))
+    assert [(r.name, r.done, r.total) for r in rows.active()][-1] == ("s merges", 2, 4)
+    rows(events.StageSeen("read", 3, 2, 7, 9, 100, 1.0, "memory", run=1, time=1027.0))
+    assert "waits for memory" in rows.active()[-1].note
+    rows(events.RunFinished(1.0, 1, 1, 0, 0, failed=False, run=1, time=1028.0))
+    assert rows.active() == []
+
+
+def test_nothing_is_left_of_what_is_not_known() -> None:
+    assert Row("r", done=3).left(10.0) is None
+    assert Row("r", done=3).cells(10.0)[0] == "3"
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_left_clean(monkeypatch) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = Tty()
+    shown = Progress(Terminal(out))
+    for event in story(30):
+        shown(event)
+    assert "30/100" in out.getvalue()
+    before = len(out.getvalue())
+    shown(events.RunFinished(9.0, 1, 1, 0, 0, failed=False, run=1, time=1031.0))
+    assert "\x1b[2K" in out.getvalue()[before:]  # the lines are erased
+    shown.end()
+
+
+def test_a_notebook_shows_escaped_rows_that_are_replaced(monkeypatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, html: Any) -> None:
+            shown.append(html)
+
+    def display(html: Any, display_id: bool) -> Handle:
+        shown.append(html)
+        return Handle()
+
+    fake = types.ModuleType("IPython.display")
+    fake.HTML, fake.display = str, display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    progress = Progress(Notebook())
+    for event in story(5):
+        progress(event)
+    progress(events.TasksFinished("<b>reduce", 1, 1.0, 1, run=1, time=1008.0))
+    assert "5/100" in shown[-1]
+    assert "&lt;b&gt;reduce" in shown[-1]
+    progress(events.RunFinished(9.0, 1, 1, 0, 0, failed=False, run=1, time=1009.0))
+    assert shown[-1] == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "terminal", "notebook", "quiet", "kind"),
+    [
+        ("off", True, True, False, ""),
+        ("off", False, False, False, ""),
+        ("auto", True, False, True, ""),
+        ("on", True, False, True, "terminal"),
+        ("on", False, False, True, "lines"),
+        ("auto", False, True, False, "notebook"),
+    ],
+)
+def test_where_it_is_shown(setting, terminal, notebook, quiet, kind) -> None:
+    assert kind_of_display(setting, terminal=terminal, notebook=notebook, quiet=quiet) == kind
+
+
+def test_one_display_is_enough(monkeypatch) -> None:
+    made = []
+    module = sys.modules["dask_exo.report.progress"]
+
+    def display(setting: str) -> Lines:
+        made.append(setting)
+        return Lines(io.StringIO())
+
+    monkeypatch.setattr(module, "_display", display)
+    with dask_exo.progress(), showing("auto"):
+        pass
+    assert made == ["on"]
+
+
+def test_a_computation_of_the_user_is_heard(monkeypatch) -> None:
+    import dask
+
+    heard: list[tuple[str, int, int]] = []
+
+    class Heard(Lines):
+        soon = every = 0.0
+
+        def show(self, rows: Rows, now: float) -> None:
+            heard.extend((row.name, row.done, row.total) for row in rows.active())
+
+    module = sys.modules["dask_exo.report.progress"]
+    monkeypatch.setattr(module, "_display", lambda setting: Heard(io.StringIO()))
+    parts = [dask.delayed(abs)(-i, dask_key_name=f"part-{i}") for i in range(40)]
+    with dask.config.set({"exo.scheduler.bundle-target": 0}):  # each task is a call of its own
+        assert dask.compute(parts, scheduler=Scheduler(InlineFutures()))[0] == list(range(40))
+    assert [done for name, done, total in heard if name == "part" and total == 40][:3] == [1, 2, 3]

@@ -1,0 +1,258 @@
+"""Reports: figures against sums of one's own, advice, and a page that names cannot break."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dask_exo
+from dask_exo import Scheduler
+from dask_exo.errors import MissingPackageError
+from dask_exo.futures import Node
+from dask_exo.report import events
+from dask_exo.report.advice import advise
+from dask_exo.report.figures import Figures, Group, Shuffle, Stage, Task
+from dask_exo.report.matrix import CELLS, Matrix
+from dask_exo.report.ran import Ran
+from dask_exo.report.record import Record
+from dask_exo.report.spans import Span, Spans, joined
+from dask_exo.testing import InlineFutures
+
+HOSTILE = "</script><img src=x onerror=alert(1)>$$\\href{javascript:alert(1)}{x}$$&\"'"
+NODES = (Node("a", 2, 10**9), Node("b", 2, 10**9))
+
+
+def shuffled(rows: int = 4000, by: str = "k") -> dd.DataFrame:
+    source = pd.DataFrame({by: np.arange(rows) % 97, "v": np.arange(rows) * 1.0})
+    return dd.from_pandas(source, npartitions=12).shuffle(by, npartitions=7)
+
+
+def compute(frame, algorithm: str = "auto") -> pd.DataFrame:
+    settings = {"exo.shuffle.algorithm": algorithm}
+    with dask.config.set(settings), dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
+        return frame.compute()
+
+
+@pytest.mark.parametrize("algorithm", ["simple", "push", "two-level", "magnet", "riffle"])
+def test_the_figures_are_those_of_the_frame(tmp_path, algorithm) -> None:
+    with dask_exo.performance_report(tmp_path / "r.html", price=3600.0) as report:
+        result = compute(shuffled(), algorithm)
+    figures = report.figures
+    (shuffle,) = figures.shuffles
+    assert (shuffle.rows, shuffle.maps, shuffle.reducers) == (4000, 12, 7)
+    assert shuffle.algorithm == algorithm
+    assert (shuffle.merges > 0) is (algorithm in {"push", "two-level", "magnet", "riffle"})
+    sizes = [len(part) for part in np.split(result, np.cumsum(_partition_rows())[:-1])]
+    assert shuffle.largest == pytest.approx(shuffle.nbytes * max(sizes) / 4000, rel=0.01)
+    assert sum(group.count for group in figures.groups) == figures.tasks >= 12 + 7
+    assert figures.failed == 0
+    assert figures.runs == 1
+    assert figures.cost == pytest.approx(figures.nodes * figures.seconds)
+    assert 0 < figures.busy <= 1
+
+
+def _partition_rows() -> list[int]:
+    """Rows of each output, by Dask's own scheduler."""
+    frame = shuffled()
+    return frame.map_partitions(len).compute(scheduler="sync").tolist()
+
+
+def test_the_last_report_is_that_of_the_last_computation() -> None:
+    compute(shuffled(500))
+    compute(shuffled(300))
+    figures = dask_exo.last_report().figures
+    assert [one.rows for one in figures.shuffles] == [300]
+    assert figures.shuffles[0].largest is None  # only who records knows who got how much
+    assert "300 rows" in str(dask_exo.last_report())
+    assert "<dl>" in dask_exo.last_report()._repr_html_()
+
+
+def test_a_computation_that_fails_is_counted_and_reported(tmp_path) -> None:
+    def fail(part):
+        if len(part):
+            raise KeyError("no")
+        return part
+
+    path = tmp_path / "failed.html"
+    broken = shuffled().map_partitions(fail, meta=shuffled()._meta)
+    with pytest.raises(KeyError), dask_exo.performance_report(path) as report:
+        compute(broken)
+    assert report.figures.failed == 1
+    assert "raised" in path.read_text()
+
+
+def test_json_has_every_figure_with_its_unit() -> None:
+    compute(shuffled())
+    found = json.loads(dask_exo.last_report().to_json())
+    assert found["units"] == {
+        "seconds": "s",
+        "nbytes": "bytes",
+        "price": "$ per node and hour",
+        "cost": "$",
+    }
+    assert found["shuffles"][0]["rows"] == 4000
+    assert set(Figures.__dataclass_fields__) <= set(found)
+
+
+def test_the_price_may_stand_in_the_configuration() -> None:
+    compute(shuffled())
+    assert dask_exo.last_report().figures.cost is None
+    with dask.config.set({"exo.report.node-price": 2.0}):
+        figures = dask_exo.last_report().figures
+    assert figures.cost == pytest.approx(figures.node_hours * 2.0)
+    tb = figures.shuffled / 1e12
+    assert figures.cost_per_terabyte == pytest.approx(figures.cost / tb)
+
+
+def test_without_bokeh_it_is_refused_before_anything_runs(monkeypatch, tmp_path) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    ran = []
+    refused = pytest.raises(MissingPackageError, match=r"dask-exo\[report\]")
+    with refused, dask_exo.performance_report(tmp_path / "r.html"):
+        ran.append(1)
+    assert not ran
+
+
+class _Tags(HTMLParser):
+    """Collects the elements of a page, as a browser would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_names_of_users_are_text_and_the_page_asks_no_network(tmp_path) -> None:
+    path = tmp_path / "hostile.html"
+    frame = shuffled(by=HOSTILE)
+    with dask_exo.performance_report(path):
+        compute(frame)
+        with dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
+            dask.delayed(sum)([1], dask_key_name=HOSTILE).compute()
+        events.emit(events.StageSeen(HOSTILE, 0, 0, 1, 1, 1, 1.0, HOSTILE))
+    page = path.read_text()
+    seen = _Tags()
+    seen.feed(page)
+    assert not any(tag == "img" or "onerror" in attrs for tag, attrs in seen.tags)
+    assert not any(attrs.get("src") or attrs.get("href") for _, attrs in seen.tags)
+    assert [tag for tag, _ in seen.tags].count("script") == 4  # bokeh and its start, ours, ours
+    assert "default-src 'none'" in page
+    assert len(page) < 3e6
+    pictures = [text for text in re.findall(r"<script.*?</script>", page, re.S) if "roots" in text]
+    assert "$$" not in pictures[-1]  # what bokeh would take for TeX, and look for on a network
+
+
+# -- decisions and kernels
+
+
+QUIET = Figures(runs=1, seconds=10.0, slots=2, work=19.0, nodes=1, store=10**9)
+SHUFFLE = Shuffle("s", "push", "", 10, 10, 1, 0, 10, 10, 10**9, 5.0, largest=10**8)
+
+CASES = {
+    "spilled": replace(QUIET, spilled=10**9, shuffles=(SHUFFLE,)),
+    "frequent": replace(QUIET, shuffles=(replace(SHUFFLE, largest=9 * 10**8),)),
+    "larger partitions": replace(QUIET, groups=(Group("g", 5000, 5.0, 10, 0, 9),)),
+    "more partitions": replace(QUIET, work=2.0, slots=8, groups=(Group("g", 2, 2.0, 1, 0, 9),)),
+    "smaller partitions there": replace(
+        QUIET, slowest=(Task("t", 8.0, 1),), groups=(Group("g", 50, 19.0, 1, 0, 9),)
+    ),
+    "GPUs were busy 10 %": replace(
+        QUIET, gpus=1.0, gpu_work=1.0, stages=(Stage("read", 1, 1, 9.0, 0.0, {}),)
+    ),
+    "waited for memory": replace(QUIET, stages=(Stage("s", 1, 1, 9.0, 0.0, {"memory": 0.9}),)),
+    "done again": replace(QUIET, recovered={"late map run a second time": 2}),
+    "raised": replace(QUIET, failed=1),
+}
+
+
+@pytest.mark.parametrize("said", CASES)
+def test_advice_names_what_stands_out(said) -> None:
+    lines = advise(CASES[said])
+    assert any(said in line for line in lines), lines
+    assert not any(said in line for line in advise(QUIET))
+
+
+def test_advice_is_at_most_three_lines_and_what_failed_comes_first() -> None:
+    worst = replace(
+        QUIET,
+        failed=1,
+        spilled=10**10,
+        shuffles=(replace(SHUFFLE, largest=9 * 10**8),),
+        recovered={"x": 1},
+        stages=(Stage("s", 1, 1, 9.0, 0.0, {"memory": 0.9}),),
+    )
+    lines = advise(worst)
+    assert len(lines) == 3
+    assert "raised" in lines[0]
+    assert advise(Figures()) == []
+
+
+@given(
+    parts=st.integers(1, 200),
+    outputs=st.integers(1, 200),
+    step=st.integers(1, 7),
+    seed=st.integers(0, 99),
+)
+def test_a_matrix_loses_no_bytes(parts, outputs, step, seed) -> None:
+    rng = np.random.default_rng(seed)
+    matrix, sent = Matrix(parts, outputs), np.zeros(outputs)
+    for start in range(0, parts, step):
+        mine = rng.integers(0, 1000, outputs).astype(float)
+        matrix.add(start, min(step, parts - start), mine)
+        sent += mine
+    assert matrix.cells.shape == (min(parts, CELLS), min(outputs, CELLS))
+    np.testing.assert_allclose(matrix.totals, sent)
+    np.testing.assert_allclose(matrix.cells.sum(), sent.sum())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 9), st.floats(0.01, 1))), st.floats(0, 2)
+)
+def test_joining_spans_keeps_tasks_and_bytes_and_ends(found, gap) -> None:
+    spans = [Span("n", ord(g), g, start, start + took, 1, 10) for g, start, took in found]
+    less = joined(spans, gap)
+    assert sum(one.tasks for one in less) == len(spans)
+    assert sum(one.nbytes for one in less) == 10 * len(spans)
+    for process in {one.process for one in spans}:
+        mine = [one for one in spans if one.process == process]
+        after = [one for one in less if one.process == process]
+        assert min(s.start for s in mine) == min(s.start for s in after)
+        assert max(s.stop for s in mine) == max(s.stop for s in after)
+
+
+def test_spans_are_bounded() -> None:
+    spans = Spans(most=100)
+    for i in range(5000):
+        spans.add(Span("n", i % 3, f"g{i % 7}", i * 0.1, i * 0.1 + 0.05, 1, 1))
+    assert len(spans.all) <= 100
+    assert sum(one.tasks for one in spans.all) == 5000
+
+
+def test_tasks_of_a_call_lie_one_after_the_other() -> None:
+    record = Record(detailed=True)
+    record(events.RunStarted({"g": 2}, time=100.0))
+    ran = Ran("n", 7, 101.0, 3.0, 50)
+    each = (("g-1", 1.0, 5), ("g-2", 2.0, 6))
+    record(events.TasksFinished("g", 2, 3.0, 11, ran, each, time=104.5))
+    assert [(s.start, s.stop, s.nbytes) for s in record.spans.all] == [
+        (101.0, 102.0, 5),
+        (102.0, 104.0, 6),
+    ]
+    (group,) = record.figures().groups
+    assert (group.first, group.last, group.seconds) == (1.0, 4.0, 3.0)
+    assert record.figures().slowest[0] == Task("g-2", 2.0, 6)
+    assert record.figures().peak_rss == 50

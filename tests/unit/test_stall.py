@@ -1,0 +1,193 @@
+"""When a wait is a stall, and what is said of it."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.core.generated import common_pb2, gcs_pb2
+
+from dask_exo.activity import Activity, Doing
+from dask_exo.errors import ExoError, StalledError
+from dask_exo.on_ray.doing import judge
+from dask_exo.stall import Watchdog
+from dask_exo.stall.diagnose import Snapshot, diagnose
+from dask_exo.testing import InlineFutures
+
+CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
+
+
+def snapshot(*tasks, others=0, nodes=None, gone=(), used=0, full=None) -> Snapshot:
+    names = [f"task-{i}" for i in range(len(tasks))]
+    nodes = {"n1": {"CPU": 2.0, "memory": 9e9, "node:x": 1.0}} if nodes is None else nodes
+    return Snapshot(Activity(tasks, others, nodes), names, gone, used, 10**9, full, 600.0)
+
+
+RUNS, HERE, WAITS = Doing("runs"), Doing("runs", CPU, "n1"), Doing("waits", CPU)
+LACKS, UNKNOWN, ENDED = Doing("waits", GPU), Doing("unknown"), Doing("ended")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        snapshot(RUNS),
+        snapshot(LACKS, HERE),
+        snapshot(UNKNOWN),
+        snapshot(WAITS, others=1),
+        snapshot(LACKS, WAITS, others=1),
+    ],
+    ids=["it runs", "one of them runs", "unknown", "others run there", "others run where one can"],
+)
+def test_where_something_may_still_happen_it_is_no_stall(seen) -> None:
+    assert diagnose(seen) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause"),
+    [
+        (snapshot(LACKS), r"no node has 1 GPU; n1 \(2 CPU\)\. Add a node"),
+        (snapshot(LACKS, others=3), "no node has 1 GPU"),
+        (snapshot(LACKS, gone=["n2"]), r"no node has 1 GPU \(lost: n2\)"),
+        (snapshot(WAITS, nodes={}), "no node has 1 CPU; none"),
+        (snapshot(Doing("runs", CPU, "n2"), gone=["n2"]), r"nodes have died \(lost: n2\)"),
+        (snapshot(WAITS, full="/spill"), r"the disk of '/spill' is full.* exo\.spill-directory"),
+        (snapshot(WAITS, used=960_000_000), r"the object store is full.* exo\.object-store-memory"),
+        (snapshot(WAITS), "other programs, or actors that do nothing, hold"),
+        (snapshot(ENDED), "the cluster says that they have ended, and does not hand out"),
+    ],
+)
+def test_a_stall_names_tasks_nodes_bytes_cause_and_key(seen, cause) -> None:
+    said = diagnose(seen)
+    assert said is not None
+    assert re.search(f"Likely cause: {cause}", said), said
+    assert "nothing has happened for 600 s" in said
+    assert "task-0" in said
+    assert f"{seen.used / 1e6:.0f} MB of 1000 MB" in said
+    assert "exo.fault.stall-timeout" in said
+
+
+def test_of_many_tasks_a_few_are_named() -> None:
+    said = diagnose(snapshot(*[LACKS] * 9))
+    assert said is not None
+    assert "Waiting for 9 tasks: task-0" in said
+    assert "task-8" not in said
+
+
+STATES = st.sampled_from([RUNS, HERE, WAITS, LACKS, UNKNOWN, ENDED])
+
+
+@given(st.lists(STATES, min_size=1, max_size=5), st.integers(0, 2), st.booleans())
+def test_what_runs_is_never_a_stall_and_what_cannot_run_always_is(tasks, others, full) -> None:
+    why = diagnose(snapshot(*tasks, others=others, full="/x" if full else None))
+    if any(one.state in {"runs", "unknown"} for one in tasks):
+        assert why is None
+    elif LACKS in tasks and WAITS not in tasks:
+        assert why is not None
+
+
+def test_the_error_is_a_timeout_and_travels() -> None:
+    error = copy.copy(StalledError("nothing"))
+    assert isinstance(error, TimeoutError)
+    assert isinstance(error, ExoError)
+    assert str(error) == "nothing"
+
+
+class Nothing(InlineFutures):
+    """Time passes, and nothing else."""
+
+    clock = 0.0
+
+    @property
+    def now(self) -> float:
+        return self.clock
+
+    def wait(self, refs, timeout=None):
+        self.clock += timeout
+        return [], refs
+
+    def activity(self, refs):
+        return Activity([LACKS for _ in refs])
+
+
+def test_only_time_that_is_spent_waiting_counts() -> None:
+    futures = Nothing()
+    watchdog = Watchdog(futures, 60.0)
+    for _ in range(5):
+        futures.clock += 1000.0  # whoever waits does something else
+        assert watchdog.wait(["ref"], 10.0) == ([], ["ref"])
+    futures.clock += 1000.0
+    with pytest.raises(StalledError, match="nothing has happened for 60 s"):
+        watchdog.wait(["ref"])
+    assert futures.clock == 6 * 1000.0 + 60.0
+
+
+# -- what Ray tells
+
+STATUS, TYPE = common_pb2.TaskStatus.Value, common_pb2.TaskType.Value
+NODE, DEAD = b"\1" * 28, b"\2" * 28
+ALIVE = {NODE.hex(): CPU}
+
+
+def event(task, *statuses, needs=None, attempt=0, node=NODE, actor=b"", kind="NORMAL_TASK"):
+    one = gcs_pb2.TaskEvents(task_id=task, attempt_number=attempt)
+    one.task_info.type = TYPE(kind)
+    one.task_info.actor_id = actor
+    one.task_info.required_resources.update(needs or {})
+    clock = itertools.count(1)
+    for status in statuses:
+        one.state_updates.state_ts_ns[STATUS(status)] = next(clock)
+    one.state_updates.node_id = node
+    return one
+
+
+QUEUED = ("PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT")
+
+
+@pytest.mark.parametrize(
+    ("events", "doing"),
+    [
+        ([event(b"a", *QUEUED, needs=GPU)], Doing("waits", GPU)),
+        ([event(b"a", *QUEUED, "RUNNING", needs=CPU)], Doing("runs", CPU, NODE.hex())),
+        ([event(b"a", *QUEUED, "RUNNING", "RUNNING_IN_RAY_GET")], Doing("runs", {}, NODE.hex())),
+        ([event(b"a", *QUEUED, "RUNNING", needs=CPU, node=DEAD)], Doing("waits", CPU)),
+        ([event(b"a", *QUEUED, "RUNNING", "FINISHED")], Doing("ended", {}, NODE.hex())),
+        ([event(b"a", *QUEUED, "RUNNING", "FAILED"), event(b"a", *QUEUED, attempt=1)],
+         Doing("waits")),
+        ([], Doing("unknown")),
+        ([event(b"b", *QUEUED)], Doing("unknown")),
+    ],
+    ids=["queued", "running", "blocked", "node is dead", "ended", "retried", "nothing", "others"],
+)  # fmt: skip
+def test_what_a_task_does_by_the_events_of_ray(events, doing) -> None:
+    assert judge([b"a"], events, ALIVE).tasks == [doing]
+    assert judge([b"a"], events[::-1], ALIVE).tasks == [doing]
+
+
+def test_a_call_of_an_actor_waits_for_what_the_actor_asks_for() -> None:
+    events = [
+        event(b"c", *QUEUED, needs=GPU, actor=b"x", kind="ACTOR_CREATION_TASK"),
+        event(b"a", *QUEUED, actor=b"x", kind="ACTOR_TASK"),
+    ]
+    assert judge([b"a"], events, ALIVE).tasks == [Doing("waits", GPU)]
+
+
+def test_others_are_busy_only_if_they_hold_something_and_do_not_wait_themselves() -> None:
+    events = [
+        event(b"1", "RUNNING", needs=CPU),
+        event(b"2", "RUNNING", "RUNNING_IN_RAY_WAIT", needs=CPU),  # its slot is free
+        event(b"3", "RUNNING", actor=b"x", kind="ACTOR_TASK"),  # of an actor that holds nothing
+        event(b"4", *QUEUED, needs=CPU),
+        event(b"5", "RUNNING", needs=CPU, node=DEAD),
+    ]
+    assert judge([], events, ALIVE).others == 1
+
+
+def test_the_names_of_ray_that_this_needs_are_there() -> None:
+    from ray._private.state import state
+
+    assert hasattr(state, "_get_all_task_events") or hasattr(state, "global_state_accessor")
+    assert {"RUNNING", "FINISHED", "FAILED"} <= set(common_pb2.TaskStatus.keys())
