@@ -3,21 +3,33 @@
 ``python -m asv_bench.gpu --module cupy --rows 50_000_000``
 
 Each kernel moves bytes that it must read and write; what a copy of as many takes, in the same
-memory, is its bound. pandas does the same beside it. Needs numpy, pandas, Dask and, on a GPU,
-cupy; no Ray.
+memory, is its bound. pandas does the same beside it. Then the ways from one process to another one
+on the same GPU: through pinned memory of the host, which is what dask_exo does, and CUDA IPC, which
+it does not. Needs numpy, pandas, pyarrow, Dask, click and, on a GPU, cupy; no Ray.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pandas as pd
 
-from dask_exo.frame.device import DeviceFrame, arrays, concat, travel
+if importlib.util.find_spec("ray") is None:  # the front door of the package imports it
+    _root = Path(__file__).parents[1] / "dask_exo"
+    _spec = importlib.util.spec_from_file_location(
+        "dask_exo", _root / "__init__.py", submodule_search_locations=[str(_root)]
+    )
+    sys.modules["dask_exo"] = importlib.util.module_from_spec(_spec)
+    importlib.import_module("dask_exo.config").register_defaults()
+
+from dask_exo.frame.device import DeviceFrame, arrays, concat, ipc, staging, travel
 from dask_exo.frame.device.packed import begin
 
 KEYS = 1000
@@ -62,12 +74,45 @@ def kernels(frame: Any, other: Any, put: Callable[[list[Any]], Any]) -> dict[str
     }
 
 
+def between(module: str, nbytes: int, repeats: int) -> None:
+    """Print what it takes to bring so many bytes to another process on the same GPU."""
+    xp = arrays.module(module)
+    buffer = xp.zeros(nbytes, np.uint8)
+    there = seconds(lambda: staging.to_device(staging.to_host(buffer)(), xp), module, repeats)
+    print(
+        f"{'through the host':16} {1e3 * there:8.1f} ms, {nbytes / 1e9 / there:.1f} GB/s for "
+        f"{nbytes / 1e6:.0f} MB to the host and back, without the object store between"
+    )
+    if module == "numpy":
+        print(f"{'CUDA IPC':16} not on numpy")
+        return
+    tried = ipc.trial(nbytes, repeats)
+    rate = f"{1e3 * tried.seconds:8.1f} ms, {nbytes / 1e9 / max(tried.seconds, 1e-9):.1f} GB/s"
+    print(f"{'CUDA IPC':16} {f'does not work: {tried.error}' if tried.error else rate}")
+
+
+def shuffling(device: Any, copied: Any, module: str, repeats: int) -> None:
+    """Print what it takes to get rows ready to leave the device."""
+
+    def split() -> Any:
+        ids = travel.destinations(device, ["k"], 100)
+        return travel.travelling(device, travel.grouped(ids, 100)[0])
+
+    print(f"{'hash and split':16} {1e3 * seconds(split, module, repeats):8.1f} ms, to host memory")
+    pack = seconds(lambda: tuple(begin(device)()), module, repeats)
+    plain = seconds(lambda: arrays.host(copied), module, repeats)
+    print(
+        f"{'pack and copy':16} {1e3 * pack:8.1f} ms, to host memory; an array of "
+        f"{copied.nbytes / 1e6:.0f} MB takes {1e3 * plain:.1f} ms without pinned memory"
+    )
+
+
 @click.command()
 @click.option("--module", type=click.Choice(["cupy", "numpy"]), default="numpy")
 @click.option("--rows", default=2_000_000)
 @click.option("--repeats", default=3)
 def main(module: str, rows: int, repeats: int) -> None:
-    """Print a line for each kernel."""
+    """Print a line for each kernel, and for each way out of the device."""
     if module == "cupy" and not arrays.devices():
         raise click.ClickException("no GPU, or no cupy: take --module numpy")
     pandas = data(rows)
@@ -80,26 +125,15 @@ def main(module: str, rows: int, repeats: int) -> None:
     )
     mine = kernels(device, DeviceFrame.from_pandas(names, module), concat)
     theirs = kernels(pandas, names, pd.concat)
-
-    def split() -> Any:
-        ids = travel.destinations(device, ["k"], 100)
-        return travel.travelling(device, travel.grouped(ids, 100)[0])
-
     for name, (work, moved) in mine.items():
-        took, other = (
-            seconds(w, m, repeats) for w, m in ((work, module), (theirs[name][0], "numpy"))
-        )
+        took, other = seconds(work, module, repeats), seconds(theirs[name][0], "numpy", 1)
         share = moved * device.nbytes / bandwidth / took
         print(
-            f"{name:16} {1e3 * took:8.1f} ms {share:6.0%} of a copy   pandas {1e3 * other:8.1f} ms"
+            f"{name:16} {1e3 * took:8.1f} ms {share:6.0%} of a copy   pandas {1e3 * other:8.1f} ms",
+            flush=True,
         )
-    print(f"{'hash and split':16} {1e3 * seconds(split, module, repeats):8.1f} ms, to host memory")
-    pack = seconds(lambda: tuple(begin(device)()), module, repeats)
-    plain = seconds(lambda: arrays.host(copied), module, repeats)
-    print(
-        f"{'pack and copy':16} {1e3 * pack:8.1f} ms, to host memory; an array of "
-        f"{copied.nbytes / 1e6:.0f} MB takes {1e3 * plain:.1f} ms without pinned memory"
-    )
+    shuffling(device, copied, module, repeats)
+    between(module, device.nbytes, repeats)
 
 
 if __name__ == "__main__":

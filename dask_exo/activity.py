@@ -13,15 +13,16 @@ class Doing:
 
     Attributes
     ----------
-    state : {'runs', 'waits', 'ended', 'unknown'}
-        ``waits``: for its arguments or for a place. ``unknown``: the cluster does not say.
+    state : {'runs', 'waits', 'ended', 'spilled', 'unknown'}
+        ``waits``: for its arguments or for a place. ``spilled``: it has ended, and what it returned
+        was written to disk. ``unknown``: the cluster does not say.
     needs : mapping
         Resources that it asks for, if those are known.
     node : str, optional
         Id of the node on which it runs.
     """
 
-    state: Literal["runs", "waits", "ended", "unknown"]
+    state: Literal["runs", "waits", "ended", "spilled", "unknown"]
     needs: Mapping[str, float] = field(default_factory=dict)
     node: str | None = None
 
@@ -38,8 +39,11 @@ class Activity:
         Other tasks that run, of any program.
     nodes : mapping
         Resources of each node that is alive, by its id.
+    free : mapping
+        What nobody holds of them, as far as that is known.
     """
 
     tasks: Sequence[Doing]
     others: int = 0
     nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    free: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from dask_exo import errors
 from dask_exo.checkpoint.commands import checkpoints
 from dask_exo.commands.bench import bench
 from dask_exo.commands.doctor import doctor
+from dask_exo.commands.report import report
 from dask_exo.shuffle import algorithms
 
 # Dask imports this module for each of its commands: what is slow to import waits for ours.
@@ -80,6 +81,7 @@ def main() -> None:
 
 main.add_command(doctor)
 main.add_command(bench)
+main.add_command(report)
 main.add_command(checkpoints)
 
 
@@ -98,7 +100,7 @@ def top(url: str | None, *, once: bool) -> None:
         watch(url, once=once)
 
 
-@main.command()
+@main.command(short_help="Sort records or files into Parquet, and check the result.")
 @click.option("--size", type=Size(), help="Sort this much of made-up records (100 bytes each).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which records.")
 @click.option(
@@ -281,6 +283,8 @@ def _report(job: _Job, stages: Stages, stats: Stats) -> None:
         f"{format_bytes(stats.restored)} restored"
     )
     for path, nbytes in stats.directories.items():
+        if not nbytes:
+            continue
         click.echo(f"                {format_bytes(nbytes)} to {path}")
     if stats.repeated:
         click.echo(recovered(stats.repeated, sum(stats.tasks.values())))

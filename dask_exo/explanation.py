@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from dask.base import is_dask_collection
 from dask.utils import format_bytes, key_split, parse_bytes
 
 from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
+from dask_exo.errors import InputError
 from dask_exo.futures import Futures, default
 from dask_exo.graph.outline import Group, outline
 from dask_exo.graph.plan import Plan, Stage
@@ -180,6 +182,11 @@ def explain(
     -------
     Explanation
 
+    Raises
+    ------
+    InputError
+        Something else than Dask collections, or no size; before a cluster is started.
+
     Examples
     --------
     >>> import pandas as pd
@@ -192,6 +199,8 @@ def explain(
     >>> plan.svg()[:5], len(plan.groups)
     ('<svg ', 2)
     """
+    _check(collections)
+    asked = None if nbytes is None else _size(nbytes)
     config, futures = Config.current(), futures or default()
     expr = collections_to_expr(collections).optimize()
     work = planned(expr, config)
@@ -199,7 +208,7 @@ def explain(
     slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
     limits = limits_of(config)
     fits = limits.memory_fraction * store
-    sizes = [int(fits), int(3 * fits)] if nbytes is None else [parse_bytes(nbytes)]
+    sizes = [int(fits), int(3 * fits)] if asked is None else [asked]
     shuffles = [
         _shuffle(stage, [_shape(stage, size, len(nodes), slots, store) for size in sizes], limits)
         for stage in work.stages
@@ -210,6 +219,26 @@ def explain(
     return Explanation(
         _tasks(work), shuffles, frequent, groups, edges, list(work.seen), len(nodes), slots, store
     )
+
+
+def _check(collections: tuple[Any, ...]) -> None:
+    if not collections:
+        raise InputError("explain needs a Dask collection: give it what you would compute")
+    for one in collections:
+        if not is_dask_collection(one):
+            raise InputError(
+                f"explain takes Dask collections and not {type(one).__name__!r}: give it what you "
+                f"would call compute() on"
+            )
+
+
+def _size(nbytes: int | str) -> int:
+    try:
+        return int(parse_bytes(nbytes))
+    except ValueError as error:
+        raise InputError(
+            f"nbytes={nbytes!r} is not a size: write a number of bytes, or for example '3TB'"
+        ) from error
 
 
 def _kept(seen: CheckpointSeen) -> str:

@@ -32,6 +32,10 @@ Needs = Mapping[str, Any]
 whatever else the cluster knows. Empty means one slot."""
 
 
+class NotThereError(TimeoutError):
+    """Some values have not come in the time that `Futures.get` was given."""
+
+
 @dataclass(frozen=True)
 class Until:
     """What a coroutine waits for, if not just for all of some refs: whichever comes first.
@@ -209,8 +213,14 @@ class Futures(Protocol):
         """
         ...
 
-    def get(self, refs: Sequence[Ref]) -> list[Any]:
-        """Values of ``refs``, in order; raises what made one of them fail."""
+    def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:
+        """Values of ``refs``, in order; raises what made one of them fail.
+
+        Raises
+        ------
+        NotThereError
+            They have not all come after ``timeout`` seconds.
+        """
         ...
 
     def cancel(self, refs: Sequence[Ref]) -> None:

@@ -42,9 +42,11 @@ from dask_exo.graph.promise import Local, Promise, Remote, fetch
 from dask_exo.graph.resume import Resumed, resume
 from dask_exo.graph.run import Run
 from dask_exo.graph.watcher import Watcher
+from dask_exo.report import events
 from dask_exo.report.callbacks import Callbacks
 from dask_exo.report.progress import showing
 from dask_exo.shuffle import algorithms
+from dask_exo.stall import bring
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
 KEYWORDS = ("num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries")
@@ -101,7 +103,7 @@ class Scheduler:
         check_shuffle_method()
         algorithms.check(config.shuffle_algorithm)
         if self._in_process(dsk, config):
-            return dask.threaded.get(dsk, keys)
+            return _here(dsk, keys)
         with local_callbacks(kwargs.get("callbacks")) as active:
             callbacks, failed = Callbacks(list(active)), True
             try:
@@ -176,7 +178,7 @@ class Scheduler:
     def _kept(self, expr: Any, keys: list[Key], kwargs: Mapping[str, Any]) -> dict[Key, Any]:
         """What stands for each key in the graph of a persisted collection."""
         if self._in_process(expr, Config.current()):
-            return dict(zip(keys, dask.threaded.get(expr, keys), strict=True))
+            return dict(zip(keys, _here(expr, keys), strict=True))
         promises = self.start(expr, keys, **kwargs)
         return {key: Task(key, fetch, promise) for key, promise in promises.items()}
 
@@ -225,6 +227,11 @@ def in_process(dsk: Any, config: Config) -> bool:
         return False
     nbytes = sum(int(leaf.frame.memory_usage(deep=False).sum()) for leaf in leaves)
     return nbytes <= config.inline_limit
+
+
+def _here(dsk: Any, keys: Any) -> Any:
+    events.emit(events.RanHere())
+    return dask.threaded.get(dsk, keys)
 
 
 def planned(dsk: Any, config: Config) -> Plan:
@@ -302,8 +309,10 @@ def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> 
     with showing(config.progress), observed(futures) as looks:
         run = Run(work, futures, config, watcher, follow=not callbacks.values, looks=looks)
         held = run.results()
-        refs = [h.ref for h in held.values() if isinstance(h, Remote)]
-        fetched = dict(zip(refs, futures.get(refs), strict=True))
+        names = {h.ref: repr(key) for key, h in held.items() if isinstance(h, Remote)}
+        refs = list(names)
+        come = bring(futures, refs, config.stall_timeout, names.__getitem__)
+        fetched = dict(zip(refs, come, strict=True))
         if refs:
             run.versions.compare()  # they may have been lost and made again just now
         values = {}

@@ -25,7 +25,8 @@ import dask_exo
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)  # bytes
 TOTAL, MOST, LEAST = 2_000_000_000, 400, 20  # bytes, pieces
 ROWS, WIDTH, EACH = 4096, 1250, 0.002  # rows; floats of a row; seconds
-GPUS, CPUS, INFER, FASTER = 2, 4, 0.1, 1.2
+GPUS, CPUS, FASTER = 2, 4, 1.2
+INFER, BUSY = (0.1, 0.3, 1.0), 20.0  # seconds of a call, of all of a GPU
 
 
 def cpu() -> dict[tuple[str, int], float]:
@@ -112,29 +113,33 @@ def size() -> None:
             print(f"| {count} | {took:.1f} | {took / bound:.2f} |", flush=True)
 
 
-def prepare(i: int) -> pd.DataFrame:
-    time.sleep(INFER * CPUS / GPUS / FASTER)
-    return pd.DataFrame({"x": np.zeros(125_000)})
+def prepare(i: int, infer: float) -> pd.DataFrame:
+    time.sleep(infer * CPUS / GPUS / FASTER)
+    return pd.DataFrame({"x": np.full(125_000, infer)})
 
 
 def infer(frame: pd.DataFrame) -> pd.DataFrame:
     begin = time.perf_counter()
-    time.sleep(INFER)
+    time.sleep(frame.x.iloc[0])
     return pd.DataFrame({"begin": [begin], "end": [time.perf_counter()]})
 
 
 def busy() -> None:
-    """Print the share of the time that the GPUs work, from the first call on."""
+    """Print the share of the time that the GPUs work, without their first fifth of the calls."""
+    print("| seconds a call | calls | GPUs busy |")
+    print("|---|---|---|")
     with dask_exo.enable(num_cpus=CPUS, num_gpus=GPUS, object_store_memory="1GB"):
-        source = dd.from_map(prepare, range(400)).exo.pipeline(memory="40MB")
-        calls = pd.concat(source.map_partitions(infer, num_cpus=0, num_gpus=1).iter_batches())
-        for name, some in {
-            "all": calls,
-            "without the first 40": calls.sort_values("begin")[40:],
-        }.items():
-            work = (some.end - some.begin).sum()
-            share = work / GPUS / (some.end.max() - some.begin.min())
-            print(f"{name}: {len(some)} calls, GPUs busy {share:.1%}")
+        for seconds in INFER:
+            many = int(BUSY * GPUS / seconds)
+            meta = pd.DataFrame({"x": [1.0]})
+            source = dd.from_map(prepare, range(many), infer=seconds, meta=meta)
+            pipeline = source.exo.pipeline(memory="40MB")
+            calls = pd.concat(
+                pipeline.map_partitions(infer, num_cpus=0, num_gpus=1).iter_batches()
+            ).sort_values("begin")[many // 5 :]
+            work = (calls.end - calls.begin).sum()
+            share = work / GPUS / (calls.end.max() - calls.begin.min())
+            print(f"| {seconds} | {len(calls)} | {share:.1%} |", flush=True)
 
 
 def main() -> None:

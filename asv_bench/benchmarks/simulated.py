@@ -53,9 +53,9 @@ class Simulated(SimFutures):
         super().__init__(nodes, cost, execute=False, channels=channels)
         self._receipt = Receipt(Tally(rows=part // 100), part, seconds)
 
-    def get(self, refs: Sequence[Ref]) -> list[Any]:
+    def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:
         """Receipts, as if the maps had run."""
-        super().get(refs)
+        super().get(refs, timeout)
         return [self._receipt for _ in refs]
 
 

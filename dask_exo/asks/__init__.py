@@ -4,8 +4,8 @@ Dask's annotations do not reach dataframes, so the function itself has to say it
 finds the wrapper in the tasks of a graph. Anywhere else a wrapper is just a function.
 """
 
-from dask_exo.asks.amounts import ONE_CPU, Asks, together
 from dask_exo.asks.asking import Asking
 from dask_exo.asks.decorator import options
+from dask_exo.asks.request import ONE_CPU, Asks, together
 
 __all__ = ["ONE_CPU", "Asking", "Asks", "options", "together"]

@@ -15,8 +15,8 @@ from typing import Any
 import cloudpickle
 from dask.tokenize import TokenizationError, normalize_token, tokenize
 
-from dask_exo.asks.amounts import Asks
 from dask_exo.asks.instances import instance
+from dask_exo.asks.request import Asks
 from dask_exo.dask_adapter import inferring
 from dask_exo.errors import OptionsError
 from dask_exo.frame.halves import in_halves

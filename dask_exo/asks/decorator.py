@@ -10,8 +10,8 @@ from dask.utils import parse_bytes
 
 from dask_exo import arguments
 from dask_exo.arguments import number_from
-from dask_exo.asks.amounts import Asks
 from dask_exo.asks.asking import Asking
+from dask_exo.asks.request import Asks
 from dask_exo.errors import OptionsError
 
 

@@ -8,6 +8,7 @@ import click
 from dask.utils import format_bytes
 
 from dask_exo.checkpoint.store import Store
+from dask_exo.config import Config
 from dask_exo.errors import ExoError, InputError
 
 
@@ -25,14 +26,25 @@ class Commands(click.Group):
 
 @click.group(cls=Commands)
 def checkpoints() -> None:
-    """What programs have kept in exo.checkpoint.path."""
+    """See or delete what programs have kept (exo.checkpoint.path)."""
+
+
+def _store(path: str | None) -> Store:
+    """The store at a path, by default at the configured one."""
+    place = path or Config.current().checkpoint_path
+    if place is None:
+        raise InputError("where? Give a PATH, or set exo.checkpoint.path in Dask's configuration")
+    return Store.existing(place)
 
 
 @checkpoints.command("list")
-@click.argument("path")
-def list_groups(path: str) -> None:
-    """List the collections that are kept at PATH, a directory or URL."""
-    groups = list(Store(path).groups())
+@click.argument("path", required=False)
+def list_groups(path: str | None) -> None:
+    """List the collections that are kept at PATH, a directory or URL.
+
+    By default it is exo.checkpoint.path, as Dask's configuration has it.
+    """
+    groups = list(_store(path).groups())
     click.echo(f"{'values':>8}  {'size':>12}  collection")
     for group in groups:
         more = f" and {group.partial} files that do not count" if group.partial else ""
@@ -42,16 +54,20 @@ def list_groups(path: str) -> None:
 
 
 @checkpoints.command("clean")
-@click.argument("path")
+@click.argument("path", required=False)
 @click.option("--group", "names", multiple=True, help="Only this collection; may be repeated.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def clean(path: str, names: tuple[str, ...], *, yes: bool) -> None:
-    """Delete what is kept at PATH, a directory or URL; files of others there stay."""
-    store = Store(path)
+def clean(path: str | None, names: tuple[str, ...], *, yes: bool) -> None:
+    """Delete what is kept at PATH, a directory or URL; files of others there stay.
+
+    By default it is exo.checkpoint.path, as Dask's configuration has it.
+    """
+    store = _store(path)
     groups = {group.name: group for group in store.groups()}
     if unknown := sorted(set(names) - groups.keys()):
         raise InputError(
-            f"no collection {unknown[0]!r} is kept at {path!r}: look at `dask exo checkpoints list`"
+            f"no collection {unknown[0]!r} is kept at {store.url!r}: look at "
+            f"`dask exo checkpoints list`"
         )
     chosen = [groups[name] for name in names] or list(groups.values())
     nbytes = format_bytes(sum(group.nbytes for group in chosen))

@@ -74,6 +74,23 @@ class Store:
         files.make_private(path)
         return cls(path)  # absolute: tasks have other working directories
 
+    @classmethod
+    def existing(cls, url: str) -> Store:
+        """A store in which something has been kept.
+
+        Raises
+        ------
+        CheckpointError
+            There is no such directory.
+        """
+        fs, path = files.located(url)
+        if not fs.exists(path):
+            raise CheckpointError(
+                f"there is no directory {path!r}: give the path at which a program has kept "
+                f"something, its exo.checkpoint.path"
+            )
+        return cls(url)
+
     def found(self, group: str) -> dict[str, Entry]:
         """The entry of each key of a group that is complete."""
         fs, path = files.located(self.url)

@@ -12,10 +12,13 @@ from dask.utils import parse_timedelta
 
 from dask_exo.client.call import futures_in, replaced
 from dask_exo.client.future import Future, failures, rebuild
+from dask_exo.config import Config
 from dask_exo.errors import CancelledError
 from dask_exo.frame.copies import own
+from dask_exo.futures import Ref
 from dask_exo.graph import promise
 from dask_exo.graph.promise import Local
+from dask_exo.stall import bring
 
 ALL_COMPLETED = "ALL_COMPLETED"
 FIRST_COMPLETED = "FIRST_COMPLETED"
@@ -136,9 +139,14 @@ def _values(futures: list[Future]) -> dict[int, Any]:
     """Values of futures that have ended well, by the identity of the future."""
     held = {id(f): f.promise.held() for f in futures}
     remote = [f for f in futures if not isinstance(held[id(f)], Local)]
-    fetched = remote[0].cluster.get([f.promise.ref for f in remote]) if remote else []
+    names = {f.promise.ref: repr(f.key) for f in remote}
+    fetched: dict[Ref, Any] = {}
+    if remote:
+        limit = Config.current().stall_timeout
+        come = bring(remote[0].cluster, list(names), limit, names.__getitem__)
+        fetched = dict(zip(names, come, strict=True))
     values = {key: one.value for key, one in held.items() if isinstance(one, Local)}
-    values.update((id(f), value) for f, value in zip(remote, fetched, strict=True))
+    values.update((id(f), fetched[f.promise.ref]) for f in remote)
     return {key: own(value) for key, value in values.items()}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dask.utils import parse_timedelta, typename
 
+from dask_exo.config import Config
 from dask_exo.dask_adapter import TaskRef
 from dask_exo.errors import CancelledError
 from dask_exo.failure import Failure
@@ -17,6 +18,7 @@ from dask_exo.futures import Futures, Ref
 from dask_exo.graph.afterwards import Afterwards
 from dask_exo.graph.background import stop_with_all
 from dask_exo.graph.promise import Local, Promise, Remote, named, wait
+from dask_exo.stall import bring
 
 
 class Future(TaskRef):
@@ -180,7 +182,8 @@ def _failure(future: Future, reports: dict[Ref, Any]) -> BaseException | None:
         if isinstance(held, Local):
             value = held.value
         elif future.report is None:
-            (value,) = future.cluster.get([held.ref])
+            limit = Config.current().stall_timeout
+            (value,) = bring(future.cluster, [held.ref], limit, lambda _: repr(future.key))
         else:
             report = reports.get(future.report) or future.cluster.get([future.report])[0]
             future._type = report.type

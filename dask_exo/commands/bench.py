@@ -8,7 +8,7 @@ import click
 from dask.utils import parse_bytes
 
 
-@click.command()
+@click.command(short_help="Compare this machine's speed on dask_exo and on Dask alone.")
 @click.option("--size", default="400MB", show_default=True, help="Bytes of made-up rows.")
 @click.option(
     "--num-cpus", type=click.IntRange(min=1), help="Tasks side by side; all cores by default."

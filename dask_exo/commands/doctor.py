@@ -6,7 +6,7 @@ import click
 import dask.config
 
 
-@click.command()
+@click.command(short_help="Examine this machine, the configuration and the cluster.")
 @click.option("--address", help="Examine the Ray cluster at this address.")
 @click.option("--spill-directory", help="Where a private Ray would put what does not fit.")
 def doctor(*, address: str | None, spill_directory: str | None) -> None:

@@ -115,6 +115,8 @@ def token(facts: Facts) -> Iterator[Finding]:
         what = "RAY_AUTH_MODE=token, and there is no token in RAY_AUTH_TOKEN, nor in a file"
         remedy = "copy ~/.ray/auth_token from the head, or name a file in RAY_AUTH_TOKEN_PATH"
         yield Finding("fail", "token", what, remedy)
+    elif facts.unreachable:
+        return  # whether the cluster asks for one is not known
     elif facts.token == "used":
         yield Finding("ok", "token", "the cluster asks for a token, and it is here")
     elif facts.private:
@@ -223,18 +225,22 @@ def gpu(machine: Machine) -> Finding:
     if not machine.cupy:
         return Finding("warn", "GPU", f"{what}: it is not installed", 'pip install "dask-exo[gpu]"')
     if machine.devices < 0:
-        what = f"Ray knows {machine.gpus}, and hides them from tasks that ask for none: not tried"
-        return Finding("ok", "GPU", what)
+        what = f"Ray knows {machine.gpus}, and hides them from tasks that ask for none"
+        return Finding("ok", "GPU", f"{what}; {_ipc(machine)}")
     if machine.gpus > machine.devices:
         remedy = "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or lower exo.num-gpus"
         return Finding("warn", "GPU", what, remedy)
+    return Finding("ok", "GPU", f"{what}; {_ipc(machine)}")
+
+
+def _ipc(machine: Machine) -> str:
+    """What a probe of CUDA IPC says; nothing depends on it."""
+    through = "values go through host memory"
+    if machine.ipc is None:
+        return f"{through}; CUDA IPC was not tried: no GPU was free in time"
     if machine.ipc:
-        remedy = (
-            "values go through host memory, which works and is slower: in a container, try "
-            "--ipc=host and --pid=host"
-        )
-        return Finding("warn", "GPU", f"{what}; no memory can be shared: {machine.ipc}", remedy)
-    return Finding("ok", "GPU", f"{what}, and processes can share memory")
+        return f"{through}; a probe says that CUDA IPC does not work here: {machine.ipc}"
+    return f"{through}, though a probe says that CUDA IPC would work here"
 
 
 def clocks(machine: Machine) -> Finding:

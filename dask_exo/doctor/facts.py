@@ -87,9 +87,9 @@ class Machine:
         Whether cupy can be imported there.
     devices : int
         Devices that cupy sees there; -1 where Ray hides them from tasks that ask for none.
-    ipc : str
-        Why memory of a device cannot be shared between processes; empty if it can, or if there
-        is no device.
+    ipc : str, optional
+        Why one process cannot open memory of a device that another one has there; empty if a
+        probe could, None where it was not tried.
     skew : float
         Seconds by which its clock is ahead of the driver's.
     doubt : float
@@ -110,7 +110,7 @@ class Machine:
     gpus: int = 0
     cupy: bool = False
     devices: int = 0
-    ipc: str = ""
+    ipc: str | None = None
     skew: float = 0.0
     doubt: float = 0.0
 

@@ -20,6 +20,8 @@ from dask_exo.shuffle import algorithms
 
 ASKED = 3  # times for a clock: the quickest answer tells most
 NO_SLOT = {"num_cpus": 0}  # a cluster that is busy is looked at all the same
+BIT = {"num_cpus": 0, "num_gpus": 0.01}  # Ray shows a device to who asks for some of it
+FREE = 30.0  # seconds for a GPU to have that bit left, and for the probe
 
 
 def gather(futures: Futures | None = None) -> Facts:
@@ -95,14 +97,28 @@ def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
         ref = futures.submit(machine.look, spill, packages, node=node.id, needs=NO_SLOT)
         (found,) = futures.get([ref])
         skew, doubt = _skew(futures, node.id)
+        gpus = int((node.resources or {}).get("GPU", 0))
+        if gpus and found.devices < 0:
+            found = replace(found, ipc=_shared(futures, node.id))
         yield replace(
             found,
             slots=node.slots,
             store=node.store,
-            gpus=int((node.resources or {}).get("GPU", 0)),
+            gpus=gpus,
             skew=skew,
             doubt=doubt,
         )
+
+
+def _shared(futures: Futures, node: str) -> str | None:
+    """Why processes of a node cannot share memory of its GPU; None where all GPUs are taken."""
+    ref = futures.submit(machine.shared, node=node, needs=BIT)
+    done, _ = futures.wait([ref], FREE)
+    if not done:
+        futures.cancel([ref])
+        return None
+    (why,) = futures.get([ref])
+    return str(why)
 
 
 def _skew(futures: Futures, node: str) -> tuple[float, float]:

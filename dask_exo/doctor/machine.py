@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from dask_exo.doctor.facts import Machine, Speed
-from dask_exo.frame.device import arrays
+from dask_exo.frame.device import arrays, ipc
 
 ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 SHARED = Path("/dev/shm")
@@ -46,7 +46,7 @@ def look(spill: str | None, packages: Iterable[str]) -> Machine:
     packages : iterable of str
         Whose versions are asked for.
     """
-    cupy, devices, ipc = _gpus()
+    cupy, devices = _gpus()
     return Machine(
         socket.gethostname(),
         versions(packages),
@@ -59,7 +59,7 @@ def look(spill: str | None, packages: Iterable[str]) -> Machine:
         allocator={name: os.environ[name] for name in ALLOCATOR if name in os.environ},
         cupy=cupy,
         devices=devices,
-        ipc=ipc,
+        ipc=shared() if devices > 0 else None,
     )
 
 
@@ -125,11 +125,15 @@ def _file_system(directory: str) -> str:
     return next((mounted[path] for path in above if path in mounted), "")
 
 
-def _gpus() -> tuple[bool, int, str]:
-    """Whether cupy is here, how many devices it sees, and why their memory cannot be shared."""
+def shared() -> str:
+    """Why another process cannot open memory of a device that this one has there; or nothing."""
+    return ipc.trial().error
+
+
+def _gpus() -> tuple[bool, int]:
+    """Whether cupy is here, and how many devices it sees."""
     if not arrays.installed():
-        return False, 0, ""
+        return False, 0
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # what Ray sets where a task asks for none
-        return True, -1, ""
-    count = arrays.devices()
-    return True, count, arrays.unshared() if count else ""
+        return True, -1
+    return True, arrays.devices()

@@ -219,10 +219,11 @@ def _attempt(
             except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
                 failure = Failure.of(job.key, error)
                 traceback.clear_frames(error.__traceback__)  # they hold what is in the store
-    return Outcome(value, failure, tuple(arrived), _distinct(caught))
+    return Outcome(value, failure, tuple(arrived), distinct(caught))
 
 
-def _distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
+def distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
+    """The first few warnings of a task, each once."""
     found: dict[Any, Warned] = {}
     for one in caught:
         message = one.message if isinstance(one.message, Warning) else one.category(one.message)

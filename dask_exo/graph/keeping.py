@@ -96,7 +96,7 @@ class Keeping:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Kept(Split):
-    """A split of which one output is kept by the task that puts it together.
+    """A split of which one output is kept by the task that reads it, as no other has its device.
 
     Attributes
     ----------

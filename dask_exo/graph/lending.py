@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from dask_exo.asks.amounts import Amounts, has
+from dask_exo.amounts import Amounts, has
 
 AHEAD = 2  # calls of a worker at a time: the second one's inputs come while the first one runs
 

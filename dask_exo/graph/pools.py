@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dask_exo.amounts import amounts_of, side_by_side
 from dask_exo.asks import Asks
-from dask_exo.asks.amounts import amounts_of, side_by_side
 from dask_exo.errors import OptionsError
 from dask_exo.futures import Futures, Node, Worker
 from dask_exo.graph.annotations import asking_in

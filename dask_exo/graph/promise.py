@@ -23,7 +23,7 @@ from dask_exo.failure import Failure
 from dask_exo.frame.copies import own
 from dask_exo.futures import Futures, Ref
 from dask_exo.repeats import Made
-from dask_exo.stall import Watchdog
+from dask_exo.stall import Watchdog, bring
 
 POLL = 0.02  # seconds between two looks at promises that another thread keeps
 LONG = 1.0  # seconds of a wait after which it is watched
@@ -145,7 +145,7 @@ class Promise:
         if isinstance(held, Local):
             return held.value
         assert self.futures is not None
-        (value,) = self.futures.get([held.ref])
+        (value,) = bring(self.futures, [held.ref], Config.current().stall_timeout)
         return own(value)
 
     def __dask_tokenize__(self) -> tuple[str, str]:

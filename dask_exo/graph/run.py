@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -39,7 +40,7 @@ from dask_exo.graph.values import Values
 from dask_exo.graph.versions import Versions
 from dask_exo.graph.watcher import Watcher
 from dask_exo.report import events
-from dask_exo.stall import Watchdog
+from dask_exo.stall import Watchdog, bring
 
 LOOK = 0.5  # seconds between two looks at whether the results are still wanted
 
@@ -219,8 +220,9 @@ class Run:
     def _run_here(self, bundle: Bundle) -> None:
         """Run a task in the driver."""
         values = dict(bundle.literals)
+        get = partial(bring, self._futures, limit=self._config.stall_timeout)
         for name, source in bundle.inputs.items():
-            values[name] = self._values.bring(source, self._futures.get)
+            values[name] = self._values.bring(source, get)
         ((_, node),) = bundle.nodes
         self._state.left -= 1
         try:

@@ -12,11 +12,13 @@ from dask_exo.errors import IntegrityError
 from dask_exo.futures import Futures, Steps, Waiting
 from dask_exo.graph import work
 from dask_exo.graph.execute import run_map
-from dask_exo.graph.keeping import Kept
+from dask_exo.graph.keepers import keep_all
+from dask_exo.graph.keeping import Keeping, Kept
 from dask_exo.graph.mappers import Mappers
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.parcel import parcel, seal, unseal
 from dask_exo.graph.plan import ColumnKey, Stage
+from dask_exo.graph.splits import Split
 from dask_exo.graph.values import Pile, Values
 from dask_exo.graph.versions import Versions
 from dask_exo.graph.worth import cost
@@ -96,6 +98,7 @@ class Shuffling:
     steps: Steps[Shuffled]
     mappers: Mappers | None = None
     waiting: Waiting = field(default_factory=Waiting)
+    keeping: Keeping | None = None  # of outputs that are kept by those who read them
 
     @classmethod
     def start(
@@ -119,7 +122,10 @@ class Shuffling:
         parts = StageParts(stage, values, ledger, config, block)
 
         steps = exchange(futures, parts, spec, limits, stage.label)
-        return cls(stage, ledger, steps, mappers)
+        shuffling = cls(stage, ledger, steps, mappers)
+        if stage.keeping is not None:
+            shuffling.steps = shuffling._kept(steps, futures, spec.slots, config)
+        return shuffling
 
     def advance(self, now: float) -> Shuffled | None:
         """Go on until it waits for something; return the result if it has ended."""
@@ -131,13 +137,35 @@ class Shuffling:
             return result
         return None
 
+    def _kept(
+        self, steps: Steps[Shuffled], futures: Futures, slots: int, config: Config
+    ) -> Steps[Shuffled]:
+        """Shuffle; then keep the outputs, if that is worth it."""
+        shuffled = yield from steps
+        keeping = self.stage.keeping
+        if keeping is None or not self.ledger.keeps(self.stage, shuffled.nbytes):
+            return shuffled
+        if self.mappers is not None:  # only who reads an output has its device
+            self.keeping = keeping
+        else:
+            yield from keep_all(
+                futures,
+                list(zip(self.stage.columns, shuffled.columns, strict=True)),
+                keeping,
+                self._split(shuffled),
+                nbytes=_each(shuffled),
+                window=slots * config.tasks_per_slot,
+                settings=config.settings,
+            )
+        return shuffled
+
+    def _split(self, shuffled: Shuffled) -> Split:
+        split, whole = self.stage.split, shuffled.choice.whole
+        return split if whole is None else split.within(whole)
+
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[ColumnKey, Pile]]:
         """What the tasks after it have to assemble."""
-        nbytes = shuffled.nbytes // max(len(shuffled.columns), 1)
-        kept = self.ledger.keeps(self.stage, shuffled.nbytes)
-        keeping = self.stage.keeping if kept else None
-        split, whole = self.stage.split, shuffled.choice.whole
-        split = split if whole is None else split.within(whole)
+        nbytes, split, keeping = _each(shuffled), self._split(shuffled), self.keeping
         # the split knows only the outputs that are read, by their places among those
         for place, (key, column) in enumerate(
             zip(self.stage.columns, shuffled.columns, strict=True)
@@ -146,6 +174,11 @@ class Shuffling:
             if keeping is not None and key.slot in keeping.labels:
                 mine = Kept(count=split.count, inner=split, label=keeping.labels[key.slot])
             yield key, Pile(ColumnKey(key.stage, place), column, mine, nbytes)
+
+
+def _each(shuffled: Shuffled) -> int:
+    """Bytes of an output, about."""
+    return shuffled.nbytes // max(len(shuffled.columns), 1)
 
 
 class StageParts:

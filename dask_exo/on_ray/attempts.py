@@ -93,10 +93,17 @@ def repeats() -> list[Made]:
     return list(_read.values())
 
 
-def forget() -> None:
-    """Remove the notes of this program, before it ends its connection."""
-    with contextlib.suppress(Exception):  # the cluster may be gone
-        internal_kv._internal_kv_del(_program(), del_by_prefix=True, namespace=_PLACE)
+def forget(*, ends: bool) -> None:
+    """Remove the notes of this program, before it leaves the cluster.
+
+    Parameters
+    ----------
+    ends : bool
+        Whether the cluster ends with it, and the notes do: it may not even answer any more.
+    """
+    if not ends:
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            internal_kv._internal_kv_del(_program(), del_by_prefix=True, namespace=_PLACE)
     _read.clear()
 
 

@@ -161,7 +161,7 @@ def disconnect() -> None:
     global _cluster  # noqa: PLW0603  a process has one connection to Ray
     with _lock:
         if _cluster is not None:
-            forget()
+            forget(ends=_cluster.private)
             ray.shutdown()
             if _cluster.directory is not None and _cluster.spill is not None:
                 _remove(_cluster.directory, _cluster.spill.path)
@@ -191,6 +191,11 @@ def _reach(address: str) -> None:
     """Knock at a ``host:port``; Ray itself would keep trying for minutes."""
     if address.startswith("ray://"):
         raise ValueError("Ray Client is not supported: run this process on a node of the cluster")
+    if "://" in address:
+        raise ValueError(
+            "this is how a scheduler of distributed, or a page, is named: a Ray cluster is named "
+            "HOST:PORT, as `ray start` prints it, or auto"
+        )
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -230,13 +235,19 @@ def _start(config: Config) -> Cluster:
             _system_config={
                 "min_spilling_size": _spill_batch(config.object_store_memory),
                 "task_oom_retries": OOM_RETRIES,
+                # workers import it when they start, and not when the first task waits for them
+                "preload_python_modules": ["dask_exo"],
             },
         )
     except Exception as error:
         _remove(directory, spill)
+        store = config.object_store_memory
+        sized = (
+            "" if store is None else f"exo.object-store-memory is {store:,} bytes: change it, or "
+        )
         raise ClusterError(
-            f"a private Ray could not be started: {error}. Look at this machine with "
-            f"`dask exo doctor`"
+            f"a private Ray could not be started: {str(error).rstrip('.')}. {sized}look at this "
+            f"machine with `dask exo doctor`"
         ) from error
     finally:
         for name, value in saved.items():

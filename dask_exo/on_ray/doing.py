@@ -7,11 +7,13 @@ or runs is known. Where the events are switched off nothing is, and nothing is e
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
-from ray._private.state import state
+from ray._private.state import available_resources_per_node, state
 from ray.core.generated import common_pb2, gcs_pb2
+from ray.experimental import get_local_object_locations
 
 from dask_exo.activity import Activity, Doing
 
@@ -32,7 +34,12 @@ def activity(tasks: Sequence[bytes]) -> Activity:
         Their ids.
     """
     alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-    return judge(tasks, _events(), alive)
+    return replace(judge(tasks, _events(), alive), free=available_resources_per_node())
+
+
+def on_disk(refs: Sequence[Any]) -> list[Any]:
+    """Those of the refs of this process whose values were written to disk, as far as it knows."""
+    return [ref for ref, at in get_local_object_locations(list(refs)).items() if at["did_spill"]]
 
 
 def judge(

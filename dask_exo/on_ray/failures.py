@@ -40,12 +40,13 @@ def translated() -> Iterator[None]:
             "retried: make smaller partitions, or run fewer tasks at a time with exo.num-cpus "
             f"({first_line(error)})"
         ) from error
-    except (
-        ray.exceptions.WorkerCrashedError,
-        ray.exceptions.NodeDiedError,
-        ray.exceptions.ObjectLostError,
-        ray.exceptions.OwnerDiedError,
-    ) as error:
+    except ray.exceptions.ObjectLostError as error:
+        raise WorkerLostError(
+            "a value was lost with its node and is not made again, since a worker that is kept (a "
+            "class, a GPU) has made it, a program has put it into the store, or it was lost more "
+            "often than that is retried: compute again, and persist anew what was persisted"
+        ) from error
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
         raise WorkerLostError(
             "the worker or node of a task died more often than it is retried: make smaller "
             f"partitions if it ran out of memory ({first_line(error)})"

@@ -11,21 +11,23 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import grpc
 import ray
+import ray.exceptions
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dask_exo.activity import Activity
-from dask_exo.asks.amounts import amounts_of, has
+from dask_exo.activity import Activity, Doing
+from dask_exo.amounts import amounts_of, has
 from dask_exo.errors import ClusterError, ConfigError
-from dask_exo.futures import Disk, Needs, Node, Ref, Store, at
+from dask_exo.futures import Disk, Needs, Node, NotThereError, Ref, Store, at
 from dask_exo.on_ray.attempts import attempt, begin, repeats
 from dask_exo.on_ray.cluster import alive, disks, private
-from dask_exo.on_ray.doing import activity
+from dask_exo.on_ray.doing import activity, on_disk
 from dask_exo.on_ray.failures import first_line, lost, translated
 from dask_exo.on_ray.heap import used_share
 from dask_exo.on_ray.workers import RayWorker
@@ -188,10 +190,15 @@ class RayFutures:
             )
         return done, pending
 
-    def get(self, refs: Sequence[Ref]) -> list[Any]:
+    def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:
         """See `Futures.get`."""
         with lost():
-            values: list[Any] = ray.get(list(refs))
+            try:
+                values: list[Any] = ray.get(list(refs), timeout=timeout)
+            except ray.exceptions.GetTimeoutError as error:
+                if isinstance(error, ray.exceptions.RayTaskError):  # that of a task
+                    raise
+                raise NotThereError(first_line(error)) from error
         return values
 
     def cancel(self, refs: Sequence[Ref]) -> None:
@@ -245,7 +252,13 @@ class RayFutures:
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
         """See `Futures.activity`."""
-        return activity([ref.task_id().binary() for ref in refs])
+        spilled = set(on_disk(self.wait(refs, timeout=0)[0]))
+        seen = activity([ref.task_id().binary() for ref in refs])
+        tasks = [
+            Doing("spilled") if ref in spilled else doing
+            for ref, doing in zip(refs, seen.tasks, strict=True)
+        ]
+        return replace(seen, tasks=tasks)
 
     def repeats(self) -> list[Made]:
         """See `Futures.repeats`."""

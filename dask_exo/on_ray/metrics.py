@@ -44,7 +44,15 @@ def _count(event: events.Event) -> None:
         _add("spilled_bytes_total", "Bytes spilled while computations ran.", event.spilled)
         _add("restored_bytes_total", "Bytes read back meanwhile.", event.restored)
     elif isinstance(event, events.Recovered):
-        _add("recovered_total", "Work that was done again.", event.count, {"what": event.what})
+        _again(event.what, event.count)
+    elif isinstance(event, events.CallsRepeated):
+        _again("made again, since it was lost", sum(event.groups.values()))
+    elif isinstance(event, events.GaveWay):
+        _again("with fewer neighbours, as memory ran out", 1)
+
+
+def _again(what: str, count: int) -> None:
+    _add("recovered_total", "Work that was done again.", count, {"what": what})
 
 
 def _add(name: str, description: str, amount: float, tags: dict[str, str] | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from dask_exo.activity import Activity
-from dask_exo.asks.amounts import needs_of
+from dask_exo.amounts import needs_of
 from dask_exo.on_ray.attempts import begin
 from dask_exo.on_ray.cluster import alive
 from dask_exo.on_ray.doing import activity

@@ -36,7 +36,7 @@ class OnlineGroupBy:
         self._frame, self._by = frame, list(by) if isinstance(by, list) else [by]
         if not self._by:
             raise AggregationError("by=[] names no column to group by: give at least one")
-        check_columns(self._by, frame, "to aggregate")
+        check_columns(self._by, frame, "to group by")
 
     def agg_online(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from dask_exo.config import Config
@@ -10,6 +11,7 @@ from dask_exo.futures import Futures
 from dask_exo.on_ray.streams import RayStreams
 from dask_exo.pipeline.plan import Chain, Part, planned, sources_of
 from dask_exo.pipeline.rejects import Rejects
+from dask_exo.pipeline.running import brought
 from dask_exo.pipeline.sources import Pieces, Source
 from dask_exo.pipeline.steps import check_needs, code_of, stage_of, without_gpus
 from dask_exo.scheduler import Scheduler
@@ -78,7 +80,7 @@ def _planned(
 
 def rejects_of(executor: Executor, futures: Futures) -> Rejects:
     """What a run sets aside."""
-    return Rejects(executor.rejects, lambda ref: futures.get([ref])[0])
+    return Rejects(executor.rejects, partial(brought, futures))
 
 
 def begun(

@@ -11,7 +11,7 @@ from dask.core import flatten
 from dask_exo.config import Config
 from dask_exo.graph.annotations import NOTHING
 from dask_exo.graph.plan import Bundle
-from dask_exo.graph.promise import Promise, Remote
+from dask_exo.graph.promise import Local, Promise, Remote
 from dask_exo.scheduler import Scheduler, planned
 from dask_exo.stream.pieces import Piece
 
@@ -65,8 +65,7 @@ def inputs(
     if alone:
         recipes = (put(Recipe(bundles[name])) for name in names)
         return (Piece(recipe, 0, 0, (i,)) for i, recipe in enumerate(recipes)), True
-    promises = list(Scheduler().start(expr, keys).values())
-    return _arriving(promises), False
+    return arriving(list(Scheduler().start(expr, keys).values())), False
 
 
 def _free(bundle: Bundle) -> bool:
@@ -74,19 +73,25 @@ def _free(bundle: Bundle) -> bool:
     return not bundle.inputs and bundle.asked == NOTHING
 
 
-def _arriving(promises: Sequence[Promise]) -> Iterator[Piece | None]:
-    """Pieces of a computation in the background, in whatever order they come."""
+def arriving(promises: Sequence[Promise]) -> Iterator[Piece | None]:
+    """Pieces of a computation in the background, in whatever order they come.
+
+    A promise is dropped with its piece, so that whoever takes that can let its value go.
+    """
     waiting = dict(enumerate(promises))
+    del promises
     while waiting:
         come = [i for i, promise in waiting.items() if promise.known]
         for i in come:
-            held = waiting.pop(i).held()
-            if isinstance(held, Remote):
-                yield Piece(held.ref, held.nbytes, 0, (i,))
-            else:
-                yield Piece(partial(_same, held.value), 0, 0, (i,))
+            yield _piece(waiting.pop(i).held(), i)
         if waiting and not come:
             yield None
+
+
+def _piece(held: Local | Remote, number: int) -> Piece:
+    if isinstance(held, Remote):
+        return Piece(held.ref, held.nbytes, 0, (number,))
+    return Piece(partial(_same, held.value), 0, 0, (number,))
 
 
 def _same(value: Any) -> Any:

@@ -15,8 +15,8 @@ import dask.dataframe as dd
 import pandas as pd
 from fsspec.core import url_to_fs
 
+from dask_exo.amounts import amounts_of
 from dask_exo.arguments import concurrency, number_from
-from dask_exo.asks.amounts import amounts_of
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.futures import Futures

@@ -13,11 +13,12 @@ import pandas as pd
 
 from dask_exo.config import Config
 from dask_exo.frame.batches import cut
-from dask_exo.futures import Futures
+from dask_exo.futures import Futures, Ref
 from dask_exo.graph.background import stop_with_all
 from dask_exo.graph.observed import Looks, observed
 from dask_exo.report import events
 from dask_exo.report.progress import showing
+from dask_exo.stall import bring
 from dask_exo.stream.executor import Executor
 from dask_exo.stream.pieces import Piece
 
@@ -83,7 +84,7 @@ class Running(Iterator[Piece]):
 
     def fetch(self, piece: Piece) -> pd.DataFrame:
         """The frame of a piece."""
-        frame: pd.DataFrame = self.futures.get([piece.value])[0]
+        frame: pd.DataFrame = brought(self.futures, piece.value)
         return frame
 
     def stop(self) -> None:
@@ -152,6 +153,11 @@ class Batches(Iterator[Any]):
             frames = _frames(running)
             for batch in frames if size is None else cut(frames, size):
                 yield form(batch)
+
+
+def brought(futures: Futures, ref: Ref) -> Any:
+    """The value of a piece."""
+    return bring(futures, [ref], Config.current().stall_timeout, lambda _: "a piece")[0]
 
 
 def _frames(running: Running) -> Iterator[pd.DataFrame]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dask_exo.amounts import Amounts, has
 from dask_exo.arguments import number_from
-from dask_exo.asks.amounts import Amounts, has
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.stream.calls import Trouble

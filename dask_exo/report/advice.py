@@ -15,6 +15,10 @@ SKEWED = 4.0  # times the mean
 SHORT = 0.005  # seconds: what a task should take at least
 LONG = 5.0  # times the mean of its group, and at least a tenth of all
 IDLE = 0.5  # share of slots or GPUs that were busy
+SMALL = (
+    "The data is so small that Dask's threads did it, without Ray and without a report: "
+    "dask_exo.enable(), or exo.scheduler.inline: false, runs everything on Ray."
+)
 
 
 class Advice(NamedTuple):
@@ -42,7 +46,7 @@ def advise(figures: Figures) -> list[str]:
     Nothing stands out: slots were busy 95 % of the time.
     """
     if not figures.runs:
-        return []
+        return [SMALL] if figures.here else []
     found = [line for rule in RULES for line in rule(figures)]
     found.sort(key=lambda one: -one.weight)
     fine = f"Nothing stands out: slots were busy {figures.busy:.0%} of the time."
@@ -127,6 +131,19 @@ def _gpus(figures: Figures) -> Iterator[Advice]:
     yield Advice(1 - busy, f"GPUs were busy {busy:.0%} of the time.".replace("%", " %") + hint)
 
 
+def _shared_gpus(figures: Figures) -> Iterator[Advice]:
+    """Workers that asked for less of a GPU than they hold."""
+    for one in figures.shares:
+        have = format_bytes(int(one.asked * one.device))
+        yield Advice(
+            0.5,
+            f"A worker of stage {one.name} needs {format_bytes(one.held)} of a GPU's "
+            f"{format_bytes(one.device)}, and {one.asked:.2g} of it are {have}: it takes "
+            f"{one.share:.2g} now, so that fewer share a GPU. Say so from the start (num_gpus=, "
+            f"exo.gpu.per-task), or let it hold less (batch_size=, exo.gpu.memory).",
+        )
+
+
 def _held_back(figures: Figures) -> Iterator[Advice]:
     for stage in figures.stages:
         share = stage.waits.get("memory", 0.0)
@@ -153,6 +170,7 @@ RULES: tuple[Rule, ...] = (
     _idle,
     _stands_out,
     _gpus,
+    _shared_gpus,
     _held_back,
     _recovered,
 )

@@ -41,6 +41,11 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True)
+class RanHere(Event):
+    """A computation was so small that Dask's threads did it, without a run on the cluster."""
+
+
+@dataclass(frozen=True)
 class PlacesSeen(Event):
     """What a run has to itself: machines, tasks side by side, bytes of object store, GPUs."""
 
@@ -223,6 +228,21 @@ class GaveWay(Event):
 
     group: str
     slots: int
+
+
+@dataclass(frozen=True)
+class ShareRaised(Event):
+    """Workers of a pipeline take more of a GPU, since they were seen to hold more of its memory.
+
+    Stages, the share of a GPU before and now, and bytes: the most that a task has held there, and
+    those that the GPU has for all.
+    """
+
+    name: str
+    before: float
+    share: float
+    held: int
+    device: int
 
 
 Observer = Callable[[Event], None]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 HOUR = 3600.0
 TERABYTE = 1e12
+VERSION = 1  # of what `as_json` makes
 UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cost": "$"}
 
 
@@ -94,13 +95,34 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Share:
+    """What workers of some stages take of a GPU, as they hold more of it than they asked for.
+
+    Attributes
+    ----------
+    name : str
+        The stages.
+    asked, share : float
+        Of a GPU.
+    held, device : int
+        Bytes: the most that a task has held there, and those that the GPU has for all.
+    """
+
+    name: str
+    asked: float
+    share: float
+    held: int
+    device: int
+
+
+@dataclass(frozen=True)
 class Figures:
     """All of it.
 
     Attributes
     ----------
-    runs, failed : int
-        Computations, and those that raised.
+    runs, failed, here : int
+        Computations, those that raised, and those that were left to Dask's threads.
     seconds : float
         From the start of the first to the end of the last.
     nodes, slots, store, gpus
@@ -115,7 +137,7 @@ class Figures:
         Seconds of tasks; seconds of tasks times the GPUs that they asked for.
     price : float or None
         Of a node for an hour.
-    groups, shuffles, stages, slowest, largest : tuple
+    groups, shuffles, stages, slowest, largest, shares : tuple
     recovered : mapping
         What was done again → how often.
     directories : mapping
@@ -124,6 +146,7 @@ class Figures:
 
     runs: int = 0
     failed: int = 0
+    here: int = 0
     seconds: float = 0.0
     nodes: int = 0
     slots: int = 0
@@ -143,6 +166,7 @@ class Figures:
     stages: tuple[Stage, ...] = ()
     slowest: tuple[Task, ...] = ()
     largest: tuple[Task, ...] = ()
+    shares: tuple[Share, ...] = ()
     recovered: Mapping[str, int] = field(default_factory=dict)
     directories: Mapping[str, int] = field(default_factory=dict)
 
@@ -208,4 +232,36 @@ def as_json(figures: Figures) -> dict[str, Any]:
         "cost": figures.cost,
         "cost_per_terabyte": figures.cost_per_terabyte,
     }
-    return {"version": 1, "units": UNITS, **asdict(figures), **derived}
+    return {"version": VERSION, "units": UNITS, **asdict(figures), **derived}
+
+
+def from_json(found: Mapping[str, Any]) -> Figures:
+    """What `as_json` has made plain.
+
+    Raises
+    ------
+    ValueError
+        It is something else, or of another version.
+
+    Examples
+    --------
+    >>> figures = Figures(nodes=2, groups=(Group("read", 8, 1.0, 800, 0.0, 1.0),))
+    >>> from_json(as_json(figures)) == figures
+    True
+    """
+    if found.get("version") != VERSION:
+        raise ValueError(f"version {found.get('version')!r} is not {VERSION}")
+    kinds = {
+        "groups": Group,
+        "shuffles": Shuffle,
+        "stages": Stage,
+        "slowest": Task,
+        "largest": Task,
+        "shares": Share,
+    }
+    plain = {one.name: found[one.name] for one in fields(Figures)}
+    try:
+        lists = {name: tuple(kind(**one) for one in plain[name]) for name, kind in kinds.items()}
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    return Figures(**{**plain, **lists})

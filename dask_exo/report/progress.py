@@ -147,14 +147,15 @@ class Progress:
 
 
 def _grid(rows: Rows, now: float) -> Any:
+    """A table, and below it a line for all that is as wide as the terminal."""
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
     for row in rows.active():
         table.add_row(Text(row.name, style="bold"), *map(Text, row.cells(now)))
-    table.add_row(Text(""), Text(rows.footer(now), style="dim"))
-    return table
+    return Group(table, Text(rows.footer(now), style="dim"))
 
 
 def _table(rows: Rows, now: float) -> str:

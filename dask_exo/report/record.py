@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -11,12 +12,13 @@ from typing import NamedTuple
 from dask.utils import key_split
 
 from dask_exo.report import events
-from dask_exo.report.figures import Figures, Group, Shuffle, Stage, Task
+from dask_exo.report.figures import Figures, Group, Share, Shuffle, Stage, Task
 from dask_exo.report.matrix import Matrix
 from dask_exo.report.ran import Ran
 from dask_exo.report.spans import Span, Spans
 
 TOP = 10  # tasks that are named
+TOKEN = re.compile(r"-([0-9a-f]{4})[0-9a-f]{28}$")
 DRAWN = 40  # shuffles of which it is kept who sent how much to whom: those with most bytes
 
 
@@ -39,6 +41,18 @@ class _Count:
     last: float = 0.0
 
 
+def label(key: object) -> str:
+    """A key for people: a partition of a collection by its number, a hash by its first digits.
+
+    Examples
+    --------
+    >>> label(("read-parquet-" + 8 * "b62f", 3)), label("total")
+    ('read-parquet-b62f 3', 'total')
+    """
+    name, *place = key if isinstance(key, tuple) else (key,)
+    return " ".join(map(str, (TOKEN.sub(r"-\1", str(name)), *place)))
+
+
 @dataclass
 class _Top:
     """The tasks with most of something."""
@@ -48,7 +62,7 @@ class _Top:
     def add(self, amount: float, key: object, seconds: float, nbytes: int) -> None:
         """Keep a task if it is among them."""
         if len(self.tasks) < TOP or amount > self.tasks[-1][0]:
-            self.tasks.append((amount, Task(str(key), seconds, nbytes)))
+            self.tasks.append((amount, Task(label(key), seconds, nbytes)))
             self.tasks.sort(key=lambda one: -one[0])
             del self.tasks[TOP:]
 
@@ -96,6 +110,7 @@ class Record:
         self._shuffles: dict[Name, events.ShuffleFinished] = {}
         self._merges = Counter[Name]()
         self._stages: dict[str, events.StageSeen] = {}
+        self._shares: dict[str, Share] = {}
         self._waits: dict[str, Counter[str]] = defaultdict(Counter)
         self._slow, self._large = _Top(), _Top()
         self._recovered, self._directories = Counter[str](), Counter[str]()
@@ -119,6 +134,10 @@ class Record:
     def _(self, event: events.RunStarted) -> None:
         self.started = min(self.started, event.time)
         self._runs["begun"] += 1
+
+    @_note.register
+    def _(self, _event: events.RanHere) -> None:
+        self._runs["here"] += 1
 
     @_note.register
     def _(self, event: events.PlacesSeen) -> None:
@@ -211,6 +230,12 @@ class Record:
     def _(self, event: events.GaveWay) -> None:
         self._recovered[f"{event.group} with fewer neighbours, as memory ran out"] += 1
 
+    @_note.register
+    def _(self, event: events.ShareRaised) -> None:
+        known = self._shares.get(event.name)
+        asked = event.before if known is None else known.asked
+        self._shares[event.name] = Share(event.name, asked, event.share, event.held, event.device)
+
     def figures(self, price: float | None = None) -> Figures:
         """All of it as numbers; ``price`` is that of a node for an hour."""
         with self._lock:
@@ -219,6 +244,7 @@ class Record:
             return Figures(
                 runs=self._runs["begun"],
                 failed=self._runs["failed"],
+                here=self._runs["here"],
                 seconds=self.seconds,
                 nodes=places.nodes,
                 slots=places.slots,
@@ -236,6 +262,7 @@ class Record:
                 stages=tuple(stages),
                 slowest=self._slow.all(),
                 largest=self._large.all(),
+                shares=tuple(self._shares.values()),
                 recovered=dict(self._recovered),
                 directories=dict(self._directories),
             )

@@ -81,6 +81,10 @@ class _Last:
         if isinstance(event, events.RunStarted):
             with self._lock:
                 self._running[event.run] = Record()
+        if isinstance(event, events.RanHere):
+            self.record = Record()
+            self.record(event)
+            return
         record = self._running.get(event.run)
         if record is None:
             return
@@ -99,8 +103,8 @@ def last_report() -> Report:
 
     Every computation keeps its totals, which costs next to nothing. What is drawn, who sent how
     much to whom in a shuffle, and exactly what was spilled in a short one, only
-    `performance_report` records. A computation that ran on Dask's threads, as it was small, has no
-    report.
+    `performance_report` records. Of a computation that ran on Dask's threads, as it was small, it
+    says only that.
 
     Returns
     -------

@@ -21,7 +21,7 @@ def text(figures: Figures) -> str:
     nothing has run on dask_exo in this process yet
     """
     if not figures.runs:
-        return "nothing has run on dask_exo in this process yet"
+        return "\n".join(advise(figures)) or "nothing has run on dask_exo in this process yet"
     return "\n".join([*_totals(figures), *_shuffles(figures), *_work(figures), *_end(figures)])
 
 
@@ -99,7 +99,8 @@ def _work(figures: Figures) -> Iterator[str]:
 
 def _end(figures: Figures) -> Iterator[str]:
     for path, nbytes in figures.directories.items():
-        yield f"  {format_bytes(nbytes)} were written to {path}"
+        if nbytes:
+            yield f"  {format_bytes(nbytes)} were written to {path}"
     if figures.slowest:
         yield f"  slowest: {figures.slowest[0].name}, {duration(figures.slowest[0].seconds)}"
     if figures.largest:

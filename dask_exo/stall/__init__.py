@@ -3,6 +3,6 @@
 `diagnose` decides from what a cluster says of itself; `watchdog` waits and asks it.
 """
 
-from dask_exo.stall.watchdog import Watchdog
+from dask_exo.stall.watchdog import Watchdog, bring
 
-__all__ = ["Watchdog"]
+__all__ = ["Watchdog", "bring"]

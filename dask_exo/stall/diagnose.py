@@ -7,15 +7,18 @@ waits for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dask_exo.activity import Activity, Doing
+from dask_exo.amounts import Amounts, has
 
 FULL = 0.95  # of a store: what is left is too little for most values
 MOST_NAMES = 4  # of tasks in a message
-
-Amounts = Mapping[str, float]
+_GONE = (
+    "their files have been removed or cannot be read. Compute again; persisted values that were "
+    "there have to be made anew"
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class Snapshot:
         A directory for spilled values that has no room left.
     seconds : float
         For which nothing has happened.
+    spilled : int
+        Bytes that were written to disk since the cluster began.
+    place : str, optional
+        A directory for spilled values.
     """
 
     activity: Activity
@@ -45,6 +52,8 @@ class Snapshot:
     store: int
     full: str | None
     seconds: float
+    spilled: int = 0
+    place: str | None = None
 
 
 def diagnose(seen: Snapshot) -> str | None:
@@ -76,39 +85,46 @@ def diagnose(seen: Snapshot) -> str | None:
     more = ", …" if len(seen.names) > MOST_NAMES else ""
     return (
         f"nothing has happened for {seen.seconds:.0f} s. Waiting for {many}: {said}{more}. "
-        f"Likely cause: {_cause(seen)}. Nodes: {_nodes(seen.activity.nodes)}. "
+        f"Likely cause: {next(_causes(seen))}. Nodes: {_nodes(seen.activity.nodes)}. "
         f"Object stores: {seen.used / 1e6:.0f} MB of {seen.store / 1e6:.0f} MB. "
         f"To wait longer, set exo.fault.stall-timeout (0: for ever)"
     )
 
 
-def _cause(seen: Snapshot) -> str:
-    """The first that explains it."""
+def _causes(seen: Snapshot) -> Iterator[str]:
+    """All that explain it, the likeliest first."""
     waiting = [one for one in seen.activity.tasks if one.state == "waits"]
     impossible = [one for one in waiting if not _possible(one, seen.activity.nodes)]
     lost = f" (lost: {', '.join(sorted(seen.gone))})" if seen.gone else ""
     if impossible:
-        return (
+        yield (
             f"no node has {_amounts(impossible[0].needs)}{lost}; {_nodes(seen.activity.nodes)}. "
             f"Add a node that has it, or ask for less"
         )
+    if any(one.state == "spilled" for one in seen.activity.tasks):
+        yield f"these values were written to disk{_place(seen)}, and {_GONE}"
     if seen.full is not None:
-        return f"the disk of {seen.full!r} is full. Free space there, or set exo.spill-directory"
+        yield f"the disk of {seen.full!r} is full. Free space there, or set exo.spill-directory"
     if seen.used >= FULL * seen.store:
-        return (
+        yield (
             "the object store is full. Let go of persisted values, or raise exo.object-store-memory"
         )
     if seen.gone:
-        return (
+        yield (
             f"nodes have died{lost}, and what they had does not come back. Compute again; "
             f"persisted values on them have to be made anew"
         )
+    if seen.spilled and any(_possible(one, seen.activity.free) for one in waiting):
+        yield (
+            f"there are slots, so that it is inputs that do not come. {seen.spilled / 1e6:.0f} MB "
+            f"of values were written to disk{_place(seen)}; if inputs are among them, {_GONE}"
+        )
     if waiting:
-        return (
+        yield (
             "other programs, or actors that do nothing, hold what these tasks wait for. "
             "Stop those, or add nodes"
         )
-    return (
+    yield (
         "the cluster says that they have ended, and does not hand out what they returned. "
         "Compute again; see Ray's logs"
     )
@@ -116,19 +132,24 @@ def _cause(seen: Snapshot) -> str:
 
 def _possible(one: Doing, nodes: Mapping[str, Amounts]) -> bool:
     """Whether a node has what a task waits for."""
-    return any(all(has.get(k, 0) >= v for k, v in one.needs.items()) for has in nodes.values())
+    return any(has(node, one.needs) for node in nodes.values())
 
 
 def _state(one: Doing) -> str:
     if one.state == "waits":
         return f"waits for {_amounts(one.needs)}"
-    return "on a node that has died" if one.state == "runs" else one.state
+    said = {"runs": "on a node that has died", "spilled": "written to disk"}
+    return said.get(one.state, one.state)
+
+
+def _place(seen: Snapshot) -> str:
+    return "" if seen.place is None else f" (in {seen.place!r})"
 
 
 def _nodes(nodes: Mapping[str, Amounts]) -> str:
     plain = (
-        f"{id_[:8]} ({_amounts({k: v for k, v in has.items() if _counted(k)})})"
-        for id_, has in nodes.items()
+        f"{id_[:8]} ({_amounts({k: v for k, v in node.items() if _counted(k)})})"
+        for id_, node in nodes.items()
     )
     return ", ".join(plain) or "none"
 

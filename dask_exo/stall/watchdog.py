@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from dask_exo.activity import Activity
 from dask_exo.errors import StalledError
-from dask_exo.futures import Futures, Node, Ref
+from dask_exo.futures import Futures, Node, NotThereError, Ref
 from dask_exo.stall.diagnose import Snapshot, diagnose
+
+MOMENT = 0.01  # seconds that a value is waited for at least
 
 
 class Watchdog:
@@ -78,6 +82,37 @@ class Watchdog:
             if done or (end is not None and self._futures.now >= end):
                 return done, pending
 
+    def get(self, ref: Ref, name: str) -> Any:
+        """Wait for the value of a task that has ended, as `Futures.get` does.
+
+        Parameters
+        ----------
+        ref : Ref
+        name : str
+            What it is called.
+
+        Raises
+        ------
+        StalledError
+            It was written to disk, and does not come back from there although nothing else does.
+        """
+        self.moved()
+        restored = self._futures.store().restored
+        while True:
+            due = self._due()
+            timeout = None if due is None else max(due, MOMENT)
+            with contextlib.suppress(NotThereError):
+                return self._futures.get([ref], timeout)[0]
+            before, restored = restored, self._futures.store().restored
+            self._look_for(ref, name, others=restored != before)
+
+    def _look_for(self, ref: Ref, name: str, *, others: bool) -> None:
+        """Ask where a value is that does not come, and whether others do."""
+        seen = self._futures.activity([ref])
+        if others or seen.tasks[0].state == "ended":  # it is on its way between nodes
+            self.moved()
+        self.check(lambda: seen, lambda: [name])
+
     def check(self, activity: Callable[[], Activity], names: Callable[[], Iterable[str]]) -> None:
         """Look what is done, if it is time to.
 
@@ -106,6 +141,8 @@ class Watchdog:
                 sum(node.store for node in nodes),
                 next((disk.path for disk in disks if not disk.room), None),
                 self._futures.now - self._since,
+                store.spilled,
+                next((disk.path for disk in disks), None),
             )
         )
         if why is not None:
@@ -125,3 +162,41 @@ def _alive(futures: Futures) -> list[Node]:
         return futures.nodes()
     except ConnectionError:
         return []
+
+
+def bring(
+    futures: Futures,
+    refs: Sequence[Ref],
+    limit: float | None,
+    name: Callable[[Ref], str] = lambda _: "a value",
+) -> list[Any]:
+    """Values of tasks that have ended, as `Futures.get` gives them.
+
+    Parameters
+    ----------
+    futures : Futures
+    refs : sequence of Ref
+    limit : float, optional
+        Seconds for all of them, and then for each that has not come, after which the cluster is
+        asked where it is; None or 0 to wait for ever.
+    name : callable, optional
+        What the value behind a ref is called.
+
+    Raises
+    ------
+    StalledError
+        One was written to disk, and does not come back.
+
+    Examples
+    --------
+    >>> from dask_exo.testing import InlineFutures
+    >>> f = InlineFutures()
+    >>> bring(f, [f.submit(pow, 2, 5), f.put("x")], limit=60)
+    [32, 'x']
+    """
+    if not limit:
+        return futures.get(refs)
+    with contextlib.suppress(NotThereError):
+        return futures.get(refs, limit)
+    watchdog = Watchdog(futures, limit)
+    return [watchdog.get(ref, name(ref)) for ref in refs]

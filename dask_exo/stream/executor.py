@@ -181,7 +181,8 @@ class Executor:
         free, used, stages = dict(total), self._done.nbytes + self._shared, []
         done: list[bool] = []
         for i, state in enumerate(self._states):
-            for name, need in state.stage.needs.items():
+            state.needs = self._runner.needs(i)
+            for name, need in state.needs.items():
                 free[name] = free.get(name, 0) - need * state.count
             used += state.queue.nbytes + state.held
             intake = self._intakes.get(i)
@@ -333,7 +334,7 @@ class Executor:
         if waiting:
             return self._runner.activity(waiting)
         seen = self._runner.activity([])
-        needed = [Doing("waits", state.stage.needs) for state in self._next_ones()]
+        needed = [Doing("waits", state.needs) for state in self._next_ones()]
         return replace(seen, tasks=needed)
 
     def _waited_for(self) -> list[str]:

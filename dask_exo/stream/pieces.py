@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from dask_exo.activity import Activity
+from dask_exo.frame.device.memory import Held
 from dask_exo.stream.calls import Rejected
 from dask_exo.stream.origin import Origin
 from dask_exo.stream.view import View
@@ -50,6 +51,8 @@ class Piece(NamedTuple):
         By whom, where several take it.
     stage, sink : int
         That has made it; where it comes out.
+    held : Held, optional
+        What its task has held of a device so far, where it was on one.
     """
 
     value: Any
@@ -63,6 +66,7 @@ class Piece(NamedTuple):
     shared: Shared | None = None
     stage: int = -1
     sink: int = 0
+    held: Held | None = None
 
 
 class Stage(NamedTuple):
@@ -104,6 +108,10 @@ class Runner(Protocol):
 
     def total(self) -> Mapping[str, float]:
         """Resources that there are."""
+        ...
+
+    def needs(self, stage: int) -> Mapping[str, float]:
+        """Resources that a task takes: what its stage asks for, or more if it was seen to."""
         ...
 
     def start(self, stage: int, inputs: Sequence[Piece]) -> Any:

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 
-from dask_exo.asks.amounts import Amounts, has
+from dask_exo.amounts import Amounts, has
 from dask_exo.stream.rates import work
 from dask_exo.stream.view import View
+from dask_exo.stream.workers import places
 
 BETTER = 1.15  # times as fast the slowest stage has to become, for sizes to change
 
@@ -101,6 +102,7 @@ def _rate(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 
 
 def _most(view: View, pool: Pool) -> float:
-    """Tasks that may run side by side, where the user has said that."""
+    """Tasks that may run side by side: as many as the user has said, and as there is room for."""
     limits = [view.stages[k].limit for k in pool]
-    return sum(limit if limit is not None else float("inf") for limit in limits)
+    most = sum(limit if limit is not None else float("inf") for limit in limits)
+    return min(most, max(1, places(view.stages[pool[0]].needs, None, view.total)))

@@ -93,6 +93,10 @@ class StreamRunner:
             self._resources, self._looked = self._streams.resources(), self.now()
         return self._resources
 
+    def needs(self, stage: int) -> Mapping[str, float]:
+        """Resources that a task takes at the moment; see `Crews.needs`."""
+        return self._crews.needs(stage)
+
     def start(self, stage: int, inputs: Sequence[Piece]) -> Task:
         """Start a task on a worker that has what the stage needs.
 
@@ -128,8 +132,8 @@ class StreamRunner:
             task = self._tasks[stream]
             try:
                 task.about = self._streams.read(stream)
-            except WorkerLostError:
-                self._lose(task)
+            except WorkerLostError as error:
+                self._lose(task, error)
                 continue
             if task.about is not None and task.about.failure is not None:
                 task.about.failure.reraise()  # it names stage, partition and rows
@@ -150,8 +154,8 @@ class StreamRunner:
             return None
         try:
             ref = self._streams.take(task.stream)
-        except WorkerLostError:
-            self._lose(task)
+        except WorkerLostError as error:
+            self._lose(task, error)
             return AGAIN
         task.given += 1
         name, origin = self._stages[task.stage].name, joined(list(map(_origin, task.inputs)))
@@ -168,6 +172,7 @@ class StreamRunner:
             seconds=about.seconds,
             origin=about.origin,
             rejected=about.rejected,
+            held=about.held,
         )
 
     def idle(self, stage: int) -> int:
@@ -176,7 +181,7 @@ class StreamRunner:
 
     def full(self, stage: int) -> bool:
         """Whether a stage has as many workers as its measured rate asks for."""
-        return self._crews.full(stage)
+        return self._crews.full(stage, self._resources)
 
     def resize(self, view: View) -> bool:
         """Have as many workers as measured rates ask for; return whether something has changed."""
@@ -224,7 +229,7 @@ class StreamRunner:
         """Workers with a short task, behind which another may wait, so that they need not."""
         if not self._crews.early(stage) or not 0 < self._single[stage] < SHORT:
             return []
-        if self._crews.spacious(stage, self._resources):
+        if not self._crews.full(stage, self._resources):
             return []  # there is room for one more
         return [worker for worker, tasks in self._serving.items() if _short(tasks, stage)]
 
@@ -238,7 +243,7 @@ class StreamRunner:
             del self._serving[task.worker]
             self._crews.back(task.stage, task.worker)
 
-    def _lose(self, task: Task) -> None:
+    def _lose(self, task: Task, last: WorkerLostError) -> None:
         """Start a task anew whose worker has died."""
         del self._tasks[task.stream]
         if task.worker is None:
@@ -256,11 +261,22 @@ class StreamRunner:
             f"the workers of stage {name!r} died {task.lost} times on the same input, "
             f"{joined([_origin(piece) for piece in task.inputs])}: it may need more memory than "
             f"there is. Make smaller partitions, or let the stage ask for more CPUs, so that fewer "
-            f"run side by side"
+            f"run side by side{self._not_made_again(task)} (last: {last})"
         )
         if not self._skips[task.stage]:
             raise error
         task.dropped = [_set_aside(name, piece, error) for piece in reversed(task.inputs)]
+
+    def _not_made_again(self, task: Task) -> str:
+        """What else it may be, where the inputs of a task were made by workers that are kept."""
+        before = {piece.stage for piece in task.inputs if piece.stage >= 0}
+        kept = sorted({repr(self._stages[i].name) for i in before if not self._alone[i]})
+        if not kept:
+            return ""
+        return (
+            f". Or its input was lost with a node: what stage {', '.join(kept)} has made, on "
+            f"workers of its own, is not made again. Run the pipeline again"
+        )
 
 
 def _origin(piece: Piece) -> Origin:

@@ -93,6 +93,8 @@ class StageState:
     known : Estimate
     held : int
         Bytes that its tasks count for: inputs, and the output that each makes.
+    needs : mapping
+        Resources of a task at the moment.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class StageState:
         self.stage, self.queue, self.known = stage, Queue(), Estimate()
         self.links, self._shares = links, shares
         self.held = self.buffered = 0
+        self.needs = stage.needs
         self._number, self._target = number, target
         self._tasks: dict[Running, None] = {}
         self._given = 0  # bytes that tasks which run have given
@@ -147,6 +150,8 @@ class StageState:
         self._given += piece.nbytes
         self.held += self._holds(running) - before
         self.known.saw(piece.seconds, piece.nbytes)
+        if piece.held is not None:
+            self.known.holds(*piece.held)
         if piece.nbytes > self.known.piece:
             self.known.piece = piece.nbytes
             self._count()
@@ -177,7 +182,7 @@ class StageState:
             self.buffered,
             self.piece,
             known.splits is not False,
-            self.stage.needs,
+            self.needs,
             self.stage.limit,
             known.seconds if known.count else None,
             known.taken,
@@ -189,6 +194,8 @@ class StageState:
             self.links.before,
             self.links.later,
             self._shares,
+            known.held,
+            known.device,
         )
 
     def _holds(self, running: Running) -> int:

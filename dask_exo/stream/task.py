@@ -13,6 +13,7 @@ import pandas as pd
 
 from dask_exo.failpoints import reach
 from dask_exo.failure import Failure
+from dask_exo.frame.device import memory
 from dask_exo.frame.digest import digest
 from dask_exo.stream.calls import CallError, Calls, Rejected, Trouble
 from dask_exo.stream.origin import Frame, Origin, joined
@@ -94,6 +95,8 @@ class About(NamedTuple):
     before, digest : int
         Of all pieces of the task before this one, and of those and this one: who has seen another
         digest before has got pieces of an attempt that made others.
+    held : Held, optional
+        Of a device, by the task so far; None where its process has none.
     """
 
     nbytes: int = 0
@@ -105,6 +108,7 @@ class About(NamedTuple):
     failure: Failure | None = None
     before: int = 0
     digest: int = 0
+    held: memory.Held | None = None
 
 
 class Worker:
@@ -163,6 +167,7 @@ def _pieces(
     code: Code, funcs: Sequence[Callable[[Any], Any]], start: Start, inputs: Sequence[Any]
 ) -> Iterator[Any]:
     since, told = time.perf_counter(), 0
+    memory.begin()
     try:
         with dask.config.set(code.settings):
             for i, (about, frame) in enumerate(_made(code, funcs, start, inputs)):
@@ -174,7 +179,8 @@ def _pieces(
                 reach("piece", code.name)
                 seconds = time.perf_counter() - since
                 yield frame
-                yield about._replace(seconds=seconds, before=before, digest=told)
+                held = memory.held()
+                yield about._replace(seconds=seconds, before=before, digest=told, held=held)
                 since = time.perf_counter()  # now somebody wants the next one
     except CallError as error:
         yield None

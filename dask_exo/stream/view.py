@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dask_exo.asks.amounts import has
+from dask_exo.amounts import has
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class StageView:
         Stages whose outputs it takes, none of a source; all that something of its outputs comes to.
     shares : bool
         Whether others take its inputs too, so that its outputs do not take their place.
+    held, device : int
+        The most bytes of a GPU that one of its tasks has held, and those that a GPU has for all; 0
+        as long as that is not known.
     """
 
     queued: int
@@ -65,6 +68,8 @@ class StageView:
     before: tuple[int, ...] = ()
     later: tuple[int, ...] = ()
     shares: bool = False
+    held: int = 0
+    device: int = 0
 
 
 @dataclass(frozen=True)
@@ -217,6 +222,8 @@ class Estimate:
         Bytes of the largest output.
     splits : bool or None
         Whether a task has given several outputs; None as long as none has ended.
+    held, device : int
+        See `StageView`.
     """
 
     count: int = 0
@@ -228,6 +235,8 @@ class Estimate:
     given: float = 0.0
     piece: int = 0
     splits: bool | None = None
+    held: int = 0
+    device: int = 0
     weight: float = field(default=0.2, repr=False)
 
     def saw(self, seconds: float, nbytes: int) -> None:
@@ -235,6 +244,11 @@ class Estimate:
         self.outputs += 1
         self.nbytes += nbytes
         self.worked += seconds
+
+    def holds(self, peak: int, room: int) -> None:
+        """Note what a task has held of a GPU, and what that has for all."""
+        self.held = max(self.held, peak)
+        self.device = min(self.device or room, room)
 
     def learn(self, seconds: float, taken: int, given: int) -> None:
         """Add a task that has ended."""

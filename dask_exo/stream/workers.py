@@ -1,10 +1,10 @@
-"""Which workers start before there is anything for them to do."""
+"""Which workers start before there is anything for them to do, and for how many there is room."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dask_exo.stream.pieces import Stage
+from dask_exo.amounts import Amounts
 
 Kind = frozenset[tuple[str, float]]
 """What a worker has; workers of one kind run the tasks of all stages that ask for it."""
@@ -33,14 +33,34 @@ def early(i: int, kinds: Sequence[Kind], alone: Sequence[bool]) -> bool:
     return same[i] and i == same.index(True) and not names & taken
 
 
-def places(stage: Stage, total: Mapping[str, float]) -> int:
-    """Workers of a stage that a cluster has room for, and that may work side by side.
+def places(needs: Amounts, limit: int | None, total: Mapping[str, float]) -> int:
+    """Workers that a cluster has room for, and that may work side by side.
+
+    A share of a GPU is one of a single GPU.
+
+    Parameters
+    ----------
+    needs : mapping
+        Of each.
+    limit : int, optional
+        How many there may be.
+    total : mapping
+        Of the cluster.
 
     Examples
     --------
-    >>> places(Stage("model", {"GPU": 0.5}), {"CPU": 1.0, "GPU": 2.0})
+    >>> places({"GPU": 0.5}, None, {"CPU": 1.0, "GPU": 2.0})
+    4
+    >>> places({"GPU": 0.4}, None, {"CPU": 1.0, "GPU": 2.0})
     4
     """
-    room = [int(total.get(name, 0) / need + 1e-9) for name, need in stage.needs.items() if need]
-    most = [] if stage.limit is None else [stage.limit]
+    room = [_places(name, need, total.get(name, 0)) for name, need in needs.items() if need]
+    most = [] if limit is None else [limit]
     return min([*room, *most], default=0)
+
+
+def _places(name: str, need: float, total: float) -> int:
+    if name != "GPU" or need >= 1:
+        return int(total / need + 1e-9)
+    whole, rest = divmod(total, 1.0)
+    return int(whole) * int(1 / need + 1e-9) + int(rest / need + 1e-9)

@@ -194,7 +194,11 @@ class InlineFutures:
         """Return all ``refs`` as finished, since they are."""
         return list(refs), []
 
-    def get(self, refs: Sequence[InlineRef]) -> list[Any]:
+    def get(
+        self,
+        refs: Sequence[InlineRef],
+        timeout: float | None = None,  # noqa: ARG002
+    ) -> list[Any]:
         """Values of ``refs``, in order; raises what made the first failed one fail."""
         return [_value(ref) for ref in refs]
 

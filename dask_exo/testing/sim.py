@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dask_exo.activity import Activity
-from dask_exo.futures import Disk, Needs, Node, Store
+from dask_exo.futures import Disk, Needs, Node, NotThereError, Store
 from dask_exo.repeats import Made
 from dask_exo.testing.inline import Caller, Produce, result, returned, yielded
 from dask_exo.testing.sim_cluster import Cluster
@@ -244,22 +244,31 @@ class SimFutures:
             cluster.now = deadline
         return done, [ref for ref in refs if ref.entry.state == PENDING]
 
-    def get(self, refs: Sequence[SimRef]) -> list[Any]:
+    def get(self, refs: Sequence[SimRef], timeout: float | None = None) -> list[Any]:
         """Let time pass until ``refs`` are finished; return their values, in order.
 
         Raises
         ------
         Exception
             What made the first failed one fail.
+        NotThereError
+            One of them is not there after ``timeout`` virtual seconds.
         DeadlockError
-            One of them can never finish.
+            Without a timeout: one of them can never finish.
         """
+        cluster = self._cluster
+        deadline = float("inf") if timeout is None else cluster.now + timeout
         values = []
         for ref in refs:
             entry = ref.entry
             while entry.state == PENDING:
-                if not self._cluster.step():
+                if cluster.events and cluster.events[0][0] <= deadline:
+                    cluster.step()
+                elif timeout is None:
                     raise DeadlockError(self._why(entry))
+                else:
+                    cluster.now = deadline
+                    raise NotThereError(f"not there after {timeout} s")
             if entry.state == FAILED:
                 raise entry.value
             entry.store.restore(entry)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dask_exo.activity import Activity, Doing
-from dask_exo.asks.amounts import has
+from dask_exo.amounts import has
 from dask_exo.stream.links import links
 from dask_exo.stream.pieces import AGAIN, Piece, Stage
 from dask_exo.stream.view import View
@@ -141,6 +141,10 @@ class SimRunner:
     def total(self) -> Mapping[str, float]:
         """Resources of the nodes that are alive."""
         return self._total
+
+    def needs(self, stage: int) -> Mapping[str, float]:
+        """What a stage asks for: devices are not simulated."""
+        return self.stages[stage].needs
 
     def start(self, stage: int, inputs: Sequence[Piece]) -> Task:
         """Start a task."""

@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from dask_exo.asks.amounts import Amounts, has
+from dask_exo.amounts import Amounts, has
 from dask_exo.errors import WorkerLostError
 from dask_exo.testing.inline_streams import InlineStreams, Stream
 

@@ -222,19 +222,38 @@ def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_unreachable_address_is_named() -> None:
-    done = run("""
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:1", "Connection refused"),
+        ("tcp://127.0.0.1:8786", "a Ray cluster is named HOST:PORT"),
+        ("ray://127.0.0.1:10001", "Ray Client is not supported"),
+    ],
+)
+def test_an_address_where_no_cluster_can_be_is_named(address, why) -> None:
+    done = run(f"""
         import dask_exo, dask_exo.errors as errors
         try:
-            dask_exo.enable(address="127.0.0.1:1")
+            dask_exo.enable(address="{address}")
         except errors.ClusterError as error:
             print(error)
         import dask
         print(dask.config.get("scheduler", None))
     """)
-    assert "127.0.0.1:1" in done.stdout, done.stderr
-    assert "exo.address" in done.stdout
+    assert f"exo.address='{address}'" in done.stdout, done.stderr
+    assert why in done.stdout
     assert done.stdout.strip().endswith("None")
+
+
+def test_a_store_of_a_size_that_cannot_be_is_named_by_its_key() -> None:
+    done = run("""
+        import dask_exo, dask_exo.errors as errors
+        try:
+            dask_exo.enable(object_store_memory="1MB")
+        except errors.ClusterError as error:
+            print(error)
+    """)
+    assert "exo.object-store-memory is 1,000,000 bytes: change it" in done.stdout, done.stderr
 
 
 def test_a_spill_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

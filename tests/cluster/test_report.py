@@ -15,6 +15,7 @@ import pytest
 import dask_exo
 from dask_exo import pipeline
 from dask_exo.on_ray import metrics
+from dask_exo.report import events
 
 pytestmark = pytest.mark.cluster
 
@@ -82,6 +83,14 @@ def test_counters_are_those_of_the_report(cluster, monkeypatch) -> None:
     assert counted["dask_exo_tasks_total"] == figures.tasks
     assert counted["dask_exo_shuffled_bytes_total"] == figures.shuffled
     assert counted["dask_exo_runs_total"] == 1
+    metrics.export(on=True)
+    for event in (
+        events.Recovered("late map run a second time", 2),
+        events.CallsRepeated({"read": 3, "merge": 4}),
+        events.GaveWay("read", 2),
+    ):
+        events.emit(event)
+    assert counted["dask_exo_recovered_total"] == 2 + 3 + 4 + 1
     metrics._counter.cache_clear()
     shuffled().compute()  # without the key nothing is counted
     assert counted["dask_exo_runs_total"] == 1

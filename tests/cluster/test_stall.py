@@ -28,9 +28,10 @@ def test_a_task_that_asks_for_what_no_node_has_is_an_error(cluster) -> None:
 
 def test_a_task_that_runs_for_longer_than_the_timeout_is_left_alone(cluster) -> None:
     def slow(x):
-        time.sleep(5)
+        time.sleep(5 * x)
         return x + 1
 
+    assert dask.delayed(slow)(0).compute() == 1  # a worker has started
     with dask.config.set({"exo.fault.stall-timeout": "1s"}):
         assert dask.delayed(slow)(1).compute() == 2
 

@@ -118,7 +118,8 @@ def cells() -> list[Cell]:
         found.append(replace(cell, fault="node lost", lose="node"))
         found.append(replace(cell, fault="node lost and back", lose="node and back"))
         if place in ("reduce", "between stages", "persisted data"):
-            found.append(replace(cell, fault="spilled file gone", lose="spilled", make="wide"))
+            gone = replace(cell, fault="spilled file gone", lose="spilled", make="wide")
+            found.append(replace(gone, errors=("StalledError",), note="were written to disk"))
         lost = replace(cell, lose="node")
         found.append(replace(lost, fault="random numbers", make="drawn"))
         errors = ("NonDeterminismError", "IntegrityError")

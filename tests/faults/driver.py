@@ -39,6 +39,7 @@ SOON = {  # seen to be dead within a few seconds
 }
 STORE = 100 * 2**20
 SETTINGS = {"exo.shuffle.algorithm": "push", "exo.shuffle.late-floor": "1s"}
+SOONER = {"spilled": {"exo.fault.stall-timeout": "5s"}}  # where Ray itself waits for ever
 HANGS = 55.0  # seconds after which it is shown where each thread is
 LONGEST = 60.0  # seconds until a process has come to the point
 
@@ -119,7 +120,7 @@ class Place:
         with (
             recording() as stats,
             self.losing(cell),
-            dask.config.set(SETTINGS),
+            dask.config.set(SETTINGS | SOONER.get(cell.lose, {})),
             dask.annotate(retries=cell.retries),
         ):
             try:

@@ -145,6 +145,23 @@ def test_death_at_any_step_and_half_written_files(tmp_path: Path, dying) -> None
             assert made == []
 
 
+def test_outputs_of_a_shuffle_are_kept_before_anybody_works_on_them() -> None:
+    def dies(rows: pd.DataFrame) -> pd.DataFrame:
+        raise Killed
+
+    shuffled = frame().shuffle("k", npartitions=5)
+    with pytest.raises(Killed):
+        shuffled.map_partitions(dies, meta=META).compute()
+    made.clear()
+    with recording() as stats:
+        pd.testing.assert_frame_equal(
+            sorted_rows(shuffled.map_partitions(lambda rows: rows, meta=META).compute()),
+            sorted_rows(shuffled.compute(scheduler="sync")),
+        )
+    assert [(one.values, one.found) for one in stats.checkpoints] == [(5, 5)]
+    assert sorted(made) == list(range(PARTS))  # by the other scheduler alone
+
+
 def test_only_what_is_needed_of_a_finished_shuffle_is_read(monkeypatch) -> None:
     job()
     read, found = Store.read, []

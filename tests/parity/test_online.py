@@ -106,7 +106,7 @@ def test_the_seed_decides_the_order() -> None:
             {},
             0.1,
             ColumnError,
-            "no column 'language' to aggregate: did you mean 'lang'",
+            "no column 'language' to group by: did you mean 'lang'",
         ),
         ("lang", {"visits": "sum"}, 0.1, ColumnError, "no column 'visits'"),
         ("lang", {"views": "median"}, 0.1, AggregationError, "'median' is no aggregate: there are"),

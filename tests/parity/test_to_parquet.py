@@ -29,6 +29,27 @@ class Killed(BaseException):
     """The program ends here: nothing catches it."""
 
 
+class Death:
+    """Ends the program before one of the calls that it knows, counted from 0."""
+
+    def __init__(self) -> None:
+        self.spare()
+
+    def spare(self) -> None:
+        self.at(-1)
+
+    def at(self, step: int) -> None:
+        self.step, self.seen = step, itertools.count()
+
+    def before(self, function):
+        def one(*args, **kwargs):
+            if next(self.seen) == self.step:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return one
+
+
 def table(seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     count = PARTS * ROWS
@@ -212,25 +233,16 @@ def test_death_at_any_step_on_a_disk(tmp_path: Path, kept: None, monkeypatch) ->
     df, old = table(), table(1)
     collection(df).exo.to_parquet(str(tmp_path / "whole"))
     whole = tree(tmp_path / "whole")
-    steps, point = itertools.count(), [-1]
-
-    def dies(function):
-        def one(*args, **kwargs):
-            if next(steps) == point[0]:
-                raise Killed
-            return function(*args, **kwargs)
-
-        return one
-
-    monkeypatch.setattr(files, "put", dies(files.put))
-    monkeypatch.setattr(swap, "exchange", dies(swap.exchange))
-    monkeypatch.setattr(swap, "remove", dies(swap.remove))
+    death = Death()
+    monkeypatch.setattr(files, "put", death.before(files.put))
+    monkeypatch.setattr(swap, "exchange", death.before(swap.exchange))
+    monkeypatch.setattr(swap, "remove", death.before(swap.remove))
     for step in itertools.count():
         out = tmp_path / f"out-{step}"
-        point[0] = -1
+        death.spare()
         collection(old).exo.to_parquet(str(out))
         before = tree(out)
-        steps, point[0] = itertools.count(), step
+        death.at(step)
         job = collection(df).map_partitions(_counted, meta=df)
         try:
             job.exo.to_parquet(str(out), overwrite=True)
@@ -241,7 +253,7 @@ def test_death_at_any_step_on_a_disk(tmp_path: Path, kept: None, monkeypatch) ->
         if tree(out) == whole:
             continue
         made.clear()
-        steps, point[0] = itertools.count(), -1
+        death.spare()
         done = {int(f.name[5:10]) for f in tmp_path.glob(f".{out.name}.exo-*/*.parquet")}
         job.exo.to_parquet(str(out), overwrite=True)
         assert tree(out) == whole
@@ -254,31 +266,23 @@ def test_death_at_any_step_on_a_disk(tmp_path: Path, kept: None, monkeypatch) ->
 def test_death_at_any_step_in_an_object_store(kept: None, monkeypatch) -> None:
     """Each change of the store is a place to die at; `committed` gives old or new files."""
     df, old = table(), table(1)
-    steps, point = itertools.count(), [-1]
-
-    def dies(function):
-        def one(*args, **kwargs):
-            if next(steps) == point[0]:
-                raise Killed
-            return function(*args, **kwargs)
-
-        return one
-
-    monkeypatch.setattr(files, "put", dies(files.put))
+    death = Death()
+    monkeypatch.setattr(files, "put", death.before(files.put))
     for name in ("cp_file", "rm_file", "rm"):
-        monkeypatch.setattr(MemoryFileSystem, name, dies(getattr(MemoryFileSystem, name)))
+        monkeypatch.setattr(MemoryFileSystem, name, death.before(getattr(MemoryFileSystem, name)))
 
     def read(out: str) -> pd.DataFrame:
         return pd.concat([pd.read_parquet(fsspec.open(url).open()) for url in committed(out)])
 
     for step in itertools.count():
-        out, point[0] = f"memory://out-{step}", -1
+        out = f"memory://out-{step}"
+        death.spare()
         collection(old).exo.to_parquet(out)
-        steps, point[0] = itertools.count(), step
+        death.at(step)
         try:
             collection(df).exo.to_parquet(out, overwrite=True)
         except Killed:
-            point[0] = -1
+            death.spare()
             found = read(out)
             assert found.equals(old) or found.equals(df)
         else:

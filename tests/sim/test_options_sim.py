@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import dask_exo
 from dask_exo import Scheduler
 from dask_exo.activity import Activity, Doing
-from dask_exo.asks.amounts import amounts_of
+from dask_exo.amounts import amounts_of
 from dask_exo.frame.copies import as_stored
 from dask_exo.futures import Node, Store
 
@@ -121,7 +121,7 @@ class Cluster:
             self.idle += 1
         return done, [ref for ref in refs if not ref.done]
 
-    def get(self, refs):
+    def get(self, refs, timeout=None):
         while not all(ref.done for ref in refs):
             assert self.step(), "a value that never comes"
         return [ref.value for ref in refs]

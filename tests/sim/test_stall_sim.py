@@ -9,7 +9,7 @@ import pytest
 
 from dask_exo import Scheduler
 from dask_exo.errors import StalledError
-from dask_exo.futures import Node
+from dask_exo.futures import Node, NotThereError
 from dask_exo.shuffle import Program
 from dask_exo.shuffle import run as shuffle
 from dask_exo.stall import Watchdog
@@ -60,6 +60,16 @@ def test_a_shuffle_of_its_own_is_watched_too() -> None:
     program = Program(2, lambda word: [len(word), word], lambda *n: list(n))
     with pytest.raises(StalledError, match="Waiting for 3 tasks"):
         shuffle(["a", "bc", "def"], program, "simple", futures=futures)
+
+
+def test_a_value_that_is_not_there_in_time() -> None:
+    futures = cluster(seconds=100.0)
+    ref = futures.submit(pow, 2, 5)
+    with pytest.raises(NotThereError):
+        futures.get([ref], timeout=60.0)
+    assert futures.now == 60.0
+    assert futures.get([ref], timeout=60.0) == [32]
+    assert futures.now == 100.0
 
 
 @pytest.mark.parametrize("never", [0, None])

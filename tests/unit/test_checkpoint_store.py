@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
@@ -160,6 +161,23 @@ def test_the_command_lists_and_cleans_and_touches_nothing_else(tmp_path: Path) -
     assert "deleted 1 collections" in one.output
     assert run(main, ["checkpoints", "clean", str(tmp_path), "--yes"]).exit_code == 0
     assert sorted(file.name for file in tmp_path.rglob("*")) == ["mine.txt", "shuffle-1"]
+
+
+@pytest.mark.parametrize("command", ["list", "clean"])
+def test_the_commands_take_the_configured_path_and_say_where_nothing_is(command, tmp_path) -> None:
+    Store.open(str(tmp_path / "kept")).write("shuffle-1", KEY, 1)
+
+    def run(*arguments: str, **config: str) -> tuple[int, str]:
+        with dask.config.set({f"exo.checkpoint.{key}": value for key, value in config.items()}):
+            done = CliRunner().invoke(main, ["checkpoints", command, *arguments], input="n\n")
+        return done.exit_code, done.output
+
+    assert "1 collections" in run(path=str(tmp_path / "kept"))[1]
+    assert run()[0] == 2
+    assert "exo.checkpoint.path" in run()[1]
+    code, said = run(str(tmp_path / "nowhere"))
+    assert code == 2
+    assert f"there is no directory '{tmp_path}/nowhere'" in said
 
 
 @given(

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import dask
+import pandas as pd
 import pytest
 
+import dask_exo
 from dask_exo import Scheduler, on_ray
 from dask_exo.testing import InlineFutures
 
@@ -41,6 +43,20 @@ def test_the_snippets_of_a_page_run(name, tmp_path, monkeypatch) -> None:
                 exec(compiled, space)
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "index.md"], ids=str)
+def test_the_first_snippet_runs_as_printed(page, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dask_exo, "get", Scheduler(InlineFutures()))
+    Path("events").mkdir()
+    for part in range(2):
+        rows = pd.DataFrame({"user": ["b", "a", "b"], "amount": [1, 2, 3 + part]})
+        rows.to_parquet(f"events/{part}.parquet")
+    (_, code), *_ = blocks(page)
+    with dask.config.set(scheduler=None):  # and what it was, afterwards
+        exec(code, {"__name__": "snippet"})
+    assert pd.read_parquet("out").amount.to_dict() == {"a": 4, "b": 9}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_blocks_of_python_are_python(page) -> None:
     for _, code in blocks(page):
@@ -54,6 +70,14 @@ def test_files_that_a_page_names_are_there(page) -> None:
         assert (ROOT / name.rstrip("/")).exists(), name
     for name in re.findall(r"\]\(([\w-]+\.md)(?:#[\w-]+)?\)", text):
         assert (page.parent / name).exists(), name
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)", text)
+    assert len(links) > 10
+    for name in links:
+        assert (ROOT / name).exists(), name
 
 
 def test_the_comparison_has_every_feature_and_says_where() -> None:

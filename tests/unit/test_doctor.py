@@ -56,6 +56,13 @@ def program(**changes: object) -> Facts:
     return replace(FACTS, program=made, machines=(replace(WELL, versions=made.versions),))
 
 
+def test_of_a_cluster_that_does_not_answer_no_token_is_told() -> None:
+    facts = replace(FACTS, unreachable="no Ray answers", address="h:1")
+    assert "token" not in [one.name for one in diagnose(facts).findings]
+    facts = replace(facts, token="missing")
+    assert "token" in [one.name for one in found(facts)]
+
+
 def test_nothing_is_found_where_all_is_well() -> None:
     assert found(FACTS) == []
     assert not diagnose(FACTS).failed
@@ -80,9 +87,6 @@ PLANTED = {
     "GPU without cupy": (here(gpus=1), "warn", "GPU", "Ray knows 1", "dask-exo[gpu]"),
     "GPU that is not there": (
         here(gpus=2, cupy=True, devices=1), "warn", "GPU", "sees 1", "exo.num-gpus"
-    ),
-    "GPU without IPC": (
-        here(gpus=1, cupy=True, devices=1, ipc="invalid handle"), "warn", "GPU", "invalid", "--ipc"
     ),
     "clock ahead": (here(skew=90.0, doubt=0.01), "warn", "clock", "+90.00 s", "chrony"),
     "old Ray": (
@@ -128,6 +132,23 @@ def test_a_planted_fault_is_the_one_that_is_found(fault: str) -> None:
 
 def test_devices_that_ray_hides_are_not_missed() -> None:
     assert found(here(gpus=2, cupy=True, devices=-1)) == []
+
+
+@pytest.mark.parametrize("devices", [1, -1])
+@pytest.mark.parametrize(
+    ("ipc", "said"),
+    [
+        (None, "was not tried: no GPU was free in time"),
+        ("invalid handle", "does not work here: invalid handle"),
+        ("", "would work here"),
+    ],
+)
+def test_a_probe_of_ipc_is_told_and_nothing_is_to_be_done(devices, ipc, said) -> None:
+    facts = here(gpus=1, cupy=True, devices=devices, ipc=ipc)
+    assert found(facts) == []
+    (line,) = [one for one in str(diagnose(facts)).splitlines() if "  GPU " in one]
+    assert "values go through host memory" in line
+    assert said in line
 
 
 def test_a_clock_that_may_be_right_is_not_blamed() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import dask_exo
 from dask_exo import Scheduler
+from dask_exo.errors import InputError
 from dask_exo.futures import Node
 from dask_exo.report import recording
 from dask_exo.shuffle.choose import Choice, Limits, Shape
@@ -192,3 +193,20 @@ def test_it_says_what_joins_do_with_frequent_keys() -> None:
     assert "leftsemi join on k = k: frequent keys of the left side are dealt out" in text
     plain = dask_exo.explain(frame().merge(other), nbytes="1MB", futures=machines(1))
     assert plain.frequent == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nbytes", "message"),
+    [
+        ((3,), None, "explain takes Dask collections and not 'int'"),
+        ((pd.DataFrame(),), None, "and not 'DataFrame'"),
+        ((), None, "explain needs a Dask collection"),
+        ((frame(),), "3 potatoes", "nbytes='3 potatoes' is not a size"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused_without_a_cluster(
+    monkeypatch, arguments, nbytes, message
+) -> None:
+    monkeypatch.setattr("dask_exo.explanation.default", lambda: pytest.fail("asked for a cluster"))
+    with pytest.raises(InputError, match=message):
+        dask_exo.explain(*arguments, nbytes=nbytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from itertools import pairwise
 
 import dask.bag as db
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 
 from dask_exo.config import Config
 from dask_exo.errors import InputError, PipelineError
+from dask_exo.graph.promise import Promise, Remote
 from dask_exo.pipeline import from_files, of
 from dask_exo.pipeline.execute import MANY, begun
 from dask_exo.pipeline.files import listed, together
+from dask_exo.pipeline.partitions import arriving
 from dask_exo.pipeline.sources import AHEAD, source_of
 from dask_exo.stream.pieces import Piece
 
@@ -131,3 +134,21 @@ def test_partitions_of_several_sources_have_numbers_of_their_own() -> None:
         [piece.place[0] for piece in some if piece is not None] for some, _ in found.values()
     ]
     assert numbers == [[0, 1, 2], [3, 4, 5], [MANY + 3, MANY + 4, MANY + 5]]
+
+
+def test_a_partition_that_was_taken_is_not_held_while_others_are_waited_for() -> None:
+    class Ref:
+        pass
+
+    promises = [Promise(held=Remote(Ref(), 10)), Promise(held=Remote(Ref(), 10)), Promise()]
+    refs = [weakref.ref(promise.ref) for promise in promises[:2]]
+    last = promises[2]
+    came = arriving(promises)
+    del promises
+    taken = [next(came), next(came)]
+    assert [piece and piece.place for piece in taken] == [(0,), (1,)]
+    assert next(came) is None
+    del taken
+    assert [ref() for ref in refs] == [None, None]
+    last.fulfil(Remote("ref", 10))
+    assert [piece and piece.value for piece in came] == ["ref"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import types
 from typing import Any
@@ -94,6 +95,9 @@ def test_a_terminal_is_left_clean(monkeypatch) -> None:
     for event in story(30):
         shown(event)
     assert "30/100" in out.getvalue()
+    lines = re.sub(r"\x1b\[[0-9;?]*\w", "", out.getvalue()).splitlines()
+    (footer,) = [line for line in lines if line.startswith("30.0 s")]  # not wrapped in a column
+    assert footer.strip().endswith("4 in flight, waits for slots")
     before = len(out.getvalue())
     shown(events.RunFinished(9.0, 1, 1, 0, 0, failed=False, run=1, time=1031.0))
     assert "\x1b[2K" in out.getvalue()[before:]  # the lines are erased

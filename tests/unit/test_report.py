@@ -12,20 +12,24 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_exo
 from dask_exo import Scheduler
+from dask_exo.cli import main
 from dask_exo.errors import MissingPackageError
 from dask_exo.futures import Node
 from dask_exo.report import events
 from dask_exo.report.advice import advise
-from dask_exo.report.figures import Figures, Group, Shuffle, Stage, Task
+from dask_exo.report.figures import Figures, Group, Shuffle, Stage, Task, from_json
 from dask_exo.report.matrix import CELLS, Matrix
 from dask_exo.report.ran import Ran
+from dask_exo.report.read import read
 from dask_exo.report.record import Record
 from dask_exo.report.spans import Span, Spans, joined
+from dask_exo.report.text import text
 from dask_exo.testing import InlineFutures
 
 HOSTILE = "</script><img src=x onerror=alert(1)>$$\\href{javascript:alert(1)}{x}$$&\"'"
@@ -41,6 +45,31 @@ def compute(frame, algorithm: str = "auto") -> pd.DataFrame:
     settings = {"exo.shuffle.algorithm": algorithm}
     with dask.config.set(settings), dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
         return frame.compute()
+
+
+@pytest.mark.parametrize("as_page", [True, False])
+def test_a_report_that_was_written_is_read_again(tmp_path, as_page) -> None:
+    file = tmp_path / "report"
+    with dask_exo.performance_report(file, price=2.0) as report:
+        compute(shuffled(by=HOSTILE))
+    if not as_page:
+        file.write_text(report.to_json())
+    assert from_json(json.loads(report.to_json())) == read(file) == report.figures
+    shown = CliRunner().invoke(main, ["report", str(file)])
+    assert shown.output == f"{report}\n"
+    numbers = CliRunner().invoke(main, ["report", "--json", str(file)])
+    assert json.loads(numbers.output) == json.loads(report.to_json())
+
+
+@pytest.mark.parametrize(
+    "content", ["", "<html></html>", "[]", "{}", '{"version": 1}', '{"version": 2}', "\0\xff"]
+)
+def test_a_file_that_is_no_report_is_named(tmp_path, content) -> None:
+    file = tmp_path / "other"
+    file.write_text(content)
+    shown = CliRunner().invoke(main, ["report", str(file)])
+    assert shown.exit_code == 1
+    assert shown.output.startswith(f"Error: '{file}' is no report")
 
 
 @pytest.mark.parametrize("algorithm", ["simple", "push", "two-level", "magnet", "riffle"])
@@ -256,3 +285,33 @@ def test_tasks_of_a_call_lie_one_after_the_other() -> None:
     assert (group.first, group.last, group.seconds) == (1.0, 4.0, 3.0)
     assert record.figures().slowest[0] == Task("g-2", 2.0, 6)
     assert record.figures().peak_rss == 50
+
+
+def test_tasks_are_named_briefly_and_nothing_is_said_to_have_been_written_that_was_not() -> None:
+    record = Record()
+    record(events.RunStarted({"read": 1}, time=1.0))
+    each = ((("read-" + 8 * "0b1c", 3), 1.0, 5), ("total-" + 32 * "a", 0.5, 1))
+    record(events.TasksFinished("read", 2, 1.5, 6, None, each, time=2.0))
+    directories = {"/spill": 0, "/full": 10}
+    record(events.RunFinished(1.0, 1, 2, 10, 0, failed=False, directories=directories, time=3.0))
+    figures = record.figures()
+    assert [one.name for one in figures.slowest] == ["read-0b1c 3", "total-aaaa"]
+    said = text(figures)
+    assert "10 B were written to /full" in said
+    assert "/spill" not in said
+
+
+def test_a_computation_that_threads_did_is_not_taken_for_the_one_before_it(tmp_path) -> None:
+    compute(shuffled())
+    assert dask_exo.last_report().figures.runs == 1
+    small = dd.from_pandas(pd.DataFrame({"v": range(10)}), npartitions=2)
+    with (
+        dask.config.set({"exo.scheduler.inline": True, "scheduler": dask_exo.get}),
+        dask_exo.performance_report(tmp_path / "r.html") as report,
+    ):
+        assert small.v.sum().compute() == 45
+    for one in (dask_exo.last_report(), report):
+        assert (one.figures.runs, one.figures.here) == (0, 1)
+        assert "so small that Dask's threads did it" in str(one)
+        assert "so small that Dask&#x27;s threads did it" in one._repr_html_()
+    assert "so small that" in (tmp_path / "r.html").read_text()

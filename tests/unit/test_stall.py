@@ -13,22 +13,27 @@ from ray.core.generated import common_pb2, gcs_pb2
 
 from dask_exo.activity import Activity, Doing
 from dask_exo.errors import ExoError, StalledError
+from dask_exo.futures import NotThereError, Store
 from dask_exo.on_ray.doing import judge
-from dask_exo.stall import Watchdog
+from dask_exo.stall import Watchdog, bring
 from dask_exo.stall.diagnose import Snapshot, diagnose
 from dask_exo.testing import InlineFutures
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
 
 
-def snapshot(*tasks, others=0, nodes=None, gone=(), used=0, full=None) -> Snapshot:
+def snapshot(
+    *tasks, others=0, nodes=None, gone=(), used=0, full=None, free=None, spilled=0, place=None
+) -> Snapshot:
     names = [f"task-{i}" for i in range(len(tasks))]
     nodes = {"n1": {"CPU": 2.0, "memory": 9e9, "node:x": 1.0}} if nodes is None else nodes
-    return Snapshot(Activity(tasks, others, nodes), names, gone, used, 10**9, full, 600.0)
+    seen = Activity(tasks, others, nodes, free or {})
+    return Snapshot(seen, names, gone, used, 10**9, full, 600.0, spilled, place)
 
 
 RUNS, HERE, WAITS = Doing("runs"), Doing("runs", CPU, "n1"), Doing("waits", CPU)
 LACKS, UNKNOWN, ENDED = Doing("waits", GPU), Doing("unknown"), Doing("ended")
+SPILLED, FREE = Doing("spilled"), {"n1": {"CPU": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -57,6 +62,16 @@ def test_where_something_may_still_happen_it_is_no_stall(seen) -> None:
         (snapshot(WAITS, full="/spill"), r"the disk of '/spill' is full.* exo\.spill-directory"),
         (snapshot(WAITS, used=960_000_000), r"the object store is full.* exo\.object-store-memory"),
         (snapshot(WAITS), "other programs, or actors that do nothing, hold"),
+        (snapshot(WAITS, spilled=10**6), "other programs, or actors that do nothing, hold"),
+        (snapshot(WAITS, free=FREE), "other programs, or actors that do nothing, hold"),
+        (
+            snapshot(WAITS, free=FREE, spilled=10**7, place="/spill"),
+            r"there are slots, so that it is inputs .*10 MB .*written to disk \(in '/spill'\)",
+        ),
+        (
+            snapshot(SPILLED, spilled=10**7, place="/spill"),
+            r"these values were written to disk \(in '/spill'\), and their files have been removed",
+        ),
         (snapshot(ENDED), "the cluster says that they have ended, and does not hand out"),
     ],
 )
@@ -123,6 +138,46 @@ def test_only_time_that_is_spent_waiting_counts() -> None:
     with pytest.raises(StalledError, match="nothing has happened for 60 s"):
         watchdog.wait(["ref"])
     assert futures.clock == 6 * 1000.0 + 60.0
+
+
+class Away(Nothing):
+    """Holds one value, and another one whose file is gone, or that comes late."""
+
+    restoring: tuple[int, ...] = ()  # bytes that come back from disk in each minute
+    state = "spilled"
+    asked: tuple[str, ...] = ()
+
+    def get(self, refs, timeout=None):
+        late = "lost" in refs
+        self.asked += (*refs,)
+        self.clock += timeout if late else 0.0
+        if late and self.clock < 600.0:
+            raise NotThereError
+        return list(refs)
+
+    def store(self):
+        return Store(0, 10**9, sum(self.restoring[: int(self.clock // 60)]))
+
+    def activity(self, refs):
+        return Activity([Doing(self.state) for _ in refs])
+
+
+def test_a_value_that_does_not_come_back_from_disk_is_named() -> None:
+    futures = Away()
+    with pytest.raises(StalledError, match=r"'a-7' \(written to disk\).*files have been removed"):
+        bring(futures, ["there", "lost"], 60.0, {"there": "'b'", "lost": "'a-7'"}.__getitem__)
+    assert futures.clock == 60.0 + 60.0
+    assert futures.asked == ("there", "lost", "there", "lost")  # what is there is taken
+
+
+@pytest.mark.parametrize(("state", "restoring"), [("spilled", (9,) * 10), ("ended", ())])
+def test_a_value_is_waited_for_while_others_come_back_or_it_was_never_written(
+    state, restoring
+) -> None:
+    futures = Away()
+    futures.state, futures.restoring = state, restoring
+    assert bring(futures, ["there", "lost"], 60.0) == ["there", "lost"]
+    assert futures.clock == 600.0
 
 
 # -- what Ray tells

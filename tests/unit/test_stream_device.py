@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dask_exo  # noqa: F401  the accessor
 from dask_exo.errors import DeviceError
-from dask_exo.frame.device import DeviceFrame, arrays, staging
+from dask_exo.frame.device import DeviceFrame, arrays, memory, staging
 from dask_exo.pipeline.steps import Step, groups
 from dask_exo.stream.calls import Trouble
 from dask_exo.stream.origin import Frame, Origin, Rows
@@ -195,3 +195,22 @@ def test_a_source_on_devices_is_brought_back_by_tasks_that_have_them() -> None:
     with dask.config.set(SIMULATE):
         there = dd.from_pandas(rows(6), npartitions=2).exo.to_gpu()
     assert isinstance(there.exo.pipeline().source.frame._meta, pd.DataFrame)
+
+
+def test_a_piece_says_what_its_task_has_held_of_the_device() -> None:
+    def tell(n: int, *transforms: Transform) -> list[memory.Held | None]:
+        frame = pd.DataFrame({"a": np.arange(n)})
+        start = Start((0,), 0, [Origin((Rows(0),))])
+        code = Code("key", transforms, 10**6, Trouble(), settings)
+        return [about.held for about in list(run(code, start, frame))[1::2]]
+
+    add = Transform("batches", lambda frame: frame.assign(b=frame.a + 1), format="device")
+    settings = {**SIMULATE, "exo.gpu.memory": 10_000, "exo.gpu.per-task": 0.25}
+    # 8 bytes a row of two columns, and as many when they come back: numpy stands for both sides
+    assert tell(100, add) == [memory.Held(3200, 40_000)]
+    assert tell(10, add) == [memory.Held(320, 40_000)]  # of this task, and not of the one before
+    settings = {**settings, "exo.gpu.memory": 1800}
+    assert tell(100, add) == [memory.Held(1600, 7200)]  # the others were put on the host
+    settings = dict(SIMULATE)
+    tell(1, add)  # forgets the budget
+    assert tell(100, add) == [None]

@@ -80,6 +80,22 @@ def test_what_kills_its_workers_is_an_error_that_names_the_rows_or_is_set_aside(
     assert isinstance(reject.error, WorkerLostError)
 
 
+class Passes:
+    """Is kept by workers of its own."""
+
+    def __call__(self, frame):
+        return frame
+
+
+@pytest.mark.parametrize(("before", "said"), [(Passes, True), (lambda frame: frame, False)])
+def test_the_error_names_the_stage_whose_pieces_may_be_lost_for_good(before, said):
+    Dies.times = REPLACED + 1
+    stages = [Transform("partitions", before), Transform("partitions", Dies)]
+    with pytest.raises(WorkerLostError, match="the workers of stage 'Dies' died") as caught:
+        outputs(executor(stages, parts()))
+    assert ("what stage 'Passes' has made" in str(caught.value)) == said
+
+
 def test_a_worker_that_dies_now_and_then_costs_nothing():
     streams, Dies.times = InlineStreams(), 2
     stage = Transform("partitions", Dies, trouble=SKIP)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -81,29 +79,6 @@ def here() -> str:
 def installed() -> bool:
     """Whether cupy can be imported."""
     return importlib.util.find_spec(DEVICE) is not None
-
-
-_OPENING = """
-import sys
-from cupy.cuda import runtime
-runtime.ipcCloseMemHandle(runtime.ipcOpenMemHandle(bytes.fromhex(sys.argv[1])))
-"""
-
-
-def unshared() -> str:
-    """Try to share memory of a device with another process; say why that fails, or nothing."""
-    runtime = module(DEVICE).cuda.runtime
-    pointer = runtime.malloc(256)
-    try:
-        handle = bytes(runtime.ipcGetMemHandle(pointer)).hex()
-        command = [sys.executable, "-c", _OPENING, handle]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (runtime.CUDARuntimeError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    finally:
-        runtime.free(pointer)
-    lines = done.stderr.strip().splitlines() or [f"the other process ended with {done.returncode}"]
-    return lines[-1] if done.returncode else ""
 
 
 def argsort(codes: Any) -> Any:

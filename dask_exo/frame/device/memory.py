@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,21 @@ from dask_exo.frame.halves import out_of_memory
 
 SHARE = 0.8  # of what a worker may take of its GPU: the rest is for what operations need meanwhile
 PINNED = 4  # a quarter of the budget: pinned memory is taken from all processes of the host
+
+
+class Held(NamedTuple):
+    """What a piece of work has held of a device.
+
+    Attributes
+    ----------
+    peak : int
+        The most bytes that arrays of columns have had there at once.
+    room : int
+        Bytes that such arrays of all processes may have there.
+    """
+
+    peak: int
+    room: int
 
 
 class Buffer:
@@ -60,6 +75,8 @@ class Arena:
         Of the arrays.
     trim : callable, optional
         Gives back what the module keeps of memory that is free.
+    room : int, optional
+        Bytes of the device that the arrays of all processes may have; by default those of this one.
 
     Attributes
     ----------
@@ -67,6 +84,8 @@ class Arena:
         Bytes of arrays on the device, in pinned and in other memory of the host.
     spilled, restored : int
         Bytes that were copied to the host, and back, so far.
+    peak : int
+        The most that ``used`` has been since `begin`.
 
     Examples
     --------
@@ -77,11 +96,17 @@ class Arena:
     """
 
     def __init__(
-        self, limit: int, pinned: int, xp: Any, trim: Callable[[], None] = lambda: None
+        self,
+        limit: int,
+        pinned: int,
+        xp: Any,
+        trim: Callable[[], None] = lambda: None,
+        room: int | None = None,
     ) -> None:
         self.limit, self._most_pinned = limit, pinned
         self._xp, self._trim = xp, trim
-        self.used = self.on_pinned = self.on_host = self.spilled = self.restored = 0
+        self.room = limit if room is None else room
+        self.peak = self.used = self.on_pinned = self.on_host = self.spilled = self.restored = 0
         self._lock = threading.RLock()
         self._device: OrderedDict[int, weakref.ref[Buffer]] = OrderedDict()  # least used first
         self._spilled: dict[int, bool] = {}  # whether in pinned memory
@@ -146,6 +171,7 @@ class Arena:
         if self.used > self.limit:
             others = self.used - buffer.nbytes  # it is the last one to be spilled
             self.spill(min(self.used - self.limit, others))
+        self.peak = max(self.peak, self.used)
 
     def _put_on_host(self, buffer: Buffer) -> None:
         host = staging.to_host(buffer.array)()
@@ -187,8 +213,10 @@ def prepare(name: str) -> None:
     limit = config.gpu_memory
     if limit is None or not config.gpu_simulate:
         _arenas.pop(name, None)
-    elif arena is None or arena.limit != limit:
-        _arenas[name] = Arena(limit, limit // PINNED, np)
+        return
+    room = int(limit / config.gpu_per_task)
+    if arena is None or (arena.limit, arena.room) != (limit, room):
+        _arenas[name] = Arena(limit, limit // PINNED, np, room=room)
 
 
 def arena_of(array: Any) -> Arena | None:
@@ -201,14 +229,26 @@ def arena_of(array: Any) -> Arena | None:
     return _arenas.get(name)
 
 
+def begin() -> None:
+    """Some work begins whose share of the device is to be known; see `held`."""
+    for arena in list(_arenas.values()):
+        arena.peak = arena.used
+
+
+def held() -> Held | None:
+    """What this process has held of its device since `begin`; None if it has none."""
+    arenas = list(_arenas.values())
+    return Held(arenas[-1].peak, arenas[-1].room) if arenas else None
+
+
 def _of_gpu() -> Arena:
     """An arena of the GPU of this process, whose failing allocations make room there."""
     cupy, config = arrays.module(arrays.DEVICE), Config.current()
+    room = int(SHARE * cupy.cuda.runtime.memGetInfo()[1])
     limit = config.gpu_memory
     if limit is None:
-        _, total = cupy.cuda.runtime.memGetInfo()
-        limit = int(SHARE * config.gpu_per_task * total)
+        limit = int(config.gpu_per_task * room)
     trim = cupy.get_default_memory_pool().free_all_blocks
-    arena = Arena(limit, limit // PINNED, cupy, trim)
+    arena = Arena(limit, limit // PINNED, cupy, trim, room)
     cupy.cuda.set_allocator(arena.allocating(cupy.cuda.get_allocator()))
     return arena

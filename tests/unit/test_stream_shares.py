@@ -1,0 +1,194 @@
+"""Shares of a GPU by what was measured, against putting workers on one until it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_exo.frame.device.memory import Held
+from dask_exo.report import recording
+from dask_exo.report.advice import advise
+from dask_exo.report.events import ShareRaised
+from dask_exo.report.figures import Figures, Share
+from dask_exo.report.record import Record
+from dask_exo.stream.calls import RAISE
+from dask_exo.stream.executor import Executor
+from dask_exo.stream.partition_admission import PartitionAdmission
+from dask_exo.stream.pieces import Piece, Stage
+from dask_exo.stream.runner import StreamRunner
+from dask_exo.stream.shares import shares
+from dask_exo.stream.task import Code
+from dask_exo.stream.transforms import Transform
+from dask_exo.stream.view import StageView, View
+from dask_exo.stream.workers import places
+from dask_exo.testing import SimStreams
+
+DEVICE = 1600  # bytes of a GPU
+
+
+def view(*stages: tuple[float, int]) -> View:
+    """Stages that ask for some share of a GPU, and have been seen to hold some bytes of it."""
+    made = [
+        StageView(1, 0, 0, 100, splits=False, needs={"GPU": asked}, held=held, device=DEVICE)
+        for asked, held in stages
+    ]
+    return View(tuple(made), used=0, limit=10**6, free={"GPU": 1.0}, total={"GPU": 1.0})
+
+
+ASKED = st.sampled_from([0.05, 0.1, 0.2, 0.25, 1 / 3, 0.4, 0.5, 0.75])
+HELD = st.integers(0, DEVICE)
+
+
+@given(st.lists(st.tuples(ASKED, HELD), min_size=1, max_size=4), st.data())
+def test_workers_that_a_cluster_puts_on_one_gpu_fit_its_memory(
+    stages: list[tuple[float, int]], data: st.DataObject
+) -> None:
+    found = shares(view(*stages), [(k,) for k, _ in enumerate(stages)])
+    left, held = 1.0, 0
+    for k in data.draw(st.permutations([k for k, _ in enumerate(stages)] * 20)):
+        if left + 1e-9 >= found[k]:
+            left -= found[k]
+            held += stages[k][1]
+    assert held <= DEVICE + 1  # shares are rounded by less than a byte
+
+
+@given(ASKED, HELD)
+def test_as_many_alike_are_on_a_gpu_as_asked_for_and_fit_and_one_always(
+    asked: float, held: int
+) -> None:
+    (share,) = shares(view((asked, held)), [(0,)])
+    fitting = DEVICE // held if held else 10**6
+    assert places({"GPU": share}, None, {"GPU": 1.0}) == max(1, min(int(1 / asked), fitting))
+    assert asked <= share <= 1.0
+    assert places({"GPU": share}, None, {"GPU": 3.0}) == 3 * places(
+        {"GPU": share}, None, {"GPU": 1.0}
+    )
+
+
+def test_a_pool_takes_what_its_largest_stage_holds_and_whole_gpus_and_none_stay() -> None:
+    seen = view((0.25, 200), (0.25, 700), (2.0, 9000), (0.0, 900))
+    assert shares(seen, [(0, 1), (2,), (3,)]) == [0.4375, 2.0, 0.0]
+
+
+class Devices(SimStreams):
+    """Says what each stage holds of a GPU, and takes note of what workers ask for."""
+
+    def __init__(self, held: Callable[[str, int], int | None], gpus: float, **options: Any) -> None:
+        super().__init__({"CPU": 4.0, "GPU": gpus}, lambda *_: 2.0, **options)
+        self.held, self.asked = held, list[float]()
+
+    def worker(self, cls: type, *args: Any, needs: Any) -> Any:
+        self.asked.append(needs["GPU"])
+        return super().worker(cls, *args, needs=needs)
+
+    def start(self, worker: Any, *args: Any, seed: str) -> Any:
+        stream = super().start(worker, *args, seed=seed)
+        stream.stage, stream.number = args[0].name, args[1].place[0]
+        return stream
+
+    def read(self, stream: Any) -> Any:
+        about = super().read(stream)
+        held = self.held(stream.stage, stream.number) if stream.process is not None else None
+        if about is None or held is None:
+            return about
+        return about._replace(held=Held(held, DEVICE))
+
+
+class Model:
+    def __call__(self, frame: pd.DataFrame) -> pd.DataFrame:
+        return frame
+
+
+def played(streams: Devices, asked: dict[str, float], inputs: int = 24, **options: Any) -> set[int]:
+    """Run models one after the other, which ask for shares of a GPU; give the outputs."""
+    stages = [Stage("source", {"CPU": 1.0})]
+    codes = [Code("source", [], 10**6, RAISE, {})]
+    for name, share in asked.items():
+        stages.append(Stage(name, {"GPU": share}, **options))
+        model = type(name, (Model,), {})
+        codes.append(Code(name, [Transform("partitions", model)], 10**6, RAISE, {}))
+    runner = StreamRunner(streams, stages, codes, clock=lambda: streams.time)
+    pieces = iter([Piece(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(inputs)])
+    running = Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**5, target=100)
+    found = []
+    for _ in range(10_000):
+        if running.finished:
+            break
+        running.step(1.0)
+        while running.outputs:
+            found.append(running.take().place[0])
+    else:
+        raise TimeoutError(f"it stands still: {running.view()}")
+    running.cancel()
+    assert not streams.workers
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def workers(streams: Devices, since: float) -> int:
+    """The most that there are from some time on."""
+    before = [count for time, count in streams.history if time <= since]
+    return max([before[-1], *(count for time, count in streams.history if time > since)])
+
+
+@pytest.mark.parametrize(("held", "together"), [(100, 4), (400, 4), (500, 3), (700, 2), (1700, 1)])
+@pytest.mark.parametrize("deaths", [(), (7.0, 19.0)])
+def test_no_more_workers_are_on_a_gpu_than_fit_it(
+    held: int, together: int, deaths: tuple[float, ...]
+) -> None:
+    streams = Devices(lambda *_: held, gpus=1.0, loading=1.0, deaths=deaths)
+    seen: list[Any] = []
+    with recording(seen.append):
+        assert played(streams, {"model": 0.25}) == set(range(24))
+    assert workers(streams, since=9.0) == together
+    raised = [event for event in seen if isinstance(event, ShareRaised)]
+    assert len(raised) == (together < 4)
+    for event in raised:
+        assert (event.name, event.before, event.held, event.device) == ("model", 0.25, held, DEVICE)
+        assert places({"GPU": event.share}, None, {"GPU": 1.0}) == together
+
+
+def test_a_single_worker_is_not_started_anew() -> None:
+    streams = Devices(lambda *_: 1200, gpus=1.0)
+    assert played(streams, {"model": 0.25}, limit=1) == set(range(24))
+    assert streams.asked == [0.25]
+
+
+def test_the_last_small_worker_goes_when_a_large_one_has_done_something() -> None:
+    streams = Devices(lambda *_: 500, gpus=2.0, loading=1.0)
+    assert played(streams, {"model": 0.25}) == set(range(24))
+    assert streams.asked[:4] == [0.25] * 4
+    assert set(streams.asked) == {0.25, 5 / 16}
+    assert workers(streams, since=9.0) == 6
+
+
+def test_stages_that_do_not_fit_one_gpu_together_take_turns_and_all_comes_out() -> None:
+    streams = Devices(lambda name, _: {"one": 1000, "two": 900}[name], gpus=1.0)
+    seen: list[Any] = []
+    with recording(seen.append):
+        assert played(streams, {"one": 0.5, "two": 0.25}, inputs=8) == set(range(8))
+    raised = {event.name: event.share for event in seen if isinstance(event, ShareRaised)}
+    assert raised == {"one": 0.625, "two": 0.5625}
+    assert workers(streams, since=streams.time - 6) == 1
+
+
+def test_what_is_held_may_grow() -> None:
+    streams = Devices(lambda _, number: 500 if number < 8 else 900, gpus=1.0)
+    assert played(streams, {"model": 0.25}) == set(range(24))
+    assert workers(streams, since=20.0) == 1
+
+
+def test_the_report_says_it_once_with_what_is_needed_and_what_there_is() -> None:
+    record = Record()
+    record(ShareRaised("model", 0.25, 5 / 16, 500 * 2**20, 1600 * 2**20))
+    record(ShareRaised("model", 5 / 16, 0.5, 800 * 2**20, 1600 * 2**20))
+    (share,) = record.figures().shares
+    assert share == Share("model", 0.25, 0.5, 800 * 2**20, 1600 * 2**20)
+    (line,) = [one for one in advise(Figures(runs=1, shares=(share,))) if "GPU" in one]
+    for part in ("800.00 MiB", "1.56 GiB", "400.00 MiB", "takes 0.5", "exo.gpu.per-task"):
+        assert part in line
