@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
@@ -169,7 +170,9 @@ def test_a_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
     first = list(itertools.islice(one, 4))
     other = frame.exo.epochs(2, 10)
     other.load_state_dict(one.state_dict())
-    del one
+    for thread in threading.enumerate():
+        if thread.name == "dask_exo-epoch":  # which makes the second epoch of the first iterator
+            thread.join()
     shuffled.clear()
     second = list(other)
     assert sum(map(len, shuffled)) == 40
