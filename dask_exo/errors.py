@@ -87,6 +87,16 @@ class WorkerLostError(ExoError, RuntimeError):
     """
 
 
+class ValueLostError(WorkerLostError):
+    """A value was lost with its node, and nothing makes it again.
+
+    *When*: where it is read. A worker that is kept (a class, a GPU) has made it for a computation,
+    a program has put it into the store, or it was lost more often than that is retried.
+
+    *What helps*: compute again, and persist anew what was persisted.
+    """
+
+
 class OutOfMemoryError(MemoryError, WorkerLostError):  # see `StoreFullError`
     """A task needs more memory than there is, also with fewer or no others beside it.
 

@@ -13,6 +13,7 @@ from dask_exo.errors import (
     OutOfMemoryError,
     SpillError,
     StoreFullError,
+    ValueLostError,
     WorkerLostError,
 )
 
@@ -41,7 +42,7 @@ def translated() -> Iterator[None]:
             f"({first_line(error)})"
         ) from error
     except ray.exceptions.ObjectLostError as error:
-        raise WorkerLostError(
+        raise ValueLostError(
             "a value was lost with its node and is not made again, since a worker that is kept (a "
             "class, a GPU) has made it, a program has put it into the store, or it was lost more "
             "often than that is retried: compute again, and persist anew what was persisted"

@@ -45,6 +45,15 @@ class Pairs:
 
     def about(self) -> Any:
         """What is known of the next value, once `coming` is there; None at the end."""
+        try:
+            return self._about()
+        except Exception:
+            for ref in (*self._next, self.generator._generator_ref):
+                with contextlib.suppress(Exception):  # else Ray prints an error that nobody read
+                    ray.get(ref, timeout=0)
+            raise
+
+    def _about(self) -> Any:
         with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
             if not _BOTH:
                 value = next(self.generator, None)  # only now the generator says something of it

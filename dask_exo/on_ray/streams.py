@@ -81,9 +81,18 @@ class RayStreams:
             return Pairs(call.remote(seed, *args))
 
     def stop(self, worker: Any) -> None:
-        """End it."""
+        """End it, whatever it does."""
         with contextlib.suppress(Exception):  # it has died
             ray.kill(worker)
+
+    def dismiss(self, worker: Any) -> None:
+        """End it after its calls.
+
+        One whose last value has come may not have ended yet: if its process were killed, that value
+        would be lost.
+        """
+        with contextlib.suppress(Exception):  # it has died
+            worker.__ray_terminate__.remote()
 
     def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
         """Wait until one of them has something."""

@@ -64,7 +64,7 @@ def inputs(
     )
     if alone:
         recipes = (put(Recipe(bundles[name])) for name in names)
-        return (Piece(recipe, 0, 0, (i,)) for i, recipe in enumerate(recipes)), True
+        return (Piece(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True
     return arriving(list(Scheduler().start(expr, keys).values())), False
 
 
@@ -91,7 +91,7 @@ def arriving(promises: Sequence[Promise]) -> Iterator[Piece | None]:
 def _piece(held: Local | Remote, number: int) -> Piece:
     if isinstance(held, Remote):
         return Piece(held.ref, held.nbytes, 0, (number,))
-    return Piece(partial(_same, held.value), 0, 0, (number,))
+    return Piece(partial(_same, held.value), 0, 0, (number,), small=True)
 
 
 def _same(value: Any) -> Any:

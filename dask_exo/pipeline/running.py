@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from dask_exo.config import Config
+from dask_exo.errors import ValueLostError
 from dask_exo.frame.batches import cut
 from dask_exo.futures import Futures, Ref
 from dask_exo.graph.background import stop_with_all
@@ -20,8 +21,10 @@ from dask_exo.report import events
 from dask_exo.report.progress import showing
 from dask_exo.stall import bring
 from dask_exo.stream.executor import Executor
+from dask_exo.stream.lineage import again
 from dask_exo.stream.pieces import Piece
 
+SOON = 0.02  # seconds until it is looked again whether the consumer wants something
 EVERY = 1.0  # seconds between two reports of how the stages are
 
 
@@ -59,6 +62,8 @@ class Running(Iterator[Piece]):
         self._executor, self.futures = executor, futures
         self.left = rows
         self._out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        self._lost: queue.SimpleQueue[Piece] = queue.SimpleQueue()
+        self._renewed: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
         self._asked = threading.Semaphore(0)
         self._stopped = False
         self._shown = contextlib.ExitStack()
@@ -83,9 +88,24 @@ class Running(Iterator[Piece]):
         raise got
 
     def fetch(self, piece: Piece) -> pd.DataFrame:
-        """The frame of a piece."""
-        frame: pd.DataFrame = brought(self.futures, piece.value)
+        """The frame of the last piece that was given; made again where it was lost with a node."""
+        frame: pd.DataFrame
+        try:
+            frame = brought(self.futures, piece.value)
+        except ValueLostError:
+            renewed = self._again(piece) if again(piece) else None
+            if renewed is None:
+                raise
+            frame = brought(self.futures, renewed.value)
         return frame
+
+    def _again(self, piece: Piece) -> Piece | None:
+        """A piece that was made again; None if the pipeline has ended."""
+        self._lost.put(piece)
+        got = self._renewed.get()
+        if isinstance(got, BaseException):
+            raise got
+        return got
 
     def stop(self) -> None:
         """End it; what is under way is stopped."""
@@ -111,17 +131,28 @@ class Running(Iterator[Piece]):
             error = raised
         finally:
             self._out.put(error)
+            self._renewed.put(error)
 
     def _run(self, looks: Looks) -> None:
         executor, owed, said = self._executor, 0, Said(self._executor)
         try:
-            while not self._stopped and not executor.finished:
+            while not self._stopped:
                 while self._asked.acquire(blocking=False):
                     owed += 1
+                while not self._lost.empty():
+                    executor.again(self._lost.get())
+                while executor.renewed:
+                    self._renewed.put(executor.renewed.pop())
                 while owed and executor.outputs:
                     self._out.put(executor.take())
                     owed -= 1
-                executor.step(0.02 if owed or executor.outputs else 0.1)
+                if executor.finished:
+                    if owed:
+                        break
+                    executor.step(0)  # lets workers go; the last piece may have to be made again
+                    owed += self._asked.acquire(timeout=SOON)
+                    continue
+                executor.step(SOON if owed or executor.outputs else 0.1)
                 said.now_and_then()
                 looks.look(executor.held_back)
         finally:

@@ -131,6 +131,10 @@ class Crews:
             most = min(most, max(self._sizes[kind, False], self._least[kind]))
         return len(self._workers[kind]) >= most
 
+    def busy(self, stage: int, resources: Amounts) -> bool:
+        """Whether there are workers of a stage, and shall be no more: one will be free."""
+        return bool(self._workers[self._kinds[stage]]) and self.full(stage, resources)
+
     def early(self, stage: int) -> bool:
         """Whether workers of a stage take nothing that others could use."""
         return stage in self._early
@@ -151,7 +155,8 @@ class Crews:
 
     def lost(self, stage: int, worker: Any) -> None:
         """A worker has died."""
-        self._stop(self._kinds[stage], worker)
+        self._forget(self._kinds[stage], worker)
+        self._streams.stop(worker)
 
     def resize(self, view: View) -> bool:
         """Have as many as measured rates ask for, with as much of a GPU as they were seen to hold.
@@ -239,9 +244,9 @@ class Crews:
     def _let_go(self, kind: Kind, idle: Sequence[tuple[float, Any]]) -> None:
         for one in idle:
             self._idle[kind].remove(one)
-            self._stop(kind, one[1])
+            self._forget(kind, one[1])
+            self._streams.dismiss(one[1])
 
-    def _stop(self, kind: Kind, worker: Any) -> None:
+    def _forget(self, kind: Kind, worker: Any) -> None:
         self._workers[kind].discard(worker)
         self._small.discard(worker)
-        self._streams.stop(worker)

@@ -52,6 +52,8 @@ class Executor:
         How often something had to go on without room, since nothing else could.
     rejects : list of Piece
         Inputs that were set aside.
+    renewed : list of Piece
+        Outputs that were made again; see `again`.
     complete : callable, optional
         Is called with the number of each input of a source of which all outputs have been taken.
     """
@@ -82,6 +84,9 @@ class Executor:
         self._done = Queue()  # of the consumer
         self._running: dict[Any, Running] = {}
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
+        self._again: dict[Any, Piece] = {}  # tasks that make outputs again
+        self._renews = False  # whether outputs had to be made again: more may have to be
+        self.renewed: list[Piece] = []
         self.peak = self.forced = 0
         self.rejects: list[Piece] = []
         self.complete: Callable[[int], object] | None = None
@@ -93,7 +98,7 @@ class Executor:
         self._look()
         queued = self._done.pieces or any(state.queue.pieces for state in self._states)
         over = all(intake.over for intake in self._intakes.values())
-        return over and not (queued or self._running)
+        return over and not (queued or self._running or self._again)
 
     @property
     def outputs(self) -> int:
@@ -107,6 +112,14 @@ class Executor:
         self._gone(piece)
         return piece._replace(shared=None)
 
+    def again(self, piece: Piece) -> None:
+        """Make an output again that was lost after it had been taken: see `renewed`.
+
+        Nothing new starts before that is done, so that there are resources for it.
+        """
+        self._again[self._runner.again(piece)] = piece
+        self._renews = True
+
     def step(self, timeout: float | None = None) -> None:
         """Start what the policy wants, wait for something to happen, and note it.
 
@@ -117,13 +130,13 @@ class Executor:
         """
         before = self._moves
         self._start()
-        if not self._running and self._runner.held():
+        if not self._running and self._runner.held() and (self._next_ones() or not self._renews):
             self._runner.release()  # what they hold may be what the others wait for
             self._start()
         shut = [task for task in self._ready if not self._may_go_on(task)]
         open_ = len(shut) < len(self._ready)
         forced = self._force(shut) if not open_ and (shut or not self._running) else None
-        waiting = [task for task in self._running if task not in self._ready]
+        waiting = [task for task in self._running if task not in self._ready] + [*self._again]
         if open_ or forced is not None:
             timeout = 0
         elif not waiting or any(intake.late for intake in self._intakes.values()):
@@ -131,6 +144,8 @@ class Executor:
             timeout = SOON if timeout is None else min(timeout, SOON)
         if waiting or timeout != 0:
             self._ready.update(dict.fromkeys(self._runner.wait(waiting, timeout)))
+        for task in [task for task in self._again if task in self._ready]:
+            self._renew(task)
         for task in list(self._ready):
             if task is forced or self._may_go_on(task):
                 self._accept(task)
@@ -163,8 +178,9 @@ class Executor:
 
     def cancel(self) -> None:
         """Stop all tasks, and let go of everything."""
-        self._runner.cancel(list(self._running))
+        self._runner.cancel([*self._running, *self._again])
         self._running.clear()
+        self._again.clear()
         self._ready.clear()
         self._done.clear()
         self._out.clear()
@@ -211,6 +227,8 @@ class Executor:
                 self._out[piece.place[0]] += 1
 
     def _start(self) -> None:
+        if self._again:
+            return
         view = self.view()
         if self._runner.resize(view):
             view = self.view()
@@ -244,10 +262,11 @@ class Executor:
             One of them, or None.
         """
         view = self.view()
-        others = [run.stage for task, run in self._running.items() if task not in self._ready]
+        open_ = [task for task in (*self._running, *self._again) if task not in self._ready]
+        others = list(map(self._runner.stage, open_))
         if not stands_still(view, [self._running[task].stage for task in shut], others):
             return None
-        if self._done.pieces:  # the consumer has to take something first
+        if self._done.pieces and not self._again:  # the consumer has to take something first
             return None
         if others and any(self._runner.held().values()):
             self._runner.release()
@@ -286,6 +305,16 @@ class Executor:
         self._give(piece._replace(place=place, stage=running.stage))
         state.gave(running, piece)
 
+    def _renew(self, task: Any) -> None:
+        """Take an output that was made again, or the end of its task."""
+        piece = self._runner.take(task)
+        self._moves += 1
+        del self._ready[task]
+        if piece is None:
+            del self._again[task]
+        elif piece is not AGAIN:
+            self.renewed.append(self._again[task]._replace(value=piece.value))
+
     def _give(self, piece: Piece) -> None:
         """Put an output where it goes."""
         state = self._states[piece.stage]
@@ -323,7 +352,7 @@ class Executor:
 
     def _watch(self, watchdog: Watchdog, *, moved: bool) -> None:
         """Tell whether something has happened, or the consumer or the source has to do it."""
-        if moved or self._done.pieces or not (self._next_ones() or self._running):
+        if moved or self._done.pieces or not (self._next_ones() or self._running or self._again):
             watchdog.moved()
         else:
             watchdog.check(self._activity, self._waited_for)
@@ -331,8 +360,8 @@ class Executor:
     def _activity(self) -> Activity:
         """What is done for that which is waited for."""
         waiting = [task for task in self._running if task not in self._ready]
-        if waiting:
-            return self._runner.activity(waiting)
+        if waiting or self._again:
+            return self._runner.activity([*waiting, *self._again])
         seen = self._runner.activity([])
         needed = [Doing("waits", state.needs) for state in self._next_ones()]
         return replace(seen, tasks=needed)

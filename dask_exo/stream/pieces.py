@@ -29,6 +29,25 @@ class Shared:
     using: int
 
 
+class Made(NamedTuple):
+    """What a piece was made of: where it is lost with its node, it is made again.
+
+    Attributes
+    ----------
+    inputs : tuple of Piece
+        Of the task that made it. They have no values, which would keep these in the store, but for
+        those that are small enough to be kept.
+    number : int
+        Of the output of that task.
+    digest : int
+        Of all outputs of the task up to this one.
+    """
+
+    inputs: tuple[Piece, ...]
+    number: int
+    digest: int
+
+
 class Piece(NamedTuple):
     """An output of a task.
 
@@ -53,6 +72,10 @@ class Piece(NamedTuple):
         That has made it; where it comes out.
     held : Held, optional
         What its task has held of a device so far, where it was on one.
+    made : Made, optional
+        What it was made of, if not by a source.
+    small : bool
+        Whether it costs nothing to keep its value.
     """
 
     value: Any
@@ -67,6 +90,8 @@ class Piece(NamedTuple):
     stage: int = -1
     sink: int = 0
     held: Held | None = None
+    made: Made | None = None
+    small: bool = False
 
 
 class Stage(NamedTuple):
@@ -118,8 +143,16 @@ class Runner(Protocol):
         """Start a task; return what stands for it."""
         ...
 
+    def again(self, piece: Piece) -> Any:
+        """Start a task that makes a piece again, which has to know what it was `made` of."""
+        ...
+
     def wait(self, tasks: Sequence[Any], timeout: float | None) -> list[Any]:
         """Wait until some of ``tasks`` have made an output or ended; return those."""
+        ...
+
+    def stage(self, task: Any) -> int:
+        """That it waits for: its own one, or one before it that makes its input again."""
         ...
 
     def last(self, task: Any) -> bool:

@@ -10,30 +10,32 @@ from math import inf
 from typing import Any
 
 from dask_exo.activity import Activity
-from dask_exo.errors import WorkerLostError
+from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.failure import Failure
 from dask_exo.report import events
 from dask_exo.stream.attempts import compare
 from dask_exo.stream.calls import Rejected, named
 from dask_exo.stream.crews import Crews
+from dask_exo.stream.lineage import again, emptied, made_of
 from dask_exo.stream.links import links
 from dask_exo.stream.origin import Origin, Rows, joined
-from dask_exo.stream.pieces import AGAIN, Piece, Stage
+from dask_exo.stream.pieces import AGAIN, Made, Piece, Stage
 from dask_exo.stream.streams import Streams
 from dask_exo.stream.task import About, Code, Start, run
 from dask_exo.stream.view import View
 
 SHORT = 1.0  # seconds of a task behind which another may wait for the same worker
+SOON = 0.05  # seconds until a worker is looked for again
 FRESH = 1.0  # seconds for which resources of the cluster are taken to be the same
 REPLACED = 3  # how often a worker that has died is replaced for one task
 
 
 @dataclass(eq=False)
 class Task:
-    """A task under way."""
+    """A task under way, or one that waits for an input which another one makes again."""
 
     stage: int
-    inputs: Sequence[Piece]
+    inputs: list[Piece]
     stream: Any = None
     worker: Any = None
     about: About | None = None
@@ -42,6 +44,9 @@ class Task:
     lost: int = 0
     seen: int = 0  # digest of all pieces that were given
     dropped: list[Piece] | None = None  # inputs that are set aside, as its worker died too often
+    only: Made | None = None  # the output that it makes again, and no other
+    maker: Task | None = None  # makes an input of it again
+    reader: tuple[Task, int] | None = None  # which input of which other one it makes again
 
 
 class StreamRunner:
@@ -76,6 +81,7 @@ class StreamRunner:
         ]
         self._tasks: dict[Any, Task] = {}
         self._serving: dict[Any, list[Task]] = {}  # in the order in which a worker does them
+        self._waiting: list[Task] = []  # make something again, and wait for a worker
         self._single = [0.0] * len(stages)  # longest task; endless if it gives several pieces
         self._resources, self._looked = streams.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
@@ -103,17 +109,27 @@ class StreamRunner:
         With the first tasks of sources workers start that later stages are going to need, where
         that takes nothing from others. Once a stage has tasks, these say how many it needs.
         """
-        task = Task(stage, inputs)
+        task = Task(stage, list(inputs))
         self._submit(task)
         self._started[stage] += 1
         if stage in self._sources:
             self._crews.begin_early(self._resources, self._started, self._sources)
         return task
 
+    def again(self, piece: Piece) -> Task:
+        """Start a task that makes a piece again, and nothing else."""
+        assert piece.made is not None
+        made = piece.made
+        task = Task(piece.stage, list(made.inputs), given=made.number, only=made)
+        events.emit(events.CallsRepeated({self._stages[piece.stage].name: 1}))
+        self._submit(task)
+        return task
+
     def wait(self, tasks: Sequence[Task], timeout: float | None) -> list[Task]:
         """Wait until one has an output or has ended.
 
-        A task whose worker has died starts anew, and gives what is missing.
+        A task whose worker has died starts anew, and gives what is missing. Inputs of which the
+        node has died are made again before that.
 
         Raises
         ------
@@ -127,7 +143,10 @@ class StreamRunner:
             time.sleep(timeout or 0)
             return []
         ready = [task for task in tasks if task.ended or task.dropped is not None]
-        streams = [task.stream for task in tasks if not task.ended and task.dropped is None]
+        open_ = [task for task in tasks if not task.ended and task.dropped is None]
+        streams = self._open(open_)
+        if not streams and not ready:
+            time.sleep(SOON if timeout is None else min(timeout, SOON))
         for stream in self._streams.wait(streams, 0 if ready else timeout) if streams else ():
             task = self._tasks[stream]
             try:
@@ -137,8 +156,15 @@ class StreamRunner:
                 continue
             if task.about is not None and task.about.failure is not None:
                 task.about.failure.reraise()  # it names stage, partition and rows
-            ready.append(task)
+            if task.reader is None:
+                ready.append(task)
+            else:
+                self._made_again(task)
         return ready
+
+    def stage(self, task: Task) -> int:
+        """The stage of what it waits for."""
+        return _leaf(task).stage
 
     def last(self, task: Task) -> bool:
         """Whether it has ended, or will after its output."""
@@ -157,12 +183,13 @@ class StreamRunner:
         except WorkerLostError as error:
             self._lose(task, error)
             return AGAIN
+        made = made_of(task.inputs, task.given, about.digest)
         task.given += 1
-        name, origin = self._stages[task.stage].name, joined(list(map(_origin, task.inputs)))
-        compare(about, task.seen, self._modes[task.stage], name, origin)
+        self._compare(task, about)
         task.seen = about.digest
-        seen = self._single[task.stage]
-        self._single[task.stage] = inf if about.more else max(seen, about.seconds)
+        if task.only is None:
+            seen = self._single[task.stage]
+            self._single[task.stage] = inf if about.more else max(seen, about.seconds)
         task.ended = not about.more  # the next one of its worker may come: it waits there
         return Piece(
             ref,
@@ -173,6 +200,7 @@ class StreamRunner:
             origin=about.origin,
             rejected=about.rejected,
             held=about.held,
+            made=made,
         )
 
     def idle(self, stage: int) -> int:
@@ -197,19 +225,28 @@ class StreamRunner:
 
     def cancel(self, tasks: Sequence[Task]) -> None:
         """Stop tasks, and all workers."""
-        self._streams.cancel([task.stream for task in tasks])
+        self._waiting.clear()
+        self._streams.cancel(self._open(tasks))
         self.release()
         for worker in self._serving:
             self._streams.stop(worker)
 
     def activity(self, tasks: Sequence[Task]) -> Activity:
         """What tasks do at the moment."""
-        return self._streams.activity([task.stream for task in tasks])
+        return self._streams.activity(self._open(tasks))
+
+    def _open(self, tasks: Sequence[Task]) -> list[Any]:
+        """What these wait for, as far as it has begun."""
+        return [leaf.stream for leaf in map(_leaf, tasks) if leaf.stream is not None]
 
     def _submit(self, task: Task) -> None:
+        lost = next((k for k, piece in enumerate(task.inputs) if piece.value is None), None)
+        if lost is not None:
+            self._make_again(task, lost)
+            return
         values = [piece.value for piece in task.inputs]
         origins = [_origin(piece) for piece in task.inputs]
-        start = Start(task.inputs[0].place, task.given, origins)
+        start = Start(task.inputs[0].place, task.given, origins, task.only is not None)
         args = (self._codes[task.stage], start, *values)
         stage = task.stage
         seed = f"{self._names[stage]} {start.place}"
@@ -219,6 +256,9 @@ class StreamRunner:
         else:
             soon = [] if self._crews.idle(stage) else self._soon(stage)
             if not self._crews.idle(stage) and not soon:
+                if task.only is not None and self._crews.busy(stage, self._resources):
+                    self._waiting.append(task)
+                    return
                 self._crews.begin(stage, self._resources)
             task.worker = soon[0] if soon else self._crews.take(stage)
             self._serving.setdefault(task.worker, []).append(task)
@@ -233,6 +273,39 @@ class StreamRunner:
             return []  # there is room for one more
         return [worker for worker, tasks in self._serving.items() if _short(tasks, stage)]
 
+    def _make_again(self, task: Task, which: int) -> None:
+        """Make an input of a task again, from whatever is still there."""
+        task.stream, task.worker = None, None
+        task.maker = self.again(task.inputs[which])
+        task.maker.reader = (task, which)
+
+    def _compare(self, task: Task, about: About) -> None:
+        """See that a task gives what it gave before, if it ran before."""
+        name, origin = self._stages[task.stage].name, joined(list(map(_origin, task.inputs)))
+        mode = self._modes[task.stage]
+        if task.only is None:
+            compare(about, task.seen, mode, name, origin)
+        else:
+            compare(about._replace(before=about.digest), task.only.digest, mode, name, origin)
+
+    def _made_again(self, maker: Task) -> None:
+        """Start the task that needs what another one has made again."""
+        assert maker.reader is not None
+        task, which = maker.reader
+        made = self.take(maker)
+        if made is AGAIN:
+            return
+        stage, lost = maker.stage, task.inputs[which]
+        if made is None or made.rejected is not None:
+            raise NonDeterminismError(
+                f"stage {self._stages[stage].name!r} ran again on {_origin(lost)}, since a node "
+                f"was lost, and did not give the piece that it gave before: let it depend on its "
+                f"input only"
+            )
+        self._end(maker)
+        task.maker, task.inputs[which] = None, lost._replace(value=made.value)
+        self._submit(task)
+
     def _end(self, task: Task) -> None:
         del self._tasks[task.stream]
         serving = self._serving.get(task.worker)
@@ -242,9 +315,36 @@ class StreamRunner:
         if not serving:
             del self._serving[task.worker]
             self._crews.back(task.stage, task.worker)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give workers to tasks that make something again, before others get them."""
+        waiting, self._waiting = self._waiting, []
+        for task in waiting:
+            self._submit(task)
 
     def _lose(self, task: Task, last: WorkerLostError) -> None:
-        """Start a task anew whose worker has died."""
+        """Start a task anew whose worker has died, or whose input was lost."""
+        if isinstance(last, ValueLostError):
+            self._end(task)
+            task.lost += 1
+            can = [again(piece) for piece in task.inputs]
+            task.inputs = [emptied(p) if ok else p for p, ok in zip(task.inputs, can, strict=True)]
+            task.worker = None
+        else:
+            self._bury(task)
+        if task.lost <= REPLACED:
+            events.emit(events.CallsRepeated({self._stages[task.stage].name: 1}))
+            self._submit(task)
+            return
+        name = self._stages[task.stage].name
+        error = self._given_up(task, last)
+        if not self._skips[task.stage] or task.only is not None:
+            raise error
+        task.dropped = [_set_aside(name, piece, error) for piece in reversed(task.inputs)]
+
+    def _bury(self, task: Task) -> None:
+        """Take note that the worker of a task has died."""
         del self._tasks[task.stream]
         if task.worker is None:
             task.lost += 1
@@ -252,31 +352,30 @@ class StreamRunner:
             self._serving.pop(task.worker)[0].lost += 1  # those behind it had not begun
             self._crews.lost(task.stage, task.worker)
         task.worker = None
-        if task.lost <= REPLACED:
-            events.emit(events.CallsRepeated({self._stages[task.stage].name: 1}))
-            self._submit(task)
-            return
-        name = self._stages[task.stage].name
-        error = WorkerLostError(
-            f"the workers of stage {name!r} died {task.lost} times on the same input, "
-            f"{joined([_origin(piece) for piece in task.inputs])}: it may need more memory than "
-            f"there is. Make smaller partitions, or let the stage ask for more CPUs, so that fewer "
-            f"run side by side{self._not_made_again(task)} (last: {last})"
-        )
-        if not self._skips[task.stage]:
-            raise error
-        task.dropped = [_set_aside(name, piece, error) for piece in reversed(task.inputs)]
+        self._hand_on()
 
-    def _not_made_again(self, task: Task) -> str:
-        """What else it may be, where the inputs of a task were made by workers that are kept."""
-        before = {piece.stage for piece in task.inputs if piece.stage >= 0}
-        kept = sorted({repr(self._stages[i].name) for i in before if not self._alone[i]})
-        if not kept:
-            return ""
-        return (
-            f". Or its input was lost with a node: what stage {', '.join(kept)} has made, on "
-            f"workers of its own, is not made again. Run the pipeline again"
+    def _given_up(self, task: Task, last: WorkerLostError) -> WorkerLostError:
+        name = self._stages[task.stage].name
+        rows = joined([_origin(piece) for piece in task.inputs])
+        if isinstance(last, ValueLostError):
+            return ValueLostError(
+                f"the input of stage {name!r}, {rows}, was lost with its node, and what it was "
+                f"made of is not kept: run the pipeline again. What a pipeline reads from files, "
+                f"or from a dataframe without a shuffle, is made again (last: {last})"
+            )
+        return WorkerLostError(
+            f"the workers of stage {name!r} died {task.lost} times on the same input, "
+            f"{rows}: it may need more memory than "
+            f"there is. Make smaller partitions, or let the stage ask for more CPUs, so that fewer "
+            f"run side by side (last: {last})"
         )
+
+
+def _leaf(task: Task) -> Task:
+    """Itself, or the task that makes its input again."""
+    while task.maker is not None:
+        task = task.maker
+    return task
 
 
 def _origin(piece: Piece) -> Origin:

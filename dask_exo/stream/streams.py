@@ -38,7 +38,11 @@ class Streams(Protocol):
         ...
 
     def stop(self, worker: Any) -> None:
-        """End a process."""
+        """End a process, whatever it does."""
+        ...
+
+    def dismiss(self, worker: Any) -> None:
+        """End a process as soon as it has nothing to do."""
         ...
 
     def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:

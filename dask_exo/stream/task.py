@@ -70,11 +70,14 @@ class Start(NamedTuple):
         Pieces that were given before the task was lost: they are not given again.
     origins : sequence of Origin
         Of each of them.
+    only : bool
+        Whether no more than one piece is wanted.
     """
 
     place: Place
     skip: int
     origins: Sequence[Origin]
+    only: bool = False
 
 
 class About(NamedTuple):
@@ -179,8 +182,12 @@ def _pieces(
                 reach("piece", code.name)
                 seconds = time.perf_counter() - since
                 yield frame
-                held = memory.held()
-                yield about._replace(seconds=seconds, before=before, digest=told, held=held)
+                more, held = about.more and not start.only, memory.held()
+                yield about._replace(
+                    seconds=seconds, before=before, digest=told, held=held, more=more
+                )
+                if start.only:
+                    return
                 since = time.perf_counter()  # now somebody wants the next one
     except CallError as error:
         yield None

@@ -78,6 +78,10 @@ class InlineStreams:
         """Forget an instance."""
         self.workers -= 1
 
+    def dismiss(self, worker: Any) -> None:
+        """The same: it does nothing that it was not asked for."""
+        self.stop(worker)
+
     def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:  # noqa: ARG002
         """All of them: whatever is asked for is made then."""
         return list(streams)

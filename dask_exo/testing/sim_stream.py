@@ -152,6 +152,13 @@ class SimRunner:
         self._submit(task)
         return task
 
+    def again(self, piece: Piece) -> Task:
+        """Start a task that makes a piece again, from the source on."""
+        seconds = max(piece.seconds, (piece.value or Made()).born)
+        task = Task(piece.stage, [(seconds, piece.nbytes)], ())
+        self._submit(task)
+        return task
+
     def wait(self, tasks: Sequence[Task], timeout: float | None) -> list[Task]:
         """Let time pass until one of ``tasks`` is ready."""
         wanted = set(tasks)
@@ -164,6 +171,10 @@ class SimRunner:
         if timeout is not None and not ready:
             self.time = end
         return ready
+
+    def stage(self, task: Task) -> int:
+        """Its own one: lost inputs are made again by whoever reads them."""
+        return task.stage
 
     def last(self, task: Task) -> bool:
         """Whether its output is the last one."""

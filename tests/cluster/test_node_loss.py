@@ -1,4 +1,4 @@
-"""A pipeline whose CPU node dies and is replaced: every piece comes out once.
+"""A pipeline of which a node dies and is replaced: every piece comes out once.
 
 Nodes come and go on a cluster of its own, in a process of its own.
 """
@@ -51,9 +51,65 @@ cluster.shutdown()
 """
 
 
+# pieces that kept workers have made lie on the node that dies, before a stage or the consumer
+# reads them
+KEPT = """
+import sys, time, numpy as np, pandas as pd, dask.dataframe as dd, ray
+from ray.cluster_utils import Cluster
+import dask_exo
+from dask_exo.report import recording
+
+def read(i):
+    return pd.DataFrame({"n": np.full(20_000, i)})
+
+class Infer:
+    def __call__(self, frame):
+        return pd.DataFrame({"n": np.full(40_000, frame.n.iloc[0]), "m": 1.0})
+
+def slow(frame):
+    time.sleep(0.3)
+    return frame
+
+soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}  # seen to be dead
+cluster = Cluster(
+    initialize_head=True, head_node_args={"num_cpus": 2, "_system_config": soon}
+)
+node = cluster.add_node(num_cpus=0, num_gpus=1, wait=True)
+dask_exo.enable(address=cluster.address)
+pipeline = dd.from_map(read, range(24)).exo.pipeline(memory="20MB", target="1MB")
+pipeline = pipeline.map_partitions(Infer, num_cpus=0, num_gpus=1)
+if sys.argv[1] == "stage":
+    pipeline = pipeline.map_partitions(slow)
+got = []
+with recording() as stats:
+    for frame in pipeline.iter_batches():
+        got.append((int(frame.n.iloc[0]), len(frame)))
+        if len(got) == 4:
+            time.sleep(2)  # more of them are there
+            cluster.remove_node(node, allow_graceful=False)
+            cluster.add_node(num_cpus=0, num_gpus=1, wait=False)
+        time.sleep(0.1)
+assert sorted(got) == [(i, 40_000) for i in range(24)], got
+print("all", len(got), dict(stats.repeated))
+assert stats.repeated["Infer"] > 0
+dask_exo.disable()
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
 def test_a_node_is_lost_and_another_comes():
+    assert "all 40" in _run(DRIVER)
+
+
+@pytest.mark.parametrize("reader", ["stage", "consumer"])
+def test_what_kept_workers_had_made_on_a_lost_node_is_made_again(reader):
+    assert "all 24" in _run(KEPT, reader)
+
+
+def _run(*args: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
+        [sys.executable, "-c", *args],
         env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
         text=True,
@@ -61,4 +117,4 @@ def test_a_node_is_lost_and_another_comes():
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "all 40" in done.stdout
+    return done.stdout
