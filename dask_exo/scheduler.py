@@ -32,9 +32,10 @@ from dask_exo.errors import ShuffleMethodError
 from dask_exo.failure import Failure
 from dask_exo.frame.copies import own
 from dask_exo.futures import Futures
-from dask_exo.graph.annotations import asked_of
+from dask_exo.graph.annotations import NOTHING, asked_of
 from dask_exo.graph.background import Background
 from dask_exo.graph.garbage import uncollected
+from dask_exo.graph.keeping import PartLabel
 from dask_exo.graph.normalize import Graph, Key, cull, normalize
 from dask_exo.graph.observed import observed
 from dask_exo.graph.plan import Plan, plan
@@ -269,6 +270,9 @@ def _planned(
     )
     for stage in work.stages:
         stage.keeping = resumed.keepings.get(stage.key)
+        for part in stage.parts if stage.asked == NOTHING else ():
+            if part.nodes and part.key in resumed.parts:
+                part.label = PartLabel(resumed.parts[part.key], config.checkpoint_overhead)
     work.seen, work.fingerprints = resumed.seen, resumed.fingerprints
     return work, names
 

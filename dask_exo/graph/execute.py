@@ -71,15 +71,18 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
         digest, the `Split`, the bytes that a block may have, the number of the first part, and
         whether to tell what each reducer gets.
     """
-    start = time.perf_counter()
+    start = since = time.perf_counter()
     jobs, settings, compared, split, limit, first, told = _load(data, args)
-    outs = []
+    outs, spent = [], 0.0
     with dask.config.set(settings):
-        for out in _outcomes(jobs, args, data):
-            outs.append(out)
-            if out.failure is not None:
-                return [*[None] * len(owned), Receipt(detail=Detail(failure=out.failure))]
         try:
+            for job, out in zip(jobs, _outcomes(jobs, args, data), strict=True):
+                outs.append(out)
+                if out.failure is not None:
+                    return [*[None] * len(owned), Receipt(detail=Detail(failure=out.failure))]
+                if job.label is not None:
+                    spent += job.label.keep(out.value, time.perf_counter() - since)
+                    since = time.perf_counter()
             reach("map", jobs[0].key)
             blocks, sent = split.cut([out.value for out in outs], owned)
             nbytes = [block.nbytes for block in blocks]
@@ -92,7 +95,7 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     seconds = time.perf_counter() - start
     arrived = tuple(one for out in outs for one in out.arrived)
     warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
-    detail = Detail(len(jobs), arrived, warned, None, ran(seconds), first, each, made)
+    detail = Detail(len(jobs), arrived, warned, None, ran(seconds), first, each, made, spent)
     return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dask.sizeof import sizeof
+
 from dask_exo.checkpoint import Entry, Store
 from dask_exo.errors import CheckpointError
 from dask_exo.graph.splits import Split
-from dask_exo.graph.worth import worth
+from dask_exo.graph.worth import cost_alone, worth
 from dask_exo.shuffle.blocks import Mergeable
 from dask_exo.shuffle.integrity import Tally
 
@@ -65,6 +67,34 @@ class Label:
                 stacklevel=2,
             )
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class PartLabel:
+    """Where a part of a shuffle is kept by the map that makes it, if it is worth that.
+
+    Attributes
+    ----------
+    label : Label
+    share : float
+        Of the seconds that making it took, which keeping it may cost.
+    """
+
+    label: Label
+    share: float
+
+    def keep(self, value: Any, seconds: float) -> float:
+        """Keep a value that took so many seconds; return those that keeping it is taken to cost.
+
+        Raises
+        ------
+        CheckpointError
+            It is not equal to what was kept before.
+        """
+        spent = cost_alone(sizeof(value), seconds=seconds, share=self.share)
+        if spent is not None or self.label.before is not None:
+            self.label.keep(value)
+        return spent or 0.0
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def parcel(bundles: Sequence[Bundle], values: Values) -> tuple[list[work.Job], l
         inputs.append({**given, **{name: sources[key] for name, key in bundle.inputs.items()}})
         made[bundle.key] = i
     jobs = [
-        work.Job(b.key, b.nodes, mine, b.asked.retries, values.awaited(b.key))
+        work.Job(b.key, b.nodes, mine, b.asked.retries, values.awaited(b.key), b.label)
         for b, mine in zip(bundles, inputs, strict=True)
     ]
     return jobs, list(places)

@@ -21,7 +21,7 @@ from dask.utils import key_split
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, role
 from dask_exo.graph.annotations import NOTHING, Asked
-from dask_exo.graph.keeping import Keeping
+from dask_exo.graph.keeping import Keeping, PartLabel
 from dask_exo.graph.normalize import Graph, Key, group_of
 from dask_exo.graph.promise import Promise, promised
 from dask_exo.graph.splits import Exchange, Split
@@ -54,6 +54,8 @@ class Bundle:
         Lower runs first.
     asked : Asked
         What the user asks for it.
+    label : PartLabel, optional
+        Where its value is kept, if it is a part of a shuffle that may be.
     """
 
     key: Key
@@ -62,6 +64,7 @@ class Bundle:
     literals: dict[Key, Any] = field(default_factory=dict)
     priority: int = 0
     asked: Asked = NOTHING
+    label: PartLabel | None = None
 
     @property
     def group(self) -> str:

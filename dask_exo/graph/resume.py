@@ -11,7 +11,7 @@ References: ExoFlow (Ray's exactly-once workflows), of which this is the case wi
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from dask_exo.dask_adapter import DataNode, GraphNode, Task
 from dask_exo.graph.fingerprint import Fingerprint, Unknown, fingerprints
 from dask_exo.graph.keeping import Keeping, Label, Mark, keep, restore
 from dask_exo.graph.normalize import Graph, Key, cull, group_of
+from dask_exo.graph.promise import promised
 from dask_exo.graph.splits import Exchange, take
 from dask_exo.report.events import CheckpointSeen
 
@@ -36,6 +37,8 @@ class Resumed:
     graph : dict
     keepings : dict
         What is known of the outputs of each shuffle in it that may be kept.
+    parts : dict
+        Where parts of shuffles may be kept.
     seen : tuple of CheckpointSeen
         For people: what was found of each collection.
     fingerprints : dict
@@ -44,6 +47,7 @@ class Resumed:
 
     graph: Graph
     keepings: dict[Key, Keeping] = field(default_factory=dict)
+    parts: dict[Key, Label] = field(default_factory=dict)
     seen: tuple[CheckpointSeen, ...] = ()
     fingerprints: dict[Key, str] = field(default_factory=dict)
 
@@ -78,11 +82,12 @@ def resume(
         What is asked for.
     store : Store
     shuffles : bool
-        Whether outputs of shuffles may be kept too, and not only what is marked.
+        Whether parts and outputs of shuffles may be kept too, and not only what is marked.
     share : float, optional
         See `Keeping`.
     """
-    members = _members(graph, shuffles=shuffles)
+    parts = _parts(graph) if shuffles else set()
+    members = _members(graph, parts, shuffles=shuffles)
     known = fingerprints(graph, [*(key for mine in members.values() for key in mine), *keys])
     groups, seen = [], []
     for collection, mine in members.items():
@@ -94,7 +99,8 @@ def resume(
             found.update(_found(graph, group, store))
             groups.append(group)
         reason = refused.reason if isinstance(refused, Unknown) else ""
-        seen.append(CheckpointSeen(collection, len(mine), len(found), reason))
+        if found or mine[0] not in parts:  # few parts are worth it: it says nothing if none is
+            seen.append(CheckpointSeen(collection, len(mine), len(found), reason))
     live = _replaced(graph, keys, groups, store)
     labels = {key: _label(group, key, store) for group in groups for key in group.keys}
     outputs: dict[Key, dict[int, Label]] = defaultdict(dict)
@@ -104,18 +110,40 @@ def resume(
         elif key in labels and (place := _place(node, live)) is not None:
             outputs[place[0]][place[1]] = labels[key]
     keepings = {stage: Keeping(mine, share) for stage, mine in outputs.items()}
+    making = {key: labels[key] for key in parts & labels.keys() & live.keys()}
     asked = {key: one for key in keys if isinstance(one := known[key], str)}
-    return Resumed(live, keepings, tuple(seen), asked)
+    return Resumed(live, keepings, making, tuple(seen), asked)
 
 
-def _members(graph: Graph, *, shuffles: bool) -> dict[str, list[Key]]:
+def _members(graph: Graph, parts: Set[Key], *, shuffles: bool) -> dict[str, list[Key]]:
     """Keys of the values that may be kept, by their collections."""
     found: dict[str, list[Key]] = defaultdict(list)
     for key, node in graph.items():
-        marked = isinstance(node, Task) and isinstance(node.func, Mark)
-        if marked or (shuffles and _place(node, graph) is not None):
+        if _marked(node) or key in parts or (shuffles and _place(node, graph) is not None):
             found[group_of(key)].append(key)
     return found
+
+
+def _marked(node: GraphNode) -> bool:
+    return isinstance(node, Task) and isinstance(node.func, Mark)
+
+
+def _parts(graph: Graph) -> set[Key]:
+    """Parts of shuffles that tasks make for these alone, and that are not kept anyway."""
+    readers = Counter(name for node in graph.values() for name in node.dependencies)
+    found = {
+        name
+        for node in graph.values()
+        if isinstance(node, Exchange)
+        for name in node.dependencies
+        if readers[name] == 1
+    }
+    return {key for key in found if _makes(graph[key]) and _place(graph[key], graph) is None}
+
+
+def _makes(node: GraphNode) -> bool:
+    """Whether a node is a task that makes a value, and is not asked to keep it."""
+    return isinstance(node, Task) and not (_marked(node) or promised(node))
 
 
 def _folder(graph: Graph, key: Key, known: Mapping[Key, Fingerprint]) -> str:

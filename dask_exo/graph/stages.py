@@ -58,9 +58,10 @@ class Ledger:
         for one in arrived:
             self._arrived[one.stage] += one.tally
 
-    def worked(self, seconds: float) -> None:
-        """Add what tasks took."""
+    def worked(self, seconds: float, spent: float = 0.0) -> None:
+        """Add what tasks took, and what of it went into keeping values."""
         self._work += seconds
+        self._spent += spent
 
     def keeps(self, stage: Stage, nbytes: int) -> bool:
         """Whether the outputs of a shuffle are worth keeping; from then on that is spent."""
@@ -218,7 +219,7 @@ class StageParts:
         unseal(detail)
         self._ledger.versions.note(detail.made)
         self._ledger.arrived(detail.arrived)
-        self._ledger.worked(receipt.seconds)
+        self._ledger.worked(receipt.seconds, detail.spent)
         name, place = self._stage.label, detail.ran
         each = ((f"{name} {detail.start}", receipt.seconds, receipt.nbytes),)
         gpus = self._stage.parts[detail.start].asked.gpus

@@ -15,6 +15,7 @@ import numpy as np
 
 from dask_exo.dask_adapter import GraphNode
 from dask_exo.failure import Failure
+from dask_exo.graph.keeping import PartLabel
 from dask_exo.graph.normalize import Key
 from dask_exo.graph.splits import Split
 from dask_exo.repeats import Made
@@ -61,6 +62,8 @@ class Job(NamedTuple):
     retries : int
     kept : bool
         Whether its value is asked for outside of the call.
+    label : PartLabel, optional
+        Where its value is kept for other programs, if it is a part of a shuffle and worth that.
     """
 
     key: Key
@@ -68,6 +71,7 @@ class Job(NamedTuple):
     inputs: dict[Key, Argument | Gathered | Inner | Value]
     retries: int = 0
     kept: bool = True
+    label: PartLabel | None = None
 
     @property
     def inner(self) -> list[int]:
@@ -140,6 +144,10 @@ class Detail(NamedTuple):
         The first of the parts.
     sent : ndarray, optional
         (R,) bytes for each reducer, if they were asked for.
+    made : Made, optional
+        What the call has made that is in the store.
+    spent : float
+        Seconds that it is taken to cost to keep parts for other programs.
     """
 
     parts: int = 0
@@ -150,6 +158,7 @@ class Detail(NamedTuple):
     start: int = 0
     sent: np.ndarray | None = None
     made: Made | None = None
+    spent: float = 0.0
 
 
 def dumps(content: Any) -> bytes:

@@ -1,9 +1,12 @@
-"""Whether to keep the outputs of a shuffle: what it costs must stay small beside the work done."""
+"""Whether to keep parts or outputs of a shuffle: what that costs must be little beside the work."""
 
 from __future__ import annotations
 
 SPEED = 250e6
 """Bytes that one task pickles, hashes and writes in a second; measured, on a local disk."""
+
+FILE = 0.01
+"""Seconds that a file takes, however short; on a local disk a few milliseconds."""
 
 
 def worth(nbytes: int, *, work: float, spent: float, share: float) -> bool:
@@ -38,3 +41,25 @@ def worth(nbytes: int, *, work: float, spent: float, share: float) -> bool:
 def cost(nbytes: int) -> float:
     """Seconds of tasks that it takes to keep values."""
     return nbytes / SPEED
+
+
+def cost_alone(nbytes: int, *, seconds: float, share: float) -> float | None:
+    """Seconds that it takes to keep one value by itself, or None if it is not worth that.
+
+    Parameters
+    ----------
+    nbytes : int
+        Of the value.
+    seconds : float
+        That it took to make it.
+    share : float
+        Of ``seconds``, that may be spent.
+
+    Examples
+    --------
+    >>> cost_alone(10**6, seconds=1.0, share=0.05)
+    0.014
+    >>> cost_alone(10**6, seconds=0.1, share=0.05)
+    """
+    spent = FILE + cost(nbytes)
+    return spent if spent <= share * seconds else None

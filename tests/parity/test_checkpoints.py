@@ -22,6 +22,7 @@ import dask_exo
 from dask_exo import Scheduler
 from dask_exo.checkpoint import Store, files
 from dask_exo.errors import CheckpointError, IntegrityError
+from dask_exo.graph import worth
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -41,6 +42,16 @@ def part(i: int) -> pd.DataFrame:
     made.append(i)
     rng = np.random.default_rng(i)
     return pd.DataFrame({"k": rng.integers(0, 9, ROWS), "v": rng.random(ROWS), "part": i})
+
+
+mood: dict[str, int] = {}
+"""What `moody` does beside what its argument says."""
+
+
+def moody(i: int) -> pd.DataFrame:
+    if mood.get("dies") == i:
+        raise Killed
+    return part(i).assign(v=lambda rows: rows.v + mood.get("seed", 0))
 
 
 def frame(function=part) -> dd.DataFrame:
@@ -160,6 +171,42 @@ def test_outputs_of_a_shuffle_are_kept_before_anybody_works_on_them() -> None:
         )
     assert [(one.values, one.found) for one in stats.checkpoints] == [(5, 5)]
     assert sorted(made) == list(range(PARTS))  # by the other scheduler alone
+
+
+def test_parts_that_took_long_are_kept_as_they_are_made(monkeypatch) -> None:
+    monkeypatch.setattr(worth, "FILE", 0.0)
+    whole = frame().shuffle("k").compute(scheduler="sync")
+    made.clear()
+    monkeypatch.setitem(mood, "dies", 2)
+    with dask.config.set({"exo.checkpoint.overhead": 1.0}):
+        with pytest.raises(Killed):
+            frame(moody).shuffle("k").compute()
+        assert made == [0, 1]
+        mood.clear()
+        with recording() as stats:
+            found = frame(moody).shuffle("k").compute()
+    pd.testing.assert_frame_equal(sorted_rows(found), sorted_rows(whole))
+    assert len(made) == 2 + 2  # what was missing, and one to be compared
+    assert 2 in made
+    assert (3, 2) in [(one.values, one.found) for one in stats.checkpoints]
+
+
+def test_a_part_that_is_not_what_it_was_is_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(worth, "FILE", 0.0)
+    monkeypatch.setitem(mood, "dies", 2)
+    with dask.config.set({"exo.checkpoint.overhead": 1.0}):
+        with pytest.raises(Killed):
+            frame(moody).shuffle("k").compute()
+        mood.clear()
+        monkeypatch.setitem(mood, "seed", 7)
+        with pytest.raises(CheckpointError, match="does not always return the same"):
+            frame(moody).shuffle("k").compute()
+
+
+def test_parts_that_are_made_soon_are_not_kept(tmp_path: Path) -> None:
+    frame().shuffle("k").compute()
+    groups = [group.name for group in Store(str(tmp_path / "kept")).groups()]
+    assert [name[:10] for name in groups] == ["exoshuffle"]
 
 
 def test_only_what_is_needed_of_a_finished_shuffle_is_read(monkeypatch) -> None:
