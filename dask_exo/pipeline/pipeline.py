@@ -179,6 +179,11 @@ class Pipeline:
         """
         return materialized(self._start(self._runs))[0]
 
+    def compute(self) -> pd.DataFrame:
+        """Run, and return all that comes out as one frame, in the order of the input."""
+        frame: pd.DataFrame = self.materialize().compute()
+        return frame
+
     def to_dask(self, *, meta: Any = None) -> dd.DataFrame:
         """A Dask dataframe of what will come out; the pipeline runs when it is first computed.
 

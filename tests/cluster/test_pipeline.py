@@ -175,7 +175,7 @@ def test_bags_files_and_refs_are_sources(tmp_path):
         (tmp_path / f"{i}.bin").write_bytes(bytes([i, 255]) * 1000)
     files = from_files(f"{tmp_path}/*.bin", partition_size="4kB", on_error="skip")
     (tmp_path / "3.bin").unlink()
-    got = files.flat_map(lambda row: [{"first": row["bytes"][0]}]).materialize().compute()
+    got = files.flat_map(lambda row: [{"first": row["bytes"][0]}]).compute()
     assert got["first"].tolist() == [0, 1, 2, 4, 5]
     bag = db.from_sequence(range(40), npartitions=4).map(lambda n: {"n": n, "k": n % 2})
     refs = (ray.put(part(i)) for i in range(2))
