@@ -7,6 +7,8 @@ from pathlib import Path
 import dask
 import pytest
 
+import dask_exo  # noqa: F401  has the defaults of our settings
+
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

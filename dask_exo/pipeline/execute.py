@@ -80,7 +80,8 @@ def _planned(
 
 def rejects_of(executor: Executor, futures: Futures) -> Rejects:
     """What a run sets aside."""
-    return Rejects(executor.rejects, partial(brought, futures))
+    patience = Config.current().stall_timeout
+    return Rejects(executor.rejects, partial(brought, futures, patience=patience))
 
 
 def begun(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -12,8 +13,11 @@ from dask_exo.config import Config
 from dask_exo.graph.annotations import NOTHING
 from dask_exo.graph.plan import Bundle
 from dask_exo.graph.promise import Local, Promise, Remote
+from dask_exo.graph.work import dumps
 from dask_exo.scheduler import Scheduler, planned
 from dask_exo.stream.pieces import Piece
+
+LARGE = 100_000  # bytes: Ray would store more than this for each call
 
 
 class Recipe:
@@ -63,9 +67,26 @@ def inputs(
         and all(name in bundles and _free(bundles[name]) for name in names)
     )
     if alone:
-        recipes = (put(Recipe(bundles[name])) for name in names)
+        recipes = (_sent(Recipe(bundles[name]), put) for name in names)
         return (Piece(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True
     return arriving(list(Scheduler().start(expr, keys).values())), False
+
+
+class Packed:
+    """A recipe as bytes, which goes with the call of its task."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __call__(self) -> Any:
+        """Make it."""
+        return pickle.loads(self._data)()  # noqa: S301  our own driver's bytes
+
+
+def _sent(recipe: Recipe, put: Callable[[Any], Any]) -> Any:
+    """A recipe with the call if it is short: an object in the store takes longer than the bytes."""
+    data = dumps(recipe)
+    return Packed(data) if len(data) <= LARGE else put(recipe)
 
 
 def _free(bundle: Bundle) -> bool:

@@ -61,6 +61,7 @@ class Running(Iterator[Piece]):
     def __init__(self, executor: Executor, futures: Futures, rows: int | None) -> None:
         self._executor, self.futures = executor, futures
         self.left = rows
+        self._patience = Config.current().stall_timeout
         self._out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
         self._lost: queue.SimpleQueue[Piece] = queue.SimpleQueue()
         self._renewed: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
@@ -91,12 +92,12 @@ class Running(Iterator[Piece]):
         """The frame of the last piece that was given; made again where it was lost with a node."""
         frame: pd.DataFrame
         try:
-            frame = brought(self.futures, piece.value)
+            frame = brought(self.futures, piece.value, patience=self._patience)
         except ValueLostError:
             renewed = self._again(piece) if again(piece) else None
             if renewed is None:
                 raise
-            frame = brought(self.futures, renewed.value)
+            frame = brought(self.futures, renewed.value, patience=self._patience)
         return frame
 
     def _again(self, piece: Piece) -> Piece | None:
@@ -186,9 +187,9 @@ class Batches(Iterator[Any]):
                 yield form(batch)
 
 
-def brought(futures: Futures, ref: Ref) -> Any:
-    """The value of a piece."""
-    return bring(futures, [ref], Config.current().stall_timeout, lambda _: "a piece")[0]
+def brought(futures: Futures, ref: Ref, *, patience: float | None) -> Any:
+    """The value of a piece; ``patience`` is `Config.stall_timeout`."""
+    return bring(futures, [ref], patience, lambda _: "a piece")[0]
 
 
 def _frames(running: Running) -> Iterator[pd.DataFrame]:
