@@ -51,6 +51,7 @@ class Place:
         self.directory, self.spill = directory, directory.parent / "spill"
         self.cluster = Cluster(
             initialize_head=True,
+            shutdown_at_exit=False,  # whose signal handlers only the main thread can set
             head_node_args={
                 "num_cpus": 0,
                 "object_store_memory": STORE,
