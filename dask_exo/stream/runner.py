@@ -10,15 +10,13 @@ from math import inf
 from typing import Any
 
 from dask_exo.activity import Activity
-from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
-from dask_exo.failure import Failure
+from dask_exo.errors import ValueLostError, WorkerLostError
 from dask_exo.report import events
 from dask_exo.stream.attempts import compare
-from dask_exo.stream.calls import Rejected, named
 from dask_exo.stream.crews import Crews
 from dask_exo.stream.lineage import again, emptied, made_of
 from dask_exo.stream.links import links
-from dask_exo.stream.origin import Origin, Rows, joined
+from dask_exo.stream.losses import given_up, not_given, origin, origin_of, set_aside
 from dask_exo.stream.pieces import AGAIN, Made, Piece, Stage
 from dask_exo.stream.streams import Streams
 from dask_exo.stream.task import About, Code, Start, run
@@ -245,7 +243,7 @@ class StreamRunner:
             self._make_again(task, lost)
             return
         values = [piece.value for piece in task.inputs]
-        origins = [_origin(piece) for piece in task.inputs]
+        origins = list(map(origin, task.inputs))
         start = Start(task.inputs[0].place, task.given, origins, task.only is not None)
         args = (self._codes[task.stage], start, *values)
         stage = task.stage
@@ -281,12 +279,11 @@ class StreamRunner:
 
     def _compare(self, task: Task, about: About) -> None:
         """See that a task gives what it gave before, if it ran before."""
-        name, origin = self._stages[task.stage].name, joined(list(map(_origin, task.inputs)))
-        mode = self._modes[task.stage]
-        if task.only is None:
-            compare(about, task.seen, mode, name, origin)
-        else:
-            compare(about._replace(before=about.digest), task.only.digest, mode, name, origin)
+        seen = task.seen
+        if task.only is not None:
+            about, seen = about._replace(before=about.digest), task.only.digest
+        name, mode = self._stages[task.stage].name, self._modes[task.stage]
+        compare(about, seen, mode, name, origin_of(task.inputs))
 
     def _made_again(self, maker: Task) -> None:
         """Start the task that needs what another one has made again."""
@@ -297,11 +294,7 @@ class StreamRunner:
             return
         stage, lost = maker.stage, task.inputs[which]
         if made is None or made.rejected is not None:
-            raise NonDeterminismError(
-                f"stage {self._stages[stage].name!r} ran again on {_origin(lost)}, since a node "
-                f"was lost, and did not give the piece that it gave before: let it depend on its "
-                f"input only"
-            )
+            raise not_given(self._stages[stage].name, lost)
         self._end(maker)
         task.maker, task.inputs[which] = None, lost._replace(value=made.value)
         self._submit(task)
@@ -338,10 +331,10 @@ class StreamRunner:
             self._submit(task)
             return
         name = self._stages[task.stage].name
-        error = self._given_up(task, last)
+        error = given_up(name, task.inputs, task.lost, last)
         if not self._skips[task.stage] or task.only is not None:
             raise error
-        task.dropped = [_set_aside(name, piece, error) for piece in reversed(task.inputs)]
+        task.dropped = [set_aside(name, piece, error) for piece in reversed(task.inputs)]
 
     def _bury(self, task: Task) -> None:
         """Take note that the worker of a task has died."""
@@ -354,39 +347,12 @@ class StreamRunner:
         task.worker = None
         self._hand_on()
 
-    def _given_up(self, task: Task, last: WorkerLostError) -> WorkerLostError:
-        name = self._stages[task.stage].name
-        rows = joined([_origin(piece) for piece in task.inputs])
-        if isinstance(last, ValueLostError):
-            return ValueLostError(
-                f"the input of stage {name!r}, {rows}, was lost with its node, and what it was "
-                f"made of is not kept: run the pipeline again. What a pipeline reads from files, "
-                f"or from a dataframe without a shuffle, is made again (last: {last})"
-            )
-        return WorkerLostError(
-            f"the workers of stage {name!r} died {task.lost} times on the same input, "
-            f"{rows}: it may need more memory than "
-            f"there is. Make smaller partitions, or let the stage ask for more CPUs, so that fewer "
-            f"run side by side (last: {last})"
-        )
-
 
 def _leaf(task: Task) -> Task:
     """Itself, or the task that makes its input again."""
     while task.maker is not None:
         task = task.maker
     return task
-
-
-def _origin(piece: Piece) -> Origin:
-    """Rows of an input; those of the source are counted where they are made."""
-    return piece.origin if piece.origin.rows else Origin((Rows(piece.place[0]),))
-
-
-def _set_aside(name: str, piece: Piece, error: Exception) -> Piece:
-    origin = _origin(piece)
-    failure = Failure.of(named(name, name, origin), error)
-    return piece._replace(more=True, rejected=Rejected(name, name, origin, failure))
 
 
 def _short(tasks: Sequence[Task], stage: int) -> bool:
