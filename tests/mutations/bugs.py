@@ -174,8 +174,8 @@ BUGS = [
     Bug(
         "a task of a pipeline that starts anew gives again what it gave",
         "stream/runner.py",
-        "start = Start(task.inputs[0].place, task.given, origins)",
-        "start = Start(task.inputs[0].place, 0, origins)",
+        "start = Start(task.inputs[0].place, task.given, origins, task.only is not None)",
+        "start = Start(task.inputs[0].place, 0, origins, task.only is not None)",
         STREAM,
     ),
     Bug(
