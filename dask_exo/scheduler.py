@@ -270,9 +270,9 @@ def _planned(
     )
     for stage in work.stages:
         stage.keeping = resumed.keepings.get(stage.key)
-        for part in stage.parts if stage.asked == NOTHING else ():
-            if part.nodes and part.key in resumed.parts:
-                part.label = PartLabel(resumed.parts[part.key], config.checkpoint_overhead)
+    for bundle in (*work.bundles, *(part for stage in work.stages for part in stage.parts)):
+        if bundle.nodes and bundle.asked == NOTHING and bundle.key in resumed.parts:
+            bundle.label = PartLabel(resumed.parts[bundle.key], config.checkpoint_overhead)
     work.seen, work.fingerprints = resumed.seen, resumed.fingerprints
     return work, names
 

@@ -71,18 +71,15 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
         digest, the `Split`, the bytes that a block may have, the number of the first part, and
         whether to tell what each reducer gets.
     """
-    start = since = time.perf_counter()
+    start = time.perf_counter()
     jobs, settings, compared, split, limit, first, told = _load(data, args)
-    outs, spent = [], 0.0
+    outs = []
     with dask.config.set(settings):
+        for out in _outcomes(jobs, args, data):
+            outs.append(out)
+            if out.failure is not None:
+                return [*[None] * len(owned), Receipt(detail=Detail(failure=out.failure))]
         try:
-            for job, out in zip(jobs, _outcomes(jobs, args, data), strict=True):
-                outs.append(out)
-                if out.failure is not None:
-                    return [*[None] * len(owned), Receipt(detail=Detail(failure=out.failure))]
-                if job.label is not None:
-                    spent += job.label.keep(out.value, time.perf_counter() - since)
-                    since = time.perf_counter()
             reach("map", jobs[0].key)
             blocks, sent = split.cut([out.value for out in outs], owned)
             nbytes = [block.nbytes for block in blocks]
@@ -95,6 +92,7 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     seconds = time.perf_counter() - start
     arrived = tuple(one for out in outs for one in out.arrived)
     warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
+    spent = sum(out.spent for out in outs)
     detail = Detail(len(jobs), arrived, warned, None, ran(seconds), first, each, made, spent)
     return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
 
@@ -117,9 +115,8 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
                 values.append(None if here else out.value)
             value = out.value if here and job.kept else None
             end = time.perf_counter()
-            done.append(
-                Done(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
-            )
+            one = Done(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
+            done.append(one._replace(spent=out.spent))
             start = end
         done[-1] = done[-1]._replace(ran=ran(start - since))
     made = _say(jobs, [v for v in values if v is not None], compared=compared)
@@ -171,6 +168,7 @@ class Outcome:
     failure: Failure | None = None
     arrived: tuple[Arrived, ...] = ()
     warned: tuple[Warned, ...] = ()
+    spent: float = 0.0
 
 
 def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[Outcome]:
@@ -196,9 +194,9 @@ def _attempt(
     What an attempt does to its inputs and to the constants in its code is seen neither by the next
     one nor by the other jobs of the call.
     """
-    job = jobs[i]
+    job, start = jobs[i], time.perf_counter()
     arrived: list[Arrived] = []
-    value, failure = None, None
+    value, failure, spent = None, None, 0.0
     sent = [given.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
     shared = len(jobs) > 1 or job.retries > 0 or not all(map(plain, sent))
     unused = iter([job])
@@ -222,7 +220,12 @@ def _attempt(
             except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
                 failure = Failure.of(job.key, error)
                 traceback.clear_frames(error.__traceback__)  # they hold what is in the store
-    return Outcome(value, failure, tuple(arrived), distinct(caught))
+        if job.label is not None and failure is None:
+            try:
+                spent = job.label.keep(value, time.perf_counter() - start)
+            except Exception as error:  # noqa: BLE001  it is not what it was before
+                failure = Failure.of(job.key, error)
+    return Outcome(value, failure, tuple(arrived), distinct(caught), spent)
 
 
 def distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:

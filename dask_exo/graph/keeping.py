@@ -71,7 +71,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class PartLabel:
-    """Where a part of a shuffle is kept by the map that makes it, if it is worth that.
+    """Where a value on the way into a shuffle is kept by the task that makes it, if worth it.
 
     Attributes
     ----------

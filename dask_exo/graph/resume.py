@@ -19,7 +19,7 @@ from typing import Any
 from dask.utils import key_split
 
 from dask_exo.checkpoint import Entry, Store
-from dask_exo.dask_adapter import DataNode, GraphNode, Task
+from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
 from dask_exo.graph.fingerprint import Fingerprint, Unknown, fingerprints
 from dask_exo.graph.keeping import Keeping, Label, Mark, keep, restore
 from dask_exo.graph.normalize import Graph, Key, cull, group_of
@@ -129,21 +129,30 @@ def _marked(node: GraphNode) -> bool:
 
 
 def _parts(graph: Graph) -> set[Key]:
-    """Parts of shuffles that tasks make for these alone, and that are not kept anyway."""
-    readers = Counter(name for node in graph.values() for name in node.dependencies)
-    found = {
-        name
-        for node in graph.values()
-        if isinstance(node, Exchange)
-        for name in node.dependencies
-        if readers[name] == 1
-    }
+    """Values on the way into shuffles that are not kept anyway.
+
+    Parts of shuffles, and what these are made of together with others: a sort samples its parts
+    before it cuts them.
+    """
+    readers = Counter(_made(graph, name) for node in graph.values() for name in node.dependencies)
+    shuffles = [node for node in graph.values() if isinstance(node, Exchange)]
+    parts = {_made(graph, name) for node in shuffles for name in node.dependencies}
+    inputs = {_made(graph, name) for key in parts for name in graph[key].dependencies}
+    found = parts | {key for key in inputs if readers[key] > 1}
     return {key for key in found if _makes(graph[key]) and _place(graph[key], graph) is None}
+
+
+def _made(graph: Graph, key: Key) -> Key:
+    """The key under which a value is made: names are given to it on the way."""
+    while isinstance(node := graph[key], Alias):
+        key = node.target
+    return key
 
 
 def _makes(node: GraphNode) -> bool:
     """Whether a node is a task that makes a value, and is not asked to keep it."""
-    return isinstance(node, Task) and not (_marked(node) or promised(node))
+    plain = isinstance(node, Task) and not isinstance(node, Exchange)
+    return plain and not (_marked(node) or promised(node))
 
 
 def _folder(graph: Graph, key: Key, known: Mapping[Key, Fingerprint]) -> str:

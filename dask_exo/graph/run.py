@@ -345,7 +345,7 @@ class Run:
         first = call.bundles[0]
         each = tuple((b.key, d.seconds, d.nbytes) for b, d in zip(call.bundles, dones, strict=True))
         seconds = sum(done.seconds for done in dones)
-        self._ledger.worked(seconds)
+        self._ledger.worked(seconds, sum(done.spent for done in dones))
         nbytes = sum(done.nbytes for done in dones)
         name, place, gpus = key_split(first.key), dones[-1].ran, first.asked.gpus
         events.emit(events.TasksFinished(name, len(dones), seconds, nbytes, place, each, gpus))

@@ -116,6 +116,8 @@ class Done(NamedTuple):
         Of the call: in the last one of each.
     made : Made, optional
         What the whole call has made that is in the store.
+    spent : float
+        Seconds that it is taken to cost to keep the value for other programs.
     """
 
     seconds: float = 0.0
@@ -127,6 +129,7 @@ class Done(NamedTuple):
     failure: Failure | None = None
     ran: Ran | None = None
     made: Made | None = None
+    spent: float = 0.0
 
 
 class Detail(NamedTuple):

@@ -179,6 +179,13 @@ BUGS = [
         STREAM,
     ),
     Bug(
+        "a lost piece is made again as the first one of its task",
+        "stream/runner.py",
+        "given=made.number",
+        "given=0",
+        STREAM,
+    ),
+    Bug(
         "a piece is lost between two stages",
         "stream/executor.py",
         "self._give(piece._replace(place=place, stage=running.stage))",
