@@ -45,6 +45,20 @@ class RayStreams:
         found: dict[str, float] = ray.cluster_resources()
         return {name: amount for name, amount in found.items() if not name.startswith("node:")}
 
+    def free(self) -> dict[str, float]:
+        """Amount of each resource that nobody has."""
+        found: dict[str, float] = ray.available_resources()
+        return found
+
+    def there(self, values: Collection[Any]) -> bool:
+        """Whether nothing of it was lost with a node, and is being made again."""
+        refs = [value for value in values if isinstance(value, ray.ObjectRef)]
+        if not refs:
+            return True
+        with translated():
+            _, lacking = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+        return not lacking
+
     def nodes(self) -> list[dict[str, float]]:
         """Amount of each resource of each node."""
         return [dict(node["Resources"]) for node in alive()]

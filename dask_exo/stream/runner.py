@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 from dask_exo.activity import Activity
+from dask_exo.amounts import has
 from dask_exo.errors import ValueLostError, WorkerLostError
 from dask_exo.report import events
 from dask_exo.stream.attempts import compare
@@ -23,7 +24,8 @@ from dask_exo.stream.task import About, Code, Start, run
 from dask_exo.stream.view import View
 
 SHORT = 1.0  # seconds of a task behind which another may wait for the same worker
-SOON = 0.05  # seconds until a worker is looked for again
+SOON = 0.05  # seconds until a worker, or a lost input, is looked for again
+PATIENCE = 2.0  # seconds without an output after which it is looked whether inputs were lost
 FRESH = 1.0  # seconds for which resources of the cluster are taken to be the same
 REPLACED = 3  # how often a worker that has died is replaced for one task
 
@@ -80,6 +82,8 @@ class StreamRunner:
         self._tasks: dict[Any, Task] = {}
         self._serving: dict[Any, list[Task]] = {}  # in the order in which a worker does them
         self._waiting: list[Task] = []  # make something again, and wait for a worker
+        self._recalled: list[Task] = []  # wait for inputs that were lost, without a worker
+        self._moved = clock()  # when something came
         self._single = [0.0] * len(stages)  # longest task; endless if it gives several pieces
         self._resources, self._looked = streams.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
@@ -137,16 +141,19 @@ class StreamRunner:
             Workers died again and again.
         """
         self._crews.release_tired()
+        self._send_again()
         if not tasks:
             time.sleep(timeout or 0)
             return []
         ready = [task for task in tasks if task.ended or task.dropped is not None]
         open_ = [task for task in tasks if not task.ended and task.dropped is None]
         streams = self._open(open_)
+        if self._recalled or not streams:
+            timeout = SOON if timeout is None else min(timeout, SOON)
         if not streams and not ready:
-            time.sleep(SOON if timeout is None else min(timeout, SOON))
+            time.sleep(timeout or 0)
         for stream in self._streams.wait(streams, 0 if ready else timeout) if streams else ():
-            task = self._tasks[stream]
+            task, self._moved = self._tasks[stream], self.now()
             try:
                 task.about = self._streams.read(stream)
             except WorkerLostError as error:
@@ -158,6 +165,9 @@ class StreamRunner:
                 ready.append(task)
             else:
                 self._made_again(task)
+        if self.now() - self._moved > PATIENCE:
+            self._recall()
+            self._moved = self.now()
         return ready
 
     def stage(self, task: Task) -> int:
@@ -224,6 +234,7 @@ class StreamRunner:
     def cancel(self, tasks: Sequence[Task]) -> None:
         """Stop tasks, and all workers."""
         self._waiting.clear()
+        self._recalled.clear()
         self._streams.cancel(self._open(tasks))
         self.release()
         for worker in self._serving:
@@ -309,6 +320,36 @@ class StreamRunner:
             del self._serving[task.worker]
             self._crews.back(task.stage, task.worker)
         self._hand_on()
+
+    def _recall(self) -> None:
+        """Take tasks from workers that hold what it takes to make their lost inputs again.
+
+        A worker has its slot also while it waits for the input of a call. If the node of that input
+        is gone, and workers have all slots that are left, nothing could ever go on.
+        """
+        free = self._streams.free()
+        for worker, tasks in list(self._serving.items()):
+            first = tasks[0]
+            makers = [self._stages[max(piece.stage, 0)].needs for piece in first.inputs]
+            begun = first.given or first.about is not None
+            if begun or all(has(free, needs) for needs in makers):
+                continue
+            if not self._streams.there([piece.value for piece in first.inputs]):
+                del self._serving[worker]
+                self._crews.lost(first.stage, worker)
+                for task in tasks:
+                    del self._tasks[task.stream]
+                    task.stream = task.worker = None
+                self._recalled += tasks
+
+    def _send_again(self) -> None:
+        """Start tasks that were recalled, and whose inputs are there again."""
+        recalled, self._recalled = self._recalled, []
+        for task in recalled:
+            if self._streams.there([piece.value for piece in task.inputs]):
+                self._submit(task)
+            else:
+                self._recalled.append(task)
 
     def _hand_on(self) -> None:
         """Give workers to tasks that make something again, before others get them."""

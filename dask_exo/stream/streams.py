@@ -17,6 +17,14 @@ class Streams(Protocol):
         """Amount of each resource of the whole cluster."""
         ...
 
+    def free(self) -> dict[str, float]:
+        """Amount of each resource that nobody has."""
+        ...
+
+    def there(self, values: Collection[Any]) -> bool:
+        """Whether all refs among some values are of values that there are, and need not be made."""
+        ...
+
     def nodes(self) -> list[dict[str, float]]:
         """Amount of each resource of each node."""
         ...

@@ -125,7 +125,7 @@ def piped_to_files(directory: Path, make: Make) -> pd.DataFrame:
 
 def on_kept_workers(directory: Path, make: Make) -> pd.DataFrame:
     """A class that processes of their own keep, in a Dask graph."""
-    double = dask_exo.options(concurrency=2)(Double)()
+    double = dask_exo.options(concurrency=2)(Double)
     return halved(frame(make).map_partitions(double, meta=make(0).iloc[:0]).compute())
 
 

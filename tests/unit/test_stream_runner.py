@@ -220,6 +220,41 @@ def test_outputs_that_the_consumer_has_lost_come_once_more():
         pd.testing.assert_frame_equal(first.value, piece.value)
 
 
+class Stuck(InlineStreams):
+    """A node is gone with the input of a worker, and the workers have all slots that are left."""
+
+    def __init__(self):
+        super().__init__()
+        self.lost, self.stopped = False, 0
+
+    def free(self):
+        return {}
+
+    def there(self, values):
+        return not self.lost
+
+    def wait(self, streams, timeout):
+        return [] if self.lost else list(streams)
+
+    def start(self, worker, *args, **options):
+        self.lost = not self.stopped
+        return super().start(worker, *args, **options)
+
+    def stop(self, worker):
+        super().stop(worker)
+        self.stopped += 1
+        self.lost = False  # there is a slot, in which it is made again
+
+
+def test_workers_that_wait_for_lost_inputs_let_go_of_the_slots_that_making_these_takes(monkeypatch):
+    monkeypatch.setattr("dask_exo.stream.runner.PATIENCE", 0.0)
+    streams = Stuck()
+    found = outputs(executor([STAGES[0], STAGES[2]], parts(), streams))
+    assert sorted(pd.concat([piece.value for piece in found]).n) == list(range(100, 120))
+    assert streams.stopped >= 1
+    assert streams.workers == 0
+
+
 def test_what_nothing_is_kept_of_is_an_error_that_names_the_rows():
     with pytest.raises(ValueLostError, match=r"stage 'Halves', partition 0 rows .*, was lost"):
         outputs(executor(STAGES, parts(), Loses([False] * 4 + [True] * 50), target=10))
