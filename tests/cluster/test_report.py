@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.request
 
 import dask
@@ -11,6 +12,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 
 import dask_exo
 from dask_exo import pipeline
@@ -96,10 +98,32 @@ def test_counters_are_those_of_the_report(cluster, monkeypatch) -> None:
     assert counted["dask_exo_runs_total"] == 1
 
 
-def test_ray_takes_the_counters(cluster) -> None:
-    """Ray's own class takes the names, tags and amounts; nobody reads them here."""
+def test_ray_takes_the_counters_and_exports_them(cluster) -> None:
+    """Ray's own class takes the names, tags and amounts; its agent shows them, if it has one."""
     metrics._counter.cache_clear()
     with dask.config.set({"exo.report.prometheus": True}):
         shuffled().compute()
     assert metrics._counter.cache_info().currsize >= 4
     metrics.export(on=False)
+    (node, *_) = ray.nodes()
+    port = int(node["MetricsExportPort"] or -1)
+    if port <= 0:  # Ray was installed without its metrics: ray[default]
+        return
+    address, end = f"http://{node['NodeManagerAddress']}:{port}/metrics", time.monotonic() + 30
+    wanted = "ray_dask_exo_runs_total"
+    while (seen := scraped(address)).get(wanted, 0) < 1 and time.monotonic() < end:
+        time.sleep(1)
+    assert seen[wanted] >= 1
+    assert seen["ray_dask_exo_shuffled_bytes_total"] > 0
+
+
+def scraped(address: str) -> dict[str, float]:
+    """Sums of counters, as Prometheus gets them."""
+    with urllib.request.urlopen(address, timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    found: dict[str, float] = {}
+    for line in lines:
+        if not line.startswith("#"):
+            name, value = line.split("{")[0].split(" ")[0], float(line.rsplit(" ", 1)[1])
+            found[name] = found.get(name, 0) + value
+    return found
