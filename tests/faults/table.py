@@ -20,16 +20,17 @@ def table(found: list[dict[str, Any]]) -> list[str]:
         if one["fault"] == "none":
             calm.setdefault(one["job"], []).append(one["seconds"])
     lines = [
-        "| fault | where | outcome | made again | time (1: without the fault) |",
+        "| fault | where | outcome | made again | seconds (without the fault) |",
         "|---|---|---|---|---|",
     ]
     for one in found:
         if one["fault"] != "none":
             count, total = sum(one["repeated"].values()), max(one["partitions"], 1)
             again = f"{count} of {total}" if count else "-"
-            ratio = one["seconds"] / statistics.median(calm.get(one["job"], [one["seconds"]]))
+            without = statistics.median(calm.get(one["job"], [float("nan")]))
+            took = f"{one['seconds']:.1f} ({without:.1f})"
             outcome = one["outcome"].replace("same result", "✓ same result")
-            lines.append(f"| {one['fault']} | {one['place']} | {outcome} | {again} | {ratio:.1f} |")
+            lines.append(f"| {one['fault']} | {one['place']} | {outcome} | {again} | {took} |")
     return lines
 
 
