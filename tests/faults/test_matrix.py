@@ -14,6 +14,7 @@ SLICE = {
     "not_deterministic-map",
     "raises_always-reduce",
     "out_of_memory-merge",
+    "node_lost_and_back-stream_stage",
 }
 """Those that run each time; all others only where they are asked for."""
 
