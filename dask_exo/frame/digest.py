@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +24,7 @@ _LANES = 512
 _WORD = 8  # bytes
 _ITEMS = 1000  # of a list in which arrays are looked for
 _ROWS = 64  # of an array that is digested row by row
+_MANY = 16  # neighbouring columns that are digested at once: each takes 0.1 ms by itself
 
 
 @runtime_checkable
@@ -69,8 +70,8 @@ def _pieces(value: Any) -> Iterator[Any]:
     elif isinstance(value, pd.DataFrame):
         names = list(value.columns)
         yield str(names if plain(names) else len(names)).encode()
-        for column in (value.index, *(value.iloc[:, i] for i in range(value.shape[1]))):
-            yield from _of_column(column)
+        yield from _of_column(value.index)
+        yield from _of_columns(value)
     elif isinstance(value, pd.Series):
         yield from chain(_of_column(value.index), _of_column(value))
     elif isinstance(value, pd.Index):
@@ -100,6 +101,19 @@ def _lanes(array: np.ndarray) -> Iterator[Any]:
     if whole:
         yield data[:whole].view(np.uint64).reshape(-1, _LANES).sum(axis=0)
     yield data[whole:]
+
+
+def _of_columns(frame: pd.DataFrame) -> Iterator[Any]:
+    """Of each column; of many neighbours of one dtype at once, which pandas has in one array."""
+    start = 0
+    for dtype, alike in groupby(frame.dtypes):
+        stop = start + len(list(alike))
+        if stop - start >= _MANY and isinstance(dtype, np.dtype) and not dtype.hasobject:
+            yield from _of_array(frame.iloc[:, start:stop].to_numpy().T)
+        else:
+            for i in range(start, stop):
+                yield from _of_column(frame.iloc[:, i])
+        start = stop
 
 
 def _of_column(column: Any) -> Iterator[Any]:

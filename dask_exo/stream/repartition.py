@@ -36,10 +36,15 @@ def size(frame: Any) -> int:
     >>> size(pd.DataFrame({"image": list(image)})) > image.nbytes  # views of one array
     True
     """
-    total = int(frame.memory_usage(deep=True).sum())
+    total = int(frame.index.memory_usage(deep=True))
     for i, kind in enumerate(frame.dtypes):
+        if isinstance(kind, np.dtype) and not kind.hasobject:  # pandas would look at each column
+            total += kind.itemsize * len(frame)
+            continue
+        column = frame.iloc[:, i]
+        total += int(column.memory_usage(index=False, deep=True))
         if kind == np.dtype(object):
-            total += sum(_beside(value) for value in frame.iloc[:, i])
+            total += sum(map(_beside, column))
     return total
 
 

@@ -84,3 +84,15 @@ def test_packed_blocks_that_were_cut_of_one_array_differ_from_their_neighbours()
     rows = travelling(FRAME[["i", "f"]], ROWS)
     first, second = (Packed(rows.part(a, a + 100), np.array([0, 100])) for a in (0, 100))
     assert digest(first) == digest(sent(first)) != digest(second)
+
+
+def test_many_columns_are_digested_at_once_wherever_pandas_has_them() -> None:
+    wide = pd.DataFrame(np.arange(4000.0).reshape(4, 1000))
+    apart = pd.concat([wide.iloc[:, [i]] for i in range(1000)], axis=1)  # as many blocks
+    assert digest(wide) == digest(apart) == digest(sent(wide))
+    assert digest(wide) != digest(wide.iloc[:, ::-1].set_axis(wide.columns, axis=1))
+    other = wide.copy()
+    other.iloc[3, 999] += 1
+    assert digest(wide) != digest(other)
+    mixed = wide.assign(s="a", n=1)
+    assert digest(mixed) == digest(sent(mixed)) != digest(mixed.assign(n=2))

@@ -266,3 +266,12 @@ def test_an_error_names_the_function_the_partition_and_the_rows():
     code = code._replace(trouble=Trouble(2, skip=True))
     got, about = Worker().run(code, starting([frame]), made)
     assert (str(about.rejected.origin), about.rows, got) == ("partition 0", 0, None)
+
+
+def test_the_size_of_a_frame_is_that_of_pandas() -> None:
+    frame = pd.DataFrame(
+        {"i": range(5), "b": True, "s": list("abcde"), "o": [[1], 2, None, "x", b""]}
+    )
+    frame = frame.astype({"s": "string[pyarrow]"}).assign(c=frame.s.astype("category"))
+    for one in (frame, frame.iloc[:0], frame.set_index("s"), frame[["i"]]):
+        assert size(one) == one.memory_usage(deep=True).sum()
