@@ -110,7 +110,8 @@ def resume(
         elif key in labels and (place := _place(node, live)) is not None:
             outputs[place[0]][place[1]] = labels[key]
     keepings = {stage: Keeping(mine, share) for stage, mine in outputs.items()}
-    making = {key: labels[key] for key in parts & labels.keys() & live.keys()}
+    read = {key for group in groups for key in group.replaced}
+    making = {key: labels[key] for key in (parts & labels.keys() & live.keys()) - read}
     asked = {key: one for key in keys if isinstance(one := known[key], str)}
     return Resumed(live, keepings, making, tuple(seen), asked)
 
