@@ -29,7 +29,7 @@ def given_up(
     if isinstance(last, ValueLostError):
         return ValueLostError(
             f"the input of stage {stage!r}, {rows}, was lost with its node, and what it was made "
-            f"of is not kept: start the pipeline again. What a pipeline reads from files, or from a "
+            f"of is not kept: start the pipeline again. What it reads from files, or from a "
             f"dataframe without a shuffle, is made again (last: {last})"
         )
     return WorkerLostError(
