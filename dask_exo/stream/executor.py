@@ -136,7 +136,7 @@ class Executor:
         shut = [task for task in self._ready if not self._may_go_on(task)]
         open_ = len(shut) < len(self._ready)
         forced = self._force(shut) if not open_ and (shut or not self._running) else None
-        waiting = [task for task in self._running if task not in self._ready] + [*self._again]
+        waiting = self._waiting()
         if open_ or forced is not None:
             timeout = 0
         elif not waiting or any(intake.late for intake in self._intakes.values()):
@@ -262,8 +262,7 @@ class Executor:
             One of them, or None.
         """
         view = self.view()
-        open_ = [task for task in (*self._running, *self._again) if task not in self._ready]
-        others = list(map(self._runner.stage, open_))
+        others = list(map(self._runner.stage, self._waiting()))
         if not stands_still(view, [self._running[task].stage for task in shut], others):
             return None
         if self._done.pieces and not self._again:  # the consumer has to take something first
@@ -359,18 +358,22 @@ class Executor:
 
     def _activity(self) -> Activity:
         """What is done for that which is waited for."""
-        waiting = [task for task in self._running if task not in self._ready]
-        if waiting or self._again:
-            return self._runner.activity([*waiting, *self._again])
+        waiting = self._waiting()
+        if waiting:
+            return self._runner.activity(waiting)
         seen = self._runner.activity([])
         needed = [Doing("waits", state.needs) for state in self._next_ones()]
         return replace(seen, tasks=needed)
 
     def _waited_for(self) -> list[str]:
         """Stages of `_activity`."""
-        waiting = [run for task, run in self._running.items() if task not in self._ready]
-        states = [self._states[run.stage] for run in waiting] or self._next_ones()
+        waiting = map(self._runner.stage, self._waiting())
+        states = [self._states[i] for i in waiting] or self._next_ones()
         return [f"stage {state.stage.name!r}" for state in states]
+
+    def _waiting(self) -> list[Any]:
+        """Tasks without an output that could be taken."""
+        return [task for task in (*self._running, *self._again) if task not in self._ready]
 
     def _next_ones(self) -> list[StageState]:
         """Stages that have inputs."""

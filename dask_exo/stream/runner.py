@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from dask_exo.activity import Activity
+from dask_exo.activity import Activity, Doing
 from dask_exo.amounts import has
 from dask_exo.errors import ValueLostError, WorkerLostError
 from dask_exo.report import events
@@ -242,7 +242,16 @@ class StreamRunner:
 
     def activity(self, tasks: Sequence[Task]) -> Activity:
         """What tasks do at the moment."""
-        return self._streams.activity(self._open(tasks))
+        leaves = list(map(_leaf, tasks))
+        seen = self._streams.activity(self._open(tasks))
+        begun = iter(seen.tasks)
+        return replace(
+            seen,
+            tasks=[
+                Doing("waits", self.needs(leaf.stage)) if leaf.stream is None else next(begun)
+                for leaf in leaves
+            ],
+        )
 
     def _open(self, tasks: Sequence[Task]) -> list[Any]:
         """What these wait for, as far as it has begun."""

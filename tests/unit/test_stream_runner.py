@@ -203,6 +203,20 @@ def test_what_is_lost_with_its_node_is_made_again_from_what_is_left(losses, leas
     assert streams.workers == 0
 
 
+def test_a_stall_names_each_task_also_while_outputs_are_made_again():
+    running = executor(STAGES, parts(), target=10, small=True)
+    while not running.outputs:
+        running.step(0)
+    running.again(running.take())
+    assert len(running._activity().tasks) == len(running._waited_for())
+    runner = running._runner
+    task = leaf = next(iter(running._again))
+    while leaf.maker is not None:
+        leaf = leaf.maker
+    leaf.stream = None  # it waits for a worker
+    assert runner.activity([task]).tasks[0].state == "waits"
+
+
 def test_outputs_that_the_consumer_has_lost_come_once_more():
     running = executor(STAGES, parts(), target=10, small=True)
     found, renewed = [], []
