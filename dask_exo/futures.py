@@ -24,6 +24,10 @@ from dask_exo.errors import ClusterError
 from dask_exo.repeats import Made
 
 T = TypeVar("T")
+
+LARGE = 100_000
+"""Bytes of an argument that Ray would store for each call, so that it is better put once."""
+
 Ref = Any  # opaque and hashable
 Wait = Callable[[Sequence[Ref], float | None], tuple[list[Ref], list[Ref]]]
 """Waits for some refs, so many seconds at most; see `Futures.wait`."""

@@ -21,13 +21,11 @@ from dask.utils import key_split, typename
 from dask_exo.client.future import Future
 from dask_exo.errors import ExoError, SerializationError
 from dask_exo.failure import Failure
-from dask_exo.futures import Futures, Needs, Ref
+from dask_exo.futures import LARGE, Futures, Needs, Ref
 from dask_exo.graph import work
 from dask_exo.graph.in_place import write_or_copy
 from dask_exo.graph.promise import Local, Promise, landing, lifting
 from dask_exo.scheduler import Scheduler
-
-LARGE = 100_000  # bytes: Ray would store more than this for each call
 
 
 @dataclass(frozen=True, slots=True)

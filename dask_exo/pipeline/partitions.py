@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import cloudpickle
 from dask.core import flatten
 
 from dask_exo.config import Config
+from dask_exo.futures import LARGE
 from dask_exo.graph.annotations import NOTHING
 from dask_exo.graph.plan import Bundle
 from dask_exo.graph.promise import Local, Promise, Remote
-from dask_exo.graph.work import dumps
 from dask_exo.scheduler import Scheduler, planned
 from dask_exo.stream.pieces import Piece
-
-LARGE = 100_000  # bytes: Ray would store more than this for each call
 
 
 class Recipe:
@@ -84,9 +83,13 @@ class Packed:
 
 
 def _sent(recipe: Recipe, put: Callable[[Any], Any]) -> Any:
-    """A recipe with the call if it is short: an object in the store takes longer than the bytes."""
-    data = dumps(recipe)
-    return Packed(data) if len(data) <= LARGE else put(recipe)
+    """A recipe with the call if it is short: an object in the store takes longer than the bytes.
+
+    Arrays in it are not copied to find that out.
+    """
+    arrays: list[Any] = []
+    data = cloudpickle.dumps(recipe, protocol=5, buffer_callback=arrays.append)
+    return put(recipe) if arrays or len(data) > LARGE else Packed(data)
 
 
 def _free(bundle: Bundle) -> bool:

@@ -17,6 +17,7 @@ from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import PipelineError
 from dask_exo.frame import protocol
+from dask_exo.futures import LARGE
 from dask_exo.graph.promise import Local
 from dask_exo.pipeline.partitions import inputs
 from dask_exo.stream.pieces import Piece
@@ -24,7 +25,6 @@ from dask_exo.stream.repartition import size
 
 AHEAD = 2  # partitions that an iterator is ahead of the tasks
 LOOK = 0.002  # seconds in which a partition that is as good as there comes
-SMALL = 100_000  # bytes of a partition that is kept as long as something made of it is there
 ITEM = "item"  # column of the elements of a bag that are no dicts
 
 Pieces = Iterator[Piece | None]
@@ -234,7 +234,7 @@ def _piece(item: Any, number: int, put: Callable[[Any], Any]) -> Piece:
         item = held.value if isinstance(held, Local) else held.ref
     if isinstance(item, pd.DataFrame):
         nbytes = size(item)
-    return Piece(put(item), nbytes, 0, (number,), small=0 < nbytes <= SMALL)
+    return Piece(put(item), nbytes, 0, (number,), small=0 < nbytes <= LARGE)
 
 
 def _numbered(sources: Sequence[Pieces]) -> Pieces:
