@@ -40,12 +40,15 @@ from dask.dataframe.dask_expr._expr import (
     MapPartitions,
     PartitionsFiltered,
     Projection,
+    ResetIndex,
     ToBackend,
     determine_column_projection,
     emulate,
     optimize_blockwise_fusion,
 )
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
+from dask.dataframe.dask_expr._groupby import GroupByChunk, SingleAggregation
+from dask.dataframe.dask_expr._groupby import _mean_chunk as mean_chunk
 from dask.dataframe.dask_expr._merge import BlockwiseMerge, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._quantiles import RepartitionQuantiles
 from dask.dataframe.dask_expr._repartition import RepartitionToFewer
@@ -60,6 +63,10 @@ from dask.dataframe.dask_expr._shuffle import (
 )
 from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPartitions
 from dask.dataframe.dask_expr.io import FromPandas
+from dask.dataframe.dask_expr.io.parquet import ToParquetData
+from dask.dataframe.groupby import _apply_func_to_column as apply_func_to_column
+from dask.dataframe.groupby import _compute_sum_of_squares as sum_of_squares
+from dask.dataframe.groupby import _groupby_apply_funcs as apply_funcs
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.multi import merge_chunk
 from dask.dataframe.partitionquantiles import percentiles_summary
@@ -145,6 +152,7 @@ __all__ = [
     "FromPandas",
     "Fused",
     "GraphNode",
+    "GroupByChunk",
     "HashJoinP2P",
     "MapPartitions",
     "Merge",
@@ -154,15 +162,20 @@ __all__ = [
     "RearrangeByColumn",
     "RepartitionQuantiles",
     "RepartitionToFewer",
+    "ResetIndex",
     "SelectPartitions",
     "SetPartitions",
     "Shuffle",
     "SimpleShuffle",
+    "SingleAggregation",
     "SortIndexBlockwise",
     "Task",
     "TaskRef",
     "TaskShuffle",
     "ToBackend",
+    "ToParquetData",
+    "apply_func_to_column",
+    "apply_funcs",
     "collections_to_expr",
     "concat_partitions",
     "concatenate3",
@@ -176,6 +189,7 @@ __all__ = [
     "inferring",
     "is_composite",
     "is_p2p_barrier",
+    "mean_chunk",
     "merge_chunk",
     "named_schedulers",
     "nested_get",
@@ -187,4 +201,5 @@ __all__ = [
     "rebuild_composite",
     "role",
     "set_partitions_pre",
+    "sum_of_squares",
 ]

@@ -17,9 +17,9 @@ import pandas as pd
 import pyarrow as pa
 from dask.utils import format_bytes
 
-from dask_exo.dask_adapter import ArrowDatasetEngine
 from dask_exo.errors import ExoError, InputError, OutputError, OutputExistsError, SortKeyError
 from dask_exo.frame.copies import PANDAS_3
+from dask_exo.frame.parquet import ParquetEngine
 from dask_exo.output import swap
 from dask_exo.validate import Checksum, checksum
 
@@ -172,7 +172,7 @@ def sort_to_parquet(
             temporary,
             write_index=False,
             write_metadata_file=False,
-            engine=ParquetEngine,
+            engine=NamelessEngine,
             **{"row_group_size": ROW_GROUP, **options},
         )
     return target
@@ -211,8 +211,8 @@ def sort_rows(frame: pd.DataFrame, by: Sequence[str] = (), **kwargs: Any) -> pd.
     return ordered.reset_index(drop=True) if kwargs.get("ignore_index") else ordered
 
 
-class ParquetEngine(ArrowDatasetEngine):
-    """Dask's engine, whose files pandas can read back.
+class NamelessEngine(ParquetEngine):
+    """An engine whose files pandas can read back.
 
     Files carry pandas' names of the columns' types, and pandas cannot parse its own names of
     Arrow types with parameters (``fixed_size_binary[90][pyarrow]``): such a file is refused

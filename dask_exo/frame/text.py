@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_exo.frame.argsort import stable
+from dask_exo.frame.search import count_below
 
 _WORD = 8  # bytes
 
@@ -113,7 +114,7 @@ def _search(
         return
     cut = [int.from_bytes(b[at : at + _WORD].ljust(_WORD, b"\0"), "big") for b in bounds]
     mine, words = np.array(cut, np.uint64), text.words(rows, at)
-    below = np.searchsorted(mine, words)
+    below = count_below(words, mine)
     found[rows] += below
     undecided = np.flatnonzero(mine[np.minimum(below, len(mine) - 1)] == words)
     for first in np.unique(below[undecided]):

@@ -15,9 +15,12 @@ from typing import Any
 
 from dask_exo.dask_adapter import (
     Alias,
+    ArrowDatasetEngine,
     BlockwiseMerge,
     CoreExpr,
     Expr,
+    Fused,
+    GroupByChunk,
     HashJoinP2P,
     P2PShuffle,
     PartitionsFiltered,
@@ -25,17 +28,24 @@ from dask_exo.dask_adapter import (
     RearrangeByColumn,
     RepartitionQuantiles,
     RepartitionToFewer,
+    ResetIndex,
     SelectPartitions,
     SetPartitions,
     SimpleShuffle,
+    SingleAggregation,
     SortIndexBlockwise,
     Task,
     TaskRef,
     TaskShuffle,
+    ToParquetData,
+    apply_funcs,
+    mean_chunk,
     optimize_blockwise_fusion,
     percentiles_summary,
 )
 from dask_exo.frame.host import MARK
+from dask_exo.frame.parquet import ParquetEngine
+from dask_exo.frame.partials import partial_groups
 from dask_exo.frame.place import partition_numbers, sort_index, summary
 from dask_exo.graph.sort_rows import NumberRows
 from dask_exo.graph.splits import Exchange, Rows, take
@@ -117,6 +127,29 @@ class SortIndex(SortIndexBlockwise):
     operation = staticmethod(sort_index)
 
 
+class PartialGroups(GroupByChunk):
+    """The groups of each partition with their keys as columns, where that makes them fewer rows.
+
+    Operands as of Dask's ``GroupByChunk``, and those of the ``ResetIndex`` above it.
+    """
+
+    _parameters = [*GroupByChunk._parameters, "reset"]  # noqa: RUF012  as Dask's expressions
+
+    @functools.cached_property
+    def operation(self) -> Any:  # type: ignore[override]
+        """What runs on each partition."""
+        return functools.partial(
+            partial_groups, chunk=self.chunk, options=self.chunk_kwargs, **self.operand("reset")
+        )
+
+    @functools.cached_property
+    def _kwargs(self) -> dict[str, Any]:
+        return {}
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+
 def rewrite(expr: CoreExpr) -> CoreExpr:
     """Replace all shuffles in an optimized expression, then fuse its blockwise chains.
 
@@ -172,6 +205,14 @@ def _replace(expr: CoreExpr, done: dict[str, CoreExpr]) -> CoreExpr:
         new = Quantiles(*new.operands)
     elif type(new) is SortIndexBlockwise:
         new = SortIndex(*new.operands)
+    elif type(new) is ResetIndex and _groups(new.frame) and not new.drop:
+        chunk = new.frame
+        first = len(GroupByChunk._parameters)
+        new = PartialGroups(*chunk.operands[:first], new._kwargs, *chunk.operands[first:])
+    elif type(new) is ToParquetData and new.engine is ArrowDatasetEngine:
+        new = new.substitute_parameters({"engine": ParquetEngine})
+    elif isinstance(new, Fused) and changed:
+        new = _without_unread(new)
     done[expr._name] = new
     return new
 
@@ -184,6 +225,31 @@ def _replace_operand(operand: Any, done: dict[str, CoreExpr]) -> Any:
         changed = any(a is not b for a, b in zip(new, operand, strict=True))
         return new if changed else operand
     return operand
+
+
+def _groups(expr: CoreExpr) -> bool:
+    """Whether partitions are grouped by functions of Dask's own."""
+    if type(expr) is not GroupByChunk:
+        return False
+    single = vars(SingleAggregation)["chunk"].__func__
+    return (
+        expr.chunk in (apply_funcs, mean_chunk) or getattr(expr.chunk, "__func__", None) is single
+    )
+
+
+def _without_unread(fused: Fused) -> CoreExpr:
+    """A fused expression without those that none of the others reads any more."""
+    first, *others = fused.exprs
+    read = {first._name}
+    kept = [first]
+    todo = [first]
+    while todo:
+        read.update(below._name for below in todo.pop().dependencies())
+        found = [one for one in others if one._name in read]
+        others = [one for one in others if one._name not in read]
+        kept += found
+        todo += found
+    return fused if not others else Fused(kept, *fused.operands[1:])
 
 
 def _as_exoshuffle(shuffle: SimpleShuffle) -> ExoShuffle:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from dask_exo.checkpoint import files
 from dask_exo.dask_adapter import Expr, Task, TaskRef
 from dask_exo.errors import OutputError
+from dask_exo.frame import parquet
 from dask_exo.graph.keeping import Mark
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -152,5 +153,7 @@ def _encoded(table: pa.Table, how: How) -> Iterator[tuple[int, memoryview]]:
 
 def _parquet(table: pa.Table, how: How) -> memoryview:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression=how.compression)
+    rows = min(len(table), parquet.ROW_GROUP)
+    chosen = parquet.dictionaries(rows, table.take)
+    pq.write_table(table, sink, compression=how.compression, use_dictionary=chosen)
     return memoryview(sink.getvalue())

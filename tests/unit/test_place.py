@@ -1,4 +1,4 @@
-"""Partition numbers of strings against Dask's own, which makes Python objects of them."""
+"""Partition numbers against Dask's own, which makes Python objects of strings."""
 
 from __future__ import annotations
 
@@ -45,6 +45,34 @@ def test_partitions_are_those_of_dask(dtype, values, divisions, ascending, na_po
     expected[there] = set_partitions_pre(s[there].astype(object), bounds, ascending, na_position)
     expected[~there] = len(bounds) - 2 if na_position == "last" else 0
     assert np.asarray(got).tolist() == expected.tolist()
+
+
+NUMBERS = {
+    "int64": st.integers(-50, 50),
+    "uint8": st.integers(0, 50),
+    "float64": st.one_of(st.floats(-50, 50), st.just(float("nan"))),
+    "float32": st.floats(-50, 50, width=32),
+    "datetime64[ns]": st.one_of(st.integers(0, 50), st.just(pd.NaT.value)),
+    "datetime64[s]": st.integers(0, 50),
+    "Int64": st.integers(-50, 50),
+}
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@given(st.data(), st.booleans(), st.sampled_from(["first", "last"]))
+def test_partitions_of_numbers_are_those_of_dask(dtype, data, ascending, na_position) -> None:
+    s = pd.Series(data.draw(st.lists(NUMBERS[dtype], max_size=30))).astype(dtype)
+    bounds = data.draw(st.lists(NUMBERS[dtype], min_size=2, max_size=12))
+    divisions = pd.Series(bounds).astype(dtype).dropna().sort_values()
+    divisions = divisions if len(divisions) > 1 else pd.Series([1, 2]).astype(dtype)
+    got = partition_numbers(s, divisions, ascending, na_position)
+    expected = set_partitions_pre(s, divisions, ascending, na_position)
+    assert np.asarray(got).tolist() == np.asarray(expected).tolist()
+
+
+def test_numbers_between_divisions_of_another_type() -> None:
+    s, divisions = pd.Series([1, 2, 3]), pd.Series([0.5, 1.5, 2.5])
+    assert partition_numbers(s, divisions).tolist() == [0, 1, 1]
 
 
 @given(st.lists(st.one_of(PREFIXED, TEXT, st.none()), max_size=60))

@@ -169,7 +169,7 @@ def test_failure_leaves_things_as_they_were(tmp_path, monkeypatch, error, stage,
     if stage == "read":
         given_rows = failing(error)
     elif stage == "write":
-        original = sort.ParquetEngine._pandas_to_arrow_table
+        original = sort.NamelessEngine._pandas_to_arrow_table
 
         def break_second(df, **kwargs):
             if len(seen) == 1:
@@ -178,7 +178,7 @@ def test_failure_leaves_things_as_they_were(tmp_path, monkeypatch, error, stage,
             seen.append(len(df))
             return original(df, **kwargs)
 
-        monkeypatch.setattr(sort.ParquetEngine, "_pandas_to_arrow_table", break_second)
+        monkeypatch.setattr(sort.NamelessEngine, "_pandas_to_arrow_table", break_second)
     else:
 
         def refuse(*args, **kwargs):
@@ -403,5 +403,5 @@ def test_read_of_what_is_not_there(inputs, path, kind, message):
 def test_engine_keeps_the_type_names_that_pandas_can_read():
     plain = pd.DataFrame({"a": pd.array([1, None], "Int64")})
     fixed = plain.assign(b=pd.array([b"x", b"y"], pd.ArrowDtype(pa.binary(1))))
-    tables = [sort.ParquetEngine._pandas_to_arrow_table(f) for f in (plain, fixed)]
+    tables = [sort.NamelessEngine._pandas_to_arrow_table(f) for f in (plain, fixed)]
     assert [t.schema.pandas_metadata is None for t in tables] == [False, True]
