@@ -59,6 +59,7 @@ from dask.dataframe.dask_expr._shuffle import (
     Shuffle,
     SimpleShuffle,
     SortIndexBlockwise,
+    SortValuesBlockwise,
     TaskShuffle,
 )
 from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPartitions
@@ -169,6 +170,7 @@ __all__ = [
     "SimpleShuffle",
     "SingleAggregation",
     "SortIndexBlockwise",
+    "SortValuesBlockwise",
     "Task",
     "TaskRef",
     "TaskShuffle",

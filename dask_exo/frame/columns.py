@@ -26,6 +26,7 @@ from dask_exo.dask_adapter import concat_partitions
 from dask_exo.frame.arrow_rows import ArrowRows
 from dask_exo.frame.copies import PANDAS_3, plain
 from dask_exo.frame.text import buffers, is_text, large
+from dask_exo.frame.warm import warm
 
 _INDEX = -1
 _INDEXES = frozenset({pd.Index, pd.RangeIndex, pd.DatetimeIndex, pd.TimedeltaIndex})
@@ -244,10 +245,14 @@ def _part(array: Any, start: int, stop: int) -> Any:
 def _taken(columns: Sequence[Any], order: np.ndarray) -> Any:
     """Some rows of columns of one dtype, as one array."""
     if is_text(columns[0].dtype):
-        return pc.take(large(pa.array(columns[0].array)), pa.array(order), boundscheck=False)
+        texts = large(pa.array(columns[0].array))
+        warm(texts)
+        return pc.take(texts, pa.array(order), boundscheck=False)
     taken = np.empty((len(columns), len(order)), columns[0].dtype)
     for row, column in zip(taken, columns, strict=True):
-        np.take(column.to_numpy(), order, out=row, mode="clip")
+        values = column.to_numpy()
+        warm(values)
+        np.take(values, order, out=row, mode="clip")
     return taken
 
 

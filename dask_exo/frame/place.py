@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from dask.utils import M
 
 from dask_exo.dask_adapter import percentiles_summary, set_partitions_pre
 from dask_exo.frame import text
+from dask_exo.frame.columns import travelling
 from dask_exo.frame.search import count_below
+from dask_exo.frame.warm import warm
 
 
 def partition_numbers(
@@ -77,7 +80,44 @@ def sort_index(frame: Any) -> Any:
     """
     if isinstance(frame.index, pd.MultiIndex) or not text.is_text(frame.index.dtype):
         return frame.sort_index()
-    return frame.take(text.order(pa.array(frame.index.array)))
+    labels = text.large(pa.array(frame.index.array))
+    order = text.order(labels)
+    if not isinstance(frame, pd.DataFrame):
+        return frame.take(order)
+    rows = travelling(frame.reset_index(drop=True), order, ignore_index=True).frame()
+    warm(labels)
+    return rows.set_axis(frame.index.take(order))
+
+
+def sort_values(frame: Any, *, sort_function: Any, sort_kwargs: dict[str, Any]) -> Any:
+    """Rows in the order of some columns, as ``sort_function(frame, **sort_kwargs)``.
+
+    pandas finds the order; the rows are taken a column at a time.
+
+    Examples
+    --------
+    >>> from dask.utils import M
+    >>> frame = pd.DataFrame({"k": [2, 1], "s": ["b", "a"]})
+    >>> sort_values(frame, sort_function=M.sort_values, sort_kwargs={"by": ["k"]}).s.tolist()
+    ['a', 'b']
+    """
+    by = sort_kwargs.get("by")
+    if not (
+        isinstance(by, list)
+        and type(frame) is pd.DataFrame
+        and frame.columns.is_unique
+        and all(name in frame for name in by)  # or it is that of the index
+        and sort_function == M.sort_values
+        and sort_kwargs.keys() <= _ORDER | {"ignore_index"}
+    ):
+        return sort_function(frame, **sort_kwargs)
+    how = {name: value for name, value in sort_kwargs.items() if name in _ORDER}
+    order = frame[by].reset_index(drop=True).sort_values(**how).index.to_numpy()
+    ignored = bool(sort_kwargs.get("ignore_index"))
+    return travelling(frame, order, ignore_index=ignored).frame()
+
+
+_ORDER = {"by", "ascending", "na_position"}  # arguments of sort_values that say which order
 
 
 def summary(values: Any, *how: Any) -> Any:

@@ -15,38 +15,25 @@ from typing import Any
 
 from dask_exo.dask_adapter import (
     Alias,
-    ArrowDatasetEngine,
     BlockwiseMerge,
     CoreExpr,
     Expr,
     Fused,
-    GroupByChunk,
     HashJoinP2P,
     P2PShuffle,
     PartitionsFiltered,
     Projection,
     RearrangeByColumn,
-    RepartitionQuantiles,
     RepartitionToFewer,
-    ResetIndex,
     SelectPartitions,
-    SetPartitions,
     SimpleShuffle,
-    SingleAggregation,
-    SortIndexBlockwise,
     Task,
     TaskRef,
     TaskShuffle,
-    ToParquetData,
-    apply_funcs,
-    mean_chunk,
     optimize_blockwise_fusion,
-    percentiles_summary,
 )
 from dask_exo.frame.host import MARK
-from dask_exo.frame.parquet import ParquetEngine
-from dask_exo.frame.partials import partial_groups
-from dask_exo.frame.place import partition_numbers, sort_index, summary
+from dask_exo.graph.kernels import faster
 from dask_exo.graph.sort_rows import NumberRows
 from dask_exo.graph.splits import Exchange, Rows, take
 
@@ -105,51 +92,6 @@ class ExoShuffle(PartitionsFiltered, Expr):
         return layer
 
 
-class PartitionNumbers(SetPartitions):
-    """The partition of each row by sorted divisions, found faster than by Dask."""
-
-    operation = staticmethod(partition_numbers)
-
-
-class Quantiles(RepartitionQuantiles):
-    """Where to divide the values, found faster than by Dask."""
-
-    def _layer(self) -> dict[Any, Any]:
-        return {
-            key: (summary, *task[1:]) if task[0] is percentiles_summary else task
-            for key, task in super()._layer().items()
-        }
-
-
-class SortIndex(SortIndexBlockwise):
-    """The rows of each partition in the order of the index, sorted faster than by pandas."""
-
-    operation = staticmethod(sort_index)
-
-
-class PartialGroups(GroupByChunk):
-    """The groups of each partition with their keys as columns, where that makes them fewer rows.
-
-    Operands as of Dask's ``GroupByChunk``, and those of the ``ResetIndex`` above it.
-    """
-
-    _parameters = [*GroupByChunk._parameters, "reset"]  # noqa: RUF012  as Dask's expressions
-
-    @functools.cached_property
-    def operation(self) -> Any:  # type: ignore[override]
-        """What runs on each partition."""
-        return functools.partial(
-            partial_groups, chunk=self.chunk, options=self.chunk_kwargs, **self.operand("reset")
-        )
-
-    @functools.cached_property
-    def _kwargs(self) -> dict[str, Any]:
-        return {}
-
-    def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.frame.npartitions + 1)
-
-
 def rewrite(expr: CoreExpr) -> CoreExpr:
     """Replace all shuffles in an optimized expression, then fuse its blockwise chains.
 
@@ -199,19 +141,9 @@ def _replace(expr: CoreExpr, done: dict[str, CoreExpr]) -> CoreExpr:
         new = _replace(_as_two_shuffles(new), done)
     elif isinstance(new, SimpleShuffle):
         new = _as_exoshuffle(new)
-    elif type(new) is SetPartitions:
-        new = PartitionNumbers(*new.operands)
-    elif type(new) is RepartitionQuantiles:
-        new = Quantiles(*new.operands)
-    elif type(new) is SortIndexBlockwise:
-        new = SortIndex(*new.operands)
-    elif type(new) is ResetIndex and _groups(new.frame) and not new.drop:
-        chunk = new.frame
-        first = len(GroupByChunk._parameters)
-        new = PartialGroups(*chunk.operands[:first], new._kwargs, *chunk.operands[first:])
-    elif type(new) is ToParquetData and new.engine is ArrowDatasetEngine:
-        new = new.substitute_parameters({"engine": ParquetEngine})
-    elif isinstance(new, Fused) and changed:
+    else:
+        new = faster(new)
+    if isinstance(new, Fused) and changed:
         new = _without_unread(new)
     done[expr._name] = new
     return new
@@ -225,16 +157,6 @@ def _replace_operand(operand: Any, done: dict[str, CoreExpr]) -> Any:
         changed = any(a is not b for a, b in zip(new, operand, strict=True))
         return new if changed else operand
     return operand
-
-
-def _groups(expr: CoreExpr) -> bool:
-    """Whether partitions are grouped by functions of Dask's own."""
-    if type(expr) is not GroupByChunk:
-        return False
-    single = vars(SingleAggregation)["chunk"].__func__
-    return (
-        expr.chunk in (apply_funcs, mean_chunk) or getattr(expr.chunk, "__func__", None) is single
-    )
 
 
 def _without_unread(fused: Fused) -> CoreExpr:

@@ -1,0 +1,113 @@
+"""Expressions of Dask whose kernels have faster ones with the same results."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from dask_exo.dask_adapter import (
+    ArrowDatasetEngine,
+    CoreExpr,
+    GroupByChunk,
+    RepartitionQuantiles,
+    ResetIndex,
+    SetPartitions,
+    SingleAggregation,
+    SortIndexBlockwise,
+    SortValuesBlockwise,
+    ToParquetData,
+    apply_funcs,
+    mean_chunk,
+    percentiles_summary,
+)
+from dask_exo.frame.parquet import ParquetEngine
+from dask_exo.frame.partials import partial_groups
+from dask_exo.frame.place import partition_numbers, sort_index, sort_values, summary
+
+
+def faster(expr: CoreExpr) -> CoreExpr:
+    """Replace an expression, if there is a faster one.
+
+    Parameters
+    ----------
+    expr : Expr
+        Lowered. Those below it stay.
+    """
+    kind = type(expr)
+    if kind in _TWINS:
+        return _TWINS[kind](*expr.operands)
+    if kind is ToParquetData and expr.engine is ArrowDatasetEngine:
+        return expr.substitute_parameters({"engine": ParquetEngine})
+    if kind is ResetIndex and _groups(expr.frame) and not expr.drop:
+        chunk, first = expr.frame, len(GroupByChunk._parameters)
+        return PartialGroups(*chunk.operands[:first], expr._kwargs, *chunk.operands[first:])
+    return expr
+
+
+class PartitionNumbers(SetPartitions):
+    """The partition of each row by sorted divisions, found faster than by Dask."""
+
+    operation = staticmethod(partition_numbers)
+
+
+class Quantiles(RepartitionQuantiles):
+    """Where to divide the values, found faster than by Dask."""
+
+    def _layer(self) -> dict[Any, Any]:
+        return {
+            key: (summary, *task[1:]) if task[0] is percentiles_summary else task
+            for key, task in super()._layer().items()
+        }
+
+
+class SortIndex(SortIndexBlockwise):
+    """The rows of each partition in the order of the index, sorted faster than by pandas."""
+
+    operation = staticmethod(sort_index)
+
+
+class SortValues(SortValuesBlockwise):
+    """The rows of each partition in the order of some columns, taken faster than by pandas."""
+
+    operation = staticmethod(sort_values)
+
+
+class PartialGroups(GroupByChunk):
+    """The groups of each partition with their keys as columns, where that makes them fewer rows.
+
+    Operands as of Dask's ``GroupByChunk``, and those of the ``ResetIndex`` above it.
+    """
+
+    _parameters = [*GroupByChunk._parameters, "reset"]  # noqa: RUF012  as Dask's expressions
+
+    @functools.cached_property
+    def operation(self) -> Any:  # type: ignore[override]
+        """What runs on each partition."""
+        return functools.partial(
+            partial_groups, chunk=self.chunk, options=self.chunk_kwargs, **self.operand("reset")
+        )
+
+    @functools.cached_property
+    def _kwargs(self) -> dict[str, Any]:
+        return {}
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+
+_TWINS: dict[type[CoreExpr], type[CoreExpr]] = {
+    SetPartitions: PartitionNumbers,
+    RepartitionQuantiles: Quantiles,
+    SortIndexBlockwise: SortIndex,
+    SortValuesBlockwise: SortValues,
+}
+
+
+def _groups(expr: CoreExpr) -> bool:
+    """Whether partitions are grouped by functions of Dask's own."""
+    if type(expr) is not GroupByChunk:
+        return False
+    single = vars(SingleAggregation)["chunk"].__func__
+    return (
+        expr.chunk in (apply_funcs, mean_chunk) or getattr(expr.chunk, "__func__", None) is single
+    )

@@ -1,0 +1,70 @@
+"""A node with memory for one large task at a time: ``python -m tests.faults.tight GIGABYTES``.
+
+Prints a line of JSON: what became of six tasks of so many gigabytes each on four slots.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import psutil
+import ray
+
+import dask_exo
+from dask_exo.errors import OutOfMemoryError
+from dask_exo.report import recording
+
+TASKS, SLOTS = 6, 4
+OF_RAY = 1.5e9  # bytes that Ray itself and four idle workers take
+FREE = 2.5e9  # bytes for tasks
+
+
+def hungry(i: int, gigabytes: float) -> pd.DataFrame:
+    """A small result of much memory."""
+    large = np.full(int(gigabytes * 125e6), float(i))
+    time.sleep(2)
+    return pd.DataFrame({"i": [i], "x": [large[-1]]})
+
+
+def run(gigabytes: float) -> dict[str, Any]:
+    """Compute on a Ray of our own that stops workers above a share of the machine's memory."""
+    memory = psutil.virtual_memory()
+    most = (memory.total - memory.available + OF_RAY + FREE) / memory.total
+    directory = tempfile.mkdtemp(prefix="exo-")
+    ray.init(
+        address="local",
+        num_cpus=SLOTS,
+        object_store_memory=100_000_000,
+        include_dashboard=False,
+        log_to_driver=False,
+        _temp_dir=directory,
+        _system_config={
+            "memory_usage_threshold": most,
+            "memory_monitor_refresh_ms": 50,
+            "task_oom_retries": 1,
+            "task_oom_retry_delay_base_ms": 100,
+        },
+    )
+    meta = pd.DataFrame({"i": [0], "x": [0.0]})
+    ddf = dd.from_map(hungry, range(TASKS), gigabytes=gigabytes, meta=meta)
+    answer: dict[str, Any] = {"text": ""}
+    with dask.config.set(scheduler=dask_exo.get), recording() as stats:
+        try:
+            answer["result"] = ddf.compute().x.tolist()
+        except OutOfMemoryError as error:
+            answer["text"] = str(error)
+    answer["gave way"] = [event.slots for event in stats.gave_way]
+    ray.shutdown()
+    return answer
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(float(sys.argv[1]))))
