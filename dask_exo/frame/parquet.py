@@ -6,6 +6,7 @@ where values differ from row to row this is most of its work. A sample of the ro
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -29,18 +30,17 @@ class ParquetEngine(ArrowDatasetEngine):
     @classmethod
     def write_partition(cls, df: pd.DataFrame, *args: Any, **kwargs: Any) -> Any:
         """Write as Dask does; what the caller says of encodings counts."""
-        if not kwargs.keys() & {"use_dictionary", "column_encoding"}:
+        said = kwargs.keys() & {"use_dictionary", "column_encoding"}
+        if not said and isinstance(df, pd.DataFrame):
             rows = min(len(df), kwargs.get("row_group_size") or ROW_GROUP)
             page = kwargs.get("dictionary_pagesize_limit") or PAGE
-            kwargs["use_dictionary"] = dictionaries(rows, lambda at: _table(df.take(at)), page)
+            with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # said below
+                kwargs["use_dictionary"] = dictionaries(rows, lambda at: _rows(df, at), page)
         return super().write_partition(df, *args, **kwargs)
 
 
-def _table(frame: pd.DataFrame) -> pa.Table:
-    try:
-        return pa.Table.from_pandas(frame, preserve_index=False, nthreads=1)
-    except (pa.ArrowException, TypeError, ValueError):  # whoever writes it says what is wrong
-        return pa.table({"": pa.array([[]])})
+def _rows(frame: pd.DataFrame, at: np.ndarray) -> pa.Table:
+    return pa.Table.from_pandas(frame.take(at), preserve_index=False, nthreads=1)
 
 
 def dictionaries(

@@ -104,6 +104,7 @@ def sort_values(frame: Any, *, sort_function: Any, sort_kwargs: dict[str, Any]) 
     by = sort_kwargs.get("by")
     if not (
         isinstance(by, list)
+        and len(set(by)) == len(by)
         and type(frame) is pd.DataFrame
         and frame.columns.is_unique
         and all(name in frame for name in by)  # or it is that of the index
