@@ -10,6 +10,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ class Cluster:
 
 
 _lock = threading.Lock()
+_stopped = threading.Event()  # no private Ray needs its thread any more
 _cluster: Cluster | None = None
 _process: int | None = None  # which connected
 
@@ -115,7 +117,9 @@ def connect(config: Config) -> tuple[Cluster, bool]:
                 _cluster = Cluster(ray.get_runtime_context().gcs_address, None)
             return _cluster, False
         _cluster = (
-            _start(config) if config.address is None else _join(config.address, config.cluster)
+            _start_to_last(config)
+            if config.address is None
+            else _join(config.address, config.cluster)
         )
         return _cluster, True
 
@@ -166,6 +170,7 @@ def disconnect() -> None:
             if _cluster.directory is not None and _cluster.spill is not None:
                 _remove(_cluster.directory, _cluster.spill.path)
             _cluster = None
+            _stopped.set()
 
 
 def _remove(*directories: Path) -> None:
@@ -208,6 +213,29 @@ def _reasons(error: BaseException) -> str:
         lines.append(first_line(cause))
         error = cause
     return "; ".join(dict.fromkeys(lines))
+
+
+def _start_to_last(config: Config) -> Cluster:
+    """Start a private Ray from a thread that is there as long as it is.
+
+    Linux kills the processes of Ray with the thread that has started them (``PR_SET_PDEATHSIG``),
+    and whoever asks first may be a thread that is about to end.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return _start(config)
+    _stopped.clear()
+    started: Future[Cluster] = Future()
+
+    def keep() -> None:
+        try:
+            started.set_result(_start(config))
+        except BaseException as error:  # noqa: BLE001  raised where it was asked for
+            started.set_exception(error)
+        else:
+            _stopped.wait()
+
+    threading.Thread(target=keep, name="dask_exo-ray", daemon=True).start()
+    return started.result()
 
 
 def _start(config: Config) -> Cluster:

@@ -25,3 +25,29 @@ def test_workers_import_what_tasks_need_when_they_start() -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout == "True\n", done.stderr
+
+
+THREAD = """
+import threading
+import time
+import dask
+import dask_exo
+
+settings = {"exo.num-cpus": 1, "exo.object-store-memory": "80MB", "scheduler": dask_exo.get}
+with dask.config.set(settings):
+    first = threading.Thread(target=dask.delayed(print)("first").persist)
+    first.start()
+    first.join()
+    time.sleep(1)
+    print(dask.delayed(sum)([1, 2]).compute())
+    print(threading.Thread(target=dask_exo.disable).start())
+"""
+
+
+def test_ray_outlives_the_thread_that_asked_for_it() -> None:
+    """Linux kills Ray's processes with the thread that has started them, and Ray then us."""
+    done = subprocess.run(
+        [sys.executable, "-c", THREAD], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.split()[-2:] == ["3", "None"], done.stderr
+    assert done.returncode == 0
