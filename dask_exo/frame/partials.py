@@ -69,7 +69,7 @@ def _columns(
     frame: Any, by: tuple[Any, ...], chunk: Any, options: dict[str, Any]
 ) -> list[Column] | None:
     """Which columns partial groups have, beside the keys; None where pandas has to make them."""
-    if not isinstance(frame, pd.DataFrame) or len(frame) < FEWEST or not frame.columns.is_unique:
+    if type(frame) is not pd.DataFrame or len(frame) < FEWEST or not frame.columns.is_unique:
         return None
     if not all(isinstance(key, str) and key in frame and _plain(frame[key]) for key in by):
         return None
@@ -96,14 +96,14 @@ def _of_chunk(
     *,
     chunk: Any,
     columns: Any,
-    numeric_only: Any = None,
-    **_: Any,
+    **others: Any,
 ) -> list[Column]:
     if columns is None:
         columns = [name for name in frame.columns if name not in by]
-    labels = columns if isinstance(columns, list) else [columns]
-    method = "" if numeric_only else getattr(chunk, "method", "")
-    return [Column(label, method) for label in labels]
+    if any(value for name, value in others.items() if name not in ("observed", "dropna")):
+        return []  # numeric_only, say
+    labels = [columns] if isinstance(columns, str) else columns if isinstance(columns, list) else []
+    return [Column(label, getattr(chunk, "method", "")) for label in labels]
 
 
 def _plain(keys: pd.Series[Any]) -> bool:

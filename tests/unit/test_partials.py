@@ -83,6 +83,7 @@ GROUPED = {
     "first": lambda d, **k: d.groupby("key").agg({"x": "first"}, **k),
     "a list": lambda d, **k: d.groupby("few").agg({"i": list}, **k),
     "size": lambda d, **k: d.groupby("key").size(**k),
+    "numbers only": lambda d, **k: d.groupby("key").sum(numeric_only=True, **k),
 }
 
 
