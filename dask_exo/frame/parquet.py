@@ -32,10 +32,12 @@ class ParquetEngine(ArrowDatasetEngine):
         """Write as Dask does; what the caller says of encodings counts."""
         said = kwargs.keys() & {"use_dictionary", "column_encoding"}
         if not said and isinstance(df, pd.DataFrame):
-            rows = min(len(df), kwargs.get("row_group_size") or ROW_GROUP)
+            group = kwargs.get("row_group_size") or ROW_GROUP
             page = kwargs.get("dictionary_pagesize_limit") or PAGE
             with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # said below
-                kwargs["use_dictionary"] = dictionaries(rows, lambda at: _rows(df, at), page)
+                kwargs["use_dictionary"] = dictionaries(
+                    len(df), lambda at: _rows(df, at), group=group, page=page
+                )
         return super().write_partition(df, *args, **kwargs)
 
 
@@ -44,16 +46,22 @@ def _rows(frame: pd.DataFrame, at: np.ndarray) -> pa.Table:
 
 
 def dictionaries(
-    rows: int, take: Callable[[np.ndarray], pa.Table], page: int = PAGE
+    rows: int,
+    take: Callable[[np.ndarray], pa.Table],
+    *,
+    group: int = ROW_GROUP,
+    page: int = PAGE,
 ) -> list[str] | bool:
     """Choose the columns that a dictionary makes smaller.
 
     Parameters
     ----------
     rows : int
-        Of a row group.
+        Of a file.
     take : callable
         Gives the rows that have these numbers.
+    group : int
+        Rows of a row group, at most: each has dictionaries of its own.
     page : int
         Bytes of the largest dictionary.
 
@@ -62,6 +70,7 @@ def dictionaries(
     list of str or bool
         Names of columns. True means all: where rows are few, or columns have columns inside.
     """
+    rows = min(rows, group)
     if rows < FEWEST:
         return True
     spread, near = take(distinct.spread(rows)), take(distinct.neighbours(rows))

@@ -51,18 +51,28 @@ def partial_groups(
         A row for each group, or several: their order is that of the first of their rows.
     """
     columns, keys = _columns(frame, by, chunk, options), list(by)
-    if columns and options.get("dropna") is not False and frame[keys].isna().to_numpy().any():
-        frame = frame.dropna(subset=keys)  # of which no group is made
-    if columns and len(frame) >= FEWEST and _groups(frame[keys]) > WORTH * len(frame):
-        # the types, which are for pandas to say
-        like = chunk(frame.head(1), *by, **options).reset_index(**reset)
-        made = [frame[key] for key in keys] + [_ungrouped(frame, *column) for column in columns]
-        values = {
-            place: one.array if one.dtype == dtype else one.astype(dtype).array
-            for place, (one, dtype) in enumerate(zip(made, like.dtypes, strict=True))
-        }
-        return pd.DataFrame(values, copy=False).set_axis(like.columns, axis=1)
+    if columns:
+        there = frame[keys]
+        if options.get("dropna") is not False:
+            there = there.dropna()  # of nulls no group is made
+        if len(there) >= FEWEST and _groups(there) > WORTH * len(there):
+            rows = frame if len(there) == len(frame) else frame.dropna(subset=keys)
+            # the types, which are for pandas to say
+            like = chunk(rows.head(1), *by, **options).reset_index(**reset)
+            return _alone(rows, keys, columns, like)
     return chunk(frame, *by, **options).reset_index(**reset)
+
+
+def _alone(
+    rows: pd.DataFrame, keys: list[Any], columns: list[Column], like: pd.DataFrame
+) -> pd.DataFrame:
+    """Each row as a group of its own, with the columns of an example."""
+    made = [rows[key] for key in keys] + [_ungrouped(rows, *column) for column in columns]
+    values = {
+        place: one.array if one.dtype == dtype else one.astype(dtype).array
+        for place, (one, dtype) in enumerate(zip(made, like.dtypes, strict=True))
+    }
+    return pd.DataFrame(values, copy=False).set_axis(like.columns, axis=1)
 
 
 def _columns(

@@ -153,7 +153,6 @@ def _encoded(table: pa.Table, how: How) -> Iterator[tuple[int, memoryview]]:
 
 def _parquet(table: pa.Table, how: How) -> memoryview:
     sink = pa.BufferOutputStream()
-    rows = min(len(table), parquet.ROW_GROUP)
-    chosen = parquet.dictionaries(rows, table.take)
+    chosen = parquet.dictionaries(len(table), table.take)
     pq.write_table(table, sink, compression=how.compression, use_dictionary=chosen)
     return memoryview(sink.getvalue())

@@ -6,6 +6,7 @@ Prints a line of JSON: what became of six tasks of so many gigabytes each on fou
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -63,6 +64,7 @@ def run(gigabytes: float) -> dict[str, Any]:
             answer["text"] = str(error)
     answer["gave way"] = [event.slots for event in stats.gave_way]
     ray.shutdown()
+    shutil.rmtree(directory, ignore_errors=True)
     return answer
 
 
