@@ -47,10 +47,15 @@ from dask.dataframe.dask_expr._expr import (
     optimize_blockwise_fusion,
 )
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
-from dask.dataframe.dask_expr._groupby import GroupByChunk, SingleAggregation
+from dask.dataframe.dask_expr._groupby import (
+    DecomposableGroupbyAggregation,
+    GroupByChunk,
+    SingleAggregation,
+)
 from dask.dataframe.dask_expr._groupby import _mean_chunk as mean_chunk
 from dask.dataframe.dask_expr._merge import BlockwiseMerge, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._quantiles import RepartitionQuantiles
+from dask.dataframe.dask_expr._reductions import Aggregate
 from dask.dataframe.dask_expr._repartition import RepartitionToFewer
 from dask.dataframe.dask_expr._shuffle import (
     AssignPartitioningIndex,
@@ -67,6 +72,9 @@ from dask.dataframe.dask_expr.io import FromPandas
 from dask.dataframe.dask_expr.io.parquet import ToParquetData
 from dask.dataframe.groupby import _apply_func_to_column as apply_func_to_column
 from dask.dataframe.groupby import _compute_sum_of_squares as sum_of_squares
+from dask.dataframe.groupby import _finalize_mean as finalize_mean
+from dask.dataframe.groupby import _finalize_std as finalize_std
+from dask.dataframe.groupby import _finalize_var as finalize_var
 from dask.dataframe.groupby import _groupby_apply_funcs as apply_funcs
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.multi import merge_chunk
@@ -140,6 +148,7 @@ def rebuild_composite(collection: Any, expr: Any, tasks: dict[Any, Any]) -> Any:
 
 __all__ = [
     "ROLES",
+    "Aggregate",
     "Alias",
     "ArrowDatasetEngine",
     "AssignPartitioningIndex",
@@ -147,6 +156,7 @@ __all__ = [
     "BlockwiseMerge",
     "CoreExpr",
     "DataNode",
+    "DecomposableGroupbyAggregation",
     "DropDuplicatesBlockwise",
     "Expr",
     "FinalizeCompute",
@@ -185,6 +195,9 @@ __all__ = [
     "creation",
     "determine_column_projection",
     "execute_subgraph",
+    "finalize_mean",
+    "finalize_std",
+    "finalize_var",
     "get_annotations",
     "get_collection_type",
     "get_default_shuffle_method",

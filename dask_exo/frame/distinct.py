@@ -11,9 +11,27 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 
 SAMPLE = 4096  # rows of each sample
 RUN = 256  # neighbours
+
+
+def guess(values: pd.DataFrame | pd.Series | pd.Index) -> float:
+    """How many different rows there are, about.
+
+    Parameters
+    ----------
+    values : DataFrame, Series or Index
+        (n,) rows, at least `SAMPLE`.
+
+    Examples
+    --------
+    >>> 15_000 < guess(pd.Index(np.arange(100_000) % 20_000)) < 25_000
+    True
+    """
+    samples = spread(len(values)), neighbours(len(values))
+    return estimate(len(values), *(int(values.take(at).duplicated().sum()) for at in samples))
 
 
 def estimate(rows: int, spread_repeats: int, near_repeats: int) -> float:

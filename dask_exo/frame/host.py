@@ -14,6 +14,7 @@ import pandas as pd
 from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_exo.dask_adapter import concat_partitions
+from dask_exo.frame.argsort import counting
 
 Frame = Any
 """A pandas ``DataFrame``."""
@@ -85,11 +86,7 @@ def grouped(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     offsets : (count + 1,)
         Where each block starts.
     """
-    # numpy's stable sort is a radix sort for 8- and 16-bit ids, a merge sort above
-    order = np.argsort(ids, kind="stable")
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(ids, minlength=count), out=offsets[1:])
-    return order, offsets
+    return counting(ids, count)
 
 
 def checksum(frame: Frame, columns: Sequence[Any]) -> tuple[tuple[str, ...], int]:

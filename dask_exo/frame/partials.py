@@ -55,7 +55,8 @@ def partial_groups(
         there = frame[keys]
         if options.get("dropna") is not False:
             there = there.dropna()  # of nulls no group is made
-        if len(there) >= FEWEST and _groups(there) > WORTH * len(there):
+        values = there if len(keys) > 1 else there.iloc[:, 0]
+        if len(there) >= FEWEST and distinct.guess(values) > WORTH * len(there):
             rows = frame if len(there) == len(frame) else frame.dropna(subset=keys)
             # the types, which are for pandas to say
             like = chunk(rows.head(1), *by, **options).reset_index(**reset)
@@ -131,15 +132,6 @@ def _can(values: pd.Series[Any], column: Column) -> bool:
 
 def _has_order(dtype: Any) -> bool:
     return text.is_text(dtype) or is_datetime64_any_dtype(dtype)
-
-
-def _groups(keys: pd.DataFrame) -> float:
-    """How many groups there may be."""
-    values = keys if len(keys.columns) > 1 else keys.iloc[:, 0]
-    samples = distinct.spread(len(keys)), distinct.neighbours(len(keys))
-    return distinct.estimate(
-        len(keys), *(int(values.take(at).duplicated().sum()) for at in samples)
-    )
 
 
 def _ungrouped(frame: pd.DataFrame, source: Any, method: str) -> pd.Series[Any]:

@@ -6,8 +6,10 @@ import functools
 from typing import Any
 
 from dask_exo.dask_adapter import (
+    Aggregate,
     ArrowDatasetEngine,
     CoreExpr,
+    DecomposableGroupbyAggregation,
     GroupByChunk,
     RepartitionQuantiles,
     ResetIndex,
@@ -20,6 +22,7 @@ from dask_exo.dask_adapter import (
     mean_chunk,
     percentiles_summary,
 )
+from dask_exo.frame import clusters
 from dask_exo.frame.parquet import ParquetEngine
 from dask_exo.frame.partials import partial_groups
 from dask_exo.frame.place import partition_numbers, sort_index, sort_values, summary
@@ -38,6 +41,8 @@ def faster(expr: CoreExpr) -> CoreExpr:
         return _TWINS[kind](*expr.operands)
     if kind is ToParquetData and expr.engine is ArrowDatasetEngine:
         return expr.substitute_parameters({"engine": ParquetEngine})
+    if kind is Aggregate and _method(expr.aggregate) in _GROUPS:
+        return AggregateGroups(*expr.operands)
     if kind is ResetIndex and _groups(expr.frame) and not expr.drop:
         chunk, first = expr.frame, len(GroupByChunk._parameters)
         return PartialGroups(*chunk.operands[:first], expr._kwargs, *chunk.operands[first:])
@@ -95,6 +100,24 @@ class PartialGroups(GroupByChunk):
         return (None,) * (self.frame.npartitions + 1)
 
 
+class AggregateGroups(Aggregate):
+    """The groups of each partition after a shuffle, found a cacheful at a time."""
+
+    @property
+    def operation(self) -> Any:  # type: ignore[override]
+        """What runs on each partition."""
+        return functools.partial(clusters.aggregate, whole=self.aggregate)
+
+    @functools.cached_property
+    def _kwargs(self) -> dict[str, Any]:
+        return {"options": self.aggregate_kwargs or {}}
+
+
+_GROUPS = [
+    vars(kind)["aggregate"].__func__ for kind in (DecomposableGroupbyAggregation, SingleAggregation)
+]
+
+
 _TWINS: dict[type[CoreExpr], type[CoreExpr]] = {
     SetPartitions: PartitionNumbers,
     RepartitionQuantiles: Quantiles,
@@ -108,6 +131,9 @@ def _groups(expr: CoreExpr) -> bool:
     if type(expr) is not GroupByChunk:
         return False
     single = vars(SingleAggregation)["chunk"].__func__
-    return (
-        expr.chunk in (apply_funcs, mean_chunk) or getattr(expr.chunk, "__func__", None) is single
-    )
+    return expr.chunk in (apply_funcs, mean_chunk) or _method(expr.chunk) is single
+
+
+def _method(function: Any) -> Any:
+    """What a class method calls."""
+    return getattr(function, "__func__", None)

@@ -1,4 +1,4 @@
-"""Each private name that we need of Dask and Ray, so that one that moves fails by name."""
+"""Each private name that we need of Dask, Ray and pandas, so that one that moves fails by name."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ def imported(path: Path) -> list[tuple[str, str]]:
 
 FOREIGN = [
     (module, name)
-    for path in (PACKAGE / "dask_adapter.py", PACKAGE / "on_ray" / "futures.py")
+    for path in (
+        PACKAGE / "dask_adapter.py",
+        PACKAGE / "on_ray" / "futures.py",
+        PACKAGE / "frame" / "argsort.py",
+    )
     for module, name in imported(path)
-    if module.split(".")[0] in ("dask", "distributed", "ray")
+    if module.split(".")[0] in ("dask", "distributed", "pandas", "ray")
 ]
 
 
 @pytest.mark.parametrize(("module", "name"), FOREIGN, ids=[f"{m}.{n}" for m, n in FOREIGN])
-def test_a_name_of_dask_or_ray_is_where_we_import_it_from(module: str, name: str) -> None:
+def test_a_private_name_is_where_we_import_it_from(module: str, name: str) -> None:
     assert hasattr(importlib.import_module(module), name)
 
 
