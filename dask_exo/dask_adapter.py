@@ -53,7 +53,7 @@ from dask.dataframe.dask_expr._groupby import (
     SingleAggregation,
 )
 from dask.dataframe.dask_expr._groupby import _mean_chunk as mean_chunk
-from dask.dataframe.dask_expr._merge import BlockwiseMerge, HashJoinP2P, Merge
+from dask.dataframe.dask_expr._merge import BlockwiseMerge, BroadcastJoin, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._quantiles import RepartitionQuantiles
 from dask.dataframe.dask_expr._reductions import Aggregate
 from dask.dataframe.dask_expr._repartition import RepartitionToFewer
@@ -77,6 +77,7 @@ from dask.dataframe.groupby import _finalize_std as finalize_std
 from dask.dataframe.groupby import _finalize_var as finalize_var
 from dask.dataframe.groupby import _groupby_apply_funcs as apply_funcs
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
+from dask.dataframe.multi import _merge_chunk_wrapper as merge_chunk_wrapper
 from dask.dataframe.multi import merge_chunk
 from dask.dataframe.partitionquantiles import percentiles_summary
 from dask.dataframe.shuffle import set_partitions_pre
@@ -154,6 +155,7 @@ __all__ = [
     "AssignPartitioningIndex",
     "Blockwise",
     "BlockwiseMerge",
+    "BroadcastJoin",
     "CoreExpr",
     "DataNode",
     "DecomposableGroupbyAggregation",
@@ -206,6 +208,7 @@ __all__ = [
     "is_p2p_barrier",
     "mean_chunk",
     "merge_chunk",
+    "merge_chunk_wrapper",
     "named_schedulers",
     "nested_get",
     "new_collection",

@@ -8,6 +8,8 @@ from typing import Any
 from dask_exo.dask_adapter import (
     Aggregate,
     ArrowDatasetEngine,
+    BlockwiseMerge,
+    BroadcastJoin,
     CoreExpr,
     DecomposableGroupbyAggregation,
     GroupByChunk,
@@ -17,12 +19,15 @@ from dask_exo.dask_adapter import (
     SingleAggregation,
     SortIndexBlockwise,
     SortValuesBlockwise,
+    Task,
     ToParquetData,
     apply_funcs,
     mean_chunk,
+    merge_chunk,
+    merge_chunk_wrapper,
     percentiles_summary,
 )
-from dask_exo.frame import clusters
+from dask_exo.frame import clusters, lookup
 from dask_exo.frame.parquet import ParquetEngine
 from dask_exo.frame.partials import partial_groups
 from dask_exo.frame.place import partition_numbers, sort_index, sort_values, summary
@@ -77,6 +82,26 @@ class SortValues(SortValuesBlockwise):
     operation = staticmethod(sort_values)
 
 
+class MergePartitions(BlockwiseMerge):
+    """Partitions joined one by one, with keys looked up where that can be."""
+
+    def _task(self, name: Any, index: int) -> Task:
+        task = super()._task(name, index)
+        if task.func is not merge_chunk:
+            return task
+        return Task(task.key, lookup.merge, *task.args, **task.kwargs)
+
+
+class MergeWithAll(BroadcastJoin):
+    """Each partition joined with all of a small side, with keys looked up where that can be."""
+
+    def _layer(self) -> dict[Any, Any]:
+        return {
+            key: (task[0], lookup.merge, *task[2:]) if merge_chunk_wrapper in task else task
+            for key, task in super()._layer().items()
+        }
+
+
 class PartialGroups(GroupByChunk):
     """The groups of each partition with their keys as columns, where that makes them fewer rows.
 
@@ -119,6 +144,8 @@ _GROUPS = [
 
 
 _TWINS: dict[type[CoreExpr], type[CoreExpr]] = {
+    BlockwiseMerge: MergePartitions,
+    BroadcastJoin: MergeWithAll,
     SetPartitions: PartitionNumbers,
     RepartitionQuantiles: Quantiles,
     SortIndexBlockwise: SortIndex,
