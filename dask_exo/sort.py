@@ -18,6 +18,7 @@ import pyarrow as pa
 from dask.utils import format_bytes
 
 from dask_exo.errors import ExoError, InputError, OutputError, OutputExistsError, SortKeyError
+from dask_exo.frame.columns import travelling
 from dask_exo.frame.copies import PANDAS_3
 from dask_exo.frame.parquet import ParquetEngine
 from dask_exo.output import swap
@@ -207,8 +208,7 @@ def sort_rows(frame: pd.DataFrame, by: Sequence[str] = (), **kwargs: Any) -> pd.
     first = values[0][order]
     if len(keys) > 1 and (first[1:] == first[:-1]).any():
         order = np.lexsort(values[::-1])
-    ordered = frame.take(order)
-    return ordered.reset_index(drop=True) if kwargs.get("ignore_index") else ordered
+    return travelling(frame, order, ignore_index=bool(kwargs.get("ignore_index"))).frame()
 
 
 class NamelessEngine(ParquetEngine):

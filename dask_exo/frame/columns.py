@@ -25,10 +25,12 @@ from dask.sizeof import sizeof
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.frame.arrow_rows import ArrowRows
 from dask_exo.frame.copies import PANDAS_3, plain
+from dask_exo.frame.fixed import Fixed, is_fixed
 from dask_exo.frame.text import buffers, is_text, large
 from dask_exo.frame.warm import warm
 
 _INDEX = -1
+_COUNTED = 2**31  # bytes that offsets of 32 bits cannot count
 _INDEXES = frozenset({pd.Index, pd.RangeIndex, pd.DatetimeIndex, pd.TimedeltaIndex})
 
 
@@ -42,7 +44,7 @@ class Schema(NamedTuple):
     places : tuple
         For each array the positions of its columns among ``labels``; -1 is the index.
     dtypes : tuple
-        For each array the dtype of its columns.
+        For each array the dtype of its columns, or their `Fixed`.
     name : object
         Of the index.
     """
@@ -57,10 +59,11 @@ class Schema(NamedTuple):
         index: Any = pd.RangeIndex(length)
         blocks: list[tuple[Any, np.ndarray]] = []
         for array, places, dtype in zip(arrays, self.places, self.dtypes, strict=True):
-            values = array if isinstance(array, np.ndarray) else dtype.__from_arrow__(array)
+            kind = dtype.dtype if isinstance(dtype, Fixed) else dtype
+            values = _values(array, dtype)
             if places == (_INDEX,):
                 values = values[0] if values.ndim == 2 else values
-                index = pd.Index(values, dtype=dtype, name=self.name, copy=False)
+                index = pd.Index(values, dtype=kind, name=self.name, copy=False)
             else:
                 blocks.append((values, np.array(places)))
         return _frame(blocks, index, self.labels.view())  # a user may name it
@@ -173,7 +176,7 @@ def travelling(frame: Any, order: np.ndarray, *, ignore_index: bool = False) -> 
     """
     kinds = defaultdict[Any, list[int]](list)
     for place, dtype in enumerate(frame.dtypes):
-        kinds[place if is_text(dtype) else dtype].append(place)
+        kinds[dtype if isinstance(dtype, np.dtype) else place].append(place)
     dtypes = [frame.dtypes.iloc[places[0]] for places in kinds.values()]
     columns = [[frame.iloc[:, i] for i in places] for places in kinds.values()]
     if not ignore_index:
@@ -182,7 +185,7 @@ def travelling(frame: Any, order: np.ndarray, *, ignore_index: bool = False) -> 
         kinds[_INDEX] = [_INDEX]
     if not (
         type(frame) is pd.DataFrame
-        and all(isinstance(dtype, np.dtype) or is_text(dtype) for dtype in dtypes)
+        and all(isinstance(one, np.dtype) or _is_strings(one) or is_fixed(one) for one in dtypes)
         and (ignore_index or (type(frame.index) in _INDEXES and frame.index.dtype != object))
         and type(frame.columns) in (pd.Index, pd.RangeIndex)
         and plain([*frame.columns, frame.columns.name, frame.index.name])
@@ -191,13 +194,20 @@ def travelling(frame: Any, order: np.ndarray, *, ignore_index: bool = False) -> 
     ):
         rows = frame.take(order)
         return Frame(rows.reset_index(drop=True) if ignore_index else rows)
+    arrays = []
+    for i, some in enumerate(columns):
+        fixed = Fixed.of(some[0])
+        if fixed is None:
+            arrays.append(_taken(some, order))
+        else:
+            dtypes[i], raw = fixed
+            arrays.append(_gathered([raw], order))
     schema = Schema(
         frame.columns,
         tuple(map(tuple, kinds.values())),
         tuple(dtypes),
         None if ignore_index else frame.index.name,
     )
-    arrays = [_taken(some, order) for some in columns]
     return Columns(len(order), arrays, pickled(schema))
 
 
@@ -238,19 +248,53 @@ def joined(tables: Sequence[Columns]) -> Columns:
     return Columns(sum(t.length for t in tables), together, tables[0].schema)
 
 
+def _is_strings(dtype: Any) -> bool:
+    if isinstance(dtype, pd.ArrowDtype):
+        kind = dtype.pyarrow_dtype
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return is_text(dtype)
+
+
+def _values(array: Any, dtype: Any) -> Any:
+    """An array as the values of columns of pandas."""
+    if isinstance(dtype, Fixed):
+        return dtype.values(array[0])
+    if isinstance(array, np.ndarray):
+        return array
+    if isinstance(dtype, pd.ArrowDtype) and pa.types.is_string(dtype.pyarrow_dtype):
+        array = pa.chunked_array(list(_pieces(array)))
+    return dtype.__from_arrow__(array)
+
+
+def _pieces(texts: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
+    """The same strings in pieces that offsets of 32 bits can count."""
+    if isinstance(texts, pa.ChunkedArray):
+        for chunk in texts.chunks or [pa.array([], texts.type)]:
+            yield from _pieces(chunk)
+    elif len(texts) > 1 and len(buffers(texts)[1]) >= _COUNTED:
+        middle = len(texts) // 2
+        yield from _pieces(texts[:middle])
+        yield from _pieces(texts[middle:])
+    else:
+        yield texts
+
+
 def _part(array: Any, start: int, stop: int) -> Any:
     return array[:, start:stop] if isinstance(array, np.ndarray) else array[start:stop]
 
 
 def _taken(columns: Sequence[Any], order: np.ndarray) -> Any:
     """Some rows of columns of one dtype, as one array."""
-    if is_text(columns[0].dtype):
+    if _is_strings(columns[0].dtype):
         texts = large(pa.array(columns[0].array))
         warm(texts)
         return pc.take(texts, pa.array(order), boundscheck=False)
+    return _gathered([column.to_numpy() for column in columns], order)
+
+
+def _gathered(columns: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
     taken = np.empty((len(columns), len(order)), columns[0].dtype)
-    for row, column in zip(taken, columns, strict=True):
-        values = column.to_numpy()
+    for row, values in zip(taken, columns, strict=True):
         warm(values)
         np.take(values, order, out=row, mode="clip")
     return taken

@@ -6,11 +6,12 @@ import pickle
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.frame import host
+from dask_exo.frame import columns, host
 from dask_exo.frame.columns import Columns, Frame, Travelling, alike, below, travelling
 
 MAKERS = {
@@ -24,12 +25,32 @@ MAKERS = {
     "str": lambda v: pd.Series([None if x == 7 else "é" * x for x in v], dtype="str"),
     "string": lambda v: pd.Series([None if x == 1 else f"{x}" for x in v], dtype="string[pyarrow]"),
     "object": lambda v: pd.Series([(x, "t") for x in v], dtype="object"),
+    "int16 of Arrow": lambda v: pd.Series(v, dtype="int16[pyarrow]"),
+    "bool of Arrow": lambda v: pd.Series([x > 4 for x in v], dtype="bool[pyarrow]"),
+    "stamp of Arrow": lambda v: pd.Series(v, dtype=pd.ArrowDtype(pa.timestamp("us", "UTC"))),
+    "decimal of Arrow": lambda v: pd.Series(v, dtype=pd.ArrowDtype(pa.decimal128(12, 2))),
+    "string of Arrow": lambda v: pd.Series(
+        [None if x == 2 else "é" * x for x in v], dtype=pd.ArrowDtype(pa.string())
+    ),
+    "large string of Arrow": lambda v: pd.Series(
+        list(map(str, v)), dtype=pd.ArrowDtype(pa.large_string())
+    ),
+    "binary of Arrow": lambda v: pd.Series(
+        [bytes([x]) * 7 for x in v], dtype=pd.ArrowDtype(pa.binary(7))
+    ),
+}
+WITH_NULLS = {
+    "double with nulls": pd.Series([1.5, None, 3.0], dtype="double[pyarrow]"),
+    "bool with nulls": pd.Series([True, None, False], dtype="bool[pyarrow]"),
+    "day with nulls": pd.Series([0, None, 7], dtype="date32[day][pyarrow]"),
+    "binary with nulls": pd.Series([b"abc", None, b"xyz"], dtype=pd.ArrowDtype(pa.binary(3))),
 }
 INDEXES = {
     "range": lambda v: pd.RangeIndex(len(v)),
     "int": lambda v: pd.Index(v, name="i", dtype="int64"),
     "str": lambda v: pd.Index(list(map(str, v)), name=("a", 1), dtype="string[pyarrow]"),
     "time": lambda v: pd.DatetimeIndex(np.array(v, "M8[s]")),
+    "Arrow": lambda v: pd.Index(v, name="a", dtype="int32[pyarrow]"),
 }
 
 
@@ -87,7 +108,34 @@ def test_rows_arrive_as_pandas_would_take_and_concatenate_them(frames, random, i
     same(together.take(backwards).frame(), turned)
 
 
+@pytest.mark.parametrize("name", sorted(WITH_NULLS))
+def test_nulls_of_arrow_arrive(name: str) -> None:
+    frame = pd.DataFrame({"v": WITH_NULLS[name], "x": range(3)})
+    frame["cut"] = pd.concat([frame["v"], frame["v"]], ignore_index=True).iloc[2:5].array
+    rows = travelling(frame, np.array([2, 1, 0]))
+    assert isinstance(rows, Columns)
+    some = sent(rows.part(0, 2))
+    pd.testing.assert_frame_equal(some.frame(), frame.take([2, 1]))
+    pd.testing.assert_frame_equal(below([rows, some]).frame(), frame.take([2, 1, 0, 2, 1]))
+    whole = travelling(frame.dropna(), np.array([0]))  # a part without nulls
+    assert not alike([rows, whole])
+    both = below([rows, whole]).frame()
+    pd.testing.assert_frame_equal(
+        both, pd.concat([frame.take([2, 1, 0]), frame.dropna().take([0])])
+    )
+
+
+def test_strings_that_32_bits_cannot_count_come_in_pieces(monkeypatch) -> None:
+    monkeypatch.setattr(columns, "_COUNTED", 100)
+    strings = pd.Series([f"{i:09d}" for i in range(50)], dtype=pd.ArrowDtype(pa.string()))
+    frame = pd.DataFrame({"t": strings})
+    arrived = travelling(frame, np.arange(50)).frame()
+    assert pa.array(arrived["t"].array).num_chunks > 4
+    pd.testing.assert_frame_equal(arrived, frame)
+
+
 UNUSUAL = {
+    "lists": pd.DataFrame({"l": pd.Series([[1], [2]], dtype=pd.ArrowDtype(pa.list_(pa.int8())))}),
     "category": pd.DataFrame({"c": pd.Categorical(["a", "b"])}),
     "nullable": pd.DataFrame({"n": pd.array([1, None], dtype="Int64")}),
     "zoned": pd.DataFrame({"z": pd.to_datetime([1, 2], utc=True)}),
