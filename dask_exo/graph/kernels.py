@@ -8,6 +8,7 @@ from typing import Any
 from dask_exo.dask_adapter import (
     Aggregate,
     ArrowDatasetEngine,
+    AssignPartitioningIndex,
     BlockwiseMerge,
     BroadcastJoin,
     CoreExpr,
@@ -28,6 +29,7 @@ from dask_exo.dask_adapter import (
     percentiles_summary,
 )
 from dask_exo.frame import clusters, lookup
+from dask_exo.frame.hashed import assign_partitions
 from dask_exo.frame.parquet import ParquetEngine
 from dask_exo.frame.partials import partial_groups
 from dask_exo.frame.place import partition_numbers, sort_index, sort_values, summary
@@ -58,6 +60,12 @@ class PartitionNumbers(SetPartitions):
     """The partition of each row by sorted divisions, found faster than by Dask."""
 
     operation = staticmethod(partition_numbers)
+
+
+class PartitionsByHash(AssignPartitioningIndex):
+    """The partition of each row by a hash, found faster than by Dask."""
+
+    operation = staticmethod(assign_partitions)  # type: ignore[assignment]
 
 
 class Quantiles(RepartitionQuantiles):
@@ -144,6 +152,7 @@ _GROUPS = [
 
 
 _TWINS: dict[type[CoreExpr], type[CoreExpr]] = {
+    AssignPartitioningIndex: PartitionsByHash,
     BlockwiseMerge: MergePartitions,
     BroadcastJoin: MergeWithAll,
     SetPartitions: PartitionNumbers,

@@ -44,6 +44,7 @@ from dask_exo.frame.device.frame import DeviceFrame
 from dask_exo.frame.device.index import DeviceIndex
 from dask_exo.frame.device.index import from_pandas as index_from_pandas
 from dask_exo.frame.device.series import DeviceSeries
+from dask_exo.frame.hashed import combine
 
 _MODELS = {DeviceFrame: pd.DataFrame, DeviceSeries: pd.Series, DeviceIndex: pd.Index}
 KINDS = tuple(_MODELS)
@@ -108,7 +109,7 @@ def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT0
     found = [hashing.of(column) for column in (obj.arrays if frame else [obj.column])]
     if index:
         found += [hashing.of(level) for level in obj.index.levels]
-    one = hashing.combine(found) if frame or index else found[0]
+    one = combine(found) if frame or index else found[0]
     return DeviceSeries.of(Column(one, np.dtype(np.uint64)), obj.index)
 
 

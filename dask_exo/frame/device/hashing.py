@@ -5,7 +5,6 @@ References: pandas, ``pandas/core/util/hashing.py`` (`hash_pandas_object`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,6 @@ from dask_exo.frame.device.column import CATEGORY, TEXT, Column
 from dask_exo.frame.device.words import look_up
 
 _NULL = np.uint64(np.iinfo(np.uint64).max)
-_MULTIPLIER = 1000003
-_START = 0x345678
-_STEP = 82520
-_END = 97531
 _MASK = 2**64 - 1
 
 
@@ -51,13 +46,3 @@ def _mix(words: Any) -> Any:
     words = words ^ (words >> np.uint64(27))
     words = words * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
-
-
-def combine(hashes: Sequence[Any]) -> Any:
-    """(n,) one hash of the hashes of several columns."""
-    multiplier = _MULTIPLIER
-    out = hashes[0] * np.uint64(0) + np.uint64(_START)
-    for i, one in enumerate(hashes):
-        out = (out ^ one) * np.uint64(multiplier)
-        multiplier = (multiplier + _STEP + 2 * (len(hashes) - i)) & _MASK
-    return out + np.uint64(_END)

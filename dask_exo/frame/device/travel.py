@@ -24,6 +24,7 @@ from dask_exo.frame.device.frame import DeviceFrame
 from dask_exo.frame.device.index import DeviceIndex, numbered
 from dask_exo.frame.device.series import DeviceSeries
 from dask_exo.frame.device.words import encode, recategorize
+from dask_exo.frame.hashed import combine
 from dask_exo.frame.host import JOIN_MARK, MARK
 
 
@@ -137,7 +138,7 @@ def destinations(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
         ids = frame[columns[0]].column.values
     else:
         chosen = frame[columns] if columns else frame
-        ids = hashing.combine([hashing.of(c) for c in chosen.arrays])
+        ids = combine([hashing.of(c) for c in chosen.arrays])
     small = np.min_scalar_type(max(npartitions - 1, 0))
     return (ids % npartitions).astype(small)
 

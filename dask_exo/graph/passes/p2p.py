@@ -14,7 +14,6 @@ from typing import Any
 
 from dask_exo.dask_adapter import (
     Alias,
-    AssignPartitioningIndex,
     GraphNode,
     Task,
     TaskRef,
@@ -24,6 +23,7 @@ from dask_exo.dask_adapter import (
     role,
 )
 from dask_exo.errors import ShuffleMethodError
+from dask_exo.frame.hashed import assign_partitions
 from dask_exo.graph.splits import Chunk, Exchange, Regrid, Rows, Split, take
 
 Key = Any
@@ -147,7 +147,7 @@ def _frame(key: Key, given: dict[str, Any], spec: Any) -> Task:  # noqa: ARG001
 def _numbered_frame(key: Key, given: dict[str, Any], spec: Any) -> Task:
     return Task(
         key,
-        AssignPartitioningIndex.operation,
+        assign_partitions,
         given["df"],
         given["index"],
         given["name"],
