@@ -5,15 +5,20 @@ References: pandas, ``pandas/core/util/hashing.py`` (`hash_pandas_object`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pandas.util import hash_array
 
 from dask_exo.dask_adapter import AssignPartitioningIndex
+from dask_exo.frame import distinct, siphash
+from dask_exo.frame.text import is_text
 
+FEWEST = 10_000  # strings of which a sample is taken
+REPEATED = 4  # times that each string is there, on average: above it pandas is quicker
 _BLOCK = 2**15  # rows at a time, so that what each step makes of them stays in the cache
 _MULTIPLIER = 1000003
 _START = 0x345678
@@ -66,23 +71,42 @@ def assign_partitions(  # noqa: PLR0917  as Dask calls it
     >>> assign_partitions(rows, ["k"], "to", 100, rows.head(0), False).to.tolist()
     [73, 62, 73]
     """
-    if index_shuffle or not _numbers(frame, keys, meta):
+    if index_shuffle or not _known(frame, keys, meta):
         return AssignPartitioningIndex.operation(
             frame, keys, name, npartitions, meta, index_shuffle
         )
-    columns = [frame[key].to_numpy() for key in keys]
     found = np.empty(len(frame), np.min_scalar_type(-npartitions - 1))
     count = np.uint64(npartitions)
-    for start in range(0, len(frame), _BLOCK):
-        rows = slice(start, start + _BLOCK)
-        # Dask hashes all numbers as floats, since partitions may differ in what they have
-        hashed = combine([hash_array(one[rows].astype(np.float64)) for one in columns])
-        found[rows] = hashed - hashed // count * count  # several times as fast as %
+    blocks = zip(*(_hashes(frame[key]) for key in keys), strict=True)
+    for i, hashes in enumerate(blocks):
+        hashed = combine(hashes)
+        quotient = hashed // count  # several times as fast as %
+        found[i * _BLOCK : (i + 1) * _BLOCK] = hashed - quotient * count
     return frame.assign(**{name: found})
 
 
-def _numbers(frame: Any, keys: Any, meta: Any) -> bool:
-    """Whether keys are columns of numbers, as Dask believes."""
+def _hashes(column: pd.Series[Any]) -> Iterator[np.ndarray]:
+    """Hashes of a column, a block at a time."""
+    if is_text(column.dtype):
+        whole = _of_texts(column)
+        for start in range(0, len(column), _BLOCK):
+            yield whole[start : start + _BLOCK]
+    else:  # Dask hashes all numbers as floats, since partitions may differ in what they have
+        numbers = column.to_numpy()
+        for start in range(0, len(column), _BLOCK):
+            yield hash_array(numbers[start : start + _BLOCK].astype(np.float64))
+
+
+def _of_texts(column: pd.Series[Any]) -> np.ndarray:
+    """Hashes of strings; pandas is quick where many are the same."""
+    rows = len(column)
+    if rows < FEWEST or distinct.guess(column) * REPEATED < rows:
+        return hash_array(column.array)
+    return siphash.hashes(pa.array(column.array))
+
+
+def _known(frame: Any, keys: Any, meta: Any) -> bool:
+    """Whether keys are columns of numbers or strings, as Dask believes."""
     return (
         isinstance(keys, list)
         and len(keys) > 0
@@ -91,9 +115,12 @@ def _numbers(frame: Any, keys: Any, meta: Any) -> bool:
         and frame.columns.is_unique
         and all(
             key in frame.columns
-            and isinstance(frame[key].dtype, np.dtype)
-            and frame[key].dtype.kind in "iuf"
+            and (_is_number(frame[key].dtype) or is_text(frame[key].dtype))
             and frame[key].dtype == meta[key].dtype
             for key in keys
         )
     )
+
+
+def _is_number(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind in "iuf"

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
+from pandas.util import hash_array
 
 from dask_exo.dask_adapter import AssignPartitioningIndex
-from dask_exo.frame import hashed
+from dask_exo.frame import hashed, siphash
 
-DTYPES = ["int8", "uint16", "int32", "int64", "uint64", "float32", "float64"]
-ODD = [0.0, -0.0, float("nan"), float("inf"), 1.5, 2.0**53]
+INTEGERS = ["int8", "uint16", "int32", "int64", "uint64"]
+DTYPES = [*INTEGERS, "float32", "float64", "str", "string[pyarrow]"]
+NUMBERS = [0.0, -0.0, float("nan"), float("inf"), 1.5, 2.0**53]
+
+TEXTS = np.array(["", "a", None, "é" * 3, "1234567", "12345678", "123456789", "x" * 30], object)
+VALUES = {"str": TEXTS, "string[pyarrow]": TEXTS, "float32": NUMBERS, "float64": NUMBERS}
 
 
 def both(frame, keys, npartitions, meta=None, *, index=False):
@@ -30,15 +36,15 @@ def both(frame, keys, npartitions, meta=None, *, index=False):
 def test_partitions_are_those_of_dask(dtypes, npartitions, seed, rows) -> None:
     rng = np.random.default_rng(seed)
     columns = {
-        f"{i}": (rng.choice(ODD, rows) if "f" in dtype else rng.integers(0, 100, rows)).astype(
-            dtype
-        )
+        str(i): pd.Series(rng.choice(VALUES.get(dtype, 100), rows), dtype=dtype)
         for i, dtype in enumerate(dtypes)
     }
     frame = pd.DataFrame({**columns, "x": range(rows)})
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hashed, "_BLOCK", 16)
-        assert hashed._numbers(frame, list(columns), frame.head(0))
+        patched.setattr(hashed, "FEWEST", 0)
+        patched.setattr(hashed.distinct, "guess", len)
+        assert hashed._known(frame, list(columns), frame.head(0))
         got, expected = both(frame, list(columns), npartitions)
     assert_frame_equal(got, expected)
 
@@ -48,7 +54,6 @@ FRAME = pd.DataFrame(
     index=pd.Index([3, 4, 5], name="i"),
 )
 OTHERS = {
-    "strings": (FRAME, ["s"]),
     "truths": (FRAME, ["b"]),
     "nullable": (FRAME, ["n", "k"]),
     "level": (FRAME, ["i", "k"]),
@@ -63,7 +68,7 @@ def test_what_is_not_known_is_left_to_dask(name) -> None:
     frame, keys = OTHERS[name]
     got, expected = both(frame, keys, 9)
     assert_frame_equal(got, expected)
-    assert not hashed._numbers(frame, keys, frame.head(0))
+    assert not hashed._known(frame, keys, frame.head(0))
 
 
 def test_what_dask_takes_for_another_type_is_left_to_dask() -> None:
@@ -71,3 +76,24 @@ def test_what_dask_takes_for_another_type_is_left_to_dask() -> None:
     assert_frame_equal(got, expected)
     got, expected = both(FRAME, ["_index"], 9, index=True)
     assert_frame_equal(got, expected)
+
+
+@pytest.mark.parametrize("longest", [3, 20, 255, 256, 300])
+def test_strings_of_all_lengths_have_the_hash_of_pandas(longest, monkeypatch) -> None:
+    monkeypatch.setattr(siphash, "_BLOCK", 100)
+    rng = np.random.default_rng(longest)
+    texts = ["".join(rng.choice(list("aé漢\0"), n)) for n in rng.integers(0, longest + 1, 300)]
+    strings = pd.array([*texts, None, "x" * longest], dtype="str")
+    found = siphash.hashes(pa.array(strings))
+    assert found.tolist() == hash_array(strings).tolist()
+    assert siphash.hashes(pa.array(strings)[7:20]).tolist() == found[7:20].tolist()
+
+
+def test_where_strings_repeat_pandas_hashes_them(monkeypatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(siphash, "hashes", lambda texts: seen.append(len(texts)) or np.zeros(1))
+    few = pd.Series([f"{i % 100}" for i in range(20_000)], dtype="str")
+    assert hashed._of_texts(few).tolist() == hash_array(few.array).tolist()
+    assert seen == []
+    hashed._of_texts(pd.Series([f"{i}" for i in range(20_000)], dtype="str"))
+    assert seen == [20_000]
