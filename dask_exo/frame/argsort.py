@@ -26,7 +26,7 @@ def counting(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     >>> [found.tolist() for found in counting(np.array([2, 0, 2, 0]), 3)]
     [[1, 3, 0, 2], [0, 2, 2, 4]]
     """
-    order, counts = groupsort_indexer(codes.astype(np.intp, copy=False), count)
+    order, counts = groupsort_indexer(np.asarray(codes, np.intp), count)
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(counts[1:], out=offsets[1:])  # the first is that of -1
     return order, offsets

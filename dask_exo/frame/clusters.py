@@ -76,7 +76,7 @@ def clusters(frame: Any, count: int) -> Iterator[Any]:
     Yields
     ------
     DataFrame or Series
-        All rows of some keys, in their order.
+        All rows of some keys, in their order; nothing where there are no keys.
 
     Examples
     --------
@@ -89,7 +89,8 @@ def clusters(frame: Any, count: int) -> Iterator[Any]:
     order, offsets = counting(hashed, count)
     rows = frame.take(order)
     for low, high in pairwise(offsets):
-        yield rows.iloc[low:high]
+        if low < high:
+            yield rows.iloc[low:high]
 
 
 def _plain(frame: Any) -> bool:

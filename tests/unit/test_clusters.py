@@ -112,7 +112,8 @@ KEYS = ["int8", "uint8", "int32", "uint64", "int64"]
 def test_all_rows_of_a_key_are_in_one_cluster_in_their_order(keys, dtype, power) -> None:
     rows = pd.DataFrame({"at": range(len(keys))}, index=pd.Index(keys, dtype=dtype, name="k"))
     cut = list(clusters.clusters(rows, 2**power))
-    assert len(cut) == 2**power
+    assert len(cut) <= 2**power
+    assert all(map(len, cut))
     assert sum(len(set(one.index)) for one in cut) == len(set(keys))
     assert all(one["at"].is_monotonic_increasing for one in cut)
     assert_frame_equal(pd.concat(cut).sort_values("at"), rows)

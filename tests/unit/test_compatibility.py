@@ -432,7 +432,7 @@ def ways_of(expr: CoreExpr) -> set[str]:
     if shuffles and "PartitionNumbers" in kinds:
         found.add("shuffle: range")
     elif shuffles:
-        joined = len(shuffles) == 2 and "BlockwiseMerge" in kinds
+        joined = len(shuffles) == 2 and "MergePartitions" in kinds
         found.add("shuffle: join" if joined else "shuffle: hash")
     return found
 

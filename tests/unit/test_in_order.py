@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tracemalloc
+from decimal import Decimal
 from itertools import pairwise
 
 import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +103,28 @@ def test_a_sort_merges_what_exceeds_the_limit_and_nothing_else(share, monkeypatc
         pd.testing.assert_frame_equal(got, dd.from_pandas(expected, 1, sort=False).compute())
         assert len(sizes) == merged
         assert all(size > limit for size in sizes)
+
+
+ON_ARROW = {
+    "number": ("int64[pyarrow]", lambda x: None if x == 3 else x),
+    "string": (pd.ArrowDtype(pa.string()), str),
+    "decimal": (pd.ArrowDtype(pa.decimal128(12, 2)), Decimal),
+    "bytes": (pd.ArrowDtype(pa.binary(5)), lambda x: bytes([x]) * 5),
+    "stamp": ("timestamp[us][pyarrow]", lambda x: x),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ON_ARROW))
+def test_runs_of_columns_on_arrow_are_merged(name: str) -> None:
+    rng = np.random.default_rng(1)
+    dtype, make = ON_ARROW[name]
+    runs = [
+        pd.DataFrame(
+            {"v": pd.Series([make(x) for x in rng.integers(0, 50, n).tolist()], dtype=dtype)}
+        )
+        .assign(at=range(n))
+        .sort_values("v", ignore_index=True)
+        for n in (300, 200)
+    ]
+    merged = in_order([whole(run) for run in runs], [Key("v", "v")], 2000).frame()
+    pd.testing.assert_frame_equal(merged, pd.concat(runs).sort_values("v", kind="stable"))
