@@ -46,8 +46,9 @@ class Fixed(NamedTuple):
         raw = _bytes(values)
         if not values.null_count:
             return cls(column.dtype, nulls=False), raw
-        marked = np.empty(len(raw), [("value", raw.dtype), ("valid", bool)])
-        marked["value"], marked["valid"] = raw, values.is_valid()
+        valid = np.asarray(values.is_valid())
+        marked = np.zeros(len(raw), [("value", raw.dtype), ("valid", bool)])
+        marked["value"][valid], marked["valid"] = raw[valid], valid
         return cls(column.dtype, nulls=True), marked
 
     def values(self, raw: np.ndarray) -> Any:
@@ -74,7 +75,7 @@ def is_fixed(dtype: Any) -> bool:
 
 
 def _bytes(values: pa.Array) -> np.ndarray:
-    """(n,) values; those of nulls mean nothing."""
+    """(n,) values; those of nulls are whatever happens to be there."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     size = values.type.bit_width // 8

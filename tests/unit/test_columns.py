@@ -125,6 +125,17 @@ def test_nulls_of_arrow_arrive(name: str) -> None:
     )
 
 
+def test_what_is_under_a_null_is_not_sent() -> None:
+    def column(hidden: int) -> pd.DataFrame:
+        bits = pa.array([True, False, True]).buffers()[1]
+        buffers = [bits, pa.py_buffer(np.array([1, hidden, 3]))]
+        values = pa.Array.from_buffers(pa.int64(), 3, buffers)
+        return pd.DataFrame({"v": pd.arrays.ArrowExtensionArray(values)})
+
+    first, second = (travelling(column(hidden), np.arange(3)) for hidden in (7, 9))
+    assert pickle.dumps(first) == pickle.dumps(second)
+
+
 def test_strings_that_32_bits_cannot_count_come_in_pieces(monkeypatch) -> None:
     monkeypatch.setattr(columns, "_COUNTED", 100)
     strings = pd.Series([f"{i:09d}" for i in range(50)], dtype=pd.ArrowDtype(pa.string()))
