@@ -16,7 +16,7 @@ import pyarrow as pa
 from pandas.util import hash_array
 
 from dask_exo.frame.argsort import counting
-from dask_exo.frame.text import buffers, large
+from dask_exo.frame.text import large, words
 
 _KEY = np.frombuffer(b"0123456789123456", "<u8")  # that of pandas
 _START = np.frombuffer(b"uespemosmodnarodarenegylsetybdet", "<u8")  # SipHash's, as it is stored
@@ -39,15 +39,11 @@ def hashes(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     True
     """
     texts = large(values)
-    offsets, used = buffers(texts)
-    data = np.zeros(len(used) + _WORD, np.uint8)  # is read beyond the end
-    data[:-_WORD] = used
-    words = np.ndarray(len(data) - _WORD + 1, "<u8", data, strides=(1,))
-    starts, lengths = offsets[:-1] - offsets[0], np.diff(offsets)
+    read, starts, lengths = words(texts, "<u8")
     found = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _BLOCK):
         rows = slice(start, start + _BLOCK)
-        found[rows] = _hashes(words, starts[rows], lengths[rows])
+        found[rows] = _hashes(read, starts[rows], lengths[rows])
     for row in np.flatnonzero(lengths >= _MOST * _WORD):
         found[row] = hash_array(np.array([texts[row].as_py()], object), categorize=False)[0]
     if texts.null_count:
@@ -55,7 +51,7 @@ def hashes(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return found
 
 
-def _hashes(words: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _hashes(read: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Hashes of a block; those of the longest strings mean nothing."""
     order, ends = counting(np.minimum(lengths // _WORD, _MOST), _MOST + 1)
     starts, lengths = starts[order], lengths[order]
@@ -64,7 +60,7 @@ def _hashes(words: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.nd
     for step, (low, high) in enumerate(pairwise(ends[: _MOST + 1].tolist())):
         if low == len(order):
             break
-        here = words[np.minimum(starts[low:] + step * _WORD, len(words) - 1)]
+        here = read[np.minimum(starts[low:] + step * _WORD, len(read) - 1)]
         done = high - low
         mine = [one[low:high] for one in state]
         found[order[low:high]] = _ended(mine, here[:done], lengths[low:high])

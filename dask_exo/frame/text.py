@@ -49,6 +49,30 @@ def buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return offsets, np.frombuffer(data_buffer or b"", np.uint8)[offsets[0] : offsets[-1]]
 
 
+def words(values: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Eight bytes from each byte on of n large strings, which begin anywhere.
+
+    Parameters
+    ----------
+    values : LargeStringArray
+    dtype : {'>u8', '<u8'}
+        Which of the bytes counts most.
+
+    Returns
+    -------
+    words : ndarray
+        One for each byte of all strings, and one more, of zeros. After the end of a string they
+        have what follows it.
+    starts, lengths : (n,)
+        The first word and the bytes of each string.
+    """
+    offsets, used = buffers(values)
+    data = np.zeros(len(used) + _WORD, np.uint8)  # is read beyond the end
+    data[:-_WORD] = used
+    read = np.ndarray(len(data) - _WORD + 1, dtype, data, strides=(1,))
+    return read, offsets[:-1] - offsets[0], np.diff(offsets)
+
+
 class Text:
     """Strings as words of eight bytes, with zeros after their end.
 
@@ -64,12 +88,7 @@ class Text:
     """
 
     def __init__(self, values: pa.Array | pa.ChunkedArray) -> None:
-        offsets, used = buffers(large(values))
-        data = np.zeros(len(used) + _WORD, np.uint8)  # is read beyond the end
-        data[:-_WORD] = used
-        self._words = np.ndarray(len(data) - _WORD + 1, ">u8", data, strides=(1,))
-        self._starts = offsets[:-1] - offsets[0]
-        self.lengths = np.diff(offsets)
+        self._words, self._starts, self.lengths = words(large(values), ">u8")
 
     def __len__(self) -> int:
         return len(self.lengths)
