@@ -25,6 +25,8 @@ class View:
         Whether tasks wait for a worker of their own that come before it in Dask's order.
     tight : bool
         Whether the memory of a machine is nearly full, by whatever.
+    trying : bool
+        Whether the first tasks of its group are in flight, so that soon it is known what one takes.
     """
 
     in_flight: int
@@ -34,6 +36,7 @@ class View:
     expected: int
     behind: bool = False
     tight: bool = False
+    trying: bool = False
 
     def fits(self, budget: int) -> bool:
         """Whether what the next task returns is within so many bytes."""
@@ -67,7 +70,8 @@ def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
 
     1. An idle cluster always gets a task: what does not fit is spilled, but nothing stalls.
     2. Where memory is nearly full, nothing else: what runs shall end, and not be killed.
-    3. No more than ``tasks_per_slot`` tasks a slot are in flight.
+    3. No more than ``tasks_per_slot`` tasks a slot are in flight; and one, of a group of which no
+       task has ended yet: those that wait may share a call then.
     4. Within the byte budget; over it, one task a slot, since the tasks that free memory come
        first in Dask's order. Those that come after tasks which wait for a worker free nothing.
 
@@ -81,7 +85,7 @@ def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
     """
     if view.in_flight == 0 and not view.behind:
         return True
-    if view.tight or view.in_flight >= view.slots * tasks_per_slot:
+    if view.tight or view.in_flight >= view.slots * (1 if view.trying else tasks_per_slot):
         return False
     return view.fits(budget) or (view.in_flight < view.slots and not view.behind)
 

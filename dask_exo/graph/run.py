@@ -104,6 +104,7 @@ class Run:
             futures, self._pools, self._state, self._values, self._ledger, config, self._watcher
         )
         self._experience: dict[str, Experience] = defaultdict(Experience)
+        self._trying: set[str] = set()  # groups of which the first tasks are in flight
         self._pressure = Pressure(futures)
         self._watchdog = Watchdog(futures, config.stall_timeout)
 
@@ -202,7 +203,8 @@ class Run:
         in_flight = max(0, len(self._flying) + self._shufflings.calls - busy)
         expected = known.mean if known is not None else 0
         held, tight = self._values.nbytes, self._pressure.tight
-        view = View(in_flight, slots, held, self._promised, expected, behind, tight)
+        trying = bundle.group in self._trying
+        view = View(in_flight, slots, held, self._promised, expected, behind, tight, trying)
         if pool is None:
             if not slots or not admit(
                 view, tasks_per_slot=self._config.tasks_per_slot, budget=self._budget
@@ -249,6 +251,8 @@ class Run:
         jobs, args = parcel(bundles, self._values)
         data = seal((jobs, self._config.settings, self._config.compares), jobs, args)
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
+        if bundles[0].group not in self._experience:
+            self._trying.add(bundles[0].group)
         kept = [bundle for job, bundle in zip(jobs, bundles, strict=True) if job.kept]
         known = [self._experience.get(bundle.group) for bundle in kept]
         small: int | None = self._config.small_result
@@ -324,6 +328,7 @@ class Run:
 
     def _take(self, call: Call, dones: Sequence[work.Done]) -> None:
         several = len(dones) > 1
+        self._trying.discard(call.bundles[0].group)
         for i, (bundle, done) in enumerate(zip(call.bundles, dones, strict=True)):
             self._state.left -= 1
             try:
