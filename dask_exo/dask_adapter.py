@@ -30,6 +30,7 @@ from dask.array.core import apply_infer_dtype, concatenate3
 from dask.array.rechunk import old_to_new
 from dask.array.utils import compute_meta
 from dask.base import collections_to_expr, get_annotations, named_schedulers
+from dask.bytes.core import read_block_from_file
 from dask.dataframe.core import _concat as concat_partitions
 from dask.dataframe.dask_expr._backends import dataframe_creation_dispatch as creation
 from dask.dataframe.dask_expr._expr import (
@@ -47,6 +48,7 @@ from dask.dataframe.dask_expr._expr import (
     optimize_blockwise_fusion,
 )
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
+from dask.dataframe.dask_expr._expr import _DelayedExpr as DelayedExpr
 from dask.dataframe.dask_expr._groupby import (
     DecomposableGroupbyAggregation,
     GroupByChunk,
@@ -68,14 +70,15 @@ from dask.dataframe.dask_expr._shuffle import (
     TaskShuffle,
 )
 from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPartitions
-from dask.dataframe.dask_expr.io import FromPandas
-from dask.dataframe.dask_expr.io.parquet import ToParquetData
+from dask.dataframe.dask_expr.io import FromMap, FromPandas, FusedIO
+from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec, ToParquetData
 from dask.dataframe.groupby import _apply_func_to_column as apply_func_to_column
 from dask.dataframe.groupby import _compute_sum_of_squares as sum_of_squares
 from dask.dataframe.groupby import _finalize_mean as finalize_mean
 from dask.dataframe.groupby import _finalize_std as finalize_std
 from dask.dataframe.groupby import _finalize_var as finalize_var
 from dask.dataframe.groupby import _groupby_apply_funcs as apply_funcs
+from dask.dataframe.io.csv import _read_csv as read_csv_block
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.multi import _merge_chunk_wrapper as merge_chunk_wrapper
 from dask.dataframe.multi import merge_chunk
@@ -159,11 +162,14 @@ __all__ = [
     "CoreExpr",
     "DataNode",
     "DecomposableGroupbyAggregation",
+    "DelayedExpr",
     "DropDuplicatesBlockwise",
     "Expr",
     "FinalizeCompute",
+    "FromMap",
     "FromPandas",
     "Fused",
+    "FusedIO",
     "GraphNode",
     "GroupByChunk",
     "HashJoinP2P",
@@ -172,6 +178,7 @@ __all__ = [
     "P2PShuffle",
     "PartitionsFiltered",
     "Projection",
+    "ReadParquetFSSpec",
     "RearrangeByColumn",
     "RepartitionQuantiles",
     "RepartitionToFewer",
@@ -216,6 +223,8 @@ __all__ = [
     "optimize_blockwise_fusion",
     "order",
     "percentiles_summary",
+    "read_block_from_file",
+    "read_csv_block",
     "rebuild_composite",
     "role",
     "set_partitions_pre",

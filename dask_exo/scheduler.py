@@ -19,7 +19,6 @@ from dask_exo.checkpoint import Store
 from dask_exo.config import Config
 from dask_exo.dask_adapter import (
     CoreExpr,
-    FromPandas,
     Task,
     collections_to_expr,
     convert_legacy_graph,
@@ -42,6 +41,7 @@ from dask_exo.graph.plan import Plan, plan
 from dask_exo.graph.promise import Local, Promise, Remote, fetch
 from dask_exo.graph.resume import Resumed, resume
 from dask_exo.graph.run import Run
+from dask_exo.graph.small import small
 from dask_exo.graph.watcher import Watcher
 from dask_exo.report import events
 from dask_exo.report.callbacks import Callbacks
@@ -222,12 +222,8 @@ def in_process(dsk: Any, config: Config) -> bool:
         return True
     if config.inline is False or on_ray.running() or not isinstance(dsk, CoreExpr):
         return False
-    nodes = list(dsk.walk())
-    leaves = [node for node in nodes if not node.dependencies()]
-    if not leaves or not all(isinstance(leaf, FromPandas) for leaf in leaves):
-        return False
-    nbytes = sum(int(leaf.frame.memory_usage(deep=False).sum()) for leaf in leaves)
-    return nbytes <= config.inline_limit
+    # checkpoints are of what Ray makes: whoever asks for them wants them
+    return config.checkpoint_path is None and small(dsk, config.inline_limit)
 
 
 def _here(dsk: Any, keys: Any) -> Any:

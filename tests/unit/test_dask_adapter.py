@@ -64,6 +64,7 @@ def test_what_tells_attempts_apart_is_there_in_ray() -> None:
         ("HashJoinP2P", ["_filtered", "_partitions"]),
         ("Expr", ["_name", "walk", "_parameters"]),
         ("Task", ["func", "args", "dependencies"]),
+        ("ReadParquetFSSpec", ["_dataset_info", "_plan", "_partitions", "engine"]),
     ],
 )
 def test_the_attributes_that_the_rewrite_reads_are_there(cls: str, names: list[str]) -> None:
@@ -105,6 +106,9 @@ def test_the_attributes_that_the_rewrite_reads_are_there(cls: str, names: list[s
         ),
         ("RepartitionToFewer", {"frame", "new_partitions"}),
         ("FromPandas", {"frame"}),
+        ("FromMap", {"func", "iterables"}),
+        ("FusedIO", {"_expr"}),
+        ("DelayedExpr", {"obj"}),
     ],
     ids=lambda p: p[0],
 )
