@@ -61,8 +61,6 @@ def small(expr: CoreExpr, limit: int) -> bool:
     >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(1000)}), npartitions=2)
     >>> small(ddf.a.sum().expr, 10_000), small(ddf.a.sum().expr, 1000)
     (True, False)
-    >>> small(ddf.map_partitions(lambda part: part).expr, 10_000)
-    False
     """
     nodes = {node._name: node for node in _nodes(expr)}.values()
     sources = [node for node in nodes if not node.dependencies()]
