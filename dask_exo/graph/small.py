@@ -179,7 +179,8 @@ def _runs_others(value: Any) -> bool:
     if isinstance(value, partial):
         inside = (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, GraphNode):
-        inside = (getattr(value, "func", None), *getattr(value, "args", ()))
+        given = getattr(value, "kwargs", {}).values()
+        inside = (getattr(value, "func", None), *getattr(value, "args", ()), *given)
     elif isinstance(value, Mapping):
         inside = value.values()
     elif isinstance(value, (list, tuple, set)):

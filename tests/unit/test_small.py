@@ -146,6 +146,8 @@ def test_functions_of_the_user_go_to_the_cluster(files: Path) -> None:
     theirs = {
         "function": ddf.map_partitions(lambda part: part),
         "with arguments": ddf.map_partitions(lambda part, by: part, by=1, meta=ddf),
+        "argument": ddf.map_partitions(pd.DataFrame.pipe, lambda part: part, meta=ddf),
+        "keyword": ddf.map_partitions(pd.DataFrame.rename, columns=lambda name: name),
         "object": ddf.map_partitions(Model(), meta=ddf),
         "method": ddf.map_partitions(Model().__call__, meta=ddf),
         "asking": ddf.map_partitions(asked, meta=ddf),
