@@ -6,13 +6,14 @@ of expressions; what a layer has between (the steps of a tree, a shuffle) lies w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dask_exo.dask_adapter import (
     Alias,
     CoreExpr,
     Fused,
+    FusedIO,
     GraphNode,
     MapPartitions,
     Task,
@@ -35,7 +36,7 @@ def places(expr: CoreExpr) -> Places:
     Only what can bring partitions to a device is asked first: the others need not tell what they
     make, which takes time.
     """
-    nodes = list(_nodes(expr))
+    nodes = list(expressions(expr))
     if not any(_brings(node) for node in nodes):
         return {}
     found = {node._name: _on_device(node) for node in nodes}
@@ -61,17 +62,24 @@ def needing(graph: Graph, where: Places) -> frozenset[Key]:
     return frozenset(_needing(graph, where, {})) if where else frozenset()
 
 
-def _nodes(expr: CoreExpr) -> Iterator[Any]:
+def expressions(expr: CoreExpr) -> Iterator[Any]:
+    """An expression, all below it, and what those that were fused have been made of."""
     for node in expr.walk():
         yield node
         yield from _parts(node)
 
 
 def _parts(node: Any) -> Iterator[Any]:
-    """What an expression was fused of."""
-    for part in node.exprs if isinstance(node, Fused) else ():
+    for part in made_of(node):
         yield part
         yield from _parts(part)
+
+
+def made_of(node: Any) -> Sequence[Any]:
+    """What an expression was fused of, directly; nothing where it was not."""
+    if isinstance(node, FusedIO):
+        return [node.operand("_expr")]
+    return node.exprs if isinstance(node, Fused) else ()
 
 
 def _brings(node: Any) -> bool:

@@ -7,8 +7,8 @@ tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -25,14 +25,12 @@ from dask_exo.dask_adapter import (
     DelayedExpr,
     FromMap,
     FromPandas,
-    Fused,
-    FusedIO,
     GraphNode,
     ReadParquetFSSpec,
     read_block_from_file,
     read_csv_block,
 )
-from dask_exo.graph.devices import places
+from dask_exo.graph.devices import expressions, made_of, places
 
 FILES = 16  # so many are looked at: in an object store each takes a tenth of a second
 ITEMS = 1000  # of a list or mapping: those with more hold no functions
@@ -62,7 +60,7 @@ def small(expr: CoreExpr, limit: int) -> bool:
     >>> small(ddf.a.sum().expr, 10_000), small(ddf.a.sum().expr, 1000)
     (True, False)
     """
-    nodes = {node._name: node for node in _nodes(expr)}.values()
+    nodes = {node._name: node for node in expressions(expr) if not made_of(node)}.values()
     sources = [node for node in nodes if not node.dependencies()]
     measures = [one for one in map(_measure, sources) if one is not None]
     if not sources or len(measures) < len(sources):
@@ -80,25 +78,13 @@ def small(expr: CoreExpr, limit: int) -> bool:
     return True
 
 
-def _nodes(expr: CoreExpr) -> Iterator[Any]:
-    """The expressions that an expression is of, those that are fused one by one."""
-    for node in expr.walk():
-        if isinstance(node, FusedIO):
-            yield from _nodes(node.operand("_expr"))
-        elif isinstance(node, Fused):
-            for one in node.exprs:
-                yield from _nodes(one) if isinstance(one, FusedIO) else (one,)
-        else:
-            yield node
-
-
 def _measure(source: Any) -> Callable[[Any], int | None] | None:
     """What tells the bytes in memory of a source, or None if it cannot; None if nothing can."""
     if isinstance(source, FromPandas):
         return _frame
     if isinstance(source, ReadParquetFSSpec) and source.engine is ArrowDatasetEngine:
         return _parquet
-    if isinstance(source, FromMap) and _called(source.func) is read_csv_block:
+    if isinstance(source, FromMap) and getattr(source.func, "func", None) is read_csv_block:
         return _csv
     return _values if isinstance(source, DelayedExpr) else None
 
@@ -123,13 +109,21 @@ def _parquet(source: Any) -> int | None:
     if len(pieces) > FILES:
         return None
     names = {*source.columns, *(info["index"] or ())}
-    return sum(_read(info["fs"], path, groups, names) for path, groups in pieces.items())
+    return sum(
+        _read(_footer(info["fs"], path, info["checksum"]), groups, names)
+        for path, groups in pieces.items()
+    )
 
 
-def _read(fs: Any, path: str, wanted: list[Any], names: set[Any]) -> int:
-    """Bytes of some columns of one file, in all row groups that any of its pieces has."""
+@lru_cache(16 * FILES)
+def _footer(fs: Any, path: str, checksum: str) -> pq.FileMetaData:  # noqa: ARG001
+    """The footer of a file, read once; ``checksum`` tells apart what the path has held."""
     with fs.open(path) as file:
-        found = pq.read_metadata(file)
+        return pq.read_metadata(file)
+
+
+def _read(found: pq.FileMetaData, wanted: list[Any], names: set[Any]) -> int:
+    """Bytes of some columns of one file, in all row groups that any of its pieces has."""
     every = any(groups is None or groups == [None] for groups in wanted)
     chosen = range(found.num_row_groups) if every else {g for groups in wanted for g in groups}
     return sum(
@@ -164,11 +158,6 @@ def _values(source: Any) -> int | None:
     """Values that Dask has packed, as those of ``isin``."""
     nodes = dict(source.obj.dask).values()
     return sizeof(list(nodes)) if all(isinstance(node, DataNode) for node in nodes) else None
-
-
-def _called(function: Any) -> Any:
-    """What a partial calls."""
-    return function.func if isinstance(function, partial) else function
 
 
 def _runs_others(value: Any) -> bool:

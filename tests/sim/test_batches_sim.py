@@ -10,9 +10,9 @@ from dask_exo.futures import Node
 from dask_exo.testing import Cost, SimFutures
 
 
-def run(graph, keys, slots=2):
-    futures = SimFutures([Node("n", slots, 10**9)], lambda call: Cost(1, 0), trace=True)
-    return Scheduler(futures)(graph, keys), futures
+def run(graph):
+    futures = SimFutures([Node("n", 2, 10**9)], lambda call: Cost(1, 0), trace=True)
+    return Scheduler(futures)(graph, list(graph)), futures
 
 
 @pytest.mark.parametrize(("tasks", "calls", "seconds"), [(2, 2, 1), (10, 8, 4), (40, 13, 7)])
@@ -22,7 +22,7 @@ def test_only_one_task_a_slot_tells_what_those_of_its_group_take(tasks, calls, s
     Of ten: two, and then 2, 2, 1, 1, 1 and 1.
     """
     graph = {("neg", i): (neg, i) for i in range(tasks)}
-    values, futures = run(graph, list(graph))
+    values, futures = run(graph)
     assert list(values) == [-i for i in range(tasks)]
     assert (futures.calls, futures.now) == (calls, seconds)
 
@@ -30,6 +30,6 @@ def test_only_one_task_a_slot_tells_what_those_of_its_group_take(tasks, calls, s
 def test_groups_of_which_nothing_is_known_fill_the_queue_of_a_slot() -> None:
     graph = {f"{name}-{'0' * 32}": (neg, i) for i, name in enumerate("abcdef")}
     with dask.config.set({"exo.scheduler.tasks-per-slot": 3}):
-        values, futures = run(graph, list(graph))
+        values, futures = run(graph)
     assert list(values) == [-i for i in range(6)]
     assert [one.start for one in futures.trace] == [0, 0, 1, 1, 2, 2]

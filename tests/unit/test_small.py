@@ -10,6 +10,7 @@ import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import dask_exo
@@ -72,6 +73,17 @@ def test_parquet_counts_by_the_partitions_that_are_read(files: Path) -> None:
     ddf = dd.read_parquet(files / "*.parquet")
     assert least(ddf.partitions[1][["x"]]) == ROWS * 8
     assert least(ddf.get_partition(2).x.sum()) == ROWS * 8
+
+
+def test_a_footer_is_read_once_but_for_another_file_at_the_path(files: Path, monkeypatch) -> None:
+    read: list[str] = []
+    original = pq.read_metadata
+    monkeypatch.setattr(pq, "read_metadata", lambda file: read.append(file.path) or original(file))
+    for _ in range(3):
+        assert is_small(dd.read_parquet(files / "*.parquet").x.sum())
+    assert len(read) == 4
+    frame(10).to_parquet(files / "0.parquet")
+    assert least(dd.read_parquet(files / "0.parquet")[["x"]]) == 10 * 8
 
 
 def test_dictionaries_of_strings_count_each_row(tmp_path: Path) -> None:
