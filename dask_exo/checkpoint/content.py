@@ -8,6 +8,7 @@ must give back exactly what it was given. So a digest is compared before anythin
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 import struct
 from collections.abc import Sequence
@@ -23,13 +24,35 @@ _COUNT = struct.Struct("<Q")
 
 
 def dumps(value: Any) -> list[Bytes]:
-    """Make bytes of a value: pieces that belong one behind the other."""
+    """Return the bytes of a value: pieces that belong one behind the other.
+
+    Raises
+    ------
+    pickle.PicklingError
+        The value has instances of a class that only this program has.
+    """
     buffers: list[pickle.PickleBuffer] = []
-    code: bytes = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    code = file.getbuffer()
     raw = [buffer.raw() for buffer in buffers]
     sizes = [len(code), *(len(one) for one in raw)]
     head = b"".join(map(_COUNT.pack, [len(sizes), *sizes]))
     return [head, code, *raw]
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Refuses classes by value: in the next program they would be others than its own."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and obj.__module__ != "builtins":
+            name = f"{obj.__module__}.{obj.__qualname__}"
+            raise pickle.PicklingError(
+                f"it has instances of {name}, which another program does not have: define this "
+                f"class in a module that can be imported"
+            )
+        return reduced
 
 
 def digest(pieces: Sequence[Bytes]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,13 +55,13 @@ class Label:
         Warns
         -----
         UserWarning
-            It cannot be written: what is computed is not worth less by that.
+            It cannot be written, or read by another program.
         """
         try:
             self.store.write(self.group, self.key, value, self.before)
         except CheckpointError:
             raise
-        except OSError as error:
+        except (OSError, pickle.PicklingError) as error:
             warnings.warn(
                 f"a value of {self.group!r} is not kept in {self.store.url!r}: {error}. The "
                 f"computation goes on; another program would make it again",

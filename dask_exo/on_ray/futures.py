@@ -1,6 +1,6 @@
 """`dask_exo.futures.Futures` on Ray.
 
-All code runs through two remote functions, which take the function to call as an argument.
+All code runs through three remote functions, which take the function to call as an argument.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dask_exo.on_ray.cluster import alive, disks, private
 from dask_exo.on_ray.doing import activity, on_disk
 from dask_exo.on_ray.failures import first_line, lost, translated
 from dask_exo.on_ray.heap import used_share
+from dask_exo.on_ray.sealing import sealed
 from dask_exo.on_ray.workers import RayWorker
 from dask_exo.repeats import Made, say
 
@@ -57,13 +58,20 @@ def _listen() -> None:
 def _call(fn: Callable[..., Any], *args: Any) -> Any:
     _listen()
     with at(_node()), attempt(fn.__name__):
-        return fn(*args)
+        return sealed(fn(*args))
+
+
+def _split(fn: Callable[..., Sequence[Any]], *args: Any) -> list[Any]:
+    _listen()
+    with at(_node()), attempt(fn.__name__):
+        return list(map(sealed, fn(*args)))
 
 
 def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
     _listen()
     begin(fn.__name__)
-    yield from fn(*args)
+    for value in fn(*args):
+        yield sealed(value)
 
 
 def _cancel(refs: Sequence[Ref]) -> None:
@@ -82,6 +90,7 @@ def _cancel(refs: Sequence[Ref]) -> None:
 
 # Made once: each one is sent to the cluster, and to every worker, when it is first used.
 _remote_call = ray.remote(_call)
+_remote_split = ray.remote(_split)
 _remote_iterate = ray.remote(_iterate)
 _remote_cancel = ray.remote(_cancel).options(num_cpus=0, name="cancel")
 
@@ -126,7 +135,7 @@ class RayFutures:
         options = self._options(node, needs)
         if count == 1:  # Ray would not unpack a list of one
             return [self._remote(_remote_call, 1, _only, (fn, *args), options)]
-        refs: list[Ref] = self._remote(_remote_call, count, fn, args, options)
+        refs: list[Ref] = self._remote(_remote_split, count, fn, args, options)
         return refs
 
     def stream(
@@ -153,7 +162,7 @@ class RayFutures:
                 task = task.options(**{"num_returns": count, "name": fn.__name__, **options})
             else:
                 task = _named(task, count, fn.__name__)
-            return task.remote(fn, *args)
+            return task.remote(fn, *map(sealed, args))
 
     def _options(self, node: str | None, needs: Needs | None = None) -> dict[str, Any]:
         """Ray's options for a task."""
@@ -174,7 +183,7 @@ class RayFutures:
         """See `Futures.put`."""
         self.objects += 1
         with translated():
-            return ray.put(value)
+            return ray.put(sealed(value))
 
     def wait(
         self, refs: Sequence[Ref], timeout: float | None = None

@@ -15,11 +15,13 @@ from dask_exo.on_ray.cluster import alive
 from dask_exo.on_ray.doing import activity
 from dask_exo.on_ray.failures import lost, translated
 from dask_exo.on_ray.pairs import AHEAD, Pairs
+from dask_exo.on_ray.sealing import sealed
 
 
 def _start(seed: str, fn: Any, *args: Any) -> Iterator[Any]:
     begin("stage", seed)
-    yield from fn(*args)
+    for value in fn(*args):
+        yield sealed(value)
 
 
 class _Worker:
@@ -30,7 +32,8 @@ class _Worker:
 
     def run(self, seed: str, *args: Any) -> Iterator[Any]:
         begin("stage", seed)
-        yield from self._instance.run(*args)
+        for value in self._instance.run(*args):
+            yield sealed(value)
 
 
 _remote_start = ray.remote(_start)
@@ -68,7 +71,7 @@ class RayStreams:
         if isinstance(value, ray.ObjectRef):
             return value
         with translated():
-            return ray.put(value)
+            return ray.put(sealed(value))
 
     def task(self, fn: Any, *args: Any, needs: Mapping[str, float], seed: str) -> Any:
         """Start a task."""
@@ -79,12 +82,12 @@ class RayStreams:
                 _generator_backpressure_num_objects=AHEAD,
                 name=fn.__name__,
             )
-            return Pairs(task.remote(seed, fn, *args))
+            return Pairs(task.remote(seed, fn, *map(sealed, args)))
 
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a process that keeps an instance."""
         with translated():
-            return _remote_worker.options(**needs_of(needs)).remote(cls, *args)
+            return _remote_worker.options(**needs_of(needs)).remote(cls, *map(sealed, args))
 
     def start(self, worker: Any, *args: Any, seed: str) -> Any:
         """Call its ``run``."""
@@ -92,7 +95,7 @@ class RayStreams:
             call = worker.run.options(
                 num_returns="streaming", _generator_backpressure_num_objects=AHEAD
             )
-            return Pairs(call.remote(seed, *args))
+            return Pairs(call.remote(seed, *map(sealed, args)))
 
     def stop(self, worker: Any) -> None:
         """End it, whatever it does."""

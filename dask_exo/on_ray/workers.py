@@ -11,6 +11,7 @@ import ray
 from dask_exo.futures import Needs, Ref, at
 from dask_exo.on_ray.attempts import attempt
 from dask_exo.on_ray.failures import translated
+from dask_exo.on_ray.sealing import sealed
 
 REPLACED = 3  # how often a worker that has died is started anew, and a call that it had
 
@@ -23,7 +24,11 @@ class _Process:
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Any:
         with at(self._node), attempt(fn.__name__):
-            return fn(*args)
+            return sealed(fn(*args))
+
+    def split(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
+        with at(self._node), attempt(fn.__name__):
+            return list(map(sealed, fn(*args)))
 
 
 _remote_process: Any = ray.remote(_Process)
@@ -55,11 +60,11 @@ class RayWorker:
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
         """See `Worker.submit`."""
-        return self._call(1, fn, args)
+        return self._call(self._actor.call, 1, fn, args)
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """See `Worker.split`."""
-        refs: list[Ref] = self._call(count, fn, args)
+        refs: list[Ref] = self._call(self._actor.split, count, fn, args)
         return refs
 
     def stop(self) -> None:
@@ -67,9 +72,11 @@ class RayWorker:
         with contextlib.suppress(Exception):  # it has died, or Ray is gone
             ray.kill(self._actor)
 
-    def _call(self, count: int, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def _call(
+        self, method: Any, count: int, fn: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
         self._counted.calls += 1
         self._counted.objects += count
         with translated():
-            method = self._actor.call.options(num_returns=count, name=fn.__name__)
-            return method.remote(fn, *args)
+            named = method.options(num_returns=count, name=fn.__name__)
+            return named.remote(fn, *map(sealed, args))

@@ -1,0 +1,59 @@
+"""Values on their way through Ray, pickled by the cloudpickle that pickles code.
+
+A class of ``__main__``, of a notebook or of a function is pickled by value, with a number by which
+a process that has the class already finds it. Each copy of cloudpickle keeps numbers of its own:
+if Ray pickled values with the copy that it brings, an instance would come back as one of another
+class, and an `enum` member not equal to itself. Dask's tokens are made with the same copy as code.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import ChainMap
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import ray
+import ray.cloudpickle
+
+_CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles refs, and what users have told Ray how to pickle, as Ray does."""
+
+    dispatch_table = ChainMap(
+        cloudpickle.Pickler.dispatch_table, ray.cloudpickle.Pickler.dispatch_table
+    )
+
+
+class _Sealed:
+    """Unpickles as the value itself; its buffers stay outside of the pickle."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        buffers: list[pickle.PickleBuffer] = []
+        file = io.BytesIO()
+        _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(self._value)
+        return _opened, (file.getvalue(), *buffers)
+
+
+def _opened(data: bytes, *buffers: Any) -> Any:
+    return pickle.loads(data, buffers=buffers)  # noqa: S301  our own process' bytes
+
+
+def sealed(value: Any) -> Any:
+    """Return a value as Ray is to have it; whoever gets it from Ray gets the value.
+
+    Refs stay as they are: Ray has to see those among the arguments of a task.
+    """
+    kind = type(value)
+    if kind in _CONSTANTS or kind is ray.ObjectRef:
+        return value
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return value
+    return _Sealed(value)
