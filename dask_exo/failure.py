@@ -6,6 +6,7 @@ import pickle
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, NoReturn
 
 import cloudpickle
@@ -14,6 +15,7 @@ from tblib import Traceback
 from dask_exo.errors import ResultError
 
 MOST_CAUSES = 16
+MOST_FRAMES = 200  # of a traceback: pickle goes one level deeper for each
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,14 @@ class Link:
         Its traceback, as `tblib.Traceback` has it.
     cause : bool
         Whether it is the ``__cause__`` of the one before, and not only its ``__context__``.
+    left_out : int
+        Frames in the middle of the traceback that are not in ``trace``.
     """
 
     pickled: bytes
     trace: dict[str, Any] | None
     cause: bool
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,15 +94,37 @@ def _links(error: BaseException) -> Iterator[Link]:
         pickled = None if current is None else _pickled(current)
         if current is None or pickled is None:
             return
-        trace = current.__traceback__
-        yield Link(pickled, None if trace is None else Traceback(trace).as_dict(), cause)
+        trace, left_out = _shortened(current.__traceback__)
+        state = None if trace is None else Traceback(trace).as_dict()
+        yield Link(pickled, state, cause, left_out)
         cause = current.__cause__ is not None
         hidden = None if current.__suppress_context__ else current.__context__
         current = current.__cause__ or hidden
 
 
+def _shortened(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
+    """Return a traceback without the middle of a deep recursion, and the frames left out."""
+    frames = list(_frames(trace))
+    left_out = len(frames) - MOST_FRAMES
+    if left_out <= 0:
+        return trace, 0
+    half = MOST_FRAMES // 2
+    short = None
+    for one in reversed(frames[:half] + frames[-half:]):
+        short = TracebackType(short, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return short, left_out
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
 def _unpack(link: Link) -> BaseException:
     error: BaseException = pickle.loads(link.pickled)  # noqa: S301  our own worker's bytes
+    if link.left_out:
+        error.add_note(f"dask_exo: {link.left_out} frames in the middle are left out")
     trace = None if link.trace is None else Traceback.from_dict(link.trace).as_traceback()
     return error.with_traceback(trace)
 

@@ -37,6 +37,19 @@ class MineError(Exception):
     """An error of a user's own."""
 
 
+def descend(depth: int) -> None:
+    if depth == 0:
+        raise MineError("bad leaf")
+    descend(depth - 1)
+
+
+@pytest.mark.parametrize("depth", [600, 900])
+def test_an_exception_from_deep_down_keeps_its_type(ddf, depth: int) -> None:
+    with pytest.raises(MineError, match="bad leaf") as caught:
+        dask.delayed(descend)(depth).compute()
+    assert caught.traceback[-1].name == "descend"
+
+
 def fail(part: pd.DataFrame) -> pd.DataFrame:
     if 500 in part["k"].values:
         raise MineError("row 500 is bad")

@@ -9,7 +9,7 @@ import pytest
 import tblib.pickling_support
 
 from dask_exo import errors
-from dask_exo.failure import Failure
+from dask_exo.failure import MOST_FRAMES, Failure
 
 LEAVES = [
     cls
@@ -65,6 +65,41 @@ def test_causes_and_their_tracebacks_come_along() -> None:
     cause = caught.value.__cause__
     assert isinstance(cause, ZeroDivisionError)
     assert cause.__traceback__.tb_next.tb_frame.f_code.co_name == "divide"
+
+
+def descend(depth: int) -> None:
+    if depth == 0:
+        raise ValueError("bad leaf")
+    descend(depth - 1)
+
+
+@pytest.mark.parametrize("depth", [50, 150, 250, 600, 900])
+def test_a_deep_traceback_loses_its_middle_and_nothing_else(depth: int) -> None:
+    try:
+        descend(depth)
+    except ValueError as error:
+        failure = Failure.of("key", error)
+    with pytest.raises(ValueError, match="bad leaf") as caught:
+        pickle.loads(pickle.dumps(failure)).reraise()  # noqa: S301
+    names = [entry.name for entry in caught.traceback]
+    assert names[-1] == "descend"
+    left_out = depth + 2 - MOST_FRAMES
+    assert names.count("descend") == min(depth + 1, MOST_FRAMES - 1)
+    notes = " ".join(caught.value.__notes__)
+    assert (f"{left_out} frames in the middle are left out" in notes) == (left_out > 0)
+
+
+def endless(depth: int) -> int:
+    return endless(depth + 1) + 1
+
+
+def test_a_recursion_without_end_is_a_recursion_error() -> None:
+    try:
+        endless(0)
+    except RecursionError as error:
+        failure = Failure.of("key", error)
+    with pytest.raises(RecursionError, match="maximum recursion depth"):
+        pickle.loads(pickle.dumps(failure)).reraise()  # noqa: S301
 
 
 def test_what_cannot_be_pickled_comes_as_text() -> None:
