@@ -142,4 +142,7 @@ def _ungrouped(frame: pd.DataFrame, source: Any, method: str) -> pd.Series[Any]:
         values = values.pow(2)
     if method in ("min", "max"):
         return values
-    return values.fillna(1 if method == "prod" else 0) if values.isna().any() else values
+    if not values.isna().any():
+        return values
+    neutral = 1 if method == "prod" else 0
+    return values.fillna(bool(neutral) if is_bool_dtype(values.dtype) else neutral)

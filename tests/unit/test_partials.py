@@ -6,6 +6,7 @@ import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pandas.testing import assert_frame_equal, assert_series_equal
 
@@ -113,6 +114,39 @@ def test_functions_keep_the_order_of_groups(name, frame, ungrouped) -> None:
     got = SPARED[name](ddf, **OUT).compute(scheduler=EXO)
     assert ungrouped
     assert got.index.equals(expected.index)
+
+
+NUMBERS = np.random.default_rng(3).integers(0, 100, 20_000)
+NULLABLE = ["boolean", "Int8", "UInt16", "Int64", "Float32", "Float64", "string"]
+ARROW = ["bool", "int8", "uint16", "int64", "float32", "float64", "string", "large_string"]
+METHODS = ["sum", "prod", "mean", "min", "max", "count", "var", "size", "first", "nunique"]
+
+
+def column(dtype: str) -> pd.Series:
+    """Numbers of a dtype, of which some are missing."""
+    values = pd.Series(NUMBERS % 2 == 1 if "bool" in dtype else NUMBERS)
+    if dtype in NULLABLE:
+        values = values.astype(dtype)
+    elif dtype == "decimal":
+        values = values.astype(pd.ArrowDtype(pa.decimal128(10, 2)))
+    else:
+        text = values.astype(str) if "string" in dtype else values
+        values = text.astype(pd.ArrowDtype(getattr(pa, {"bool": "bool_"}.get(dtype, dtype))()))
+    return values.mask(NUMBERS % 7 == 0)
+
+
+@pytest.mark.parametrize("dtype", [*NULLABLE, *ARROW, "decimal"])
+def test_every_dtype_that_has_missing_values(dtype) -> None:
+    df = pd.DataFrame({"k": np.arange(len(NUMBERS)), "B": column(dtype)})
+    assert df.B.isna().any()
+    groups = dd.from_pandas(df, npartitions=2).groupby("k", sort=False).B
+    for method in METHODS:
+        try:
+            query = getattr(groups, method)(**OUT)
+            expected = query.compute(scheduler="sync")
+        except (TypeError, ValueError, NotImplementedError):  # not for this dtype
+            continue
+        same(query.compute(scheduler=EXO), expected)
 
 
 def test_an_expression_that_was_fused_before(frame, ungrouped) -> None:
