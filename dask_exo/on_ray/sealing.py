@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import ChainMap
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -24,7 +24,7 @@ _CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
 class _Pickler(cloudpickle.Pickler):
     """Pickles refs, and what users have told Ray how to pickle, as Ray does."""
 
-    dispatch_table = ChainMap(
+    dispatch_table: ClassVar[Any] = ChainMap(
         cloudpickle.Pickler.dispatch_table, ray.cloudpickle.Pickler.dispatch_table
     )
 

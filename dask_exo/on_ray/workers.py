@@ -72,9 +72,7 @@ class RayWorker:
         with contextlib.suppress(Exception):  # it has died, or Ray is gone
             ray.kill(self._actor)
 
-    def _call(
-        self, method: Any, count: int, fn: Callable[..., Any], args: tuple[Any, ...]
-    ) -> Any:
+    def _call(self, method: Any, count: int, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         self._counted.calls += 1
         self._counted.objects += count
         with translated():

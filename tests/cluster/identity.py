@@ -69,7 +69,7 @@ class Large:
         self.array = np.ones(100_000)
 
 
-class Wrong(Exception):
+class CodeError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"code {code}")
         self.code = code
@@ -104,7 +104,7 @@ def color(i: int) -> Color:
 
 
 def fail() -> None:
-    raise Wrong(7)
+    raise CodeError(7)
 
 
 def count(values: list[object], kind: type) -> int:
@@ -129,13 +129,16 @@ def delayed_values() -> typing.Iterator[tuple[str, bool]]:
     yield "class of a closure", made(Local) == Local()
     yield "large value", isinstance(made(Large), Large)
     yield "class itself", made(lambda: Point) is Point
-    yield "exception as a value", isinstance(made(Wrong, 3), Wrong) and made(Wrong, 3).code == 3
+    yield (
+        "exception as a value",
+        isinstance(made(CodeError, 3), CodeError) and made(CodeError, 3).code == 3,
+    )
     yield "gathered", made(count, [dask.delayed(Point)(i, i) for i in range(50)], Point) == 50
     yield "argument", made(lambda one: one is Color.RED, Color.RED)
     yield "key of a mapping", made(lambda given: given.get(Color.RED), {Color.RED: 5}) == 5
     try:
         made(fail)
-    except Wrong as error:
+    except CodeError as error:
         yield "exception", error.code == 7
     yield "redefined class", isinstance(made(cell, 1), Cell)  # noqa: F821
     yield "class before that", type(made(lambda one: one, first)) is type(first)
