@@ -10,7 +10,6 @@ from typing import Any
 
 import dask
 import dask.config
-import dask.threaded
 from dask.callbacks import local_callbacks
 from dask.core import flatten
 
@@ -31,6 +30,7 @@ from dask_exo.errors import ShuffleMethodError
 from dask_exo.failure import Failure
 from dask_exo.frame.copies import own
 from dask_exo.futures import Futures
+from dask_exo.graph import in_threads
 from dask_exo.graph.annotations import NOTHING, asked_of
 from dask_exo.graph.background import Background
 from dask_exo.graph.garbage import uncollected
@@ -228,7 +228,7 @@ def in_process(dsk: Any, config: Config) -> bool:
 
 def _here(dsk: Any, keys: Any) -> Any:
     events.emit(events.RanHere())
-    return dask.threaded.get(dsk, keys)
+    return in_threads.compute(dsk, keys)
 
 
 def planned(dsk: Any, config: Config) -> Plan:

@@ -129,3 +129,27 @@ def test_drop_duplicates(frames) -> None:
     ddf, df, _, _ = frames
     got = ddf[["i", "low"]].drop_duplicates(split_out=4).compute()
     same(got, df[["i", "low"]].drop_duplicates())
+
+
+CELLS = {
+    "lists": lambda i: [i, i + 1],
+    "dicts": lambda i: {"a": i},
+    "nested": lambda i: {"a": [i, (i, {"b": None})]},
+    "sets": lambda i: {i},
+}
+
+
+@pytest.mark.parametrize("cells", CELLS)
+def test_cells_of_python_objects_are_the_same_on_ray_and_on_threads(cells) -> None:
+    column = pd.Series([CELLS[cells](i) for i in range(1000)], dtype=object)
+    df = pd.DataFrame({"k": np.arange(1000) * 7 % 97, "n": range(1000), "o": column})
+    found = []
+    for inline in (False, True):
+        with dask.config.set({"dataframe.convert-string": False, "exo.scheduler.inline": inline}):
+            ddf = dd.from_pandas(df, npartitions=5)
+            found.append([ddf.shuffle("k").compute(), ddf.set_index("k").reset_index().compute()])
+    for on_ray, in_threads in zip(*found, strict=True):
+        for one in (on_ray, in_threads):
+            rows = one.sort_values("n").reset_index(drop=True)
+            pd.testing.assert_frame_equal(rows[df.columns], df)
+            assert list(map(repr, rows.o)) == list(map(repr, df.o))

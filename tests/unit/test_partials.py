@@ -128,7 +128,7 @@ def column(dtype: str) -> pd.Series:
     if dtype in NULLABLE:
         values = values.astype(dtype)
     elif dtype == "decimal":
-        values = values.astype(pd.ArrowDtype(pa.decimal128(10, 2)))
+        values = values.astype(pd.ArrowDtype(pa.decimal128(21, 2)))
     else:
         text = values.astype(str) if "string" in dtype else values
         values = text.astype(pd.ArrowDtype(getattr(pa, {"bool": "bool_"}.get(dtype, dtype))()))
