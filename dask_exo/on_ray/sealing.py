@@ -19,14 +19,14 @@ import ray
 import ray.cloudpickle
 
 _CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
+_LONG = 65_536  # bytes of a pickle that is not copied into another
+_REDUCERS = [*cloudpickle.Pickler.dispatch_table.maps, *ray.cloudpickle.Pickler.dispatch_table.maps]
 
 
 class _Pickler(cloudpickle.Pickler):
     """Pickles refs, and what users have told Ray how to pickle, as Ray does."""
 
-    dispatch_table: ClassVar[Any] = ChainMap(
-        cloudpickle.Pickler.dispatch_table, ray.cloudpickle.Pickler.dispatch_table
-    )
+    dispatch_table: ClassVar[Any] = ChainMap(*{id(one): one for one in _REDUCERS}.values())
 
 
 class _Sealed:
@@ -39,10 +39,12 @@ class _Sealed:
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
         _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(self._value)
-        return _opened, (file.getvalue(), *buffers)
+        data = file.getbuffer()
+        whole = pickle.PickleBuffer(data) if len(data) > _LONG else bytes(data)
+        return _opened, (whole, *buffers)
 
 
-def _opened(data: bytes, *buffers: Any) -> Any:
+def _opened(data: Any, *buffers: Any) -> Any:
     return pickle.loads(data, buffers=buffers)  # noqa: S301  our own process' bytes
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dask
 import pytest
 
 pytestmark = pytest.mark.cluster
@@ -35,3 +36,30 @@ def test_what_comes_back_is_of_the_class_it_went_as(engine: str) -> None:
     same = found(engine)
     assert len(same) >= LEAST[engine]
     assert [name for name, is_same in same.items() if not is_same] == []
+
+
+def test_refs_and_actors_inside_of_values_stay_alive(cluster) -> None:
+    ray = pytest.importorskip("ray")
+
+    class Counter:
+        def count(self) -> int:
+            return 7
+
+    def holding() -> dict[str, object]:
+        actor = ray.remote(Counter).options(num_cpus=0).remote()
+        return {"ref": ray.put([1, 2]), "actor": actor}
+
+    def read(held: dict[str, object]) -> list[object]:
+        return [ray.get(held["ref"]), ray.get(held["actor"].count.remote())]
+
+    with dask.config.set({"exo.scheduler.inline": False}):
+        held = dask.delayed(holding)().persist()
+        assert dask.delayed(read)(held).compute() == [[1, 2], 7]
+        found = held.compute()
+    assert read(found) == [[1, 2], 7]
+
+
+def test_a_long_pickle_comes_back_whole(cluster) -> None:
+    words = [f"word {i}" for i in range(100_000)]
+    with dask.config.set({"exo.scheduler.inline": False}):
+        assert dask.delayed(lambda: [*words, {1}])().compute() == [*words, {1}]

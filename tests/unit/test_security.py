@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 UNPICKLES = {  # what was pickled by this program, or by one of its tasks
     "checkpoint/content.py", "client/call.py", "client/shared.py", "failure.py",
     "frame/columns.py", "frame/copies.py", "graph/execute.py", "graph/keepers.py",
-    "pipeline/partitions.py", "shuffle/blocks.py",
+    "on_ray/sealing.py", "pipeline/partitions.py", "shuffle/blocks.py",
 }  # fmt: skip
 RUNS_PYTHON = {"bench.py", "frame/device/ipc.py"}  # from lists of arguments, without a shell
 
