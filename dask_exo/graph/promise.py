@@ -74,7 +74,7 @@ class Promise:
     Attributes
     ----------
     fingerprint : str, optional
-        Of the task that makes it, if checkpoints are on; see `dask_exo.graph.fingerprint`.
+        Of the task that makes it, if checkpoints are on; see `dask_exo.graph.fingerprints`.
     """
 
     def __init__(self, futures: Futures | None = None, held: Local | Remote | None = None) -> None:

@@ -20,7 +20,7 @@ from dask.utils import key_split
 
 from dask_exo.checkpoint import Entry, Store
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
-from dask_exo.graph.fingerprint import Fingerprint, Unknown, fingerprints
+from dask_exo.graph.fingerprints import Fingerprint, Unknown, fingerprints
 from dask_exo.graph.keeping import Keeping, Label, Mark, keep, restore
 from dask_exo.graph.normalize import Graph, Key, cull, group_of
 from dask_exo.graph.promise import promised
@@ -88,7 +88,8 @@ def resume(
     """
     parts = _parts(graph) if shuffles else set()
     members = _members(graph, parts, shuffles=shuffles)
-    known = fingerprints(graph, [*(key for mine in members.values() for key in mine), *keys])
+    asked_for = [*(key for mine in members.values() for key in mine), *keys]
+    known = fingerprints(graph, asked_for, besides=store.url)
     groups, seen = [], []
     for collection, mine in members.items():
         refused = next((known[key] for key in mine if isinstance(known[key], Unknown)), None)

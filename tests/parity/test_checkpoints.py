@@ -27,7 +27,16 @@ from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
 PARTS, ROWS = 3, 25
-made: list[int] = []
+
+
+class Unseen(list):
+    """A list of which pickle, and so a fingerprint, does not take what is in it."""
+
+    def __reduce__(self):
+        return Unseen, ()
+
+
+made: list[int] = Unseen()
 """Parts that have been made, since this was cleared."""
 
 
@@ -44,7 +53,14 @@ def part(i: int) -> pd.DataFrame:
     return pd.DataFrame({"k": rng.integers(0, 9, ROWS), "v": rng.random(ROWS), "part": i})
 
 
-mood: dict[str, int] = {}
+class Mood(dict):
+    """The same, of a mapping."""
+
+    def __reduce__(self):
+        return Mood, ()
+
+
+mood: dict[str, int] = Mood()
 """What `moody` does beside what its argument says."""
 
 
@@ -311,11 +327,12 @@ def test_old_and_new_partitions_of_a_random_function_are_not_mixed(dying) -> Non
         scattered()
 
 
-_numbers = itertools.count()
+_numbers = Unseen()
 
 
 def _scatter(rows: pd.DataFrame) -> pd.DataFrame:
-    rng = np.random.default_rng(next(_numbers))
+    _numbers.append(1)
+    rng = np.random.default_rng(len(_numbers))
     return rows.assign(k=rng.integers(0, 1000, len(rows)), v=rng.random(len(rows)))
 
 
