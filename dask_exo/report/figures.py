@@ -8,7 +8,7 @@ from typing import Any
 
 HOUR = 3600.0
 TERABYTE = 1e12
-VERSION = 1  # of what `as_json` makes
+VERSION = 2  # of what `as_json` makes
 UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cost": "$"}
 
 
@@ -142,6 +142,8 @@ class Figures:
         What was done again → how often.
     directories : mapping
         Where values were spilled to → bytes.
+    refused : mapping
+        Collections that a checkpoint does not keep → why.
     """
 
     runs: int = 0
@@ -169,6 +171,7 @@ class Figures:
     shares: tuple[Share, ...] = ()
     recovered: Mapping[str, int] = field(default_factory=dict)
     directories: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tasks(self) -> int:

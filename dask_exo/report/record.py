@@ -114,6 +114,7 @@ class Record:
         self._waits: dict[str, Counter[str]] = defaultdict(Counter)
         self._slow, self._large = _Top(), _Top()
         self._recovered, self._directories = Counter[str](), Counter[str]()
+        self._refused: dict[str, str] = {}
 
     def __call__(self, event: events.Event) -> None:
         """Take note of one event."""
@@ -231,6 +232,11 @@ class Record:
         self._recovered[f"{event.group} with fewer neighbours, as memory ran out"] += 1
 
     @_note.register
+    def _(self, event: events.CheckpointSeen) -> None:
+        if event.refused:
+            self._refused[label(event.group)] = event.refused
+
+    @_note.register
     def _(self, event: events.ShareRaised) -> None:
         known = self._shares.get(event.name)
         asked = event.before if known is None else known.asked
@@ -265,6 +271,7 @@ class Record:
                 shares=tuple(self._shares.values()),
                 recovered=dict(self._recovered),
                 directories=dict(self._directories),
+                refused=dict(self._refused),
             )
 
     def _group(self, name: str) -> Group:

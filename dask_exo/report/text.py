@@ -47,6 +47,8 @@ def facts(figures: Figures) -> Iterator[tuple[str, str]]:
         yield "cost", f"{figures.node_hours:.4f} node-hours, $ {figures.cost:.4f}{each}"
     for what, count in figures.recovered.items():
         yield "done again", f"{what}: {count}"
+    for group, reason in figures.refused.items():
+        yield "no checkpoint", f"{group}: {reason}"
 
 
 def duration(seconds: float) -> str:

@@ -47,6 +47,22 @@ def compute(frame, algorithm: str = "auto") -> pd.DataFrame:
         return frame.compute()
 
 
+def test_it_says_what_is_not_kept_and_why(tmp_path) -> None:
+    def sized(part: pd.DataFrame) -> pd.DataFrame:
+        return part.assign(w=eval("1 + 1"))
+
+    ddf = shuffled().map_partitions(sized, meta={"k": int, "v": float, "w": int}).shuffle("v")
+    with (
+        dask.config.set({"exo.checkpoint.path": str(tmp_path / "kept")}),
+        dask_exo.performance_report(tmp_path / "report.html") as report,
+    ):
+        compute(ddf)
+    (reason,) = set(report.figures.refused.values())
+    assert "'sized' reads cannot be followed: eval" in reason
+    assert reason in str(report)
+    assert "eval, by which anything can be read" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize("as_page", [True, False])
 def test_a_report_that_was_written_is_read_again(tmp_path, as_page) -> None:
     file = tmp_path / "report"
@@ -62,7 +78,17 @@ def test_a_report_that_was_written_is_read_again(tmp_path, as_page) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "<html></html>", "[]", "{}", '{"version": 1}', '{"version": 2}', "\0\xff"]
+    "content",
+    [
+        "",
+        "<html></html>",
+        "[]",
+        "{}",
+        '{"version": 1}',
+        '{"version": 2}',
+        '{"version": 3}',
+        "\0\xff",
+    ],
 )
 def test_a_file_that_is_no_report_is_named(tmp_path, content) -> None:
     file = tmp_path / "other"
