@@ -957,6 +957,10 @@ def test_fingerprints_are_those_of_the_next_program(runs, tmp_path) -> None:
     assert one == other
 
 
+asked: list[str] = []
+"""Pages that somebody has asked for."""
+
+
 @contextmanager
 def served(folder: Path, *headers: str) -> Iterator[str]:
     """A server of the files in a folder, with a tag or a time for each, or with neither."""
@@ -973,7 +977,7 @@ def served(folder: Path, *headers: str) -> Iterator[str]:
             super().end_headers()
 
         def log_message(self, *args: object) -> None:
-            pass
+            asked.append(self.path)
 
     handler = partial(Handler, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -983,6 +987,25 @@ def served(folder: Path, *headers: str) -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+PAGES = {
+    "a column": "d = dd.from_pandas(pd.DataFrame({'k': [1, 2], 'v': [URL, URL]}), npartitions=2)",
+    "a list": "rows = db.from_sequence([URL, URL]).map(lambda u: {'k': 1, 'v': u})\n"
+    "d = rows.to_dataframe(meta={'k': 'i8', 'v': object})",
+    "a text": "d = base.map_partitions(lambda d, t: d, 'see ' + URL)",
+    "code": "d = base.map_partitions(lambda d: d if URL else d)",
+}
+
+
+@pytest.mark.parametrize("where", PAGES)
+def test_nobody_is_asked_for_a_page_that_is_data(where: str, runs, tmp_path) -> None:
+    (tmp_path / "main").mkdir()
+    with served(tmp_path, "ETag") as url:
+        asked.clear()
+        main = PAGES[where].replace("URL", f"'{url}/a.csv'")
+        runs[0].run(tmp_path / "main", f"{main}\ndef result(): return d", kept=tmp_path / "kept")
+    assert asked == []
 
 
 @pytest.mark.parametrize("how", ["ETag", "Last-Modified", "neither"])

@@ -60,6 +60,7 @@ class Stamps:
         self._known: dict[str, str | UnfollowableError] = {}
         self._beginnings: dict[tuple[str, str], str] = {}
         self._listings: dict[str, list[str]] = {}
+        self._folders: dict[str, Path | None] = {}
         self._pages = 0
 
     def of(self, name: str, systems: Sequence[AbstractFileSystem] = ()) -> str:
@@ -92,11 +93,20 @@ class Stamps:
     def near(self, names: Iterable[str]) -> set[str]:
         """Return the stamps of files whose paths code may put together of some strings."""
         names = {name for name in names if 1 < len(name) < MOST_LETTERS and "\n" not in name}
-        folders = {Path(name).parent for name in names if Path(name).is_file()}
+        folders = {self._folder(name) for name in names}
         beside = {
-            str(folder / name) for folder in folders for name in names if _FILE.fullmatch(name)
+            str(folder / name)
+            for folder in folders
+            for name in names
+            if folder is not None and _FILE.fullmatch(name)
         }
         return {self.of(name) for name in beside} | {self._near(name) for name in names}
+
+    def _folder(self, name: str) -> Path | None:
+        """The directory of a file, if a string names one."""
+        if name not in self._folders:
+            self._folders[name] = Path(name).parent if Path(name).is_file() else None
+        return self._folders[name]
 
     def _near(self, name: str) -> str:
         """The stamp of all files that begin or end like a string."""
@@ -154,7 +164,7 @@ class Stamps:
 
     def _words(self, text: str) -> str:
         """The stamps of paths in a longer text, such as a command."""
-        words = set(_SEPARATOR.split(text)) - {text}
+        words = {one for one in _SEPARATOR.split(text) if one != text and "://" not in one}
         return " ".join(filter(None, [self.of(one) for one in sorted(words) if _FILE.search(one)]))
 
     def _several(self, name: str, paths: Iterator[str]) -> str:

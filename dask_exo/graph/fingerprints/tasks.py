@@ -158,7 +158,10 @@ class _Content:
         if kind is Alias:
             return below[value.target]
         if (inner := _parts(value)) is not None:
+            before = len(names)
             parts = [self._text(one, below, names, closures) for one in inner]
+            if kind in _CONTAINERS:
+                _no_pages(names[before:])
             parts = sorted(parts) if kind in _SETS else parts
             return f"{kind.__name__}({', '.join(parts)})"
         closure = self._closures.of(value)
@@ -168,15 +171,20 @@ class _Content:
     def _whole(self, closure: Closure) -> str:
         """A closure with the data that it names."""
         if closure not in self._texts:
-            for name in closure.literals:
-                if name.startswith(("http://", "https://")):
-                    raise UnfollowableError(
-                        f"code that names {name}: give it as an argument, and it is looked at"
-                    )
             named = sorted(closure.given | closure.literals)
+            _no_pages(closure.literals if closure.systems else named)
             stamps = [self._stamps.of(name, closure.systems) for name in named]
             self._texts[closure] = "\n".join([closure.digest, *filter(None, stamps)])
         return self._texts[closure]
+
+
+def _no_pages(names: Iterable[str]) -> None:
+    """Raise for URLs that may be data as well: nobody is asked for those."""
+    for name in names:
+        if name.startswith(("http://", "https://")):
+            raise UnfollowableError(
+                f"whether {name} has changed: of pages only those are looked at that are arguments"
+            )
 
 
 def _environment(names: Iterable[str]) -> Iterator[str]:
@@ -197,8 +205,8 @@ def _parts(value: Any) -> Iterable[Any] | None:
     """What a task or container consists of."""
     if isinstance(value, Task):
         func = getattr(value, "klass", value.func)  # of containers in tasks
-        named = (len(value.args), value.kwargs) if value.kwargs else ()
-        return (func, *value.args, *named)
+        named = [one for item in value.kwargs.items() for one in item]
+        return (func, *value.args, len(value.args), *named)
     if isinstance(value, DataNode):
         return [value.value]
     if type(value) in _CONTAINERS and (len(value) <= SHORT or _reads_others(value)):
