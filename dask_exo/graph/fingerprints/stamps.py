@@ -43,6 +43,7 @@ _FIELD = re.compile(r"\{[^{}]*\}|%\(\w+\)\w|%[-#0]?\d*[a-zA-Z]|\$\{?\w+\}?")
 """Where a number or name is put into a template."""
 _FILE = re.compile(r"[\w./~-]*\w\.\w+|[\w.~-]*/[\w./-]+")
 _SEPARATOR = re.compile(r"""[\s,;'"()=<>|]+""")
+_DATABASES = (".db", ".sqlite", ".sqlite3")
 MOST_LETTERS = 256  # of a part of a path
 
 
@@ -58,7 +59,7 @@ class Stamps:
     def __init__(self, besides: str | None = None) -> None:
         self._besides = None if besides is None else os.path.realpath(besides)
         self._known: dict[str, str | UnfollowableError] = {}
-        self._beginnings: dict[tuple[str, str], str] = {}
+        self._beginnings: dict[str, str] = {}
         self._listings: dict[str, list[str]] = {}
         self._folders: dict[str, Path | None] = {}
         self._pages = 0
@@ -110,7 +111,7 @@ class Stamps:
 
     def _near(self, name: str) -> str:
         """The stamp of all files that begin or end like a string."""
-        if (name, "near") not in self._beginnings:
+        if name not in self._beginnings:
             folder, base = os.path.split(name)
             found: list[str] = []
             if name.startswith((".", "/")) and name.strip("./"):
@@ -118,8 +119,8 @@ class Stamps:
             stem = os.path.splitext(base)[0] or base  # noqa: PTH122
             if stem and not (folder and _everywhere(folder)):
                 found += [str(Path(folder) / one) for one in self._beginning(folder, stem)]
-            self._beginnings[name, "near"] = self._several(name, iter(found)) if found else ""
-        return self._beginnings[name, "near"]
+            self._beginnings[name] = self._several(name, iter(found)) if found else ""
+        return self._beginnings[name]
 
     def _beginning(self, folder: str, stem: str) -> list[str]:
         """Names in a directory that begin like this."""
@@ -203,12 +204,12 @@ def _seconds(date: str | None) -> float | None:
 def _file(path: str, found: os.stat_result | None = None) -> str:
     try:
         found = found or Path(path).stat()
-        if found.st_size <= SMALL and not path.endswith((".db", ".sqlite", ".sqlite3")):
+        if found.st_size <= SMALL and not path.endswith(_DATABASES):
             return f"{found.st_size} {hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     log = f"{path}-wal"  # of a database, which writes there first
-    if path.endswith((".db", ".sqlite", ".sqlite3")) and Path(log).exists():
+    if path.endswith(_DATABASES) and Path(log).exists():
         return f"{_state(found)} {_file(log)}"
     return _state(found)
 
