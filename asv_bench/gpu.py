@@ -29,8 +29,9 @@ if importlib.util.find_spec("ray") is None:  # the front door of the package imp
     sys.modules["dask_exo"] = importlib.util.module_from_spec(_spec)
     importlib.import_module("dask_exo.config").register_defaults()
 
-from dask_exo.frame.device import DeviceFrame, arrays, concat, ipc, staging, travel
-from dask_exo.frame.device.packed import begin
+from dask_exo.partitions.gpu import arrays, ipc, shuffle, staging
+from dask_exo.partitions.gpu.packed import begin
+from dask_exo.partitions.gpu_frames import DeviceFrame, concat
 
 KEYS = 1000
 
@@ -95,8 +96,8 @@ def shuffling(device: Any, copied: Any, module: str, repeats: int) -> None:
     """Print what it takes to get rows ready to leave the device."""
 
     def split() -> Any:
-        ids = travel.destinations(device, ["k"], 100)
-        return travel.travelling(device, travel.grouped(ids, 100)[0])
+        ids = shuffle.destinations(device, ["k"], 100)
+        return shuffle.travelling(device, shuffle.grouped(ids, 100)[0])
 
     print(f"{'hash and split':16} {1e3 * seconds(split, module, repeats):8.1f} ms, to host memory")
     pack = seconds(lambda: tuple(begin(device)()), module, repeats)

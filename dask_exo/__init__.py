@@ -6,13 +6,13 @@
 3
 """
 
-from dask_exo.asks import options
 from dask_exo.client import Client, get_client
 from dask_exo.config import register_defaults
-from dask_exo.dataframe import register_accessors
-from dask_exo.explanation import explain
-from dask_exo.get import disable, enable, get, register
-from dask_exo.gpu import register as register_backend
+from dask_exo.dataframe.accessor import register_accessors
+from dask_exo.dataframe.explain import explain
+from dask_exo.dataframe.gpu_backend import register as register_backend
+from dask_exo.enable import disable, enable, get, register
+from dask_exo.execution.requests import options
 from dask_exo.report.progress import progress
 from dask_exo.report.report import last_report, performance_report
 from dask_exo.scheduler import Scheduler

@@ -13,8 +13,11 @@ import dask.config
 from dask.callbacks import local_callbacks
 from dask.core import flatten
 
-from dask_exo import on_ray
+from dask_exo import events
 from dask_exo.checkpoint import Store
+from dask_exo.cluster import on_ray
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.watchdog import bring
 from dask_exo.config import Config
 from dask_exo.dask_adapter import (
     CoreExpr,
@@ -27,27 +30,24 @@ from dask_exo.dask_adapter import (
     rebuild_composite,
 )
 from dask_exo.errors import ShuffleMethodError
-from dask_exo.failure import Failure
-from dask_exo.frame.copies import own
-from dask_exo.futures import Futures
-from dask_exo.graph import in_threads
-from dask_exo.graph.annotations import NOTHING, asked_of
-from dask_exo.graph.background import Background
-from dask_exo.graph.garbage import uncollected
-from dask_exo.graph.keeping import PartLabel
-from dask_exo.graph.normalize import Graph, Key, cull, normalize
-from dask_exo.graph.observed import observed
-from dask_exo.graph.plan import Plan, plan
-from dask_exo.graph.promise import Local, Promise, Remote, fetch
-from dask_exo.graph.resume import Resumed, resume
-from dask_exo.graph.run import Run
-from dask_exo.graph.small import small
-from dask_exo.graph.watcher import Watcher
-from dask_exo.report import events
+from dask_exo.execution import local_threads
+from dask_exo.execution.background import Background
+from dask_exo.execution.checkpoints.outputs import PartLabel
+from dask_exo.execution.loop import Run
+from dask_exo.execution.observer import Watcher
+from dask_exo.execution.persisted import Local, Promise, Remote, fetch
+from dask_exo.execution.run_metrics import observed
+from dask_exo.execution.tasks.gc_pause import uncollected
+from dask_exo.partitions.ownership import own
+from dask_exo.planning.annotations import NOTHING, asked_of
+from dask_exo.planning.inline import small
+from dask_exo.planning.normalize import Graph, Key, cull, normalize
+from dask_exo.planning.plan import Plan, plan
+from dask_exo.planning.resume import Resumed, resume
+from dask_exo.remote_error import Failure
 from dask_exo.report.callbacks import Callbacks
 from dask_exo.report.progress import showing
-from dask_exo.shuffle import algorithms
-from dask_exo.stall import bring
+from dask_exo.shuffle import registry
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
 KEYWORDS = ("num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries")
@@ -102,7 +102,7 @@ class Scheduler:
         """
         config = Config.current()
         check_shuffle_method()
-        algorithms.check(config.shuffle_algorithm)
+        registry.check(config.shuffle_algorithm)
         if self._in_process(dsk, config):
             return _here(dsk, keys)
         with local_callbacks(kwargs.get("callbacks")) as active:
@@ -129,7 +129,7 @@ class Scheduler:
         """
         config = Config.current()
         check_shuffle_method()
-        algorithms.check(config.shuffle_algorithm)
+        registry.check(config.shuffle_algorithm)
         work, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
         promises = Background(work, futures, config, partial(observed, futures)).start()
@@ -228,7 +228,7 @@ def in_process(dsk: Any, config: Config) -> bool:
 
 def _here(dsk: Any, keys: Any) -> Any:
     events.emit(events.RanHere())
-    return in_threads.compute(dsk, keys)
+    return local_threads.compute(dsk, keys)
 
 
 def planned(dsk: Any, config: Config) -> Plan:

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 import dask_exo
-from dask_exo.frame.device import DeviceFrame, arrays
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import DeviceFrame
 
 LENGTH, PEOPLE = 256, 800
 if not arrays.devices():  # without a GPU: numpy in its place, and a slot that stands for one

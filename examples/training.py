@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 import dask_exo
-from dask_exo.epochs import Epochs
+from dask_exo.training import Epochs
 
 EPOCHS, TRAINERS, RATE = 3, 2, 0.5
 State = dict[str, Any]

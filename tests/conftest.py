@@ -59,7 +59,7 @@ def ray_cluster() -> Iterator[None]:
 @pytest.fixture
 def cluster(ray_cluster: None) -> Iterator[None]:
     """The shared Ray; afterwards its store is empty again, and no thread of ours is left."""
-    from dask_exo.on_ray import RayFutures
+    from dask_exo.cluster.on_ray import RayFutures
 
     futures = RayFutures()
     threads = set(threading.enumerate())

@@ -27,7 +27,7 @@ from dask_exo.errors import ExoError, StalledError, WorkerLostError
 from dask_exo.pipeline import of
 from dask_exo.shuffle import names
 from dask_exo.testing import Chaos
-from dask_exo.testing.swarm import weather
+from dask_exo.testing.random_faults import weather
 
 KILLS = 3  # as often as Ray runs a task again, so that there is always a result
 EXPECTED = (StalledError, WorkerLostError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from dask_exo.graph.splits.rows import Rows
+from dask_exo.planning.partitioners.rows import Rows
 
 ROWS = 500_000
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from dask_exo.futures import Node, drive
-from dask_exo.shuffle.algorithms import names
+from dask_exo.cluster.futures import Node, drive
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.exchange import exchange
 from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.maps import Refs
+from dask_exo.shuffle.map_stage import Refs
+from dask_exo.shuffle.registry import names
+from dask_exo.shuffle.run import exchange
 from dask_exo.shuffle.spec import Receipt, Spec
 from dask_exo.shuffle.stragglers import Patience
 from dask_exo.testing import Call, Cost, SimFutures

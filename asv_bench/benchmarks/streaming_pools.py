@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from dask_exo.stream.calls import RAISE
-from dask_exo.stream.executor import Executor
-from dask_exo.stream.partition_admission import PartitionAdmission
-from dask_exo.stream.pieces import Piece, Stage
-from dask_exo.stream.runner import StreamRunner
-from dask_exo.stream.task import Code
-from dask_exo.stream.transforms import Transform
-from dask_exo.stream.view import View
+from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.retries import RAISE
+from dask_exo.pipeline.streaming.runner import StreamRunner
+from dask_exo.pipeline.streaming.snapshot import View
+from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.transforms import Transform
+from dask_exo.pipeline.streaming.types import Piece, Stage
 from dask_exo.testing import SimStreams
 
 PART = 100  # bytes of a piece

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from dask_exo.stream.links import links
-from dask_exo.stream.pieces import Piece, Stage
-from dask_exo.stream.policies import POLICIES
-from dask_exo.testing.sim_pipeline import Outcome, simulate
-from dask_exo.testing.sim_stream import Fault, SimRunner
+from dask_exo.pipeline.policies import POLICIES
+from dask_exo.pipeline.streaming.topology import links
+from dask_exo.pipeline.streaming.types import Piece, Stage
+from dask_exo.testing.simulated.pipeline import Outcome, simulate
+from dask_exo.testing.simulated.stream import Fault, SimRunner
 
 ROOM = (0.5, 1, 1.5, 2, 4, 20)  # of what all stages need side by side
 
@@ -144,7 +144,7 @@ class Ledger:
         self._shares = [any(found[k].takers > 1 for k in link.before) for link in found]
 
     def work(self, stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
-        """See `dask_exo.testing.sim_stream.Work`."""
+        """See `dask_exo.testing.simulated.stream.Work`."""
         case, spec, rng = self.case, self.case.specs[stage], self._rng
         mean = spec.seconds / spec.outputs * len(inputs)
         made = [

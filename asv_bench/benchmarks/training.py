@@ -23,9 +23,9 @@ import pandas as pd
 import pyarrow.dataset
 
 from asv_bench.benchmarks.common import OnRay
-from dask_exo.epochs import spread
-from dask_exo.epochs.batches import ahead, fetched
-from dask_exo.frame.batches import cut
+from dask_exo.partitions.batching import cut
+from dask_exo.training import spread
+from dask_exo.training.batches import ahead, fetched
 
 ROWS, FEATURES, CLASSES, FILES = 1_200_000, 20, 10, 44
 BATCH, EPOCHS = 8192, 3

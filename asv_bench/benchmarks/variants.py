@@ -2,7 +2,7 @@
 
 Four nodes with a disk and a network each sort 16 GB. No data exists: every task is submitted and
 every ref is held and dropped as on Ray. What a task computes holds a slot; what is fetched, read
-back and written passes the networks and disks of the nodes, see `dask_exo.testing.sim_lanes`.
+back and written passes the networks and disks of the nodes, see `dask_exo.testing.simulated.io`.
 ``python -m asv_bench.benchmarks.variants`` prints the table of ``docs/performance.md``.
 
 References: Exoshuffle figures 3.4a (out of core, more and more partitions) and 3.4c (in memory).
@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asv_bench.benchmarks.simulated import Simulated, reduce, run_map, run_reduce, shuffle
-from dask_exo.futures import Node
-from dask_exo.shuffle.algorithms import names
+from dask_exo.cluster.futures import Node
 from dask_exo.shuffle.choose import Limits
+from dask_exo.shuffle.registry import names
 from dask_exo.testing import Call, Channels, Cost
 
 DATA = 16 * 10**9  # bytes

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dask_exo.checkpoint import content, files
+from dask_exo.checkpoint import atomic_io, codec
 from dask_exo.errors import CheckpointError
 
 _NAME = re.compile(r"([0-9a-f]{32})-(\d+)-([0-9a-f]{64})\.value")
@@ -68,10 +68,10 @@ class Store:
         CheckpointError
             Others may write there.
         """
-        fs, path = files.located(url)
-        if not files.is_local(fs):
+        fs, path = atomic_io.located(url)
+        if not atomic_io.is_local(fs):
             return cls(url)
-        files.make_private(path)
+        atomic_io.make_private(path)
         return cls(path)  # absolute: tasks have other working directories
 
     @classmethod
@@ -83,7 +83,7 @@ class Store:
         CheckpointError
             There is no such directory.
         """
-        fs, path = files.located(url)
+        fs, path = atomic_io.located(url)
         if not fs.exists(path):
             raise CheckpointError(
                 f"there is no directory {path!r}: give the path at which a program has kept "
@@ -93,10 +93,10 @@ class Store:
 
     def found(self, group: str) -> dict[str, Entry]:
         """The entry of each key of a group that is complete."""
-        fs, path = files.located(self.url)
+        fs, path = atomic_io.located(self.url)
         folder = f"{path}/{_folder(group)}"
         entries = {}
-        for name, size in sorted(files.sizes(fs, folder).items()):
+        for name, size in sorted(atomic_io.sizes(fs, folder).items()):
             match = _NAME.fullmatch(name)
             if match and int(match[2]) == size:
                 entries[match[1]] = Entry(f"{folder}/{name}", size, match[3])
@@ -119,8 +119,8 @@ class Store:
         CheckpointError
             It is not equal to what was kept before.
         """
-        pieces = content.dumps(value)
-        digest = content.digest(pieces)
+        pieces = codec.dumps(value)
+        digest = codec.digest(pieces)
         if before is not None:
             if digest != before.digest and not _same(self.read(before), value):
                 raise CheckpointError(
@@ -131,10 +131,10 @@ class Store:
                     f"dask exo checkpoints clean {self.url}"
                 )
             return before
-        fs, path = files.located(self.url)
+        fs, path = atomic_io.located(self.url)
         nbytes = sum(len(piece) for piece in pieces)
         file = f"{path}/{_folder(group)}/{key}-{nbytes}-{digest}.value"
-        files.put(fs, file, pieces)
+        atomic_io.put(fs, file, pieces)
         return Entry(file, nbytes, digest)
 
     def read(self, entry: Entry) -> Any:
@@ -145,7 +145,7 @@ class Store:
         CheckpointError
             The file is gone, or damaged.
         """
-        fs, _ = files.located(self.url)
+        fs, _ = atomic_io.located(self.url)
         try:
             with fs.open(entry.path, "rb") as file:
                 data = bytearray(entry.nbytes)  # may be written to: frames will lie in it
@@ -155,22 +155,22 @@ class Store:
                 f"the checkpoint {entry.path!r} is gone: somebody has cleaned {self.url!r} since "
                 f"this computation began. Compute again: what was in it is made anew"
             ) from error
-        return content.loads(data, entry.digest, entry.path)
+        return codec.loads(data, entry.digest, entry.path)
 
     def groups(self) -> Iterator[Group]:
         """What there is, in order of name."""
-        fs, path = files.located(self.url)
-        for name in files.folders(fs, path):
+        fs, path = atomic_io.located(self.url)
+        for name in atomic_io.folders(fs, path):
             entries = self.found(name)
-            others = len(files.sizes(fs, f"{path}/{name}")) - len(entries)
+            others = len(atomic_io.sizes(fs, f"{path}/{name}")) - len(entries)
             nbytes = sum(entry.nbytes for entry in entries.values())
             yield Group(name, len(entries), nbytes, others)
 
     def remove(self, group: str) -> None:
         """Delete all that is kept of a group; other files in its folder stay."""
-        fs, path = files.located(self.url)
+        fs, path = atomic_io.located(self.url)
         folder = f"{path}/{_folder(group)}"
-        for name in files.sizes(fs, folder):
+        for name in atomic_io.sizes(fs, folder):
             if _NAME.fullmatch(name) or re.match(r"\.[0-9a-f]{32}-", name):
                 fs.rm_file(f"{folder}/{name}")
         if not fs.find(folder) and fs.isdir(folder):
@@ -190,4 +190,4 @@ def _same(one: Any, other: Any) -> bool:
         return bool(one.equals(other))
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
-    return content.digest(content.dumps(one)) == content.digest(content.dumps(other))
+    return codec.digest(codec.dumps(one)) == codec.digest(codec.dumps(other))

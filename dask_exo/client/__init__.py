@@ -3,15 +3,11 @@
 >>> from dask_exo.client import Client, as_completed  # as from `distributed`
 """
 
-from dask_exo.client.client import (
-    Client,
-    default_client,
-    get_client,
-    rejoin,
-    secede,
-    worker_client,
-)
-from dask_exo.client.completion import (
+from dask_exo.client.client import Client, default_client, get_client, rejoin, secede, worker_client
+from dask_exo.client.future import Future
+from dask_exo.client.leases import Lock, Semaphore
+from dask_exo.client.sync_primitives import Event, Queue, Variable
+from dask_exo.client.wait import (
     ALL_COMPLETED,
     FIRST_COMPLETED,
     as_completed,
@@ -19,9 +15,6 @@ from dask_exo.client.completion import (
     futures_of,
     wait,
 )
-from dask_exo.client.future import Future
-from dask_exo.client.leases import Lock, Semaphore
-from dask_exo.client.shared import Event, Queue, Variable
 
 __all__ = [
     "ALL_COMPLETED",

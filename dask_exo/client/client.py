@@ -18,18 +18,16 @@ from dask.core import flatten
 from dask.delayed import delayed
 from dask.utils import parse_timedelta
 
-from dask_exo import on_ray
 from dask_exo.client import options as cluster_options
-from dask_exo.client.completion import (
-    futures_of,
-)
 from dask_exo.client.future import Future, rebuild
 from dask_exo.client.submitter import Submitter, no_workers
+from dask_exo.client.wait import futures_of
+from dask_exo.cluster import on_ray
 from dask_exo.config import Config
 from dask_exo.dask_adapter import FinalizeCompute, collections_to_expr
 from dask_exo.errors import ConfigError, NoClientError, UnsupportedError
-from dask_exo.graph.background import stop_all
-from dask_exo.graph.promise import named
+from dask_exo.execution.background import stop_all
+from dask_exo.execution.persisted import named
 from dask_exo.scheduler import Scheduler, connect
 
 _lock = threading.RLock()

@@ -10,15 +10,15 @@ from typing import Any
 
 from dask.utils import parse_timedelta, typename
 
+from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.watchdog import bring
 from dask_exo.config import Config
 from dask_exo.dask_adapter import TaskRef
 from dask_exo.errors import CancelledError
-from dask_exo.failure import Failure
-from dask_exo.futures import Futures, Ref
-from dask_exo.graph.afterwards import Afterwards
-from dask_exo.graph.background import stop_with_all
-from dask_exo.graph.promise import Local, Promise, Remote, named, wait
-from dask_exo.stall import bring
+from dask_exo.execution.background import stop_with_all
+from dask_exo.execution.callbacks import Afterwards
+from dask_exo.execution.persisted import Local, Promise, Remote, named, wait
+from dask_exo.remote_error import Failure
 
 
 class Future(TaskRef):

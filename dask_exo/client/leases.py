@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from dask.utils import parse_timedelta
 
-from dask_exo import on_ray
-from dask_exo.client.desk import Desk
+from dask_exo.client.sync_actor import Desk
+from dask_exo.cluster import on_ray
 
 Self = TypeVar("Self", bound="_Leases")
 REFRESH = Desk.lease / 6  # seconds between two signs of life

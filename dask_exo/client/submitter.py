@@ -13,16 +13,16 @@ from typing import Any
 from dask.base import tokenize
 from dask.utils import funcname
 
-from dask_exo import on_ray
-from dask_exo.client.call import Code, awaited
-from dask_exo.client.completion import gather
 from dask_exo.client.future import Future
+from dask_exo.client.remote_call import Code, awaited
+from dask_exo.client.wait import gather
+from dask_exo.cluster import on_ray
+from dask_exo.cluster.futures import Futures
 from dask_exo.dask_adapter import get_annotations
 from dask_exo.errors import ClusterError, SerializationError, UnsupportedError
-from dask_exo.futures import Futures
-from dask_exo.graph.afterwards import Afterwards
-from dask_exo.graph.annotations import KNOWN, asked_by, asks_of
-from dask_exo.graph.promise import Promise, Remote, named
+from dask_exo.execution.callbacks import Afterwards
+from dask_exo.execution.persisted import Promise, Remote, named
+from dask_exo.planning.annotations import KNOWN, asked_by, asks_of
 
 _lock = threading.Lock()
 _submissions = Afterwards("dask_exo-submissions")

@@ -13,15 +13,15 @@ import pandas as pd
 from dask.delayed import delayed
 
 from dask_exo.client.future import Future
+from dask_exo.cluster.futures import LARGE
 from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import PipelineError
-from dask_exo.frame import protocol
-from dask_exo.futures import LARGE
-from dask_exo.graph.promise import Local
-from dask_exo.pipeline.partitions import inputs
-from dask_exo.stream.pieces import Piece
-from dask_exo.stream.repartition import size
+from dask_exo.execution.persisted import Local
+from dask_exo.partitions import protocol
+from dask_exo.pipeline.dask_source import inputs
+from dask_exo.pipeline.streaming.repartition import size
+from dask_exo.pipeline.streaming.types import Piece
 
 AHEAD = 2  # partitions that an iterator is ahead of the tasks
 LOOK = 0.002  # seconds in which a partition that is as good as there comes

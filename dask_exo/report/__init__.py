@@ -1,6 +1,6 @@
 """What happened, as events; observers count, print and draw, and never decide."""
 
-from dask_exo.report.events import (
+from dask_exo.events import (
     Event,
     RunFinished,
     RunStarted,

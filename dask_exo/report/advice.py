@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dask.utils import format_bytes
 
-from dask_exo.report.figures import Figures
+from dask_exo.report.summary import Figures
 
 MOST = 3  # lines
 SPILLED = 0.2  # times what was shuffled, and it is worth a line

@@ -24,13 +24,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import psutil
 
+from dask_exo import events
 from dask_exo.errors import LiveError
-from dask_exo.report import events
-from dask_exo.report.page import STYLE, fragment
-from dask_exo.report.ran import wall
-from dask_exo.report.record import Record
+from dask_exo.report.collector import Record
+from dask_exo.report.html import STYLE, fragment
+from dask_exo.report.progress_rows import Rows
 from dask_exo.report.report import Report
-from dask_exo.report.rows import Rows
+from dask_exo.task_span import wall
 
 PATIENCE = 60.0  # seconds without a reader after which nothing is recorded any more
 LOOPBACK = "127.0.0.1"

@@ -14,10 +14,10 @@ from bokeh.palettes import Category20, Viridis256
 from bokeh.plotting import figure
 from dask.utils import format_bytes
 
-from dask_exo.report.figures import Group
-from dask_exo.report.matrix import Matrix
-from dask_exo.report.record import Record, Sample
+from dask_exo.report.collector import Record, Sample
+from dask_exo.report.shuffle_matrix import Matrix
 from dask_exo.report.spans import Span, joined
+from dask_exo.report.summary import Group
 from dask_exo.report.text import duration
 
 COLORS = Category20[20]

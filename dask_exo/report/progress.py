@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from html import escape
 from typing import Any, Protocol, TextIO
 
-from dask_exo.futures import here
-from dask_exo.report import events
-from dask_exo.report.rows import Rows
+from dask_exo import events
+from dask_exo.cluster.futures import here
+from dask_exo.report.progress_rows import Rows
 
 SOON = 2.0  # seconds before a run is worth showing
 OFTEN = 0.2  # seconds between two pictures where they replace each other

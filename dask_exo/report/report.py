@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from dask_exo import events
 from dask_exo.config import Config
-from dask_exo.report import events
-from dask_exo.report.figures import Figures, as_json
-from dask_exo.report.page import fragment, page, require_bokeh
-from dask_exo.report.record import Record
+from dask_exo.report.collector import Record
+from dask_exo.report.html import fragment, page, require_bokeh
+from dask_exo.report.summary import Figures, as_json
 from dask_exo.report.text import text
 
 
@@ -27,7 +27,7 @@ class Report:
 
     Attributes
     ----------
-    figures : dask_exo.report.figures.Figures
+    figures : dask_exo.report.summary.Figures
         All numbers, in seconds and bytes.
     """
 

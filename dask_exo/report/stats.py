@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dask_exo.report.events import (
+from dask_exo.events import (
     CallsRepeated,
     CheckpointSeen,
     Event,

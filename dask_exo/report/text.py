@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dask.utils import format_bytes
 
 from dask_exo.report.advice import advise
-from dask_exo.report.figures import Figures
+from dask_exo.report.summary import Figures
 
 LINES = 12  # of one table
 

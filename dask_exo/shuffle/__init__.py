@@ -1,7 +1,7 @@
 """Shuffles as programs: an algorithm submits tasks and waits, and never looks at data."""
 
-from dask_exo.frame.runs import merge_runs
-from dask_exo.shuffle.algorithms import names, register
-from dask_exo.shuffle.program import Program, Seen, run, stream
+from dask_exo.partitions.kernels.kway_merge import merge_runs
+from dask_exo.shuffle.api import Program, Seen, run, stream
+from dask_exo.shuffle.registry import names, register
 
 __all__ = ["Program", "Seen", "merge_runs", "names", "register", "run", "stream"]

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 import cloudpickle
 import numpy as np
 
-from dask_exo.failpoints import reach
-from dask_exo.frame import host, protocol
-from dask_exo.frame.columns import Travelling, alike, below, joined
+from dask_exo.cluster.failpoints import reach
+from dask_exo.partitions import pandas_partition, protocol
+from dask_exo.partitions.wire_format import Travelling, alike, below, joined
 
 B = TypeVar("B", bound="Blocks")
 M = TypeVar("M", bound="Mergeable")
@@ -87,7 +87,7 @@ class Packed:
         return rows * (self.nbytes / max(int(rows.sum()), 1))
 
     def digested(self) -> Iterator[Any]:
-        """See `dask_exo.frame.digest.Composed`."""
+        """See `dask_exo.partitions.digest.Composed`."""
         yield self.rows
         yield self.offsets
 
@@ -135,7 +135,7 @@ class Packed:
                 ids.append(np.repeat(run, p.offsets[here + 1] - p.offsets[here]))
         places = np.zeros(slots[-1] + 1, np.min_scalar_type(len(slots)))
         places[list(slots)] = np.arange(len(slots))
-        order, offsets = host.grouped(places[np.concatenate(ids)], len(slots))
+        order, offsets = pandas_partition.grouped(places[np.concatenate(ids)], len(slots))
         return cls(joined(pieces).take(order), offsets, packed[0].mark)
 
 
@@ -165,7 +165,7 @@ class Apart:
         return sum(one.nbytes for one in self.blocks)
 
     def digested(self) -> Iterator[Any]:
-        """See `dask_exo.frame.digest.Composed`."""
+        """See `dask_exo.partitions.digest.Composed`."""
         yield from self.blocks
 
     def part(self, slot: int) -> Travelling:
@@ -223,7 +223,7 @@ class Pickled:
         return np.array(each, float)
 
     def digested(self) -> Iterator[Any]:
-        """Buffers, for `dask_exo.frame.digest`: equal values may differ as pickles."""
+        """Buffers, for `dask_exo.partitions.digest`: equal values may differ as pickles."""
         for block in self.pickles:
             for _, *raw in block:
                 yield raw

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dask_exo.shuffle.caps import Caps
+from dask_exo.shuffle.merge_limits import Caps
 from dask_exo.shuffle.stragglers import Patience
 
 LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any measure

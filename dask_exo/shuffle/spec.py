@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_exo.futures import Node, Ref, here, in_proportion
+from dask_exo.cluster.futures import Node, Ref, here, in_proportion
 from dask_exo.shuffle.integrity import Tally
 
 

@@ -3,8 +3,8 @@
 from dask_exo.testing.chaos import Chaos
 from dask_exo.testing.inline import InlineFutures
 from dask_exo.testing.inline_streams import Died, InlineStreams
-from dask_exo.testing.sim import SimFutures
-from dask_exo.testing.sim_model import (
+from dask_exo.testing.simulated.futures import SimFutures
+from dask_exo.testing.simulated.model import (
     Call,
     Channels,
     Cost,
@@ -14,7 +14,7 @@ from dask_exo.testing.sim_model import (
     Stragglers,
     TaskRun,
 )
-from dask_exo.testing.sim_streams import SimStreams
+from dask_exo.testing.simulated.streams import SimStreams
 
 __all__ = [
     "Call",

@@ -1,7 +1,7 @@
 """Bad luck on purpose: processes of a Ray cluster that die or stand still, at random moments.
 
 What happens is drawn from a seed: when, and to which of the processes that are there at that
-moment. Which those are is not, so a seed does not replay a run; in `dask_exo.testing.swarm`,
+moment. Which those are is not, so a seed does not replay a run; in `testing.random_faults`,
 on a simulated cluster, it does.
 """
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dask_exo.activity import Activity, Doing
-from dask_exo.frame.copies import as_stored
-from dask_exo.futures import Disk, Futures, Needs, Node, Ref, Store
-from dask_exo.repeats import Made
+from dask_exo.cluster.futures import Disk, Futures, Needs, Node, Ref, Store
+from dask_exo.cluster.output_digest import Made
+from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.partitions.ownership import as_stored
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
 """How one call becomes ``count`` values: `result`, `returned` or `yielded`."""
@@ -70,7 +70,7 @@ def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator
 
 
 class Caller:
-    """A worker whose calls run as all others do; implements `dask_exo.futures.Worker`.
+    """A worker whose calls run as all others do; implements `dask_exo.cluster.futures.Worker`.
 
     Parameters
     ----------

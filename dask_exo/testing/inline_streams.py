@@ -6,7 +6,7 @@ from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_exo.activity import Activity, Doing
+from dask_exo.cluster.task_status import Activity, Doing
 from dask_exo.errors import WorkerLostError
 
 
@@ -23,7 +23,7 @@ class Stream:
 
 
 class InlineStreams:
-    """`dask_exo.stream.streams.Streams` without a cluster: a task works when it is asked.
+    """`dask_exo.pipeline.streaming.waist.Streams` without a cluster: a task works when it is asked.
 
     A function that raises `Died` loses its task.
 

@@ -39,6 +39,7 @@ from dask_exo.client import (
     wait,
     worker_client,
 )
+from dask_exo.cluster.on_ray import RayFutures, running
 from dask_exo.dask_adapter import Task, TaskRef
 from dask_exo.errors import (
     CancelledError,
@@ -48,7 +49,6 @@ from dask_exo.errors import (
     SerializationError,
     UnsupportedError,
 )
-from dask_exo.on_ray import RayFutures, running
 from dask_exo.report import recording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -595,7 +595,7 @@ class TestConnection:
 
 
 def test_without_ray_there_is_no_client(monkeypatch) -> None:
-    monkeypatch.setattr("dask_exo.on_ray.running", lambda: False)
+    monkeypatch.setattr("dask_exo.cluster.on_ray.running", lambda: False)
     with pytest.raises(NoClientError, match=r"dask_exo\.Client"):
         get_client()
     with pytest.raises(ValueError, match="no client"):  # as distributed raises
@@ -607,7 +607,7 @@ import time
 import dask
 from dask_exo.client import Client, Queue, as_completed, get_client
 from dask_exo.errors import CancelledError
-from dask_exo.on_ray import running
+from dask_exo.cluster.on_ray import running
 
 if __name__ == "__main__":
     client = Client(n_workers=3, threads_per_worker=1, object_store_memory="200MB")

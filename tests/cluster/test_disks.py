@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dask.array as da
 
-from dask_exo.on_ray import RayFutures
+from dask_exo.cluster.on_ray import RayFutures
 from dask_exo.report import recording
 
 

@@ -209,7 +209,7 @@ def test_an_interrupt_stops_what_runs_and_frees_the_store(cluster, tmp_path: Pat
 def test_tasks_that_end_while_they_are_cancelled_do_not_end_the_program() -> None:
     done = run("""
         import time, ray, dask_exo
-        from dask_exo.on_ray import RayFutures
+        from dask_exo.cluster.on_ray import RayFutures
         with dask_exo.enable(num_cpus=2, object_store_memory="100MB"):
             futures = RayFutures()
             for turn in range(60):

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import dask_exo
-from dask_exo.on_ray import check_needs
+from dask_exo.cluster.on_ray import check_needs
 from dask_exo.report import recording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

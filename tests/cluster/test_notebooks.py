@@ -8,8 +8,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from dask_exo.cluster.on_ray import connection as clusters
 from dask_exo.config import Config
-from dask_exo.on_ray import cluster as clusters
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 pytestmark = pytest.mark.cluster

@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 
 import dask_exo
+from dask_exo.cluster.on_ray import RayFutures
 from dask_exo.errors import CancelledError
-from dask_exo.on_ray import RayFutures
 from dask_exo.report import recording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -189,7 +189,7 @@ def test_a_kept_value_inside_the_arguments_of_a_task() -> None:
 
 def test_stopping_ray_breaks_the_promise() -> None:
     promise = dask_exo.get.start({"x": (time.sleep, 60)}, "x")["x"]
-    from dask_exo.graph.background import stop_all
+    from dask_exo.execution.background import stop_all
 
     stop_all()
     with pytest.raises(CancelledError):

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import ray
 
-from dask_exo.client.afar import lease_of
+from dask_exo.client.shard_server import lease_of
 from dask_exo.errors import PipelineError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

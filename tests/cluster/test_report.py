@@ -15,9 +15,8 @@ import pytest
 import ray
 
 import dask_exo
-from dask_exo import pipeline
-from dask_exo.on_ray import metrics
-from dask_exo.report import events
+from dask_exo import events, pipeline
+from dask_exo.cluster.on_ray import metrics
 
 pytestmark = pytest.mark.cluster
 

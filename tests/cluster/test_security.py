@@ -12,7 +12,7 @@ import pytest
 import ray
 from packaging.version import parse as version
 
-from dask_exo.on_ray import RayFutures
+from dask_exo.cluster.on_ray import RayFutures
 
 pytestmark = [pytest.mark.cluster]
 

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from dask_exo.client import Client, Event, Lock, Queue, Semaphore, Variable, get_client, wait
-from dask_exo.client.desk import Desk
+from dask_exo.client.sync_actor import Desk
+from dask_exo.cluster.on_ray import RayFutures, service
 from dask_exo.errors import ClusterError
-from dask_exo.on_ray import RayFutures, service
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
-from dask_exo.failpoints import Fault
+from dask_exo.cluster.failpoints import Fault
 
 PLACES: dict[str, tuple[str, Fault]] = {
     "read": ("shuffle", Fault("read", "pause", first=3)),

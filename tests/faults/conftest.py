@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dask_exo.failpoints import VARIABLE
+from dask_exo.cluster.failpoints import VARIABLE
 from tests.faults.cells import Cell
 
 ANSWERS = "FAULTS_ANSWERS"  # file for `tests.faults.table`

@@ -25,7 +25,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import dask_exo
-from dask_exo import failpoints
+from dask_exo.cluster import failpoints
 from dask_exo.report import recording
 from tests.faults.cells import Cell
 from tests.faults.jobs import JOBS, MAKES, check

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 import dask_exo
-from dask_exo.failpoints import reach
+from dask_exo.cluster.failpoints import reach
 
 PARTS, ROWS = 12, 20_000
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dask_exo.failpoints import VARIABLE, arrivals, plant
+from dask_exo.cluster.failpoints import VARIABLE, arrivals, plant
 from tests.faults.cells import PLACES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]

@@ -20,9 +20,9 @@ import pytest
 
 import dask_exo
 from dask_exo import Scheduler
-from dask_exo.checkpoint import Store, files
+from dask_exo.checkpoint import Store, atomic_io
 from dask_exo.errors import CheckpointError, IntegrityError
-from dask_exo.graph import worth
+from dask_exo.execution.checkpoints import cost
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -105,7 +105,7 @@ def job() -> pd.DataFrame:
 @pytest.fixture
 def dying(monkeypatch):
     """Die before, in the middle of, or after some write of a file, counted from 0."""
-    put, count = files.put, itertools.count()
+    put, count = atomic_io.put, itertools.count()
     point: list[float] = [float("inf")]
 
     def dies(fs, path, pieces):
@@ -119,7 +119,7 @@ def dying(monkeypatch):
             raise Killed
         put(fs, path, pieces)
 
-    monkeypatch.setattr(files, "put", dies)
+    monkeypatch.setattr(atomic_io, "put", dies)
 
     def at(step: float) -> None:
         nonlocal count
@@ -196,7 +196,7 @@ def test_what_took_long_on_the_way_to_a_shuffle_is_kept_as_it_is_made(kind, monk
         ddf = ddf.shuffle("k") if kind == "shuffle" else ddf.exo.sort_values("v")
         return ddf.compute(**options)
 
-    monkeypatch.setattr(worth, "FILE", 0.0)
+    monkeypatch.setattr(cost, "FILE", 0.0)
     whole = run(scheduler="sync")
     made.clear()
     monkeypatch.setitem(mood, "dies", 2)
@@ -216,7 +216,7 @@ def test_what_took_long_on_the_way_to_a_shuffle_is_kept_as_it_is_made(kind, monk
 @pytest.fixture
 def two_parts_kept(monkeypatch):
     """A program has died, and left two parts of its shuffle."""
-    monkeypatch.setattr(worth, "FILE", 0.0)
+    monkeypatch.setattr(cost, "FILE", 0.0)
     monkeypatch.setitem(mood, "dies", 2)
     with dask.config.set({"exo.checkpoint.overhead": 1.0}):
         with pytest.raises(Killed):
@@ -433,7 +433,7 @@ def test_a_shuffle_that_has_lost_rows_is_not_kept(tmp_path: Path, monkeypatch) -
     def lost(name, sent, arrived):
         raise IntegrityError(name)
 
-    monkeypatch.setattr("dask_exo.graph.stages.verify", lost)
+    monkeypatch.setattr("dask_exo.execution.shuffle_stage.verify", lost)
     with pytest.raises(IntegrityError):
         frame().shuffle("k").compute()
     assert list(Store(str(tmp_path / "kept")).groups()) == []
@@ -443,7 +443,7 @@ def test_a_full_disk_is_a_warning_and_no_error(monkeypatch) -> None:
     def full(fs, path, pieces):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "put", full)
+    monkeypatch.setattr(atomic_io, "put", full)
     with pytest.warns(UserWarning, match="is not kept.*No space left"):
         found = frame().shuffle("k").compute()
     pd.testing.assert_frame_equal(sorted_rows(found), sorted_rows(expected()))

@@ -18,7 +18,7 @@ import pytest
 
 import dask_exo  # noqa: F401  the backend
 from dask_exo.errors import DeviceOperationError
-from dask_exo.frame.device import DeviceFrame, DeviceIndex, DeviceSeries
+from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceIndex, DeviceSeries
 
 ROWS = 48
 KINDS = (DeviceFrame, DeviceSeries, DeviceIndex)

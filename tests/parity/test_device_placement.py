@@ -14,9 +14,9 @@ import pytest
 
 import dask_exo
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import ConfigError, DeviceError
-from dask_exo.frame.device import DeviceFrame, DeviceSeries
-from dask_exo.futures import Node
+from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceSeries
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -242,7 +242,7 @@ def test_simulated_gpus_need_no_slots() -> None:
 
 def test_plain_collections_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Any] = []
-    monkeypatch.setattr("dask_exo.graph.devices._made", lambda *a: looked.append(a))
+    monkeypatch.setattr("dask_exo.planning.placement._made", lambda *a: looked.append(a))
     ddf = dd.from_pandas(rows(), npartitions=3)
     assert compute(cluster(), ddf.groupby("k").f.sum().sum()) == pytest.approx(rows().f.sum())
     assert not looked

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import ConfigError, DeviceError, DeviceTypeError
-from dask_exo.frame.columns import below, schema_of
-from dask_exo.frame.device import DeviceFrame, arrays, travel
-from dask_exo.futures import Node
+from dask_exo.partitions.gpu import arrays, shuffle
+from dask_exo.partitions.gpu_frames import DeviceFrame
+from dask_exo.partitions.wire_format import below, schema_of
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -111,7 +112,7 @@ def test_categories_that_differ_between_partitions_are_united(algorithm: str) ->
 
 def test_what_is_merged_on_the_host_goes_back_to_where_it_was() -> None:
     ones, twos = (DeviceFrame({"c": pd.Categorical(list(c))}) for c in ("ab", "bc"))
-    tables = [travel.travelling(f, np.arange(2), module="cupy") for f in (ones, twos)]
+    tables = [shuffle.travelling(f, np.arange(2), module="cupy") for f in (ones, twos)]
     merged = below(tables)
     assert schema_of(merged.schema).module == "cupy"
     there = schema_of(merged.schema)._replace(module="numpy").frame(4, merged.arrays)
@@ -133,7 +134,7 @@ def test_the_backend_reads_and_comes_back(tmp_path: Any) -> None:
 
 def test_without_a_gpu_it_says_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "devices", lambda: 0)
-    monkeypatch.setattr("dask_exo.on_ray.running", lambda: False)
+    monkeypatch.setattr("dask_exo.cluster.on_ray.running", lambda: False)
     with pytest.raises(DeviceError, match=r"needs 1 GPU.*has 0 GPUs.*exo\.gpu\.simulate"):
         dd.from_pandas(rows(), npartitions=1, sort=False).exo.to_gpu()
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
-from dask_exo.futures import Node
+from dask_exo.cluster.futures import Node
 from dask_exo.testing import InlineFutures
 
 NODES = {

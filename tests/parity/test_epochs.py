@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo.epochs import spread
 from dask_exo.errors import ShuffleArgumentError
+from dask_exo.training import spread
 
 
 @pytest.fixture(autouse=True)

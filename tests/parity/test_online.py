@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_exo.dataframe.online_aggregation import AGGREGATES
 from dask_exo.errors import AggregationError, ColumnError
-from dask_exo.online import AGGREGATES
 
 
 @pytest.fixture(autouse=True)

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 import dask_exo
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import OptionsError
-from dask_exo.frame.rows import cut, joined
-from dask_exo.futures import Node
+from dask_exo.partitions.row_batches import cut, joined
 from dask_exo.testing import InlineFutures
 
 GPU = {"num_cpus": 1, "num_gpus": 1}

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.dask_adapter import Alias, DataNode, Task, TaskRef, is_p2p_barrier, role
 from dask_exo.errors import IntegrityError, ShuffleMethodError
-from dask_exo.futures import Node
-from dask_exo.graph.execute import run_map
-from dask_exo.graph.normalize import normalize
-from dask_exo.graph.passes.unfuse import unfuse
-from dask_exo.graph.promise import Local, Promise, fetch
-from dask_exo.graph.splits import Exchange
+from dask_exo.execution.persisted import Local, Promise, fetch
+from dask_exo.execution.tasks.worker import run_map
+from dask_exo.planning.normalize import normalize
+from dask_exo.planning.partitioners import Exchange
+from dask_exo.planning.passes.unfuse import unfuse
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -514,7 +514,7 @@ def test_a_lost_item_or_piece_is_an_error_and_not_a_result(p2p) -> None:
 
 
 def test_without_integrity_nobody_sums_the_keys(exo, monkeypatch) -> None:
-    from dask_exo.frame import protocol
+    from dask_exo.partitions import protocol
 
     summed = []
     host = protocol.kernels(pd.DataFrame())

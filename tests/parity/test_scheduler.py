@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import ConfigError, IntegrityError
-from dask_exo.futures import Node
-from dask_exo.graph.execute import run_map
-from dask_exo.graph.normalize import normalize
-from dask_exo.graph.splits import Exchange
+from dask_exo.execution.tasks.worker import run_map
+from dask_exo.planning.normalize import normalize
+from dask_exo.planning.partitioners import Exchange
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import ColumnError, ExoError, SortArgumentError, SortKeyError
-from dask_exo.futures import Node
-from dask_exo.graph.normalize import normalize
-from dask_exo.graph.plan import plan
+from dask_exo.planning.normalize import normalize
+from dask_exo.planning.plan import plan
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler, explain
-from dask_exo.accessors.groups import AGGREGATES
+from dask_exo.cluster.futures import Node
 from dask_exo.dask_adapter import new_collection
+from dask_exo.dataframe.groupby import AGGREGATES
 from dask_exo.errors import AggregationError, ColumnError
-from dask_exo.frame import spans
-from dask_exo.frame.spans import VALUE
-from dask_exo.futures import Node
+from dask_exo.partitions.kernels import quantiles
+from dask_exo.partitions.kernels.quantiles import VALUE
 from dask_exo.testing import InlineFutures
 
 NODES = (Node("a", 2, 10**9), Node("b", 1, 10**9))
@@ -72,12 +72,13 @@ def test_ranks_of_groups_that_are_cut_anywhere(source, cuts, by) -> None:
     ordered = source.sort_values([*by, VALUE], ignore_index=True)
     limits = [0, *sorted(min(cut, len(ordered)) for cut in cuts), len(ordered)]
     parts = [ordered.iloc[a:b] for a, b in itertools.pairwise(limits)]
-    spanning = spans.spans([spans.edges(part, by) for part in parts])
-    picked = pd.concat([spans.pick(p, by, spanning, asked, j) for j, p in enumerate(parts)])
+    spanning = quantiles.spans([quantiles.edges(part, by) for part in parts])
+    picked = pd.concat([quantiles.pick(p, by, spanning, asked, j) for j, p in enumerate(parts)])
     assert len(picked) <= 2 * len(asked) * len(spanning)
     names = [str(rank) for rank in asked]
     found = [
-        spans.finish(part, by, spanning, picked, asked, names, j) for j, part in enumerate(parts)
+        quantiles.finish(part, by, spanning, picked, asked, names, j)
+        for j, part in enumerate(parts)
     ]
     groups = source.groupby(by, observed=True)[VALUE]
     want = {str(r): groups.median() if r is None else groups.quantile(r) for r in asked}

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import ColumnError, MergeArgumentError
-from dask_exo.futures import Node
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 

@@ -16,10 +16,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_exo import Scheduler
-from dask_exo.checkpoint import files
+from dask_exo.checkpoint import atomic_io
+from dask_exo.dataframe.to_parquet import atomic_rename, committed
+from dask_exo.dataframe.to_parquet.writer import How, write_part
 from dask_exo.errors import ColumnError, OutputError, OutputExistsError
-from dask_exo.output import committed, swap
-from dask_exo.output.parts import How, write_part
 from dask_exo.testing import InlineFutures
 
 PARTS, ROWS = 3, 50
@@ -187,7 +187,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path: Path) -> Non
 def test_a_job_that_fails_leaves_everything_as_it_was(tmp_path: Path, url: str) -> None:
     out, df = url.format(tmp_path), table()
     collection(df).exo.to_parquet(out)
-    fs, root = files.located(out)
+    fs, root = atomic_io.located(out)
     before = sorted(fs.find(root))
 
     def fail(part: pd.DataFrame) -> pd.DataFrame:
@@ -241,9 +241,9 @@ def test_death_at_any_step_on_a_disk(tmp_path: Path, kept: None, monkeypatch) ->
     collection(df).exo.to_parquet(str(tmp_path / "whole"))
     whole = tree(tmp_path / "whole")
     death = Death()
-    monkeypatch.setattr(files, "put", death.before(files.put))
-    monkeypatch.setattr(swap, "exchange", death.before(swap.exchange))
-    monkeypatch.setattr(swap, "remove", death.before(swap.remove))
+    monkeypatch.setattr(atomic_io, "put", death.before(atomic_io.put))
+    monkeypatch.setattr(atomic_rename, "exchange", death.before(atomic_rename.exchange))
+    monkeypatch.setattr(atomic_rename, "remove", death.before(atomic_rename.remove))
     for step in itertools.count():
         out = tmp_path / f"out-{step}"
         death.spare()
@@ -274,7 +274,7 @@ def test_death_at_any_step_in_an_object_store(kept: None, monkeypatch) -> None:
     """Each change of the store is a place to die at; `committed` gives old or new files."""
     df, old = table(), table(1)
     death = Death()
-    monkeypatch.setattr(files, "put", death.before(files.put))
+    monkeypatch.setattr(atomic_io, "put", death.before(atomic_io.put))
     for name in ("cp_file", "rm_file", "rm"):
         monkeypatch.setattr(MemoryFileSystem, name, death.before(getattr(MemoryFileSystem, name)))
 
@@ -295,7 +295,7 @@ def test_death_at_any_step_in_an_object_store(kept: None, monkeypatch) -> None:
         else:
             break
         collection(df).exo.to_parquet(out, overwrite=True)
-        fs, root = files.located(out)
+        fs, root = atomic_io.located(out)
         assert len(fs.find(root)) == PARTS + 1  # and the manifest
         pd.testing.assert_frame_equal(read(out), df)
     assert step > 2 * PARTS + 2 * PARTS + 4
@@ -305,7 +305,7 @@ def test_where_names_cannot_be_exchanged_the_old_data_comes_back(tmp_path, monke
     out, df = tmp_path / "out[1]", table()
     collection(df).exo.to_parquet(str(out))
     before = tree(out)
-    monkeypatch.setattr(swap, "exchange", lambda one, two: False)
+    monkeypatch.setattr(atomic_rename, "exchange", lambda one, two: False)
     collection(df).exo.to_parquet(str(out), overwrite=True)
     assert tree(out) == before
     out.rename(tmp_path / ".out[1].exo-123.old")  # it died between two renames

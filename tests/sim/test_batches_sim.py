@@ -6,7 +6,7 @@ import dask
 import pytest
 
 from dask_exo import Scheduler
-from dask_exo.futures import Node
+from dask_exo.cluster.futures import Node
 from dask_exo.testing import Cost, SimFutures
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.futures import Node
+from dask_exo.cluster.futures import Node
 from dask_exo.testing import Channels, Cost, NodeDeath, SimFutures, TaskRun
 
 CHANNELS = Channels(disk=10, net=20)

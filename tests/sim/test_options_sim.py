@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import dask_exo
 from dask_exo import Scheduler
-from dask_exo.activity import Activity, Doing
-from dask_exo.amounts import amounts_of
-from dask_exo.frame.copies import as_stored
-from dask_exo.futures import Node, Store
+from dask_exo.cluster.futures import Node, Store
+from dask_exo.cluster.resources import amounts_of
+from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.partitions.ownership import as_stored
 
 
 class Ref:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler, shuffle
-from dask_exo.futures import Node
+from dask_exo.cluster.futures import Node
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
 
 ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level", "streaming"]

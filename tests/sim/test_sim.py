@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo.futures import Node, drive
+from dask_exo.cluster.futures import Node, drive
 from dask_exo.testing import Channels, Cost, DeadlockError, NodeDeath, SimFutures, TaskRun
 
 BIG = 10**12

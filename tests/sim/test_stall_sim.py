@@ -8,16 +8,16 @@ import pandas as pd
 import pytest
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node, NotThereError
+from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.errors import StalledError
-from dask_exo.futures import Node, NotThereError
+from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.types import Piece, Stage
 from dask_exo.shuffle import Program
 from dask_exo.shuffle import run as shuffle
-from dask_exo.stall import Watchdog
-from dask_exo.stream.executor import Executor
-from dask_exo.stream.partition_admission import PartitionAdmission
-from dask_exo.stream.pieces import Piece, Stage
 from dask_exo.testing import Cost, DeadlockError, InlineFutures, NodeDeath, SimFutures
-from dask_exo.testing.sim_stream import Fault, SimRunner
+from dask_exo.testing.simulated.stream import Fault, SimRunner
 
 FRAME = pd.DataFrame({"k": range(200), "v": 1.0})
 

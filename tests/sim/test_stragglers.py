@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from asv_bench.benchmarks import stragglers
 from dask_exo import shuffle
+from dask_exo.cluster.futures import Node, drive
 from dask_exo.config import Config
-from dask_exo.futures import Node, drive
-from dask_exo.shuffle import algorithms
+from dask_exo.shuffle import registry
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.exchange import exchange, limits_of
-from dask_exo.shuffle.maps import Refs
+from dask_exo.shuffle.map_stage import Refs
+from dask_exo.shuffle.run import exchange, limits_of
 from dask_exo.shuffle.spec import Column, Spec
 from dask_exo.shuffle.stragglers import Patience
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
@@ -139,7 +139,7 @@ def test_a_slow_node_gets_no_reducers_and_few_maps(algorithm) -> None:
 
 
 def test_an_algorithm_that_knows_nothing_of_stragglers_gets_rows_that_stay(monkeypatch) -> None:
-    monkeypatch.setattr(algorithms, "_algorithms", dict(algorithms._algorithms))
+    monkeypatch.setattr(registry, "_algorithms", dict(registry._algorithms))
 
     @shuffle.register
     def plain(futures, maps, spec):

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.stream.adaptive import Adaptive
-from dask_exo.stream.baselines import Staged
-from dask_exo.stream.conservative import Conservative
-from dask_exo.stream.partition_admission import PartitionAdmission
-from dask_exo.stream.pieces import Piece, Stage
-from dask_exo.testing.sim_pipeline import Outcome, simulate
-from dask_exo.testing.sim_stream import SimRunner
-from dask_exo.testing.static import Static
+from dask_exo.pipeline.policies.adaptive import Adaptive
+from dask_exo.pipeline.policies.conservative import Conservative
+from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.policies.staged import Staged
+from dask_exo.pipeline.streaming.types import Piece, Stage
+from dask_exo.testing.simulated.pipeline import Outcome, simulate
+from dask_exo.testing.simulated.stream import SimRunner
+from dask_exo.testing.static_policy import Static
 
 POLICIES = {
     "partition admission": PartitionAdmission,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from asv_bench.benchmarks.streaming_sim import WORKLOADS, bound, fused, inference, of_size, whole
-from dask_exo.stream.adaptive import Adaptive
-from dask_exo.stream.baselines import Staged
-from dask_exo.stream.partition_admission import PartitionAdmission
-from dask_exo.testing.optimum import lower_bound
-from dask_exo.testing.static import Static
+from dask_exo.pipeline.policies.adaptive import Adaptive
+from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.policies.staged import Staged
+from dask_exo.testing.optimal_schedule import lower_bound
+from dask_exo.testing.static_policy import Static
 
-# seconds of schedules found by `dask_exo.testing.optimum.search`
+# seconds of schedules found by `dask_exo.testing.optimal_schedule.search`
 BEST = {3: 642, 6: 269, 8: 201, 10: 161.5, 20: 152.5}
 
 

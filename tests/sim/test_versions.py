@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import NonDeterminismError
-from dask_exo.futures import Node
 from dask_exo.report import recording
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.futures import Node, drive
+from dask_exo.cluster.futures import Node, drive
 from dask_exo.shuffle.blocks import merge, pack
-from dask_exo.shuffle.caps import Sizes, within
 from dask_exo.shuffle.choose import Limits, Shape, tune
-from dask_exo.shuffle.exchange import exchange
 from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.maps import Refs
+from dask_exo.shuffle.map_stage import Refs
+from dask_exo.shuffle.merge_limits import Sizes, within
+from dask_exo.shuffle.run import exchange
 from dask_exo.shuffle.spec import Receipt, Spec
 from dask_exo.testing import InlineFutures
 

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.checkpoint import Store, content, files
-from dask_exo.cli import main
+from dask_exo.checkpoint import Store, atomic_io, codec
+from dask_exo.cli.main import main
 from dask_exo.errors import CheckpointError
-from dask_exo.graph.worth import cost, worth
+from dask_exo.execution.checkpoints.cost import cost, worth
 
 KEY = "0123456789abcdef" * 2
 
@@ -56,30 +56,30 @@ def test_a_value_comes_back_exactly_and_can_be_written_to(tmp_path: Path, value)
 
 @given(st.recursive(st.binary() | st.integers() | st.text(), st.lists, max_leaves=8))
 def test_any_bytes_of_any_value_have_one_digest(value: object) -> None:
-    pieces = content.dumps([value, np.arange(5)])
+    pieces = codec.dumps([value, np.arange(5)])
     data = b"".join(pieces)
-    digest = content.digest(pieces)
-    assert digest == content.digest([data])
-    first, second = content.loads(data, digest, "here")
+    digest = codec.digest(pieces)
+    assert digest == codec.digest([data])
+    first, second = codec.loads(data, digest, "here")
     assert first == value
     assert second.tolist() == [0, 1, 2, 3, 4]
 
 
 @given(st.data())
 def test_a_changed_byte_is_seen_before_anything_is_unpickled(data: st.DataObject) -> None:
-    pieces = content.dumps({"a": np.arange(30), "b": "text"})
-    whole, digest = bytearray(b"".join(pieces)), content.digest(pieces)
+    pieces = codec.dumps({"a": np.arange(30), "b": "text"})
+    whole, digest = bytearray(b"".join(pieces)), codec.digest(pieces)
     place = data.draw(st.integers(0, len(whole) - 1))
     whole[place] ^= data.draw(st.integers(1, 255))
     with pytest.raises(CheckpointError, match="damaged"):
-        content.loads(whole, digest, "here")
+        codec.loads(whole, digest, "here")
 
 
 @pytest.mark.parametrize("url", ["memory://half", None], ids=["memory", "local"])
 def test_a_half_written_file_does_not_count(tmp_path: Path, url: str | None) -> None:
     store = Store.open(url or str(tmp_path / "kept"))
     entry = store.write("shuffle-1", KEY, list(range(1000)))
-    fs, _ = files.located(store.url)
+    fs, _ = atomic_io.located(store.url)
     data = fs.cat_file(entry.path)
     fs.pipe_file(entry.path, data[: len(data) // 2])
     assert store.found("shuffle-1") == {}
@@ -119,7 +119,7 @@ def test_what_was_kept_before_is_compared_by_value(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [name, name]}, dtype=object)
     before = store.write("g", KEY, frame)
     other = pd.DataFrame({"a": [name, "".join(["c", "ol"])]}, dtype=object)  # pickled differently
-    assert content.digest(content.dumps(other)) != before.digest
+    assert codec.digest(codec.dumps(other)) != before.digest
     assert store.write("g", KEY, other, before) == before
     with pytest.raises(CheckpointError, match="always return the same"):
         store.write("g", KEY, other.assign(a="x"), before)

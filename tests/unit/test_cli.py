@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from dask_exo import cli, errors, sort, validate
-from dask_exo.report.events import ShuffleFinished, emit
-from dask_exo.testing.records import records
+from dask_exo import errors
+from dask_exo.cli import main, sort, validate
+from dask_exo.events import ShuffleFinished, emit
+from dask_exo.testing.gensort import records
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
 
@@ -29,12 +30,12 @@ def clusters(monkeypatch) -> list[dict]:
         asked.append(cluster)
         return dask.config.set(scheduler="threads", **{"dataframe.shuffle.method": "tasks"})
 
-    monkeypatch.setattr(cli, "session", session)
+    monkeypatch.setattr(main, "session", session)
     return asked
 
 
 def run(*args: object) -> Result:
-    result = CliRunner().invoke(cli.main, ["sort", *map(str, args)])
+    result = CliRunner().invoke(main.main, ["sort", *map(str, args)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -165,7 +166,7 @@ def test_errors_are_one_line(monkeypatch, error, code):
         raise error
         yield
 
-    monkeypatch.setattr(cli, "session", session)
+    monkeypatch.setattr(main, "session", session)
     result = run("--size", "1kB")
     assert result.exit_code == code
     assert result.stderr == "dask exo: x y\n"
@@ -175,13 +176,13 @@ def test_session_is_enable(monkeypatch):
     import dask_exo
 
     monkeypatch.setattr(dask_exo, "enable", lambda **options: options)
-    assert cli.session({"num_cpus": 1}) == {"num_cpus": 1}
+    assert main.session({"num_cpus": 1}) == {"num_cpus": 1}
 
 
 @pytest.mark.parametrize("nbytes", [1, 10**8, 10**9, 10**10, 10**13])
 @pytest.mark.parametrize("slots", [1, 2, 64])
 def test_partition_bytes(nbytes, slots):
-    each = cli.partition_bytes(nbytes, slots)
+    each = main.partition_bytes(nbytes, slots)
     assert 8_000_000 <= each <= 128_000_000
     assert each == 8_000_000 or nbytes / each >= 4 * slots
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.frame import columns, host
-from dask_exo.frame.columns import Columns, Frame, Travelling, alike, below, travelling
+from dask_exo.partitions import pandas_partition, wire_format
+from dask_exo.partitions.wire_format import Columns, Frame, Travelling, alike, below, travelling
 
 MAKERS = {
     "int64": lambda v: pd.Series(v, dtype="int64"),
@@ -137,7 +137,7 @@ def test_what_is_under_a_null_is_not_sent() -> None:
 
 
 def test_strings_that_32_bits_cannot_count_come_in_pieces(monkeypatch) -> None:
-    monkeypatch.setattr(columns, "_COUNTED", 100)
+    monkeypatch.setattr(wire_format, "_COUNTED", 100)
     strings = pd.Series([f"{i:09d}" for i in range(50)], dtype=pd.ArrowDtype(pa.string()))
     frame = pd.DataFrame({"t": strings})
     arrived = travelling(frame, np.arange(50)).frame()
@@ -165,7 +165,7 @@ def test_other_frames_travel_as_they_are(name: str) -> None:
     assert isinstance(rows, Frame)
     pd.testing.assert_frame_equal(sent(rows).frame(), frame.take(order))
     both = below([rows, rows.part(0, 1)], ignore_index=True)
-    expected = host.concat([frame.take(order), frame.take([1])], ignore_index=True)
+    expected = pandas_partition.concat([frame.take(order), frame.take([1])], ignore_index=True)
     pd.testing.assert_frame_equal(both.frame(), expected)
     alone = below([rows.part(1, 2)], ignore_index=True)
     pd.testing.assert_frame_equal(alone.frame(), frame.take([0]).reset_index(drop=True))
@@ -185,7 +185,7 @@ def test_frames_that_differ_are_put_together_as_dask_does_it() -> None:
     ints, floats = pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [0.5]})
     one, other = (travelling(f, np.array([0])) for f in (ints, floats))
     assert not alike([one, other])
-    same(below([one, other]).frame(), host.concat([ints, floats]))
+    same(below([one, other]).frame(), pandas_partition.concat([ints, floats]))
     named = travelling(ints.rename_axis("i"), np.array([0]))
     assert not alike([one, named])
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import DeviceOperationError
-from dask_exo.frame import protocol
-from dask_exo.frame.arrow_rows import ArrowRows
-from dask_exo.futures import Node
-from dask_exo.graph.splits import Rows
+from dask_exo.partitions import protocol
+from dask_exo.partitions.arrow_block import ArrowRows
+from dask_exo.planning.partitioners import Rows
 from dask_exo.testing import InlineFutures
 
 NODES = (Node("a", 2, 10**9), Node("b", 1, 10**9))

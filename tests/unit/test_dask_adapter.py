@@ -30,8 +30,8 @@ FOREIGN = [
     (module, name)
     for path in (
         PACKAGE / "dask_adapter.py",
-        PACKAGE / "on_ray" / "futures.py",
-        PACKAGE / "frame" / "argsort.py",
+        PACKAGE / "cluster" / "on_ray" / "futures.py",
+        PACKAGE / "partitions" / "kernels" / "argsort.py",
     )
     for module, name in imported(path)
     if module.split(".")[0] in ("dask", "distributed", "pandas", "ray")

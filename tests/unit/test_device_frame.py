@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.errors import DeviceOperationError, DeviceTypeError
-from dask_exo.frame import host, protocol
-from dask_exo.frame.codes import Key
-from dask_exo.frame.columns import alike, joined
-from dask_exo.frame.device import DeviceFrame, DeviceIndex, DeviceSeries, concat, dispatch
+from dask_exo.partitions import pandas_partition, protocol
+from dask_exo.partitions.gpu import dispatch
+from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceIndex, DeviceSeries, concat
+from dask_exo.partitions.kernels.sort_keys import Key
+from dask_exo.partitions.wire_format import alike, joined
 
 FEW = settings(max_examples=12)  # they are slow to draw
 WORDS = ["", "a", "ab", "é", "zz", "B"]
@@ -290,7 +291,7 @@ def test_sort_keys_are_those_of_the_host(frame: pd.DataFrame, by: list[str]) -> 
 
 
 def test_who_registers_nothing_is_treated_as_the_host_is() -> None:
-    assert protocol.kernels(pd.DataFrame()).grouped is host.grouped
+    assert protocol.kernels(pd.DataFrame()).grouped is pandas_partition.grouped
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dask_exo.doctor import gather
-from dask_exo.doctor.machine import look
-from dask_exo.frame.device import ipc
-from dask_exo.futures import Node
+from dask_exo.cli.doctor import gather
+from dask_exo.cli.doctor.machine import look
+from dask_exo.cluster.futures import Node
+from dask_exo.partitions.gpu import ipc
 from dask_exo.testing import InlineFutures
 
 RUNTIME = dedent(

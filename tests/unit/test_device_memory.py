@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 import dask_exo
 from dask_exo import Scheduler
 from dask_exo.errors import DeviceMemoryError
-from dask_exo.frame.device import DeviceFrame, concat, memory, staging
-from dask_exo.frame.device.memory import Arena
-from dask_exo.frame.device.packed import begin
-from dask_exo.frame.halves import in_halves
+from dask_exo.partitions.gpu import memory, staging
+from dask_exo.partitions.gpu.memory import Arena
+from dask_exo.partitions.gpu.packed import begin
+from dask_exo.partitions.gpu_frames import DeviceFrame, concat
+from dask_exo.partitions.oom_split import in_halves
 from dask_exo.testing import InlineFutures
 
 

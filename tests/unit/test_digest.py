@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo.frame.columns import travelling
-from dask_exo.frame.digest import digest
+from dask_exo.partitions.digest import digest
+from dask_exo.partitions.wire_format import travelling
 from dask_exo.shuffle.blocks import Packed, pack
 
 N = 1200  # more than there are lanes

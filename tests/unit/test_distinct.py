@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.frame.distinct import SAMPLE, estimate, neighbours, spread
+from dask_exo.partitions.kernels.cardinality import SAMPLE, estimate, neighbours, spread
 
 ROWS = 250_000
 EVEN = {

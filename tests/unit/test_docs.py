@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import dask_exo
-from dask_exo import Scheduler, on_ray
+from dask_exo import Scheduler
+from dask_exo.cluster import on_ray
 from dask_exo.testing import InlineFutures
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def test_the_snippets_of_a_page_run(name, tmp_path, monkeypatch) -> None:
     assert found
     space: dict[str, object] = {"__name__": "snippet"}
     futures = InlineFutures()
-    monkeypatch.setattr("dask_exo.explanation.default", lambda: futures)
+    monkeypatch.setattr("dask_exo.dataframe.explain.default", lambda: futures)
     with dask.config.set({"scheduler": Scheduler(futures)}):
         for runs, code in found:
             compiled = compile(code, f"{name}.md", "exec")

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 import dask_exo
-from dask_exo import cli, on_ray
+from dask_exo.cli import main
+from dask_exo.cli.doctor import Facts, Finding, Machine, Program, Speed, diagnose, gather, machine
 from dask_exo.client import Client
-from dask_exo.doctor import Facts, Finding, Machine, Program, Speed, diagnose, gather, machine
-from dask_exo.futures import Disk, Node
+from dask_exo.cluster import on_ray
+from dask_exo.cluster.futures import Disk, Node
 from dask_exo.testing import InlineFutures
 
 GB = 10**9
@@ -232,9 +233,9 @@ def test_tokens(environment, state, monkeypatch, tmp_path) -> None:
 def test_the_command_tells_and_ends_with_1_if_something_fails() -> None:
     if on_ray.running():
         pytest.skip("another test of this process runs Ray")
-    done = CliRunner().invoke(cli.main, ["doctor", "--spill-directory", "/proc/nowhere"])
+    done = CliRunner().invoke(main.main, ["doctor", "--spill-directory", "/proc/nowhere"])
     assert done.exit_code == 1
     assert "FAIL  cluster" in done.output
     assert "FAIL  spilling      /proc/nowhere cannot be written" in done.output
-    version = CliRunner().invoke(cli.main, ["--version"])
+    version = CliRunner().invoke(main.main, ["--version"])
     assert version.output.startswith("dask-exo, version ")

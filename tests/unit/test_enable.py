@@ -8,10 +8,10 @@ from pathlib import Path
 import dask
 import pytest
 
+from dask_exo.cluster.on_ray import Cluster
 from dask_exo.errors import NotEnabledError
-from dask_exo.on_ray import Cluster
 
-get_module = importlib.import_module("dask_exo.get")
+get_module = importlib.import_module("dask_exo.enable")
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.epochs.batches import ahead, fetched
-from dask_exo.epochs.deal import deal, located, without
-from dask_exo.frame.batches import Span, cut
+from dask_exo.partitions.batching import Span, cut
+from dask_exo.training.batches import ahead, fetched
+from dask_exo.training.shards import deal, located, without
 
 
 class Memory:

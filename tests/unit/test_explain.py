@@ -14,11 +14,11 @@ import pytest
 
 import dask_exo
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import InputError
-from dask_exo.futures import Node
 from dask_exo.report import recording
 from dask_exo.shuffle.choose import Choice, Limits, Shape
-from dask_exo.shuffle.costs import BOOKKEEPING, costs, weigh
+from dask_exo.shuffle.cost_model import BOOKKEEPING, costs, weigh
 from dask_exo.testing import InlineFutures
 
 
@@ -207,6 +207,8 @@ def test_it_says_what_joins_do_with_frequent_keys() -> None:
 def test_what_cannot_be_explained_is_refused_without_a_cluster(
     monkeypatch, arguments, nbytes, message
 ) -> None:
-    monkeypatch.setattr("dask_exo.explanation.default", lambda: pytest.fail("asked for a cluster"))
+    monkeypatch.setattr(
+        "dask_exo.dataframe.explain.default", lambda: pytest.fail("asked for a cluster")
+    )
     with pytest.raises(InputError, match=message):
         dask_exo.explain(*arguments, nbytes=nbytes)

@@ -11,10 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dask_exo import failpoints
-from dask_exo.failpoints import VARIABLE, FailpointError, Fault, arrivals, go_on, plant, reach
+from dask_exo.cluster import failpoints
+from dask_exo.cluster.failpoints import (
+    VARIABLE,
+    FailpointError,
+    Fault,
+    arrivals,
+    go_on,
+    plant,
+    reach,
+)
 
-THREE = "from dask_exo.failpoints import reach\nfor i in range(3): reach('map', i)\nprint('alive')"
+THREE = (
+    "from dask_exo.cluster.failpoints import reach\n"
+    "for i in range(3): reach('map', i)\nprint('alive')"
+)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pandas.testing import assert_frame_equal
 from pandas.util import hash_array
 
 from dask_exo.dask_adapter import AssignPartitioningIndex
-from dask_exo.frame import hashed, siphash
+from dask_exo.partitions.kernels import hash_partition, siphash
 
 INTEGERS = ["int8", "uint16", "int32", "int64", "uint64"]
 DTYPES = [*INTEGERS, "float32", "float64", "str", "string[pyarrow]"]
@@ -24,7 +24,7 @@ VALUES = {"str": TEXTS, "string[pyarrow]": TEXTS, "float32": NUMBERS, "float64":
 
 def both(frame, keys, npartitions, meta=None, *, index=False):
     given = (frame, keys, "to", npartitions, frame.head(0) if meta is None else meta, index)
-    return hashed.assign_partitions(*given), AssignPartitioningIndex.operation(*given)
+    return hash_partition.assign_partitions(*given), AssignPartitioningIndex.operation(*given)
 
 
 @given(
@@ -41,10 +41,10 @@ def test_partitions_are_those_of_dask(dtypes, npartitions, seed, rows) -> None:
     }
     frame = pd.DataFrame({**columns, "x": range(rows)})
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(hashed, "_BLOCK", 16)
-        patched.setattr(hashed, "FEWEST", 0)
-        patched.setattr(hashed.distinct, "guess", len)
-        assert hashed._known(frame, list(columns), frame.head(0))
+        patched.setattr(hash_partition, "_BLOCK", 16)
+        patched.setattr(hash_partition, "FEWEST", 0)
+        patched.setattr(hash_partition.cardinality, "guess", len)
+        assert hash_partition._known(frame, list(columns), frame.head(0))
         got, expected = both(frame, list(columns), npartitions)
     assert_frame_equal(got, expected)
 
@@ -68,7 +68,7 @@ def test_what_is_not_known_is_left_to_dask(name) -> None:
     frame, keys = OTHERS[name]
     got, expected = both(frame, keys, 9)
     assert_frame_equal(got, expected)
-    assert not hashed._known(frame, keys, frame.head(0))
+    assert not hash_partition._known(frame, keys, frame.head(0))
 
 
 def test_what_dask_takes_for_another_type_is_left_to_dask() -> None:
@@ -93,7 +93,7 @@ def test_where_strings_repeat_pandas_hashes_them(monkeypatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(siphash, "hashes", lambda texts: seen.append(len(texts)) or np.zeros(1))
     few = pd.Series([f"{i % 100}" for i in range(20_000)], dtype="str")
-    assert hashed._of_texts(few).tolist() == hash_array(few.array).tolist()
+    assert hash_partition._of_texts(few).tolist() == hash_array(few.array).tolist()
     assert seen == []
-    hashed._of_texts(pd.Series([f"{i}" for i in range(20_000)], dtype="str"))
+    hash_partition._of_texts(pd.Series([f"{i}" for i in range(20_000)], dtype="str"))
     assert seen == [20_000]

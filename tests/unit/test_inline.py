@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from dask_exo.futures import Node, drive
+from dask_exo.cluster.futures import Node, drive
 from dask_exo.testing import InlineFutures
 
 

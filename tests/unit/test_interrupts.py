@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from dask_exo.on_ray import futures
+from dask_exo.cluster.on_ray import futures
 
 
 def test_a_worker_that_was_made_to_ignore_interrupts_hears_them_again() -> None:

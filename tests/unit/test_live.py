@@ -13,10 +13,9 @@ import dask
 import pytest
 from click.testing import CliRunner
 
-from dask_exo import Scheduler
-from dask_exo.cli import main
+from dask_exo import Scheduler, events
+from dask_exo.cli.main import main
 from dask_exo.errors import LiveError
-from dask_exo.report import events
 from dask_exo.report.live import Live, found
 from dask_exo.report.top import looks, watch
 from dask_exo.testing import InlineFutures

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dask_exo import events
+from dask_exo.cluster.futures import Store
 from dask_exo.errors import ClusterError
-from dask_exo.futures import Store
-from dask_exo.graph.observed import LATER, observed
-from dask_exo.report import events, recording
+from dask_exo.execution.run_metrics import LATER, observed
+from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
 

@@ -13,7 +13,7 @@ from pandas.testing import assert_frame_equal
 
 from dask_exo import Scheduler
 from dask_exo.dask_adapter import merge_chunk
-from dask_exo.frame import lookup
+from dask_exo.partitions.kernels import array_join
 from dask_exo.testing import InlineFutures
 
 EXO = Scheduler(InlineFutures())
@@ -23,15 +23,15 @@ EXO = Scheduler(InlineFutures())
 def rows(monkeypatch) -> list[bool]:
     """Whether rows were found, each time; frames are small here."""
     seen: list[bool] = []
-    original = lookup._rows
+    original = array_join._rows
 
     def see(*args, **options):
         found = original(*args, **options)
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(lookup, "FEWEST", 0)
-    monkeypatch.setattr(lookup, "_rows", see)
+    monkeypatch.setattr(array_join, "FEWEST", 0)
+    monkeypatch.setattr(array_join, "_rows", see)
     return seen
 
 
@@ -56,7 +56,7 @@ def both(lhs, rhs, **options) -> tuple[pd.DataFrame, pd.DataFrame]:
     how = options.get("how", "inner")
     meta = lhs.head(0).merge(rhs.head(0), **{**options, "how": "inner" if "semi" in how else how})
     return (
-        lookup.merge(lhs, rhs, result_meta=meta, **given),
+        array_join.merge(lhs, rhs, result_meta=meta, **given),
         merge_chunk(lhs, rhs, result_meta=meta, **given),
     )
 
@@ -82,7 +82,7 @@ def test_rows_are_those_of_pandas_in_its_order(left, right, how, dtype, unique, 
     if how == "leftsemi":
         rhs = rhs[["k" if same else "other"]]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lookup, "FEWEST", 0)
+        patched.setattr(array_join, "FEWEST", 0)
         got, expected = both(lhs, rhs, how=how, left_on="k", right_on="k" if same else "other")
     assert_frame_equal(got, expected)
 

@@ -16,15 +16,18 @@ import pandas as pd
 import pytest
 
 import dask_exo
-from dask_exo import errors, on_ray, pipeline, sort, validate
+from dask_exo import errors, pipeline
+from dask_exo.cli import sort, validate
 from dask_exo.client import Client
+from dask_exo.cluster import on_ray
+from dask_exo.cluster.on_ray import spill_dirs
 from dask_exo.config import Config
-from dask_exo.failure import Failure
-from dask_exo.frame.device import arrays, to_device
-from dask_exo.on_ray import disks
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import to_device
+from dask_exo.remote_error import Failure
 from dask_exo.shuffle.choose import Shape
 from dask_exo.shuffle.integrity import Tally, verify
-from dask_exo.shuffle.room import check_room
+from dask_exo.shuffle.spill_guard import check_room
 from dask_exo.testing import InlineFutures
 
 PACKAGE = Path(dask_exo.__file__).parent
@@ -54,7 +57,7 @@ SAID_ELSEWHERE = {
 def raised() -> Iterator[tuple[str, str, str]]:
     """Where an error of ours is made, its class, and the constant parts of its message."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        if path.parent.name == "testing":
+        if "testing" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
@@ -124,7 +127,7 @@ def configured(**keys: object) -> None:
 
 
 def unwritable() -> None:
-    disks.usable("/proc/nowhere")
+    spill_dirs.usable("/proc/nowhere")
 
 
 def lacking() -> None:
@@ -133,7 +136,7 @@ def lacking() -> None:
 
 def needing(gpus: float) -> None:
     ddf = frame().exo.map_partitions(len, meta=("k", "int64"), num_gpus=gpus)
-    nodes = [dask_exo.futures.Node("n1", 2, 10**9, resources={"CPU": 2.0})]
+    nodes = [dask_exo.cluster.futures.Node("n1", 2, 10**9, resources={"CPU": 2.0})]
     ddf.compute(scheduler=dask_exo.Scheduler(InlineFutures(nodes)))
 
 

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_exo.errors import SortKeyError
-from dask_exo.frame import bounds, categories, order
-from dask_exo.frame.argsort import stable
-from dask_exo.frame.codes import Key, encode
+from dask_exo.partitions.kernels import categories, multikey_order, range_bounds
+from dask_exo.partitions.kernels.argsort import stable
+from dask_exo.partitions.kernels.sort_keys import Key, encode
 
 TIMES = [pd.NaT, *map(pd.Timestamp, ["2026-01-01", "1999-12-31 23:59:59", "2026-03-29 03:00"])]
 BIG = 2**63 - 1
@@ -103,8 +103,8 @@ def by_pandas(frame: pd.DataFrame, keys: list[Key]) -> list[int]:
 def test_rows_are_in_the_order_of_pandas(case) -> None:
     frame, keys = case
     expected = by_pandas(frame, keys)
-    assert order.order(order.columns(frame, keys), keys).tolist() == expected
-    pd.testing.assert_frame_equal(order.sort(frame, keys), frame.take(expected))
+    assert multikey_order.order(multikey_order.columns(frame, keys), keys).tolist() == expected
+    pd.testing.assert_frame_equal(multikey_order.sort(frame, keys), frame.take(expected))
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -114,7 +114,9 @@ def test_every_kind_of_column_is_sorted_as_by_pandas(name, ascending, first) -> 
     values = COLUMNS[name][0]
     frame = pd.DataFrame({"0": column(name, [*values, *values[::-1], *values])})
     keys = [Key("k", "0", ascending, first)]
-    assert order.order(order.columns(frame, keys), keys).tolist() == by_pandas(frame, keys)
+    assert multikey_order.order(multikey_order.columns(frame, keys), keys).tolist() == by_pandas(
+        frame, keys
+    )
 
 
 def test_infinities_are_values_and_not_nulls() -> None:
@@ -123,7 +125,7 @@ def test_infinities_are_values_and_not_nulls() -> None:
     for ascending in (True, False):
         for first in (True, False):
             keys = [Key("k", "0", ascending, first)]
-            got = order.order(order.columns(frame, keys), keys).tolist()
+            got = multikey_order.order(multikey_order.columns(frame, keys), keys).tolist()
             assert got == by_pandas(frame, keys)
 
 
@@ -146,24 +148,28 @@ def test_three_keys_too_wide_for_one_integer() -> None:
     pool = rng.integers(-(2**63), BIG, 7)
     frame = pd.DataFrame(rng.choice(pool, (3000, 3)), columns=["0", "1", "2"])
     keys = [Key(n, n, a) for n, a in zip("012", (True, False, True), strict=True)]
-    assert order.order(order.columns(frame, keys), keys).tolist() == by_pandas(frame, keys)
+    assert multikey_order.order(multikey_order.columns(frame, keys), keys).tolist() == by_pandas(
+        frame, keys
+    )
 
 
 def test_a_frame_that_is_sorted_is_not_copied() -> None:
     frame = pd.DataFrame({"0": [1, 1, 2]})
-    assert order.sort(frame, [Key("a", "0")]) is frame
+    assert multikey_order.sort(frame, [Key("a", "0")]) is frame
 
 
 def test_the_index_can_be_a_key() -> None:
     frame = pd.DataFrame({"0": range(4)}, index=pd.Index([3.0, None, 1.0, 3.0], name="t"))
-    got = order.sort(frame, [Key("t", None, ascending=False)])
+    got = multikey_order.sort(frame, [Key("t", None, ascending=False)])
     pd.testing.assert_frame_equal(got, frame.sort_index(ascending=False, kind="stable"))
 
 
 def test_unhashable_values_are_sorted() -> None:
     frame = pd.DataFrame({"0": [[2], [1, 5], None, [1], [1, 5]]})
     keys = [Key("k", "0")]
-    assert order.order(order.columns(frame, keys), keys).tolist() == by_pandas(frame, keys)
+    assert multikey_order.order(multikey_order.columns(frame, keys), keys).tolist() == by_pandas(
+        frame, keys
+    )
 
 
 def test_values_without_a_common_order_are_refused() -> None:
@@ -182,7 +188,9 @@ def test_a_bound_is_located_where_pandas_would_put_it(case, data) -> None:
     after = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
     kept = frame.take(sorted(set(range(len(frame))) - set(chosen[::2])))  # some are not there
     theirs = frame.take(chosen)
-    got = order.locate(order.columns(kept, keys), order.columns(theirs, keys), keys, after).tolist()
+    got = multikey_order.locate(
+        multikey_order.columns(kept, keys), multikey_order.columns(theirs, keys), keys, after
+    ).tolist()
     for j, place in enumerate(got):
         bound = theirs.iloc[[j]]
         both = pd.concat([kept, bound] if after[j] else [bound, kept])
@@ -193,15 +201,15 @@ def test_a_bound_is_located_in_many_rows() -> None:
     values = np.sort(np.random.default_rng(2).integers(0, 10**6, 300_000))
     theirs = np.arange(-1, 10**6, 997)
     after = theirs % 2 == 0
-    got = order.locate([pd.Series(values)], [pd.Series(theirs)], [Key("a", "0")], after)
+    got = multikey_order.locate([pd.Series(values)], [pd.Series(theirs)], [Key("a", "0")], after)
     sides = [np.searchsorted(values, theirs, side) for side in ("left", "right")]
     assert np.array_equal(got, np.where(after, sides[1], sides[0]))
 
 
 def cut_all(runs: list[pd.DataFrame], keys: list[Key], pieces: int, size: int) -> list[np.ndarray]:
-    samples = [bounds.sample(run, keys, i, size) for i, run in enumerate(runs)]
-    chosen = bounds.choose(keys, pieces, *samples)
-    return [bounds.cut(run, keys, i, chosen, pieces) for i, run in enumerate(runs)]
+    samples = [range_bounds.sample(run, keys, i, size) for i, run in enumerate(runs)]
+    chosen = range_bounds.choose(keys, pieces, *samples)
+    return [range_bounds.cut(run, keys, i, chosen, pieces) for i, run in enumerate(runs)]
 
 
 @given(keyed(), st.integers(1, 5), st.integers(1, 9), st.integers(1, 50))
@@ -240,7 +248,7 @@ def test_pieces_are_even_whatever_the_data(values, pieces) -> None:
     ends = np.cumsum([0, *lengths])
     keys = [Key("a", "0")]
     runs = [pd.DataFrame({"0": np.sort(data[a:b])}) for a, b in itertools.pairwise(ends)]
-    edges = np.sum(cut_all(runs, keys, pieces, bounds.sample_size(count, pieces)), axis=0)
+    edges = np.sum(cut_all(runs, keys, pieces, range_bounds.sample_size(count, pieces)), axis=0)
     assert edges[0] == 0
     assert edges[-1] == rows
     assert np.abs(np.diff(edges) - rows / pieces).max() <= rows / pieces / 4
@@ -248,7 +256,7 @@ def test_pieces_are_even_whatever_the_data(values, pieces) -> None:
 
 @given(st.integers(1, 10**5), st.integers(1, 10**5))
 def test_samples_fit_one_task(runs, pieces) -> None:
-    size = bounds.sample_size(runs, pieces)
+    size = range_bounds.sample_size(runs, pieces)
     assert 1 <= size <= 8 * pieces
     assert size == 1 or runs * size <= 2**22
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dask_exo import Scheduler
-from dask_exo.frame import parquet
+from dask_exo.partitions.kernels import parquet
 from dask_exo.testing import InlineFutures
 
 EXO = Scheduler(InlineFutures())

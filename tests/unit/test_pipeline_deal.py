@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.pipeline.deal import AHEAD, Dealing
+from dask_exo.pipeline.shards import AHEAD, Dealing
 
 SIZES = st.lists(st.integers(0, 30), max_size=25)
 

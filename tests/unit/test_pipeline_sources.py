@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from dask_exo.config import Config
 from dask_exo.errors import InputError, PipelineError
-from dask_exo.graph.promise import Promise, Remote
+from dask_exo.execution.persisted import Promise, Remote
 from dask_exo.pipeline import from_files, of
-from dask_exo.pipeline.execute import MANY, begun
-from dask_exo.pipeline.files import listed, together
-from dask_exo.pipeline.partitions import arriving
+from dask_exo.pipeline.build import MANY, begun
+from dask_exo.pipeline.dask_source import arriving
+from dask_exo.pipeline.file_source import listed, together
 from dask_exo.pipeline.sources import AHEAD, source_of
-from dask_exo.stream.pieces import Piece
+from dask_exo.pipeline.streaming.types import Piece
 
 
 def pieces(source):

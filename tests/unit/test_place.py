@@ -12,9 +12,14 @@ from dask.utils import M, random_state_data
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.frame.place import partition_numbers, sort_index, sort_values, summary
-from dask_exo.frame.text import count_up_to
-from dask_exo.frame.warm import warm
+from dask_exo.partitions.kernels.prefetch import warm
+from dask_exo.partitions.kernels.range_partition import (
+    partition_numbers,
+    sort_index,
+    sort_values,
+    summary,
+)
+from dask_exo.partitions.kernels.string_sort import count_up_to
 
 # few characters, so that words agree: one that is a zero byte, and ones of two to four bytes
 TEXT = st.text(st.sampled_from("ab\0é漢😀"), max_size=30)

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
+from dask_exo.cluster.on_ray.node_memory import used_share
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
-from dask_exo.futures import Node
-from dask_exo.graph.decide import View, admit, fewer
-from dask_exo.graph.pressure import EVERY, Pressure, alone
-from dask_exo.graph.promise import Remote
-from dask_exo.graph.values import Values
-from dask_exo.on_ray.heap import used_share
+from dask_exo.execution.admission import View, admit, fewer
+from dask_exo.execution.memory_pressure import EVERY, Pressure, alone
+from dask_exo.execution.persisted import Remote
+from dask_exo.execution.values import Values
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 

@@ -11,17 +11,9 @@ from typing import Any
 import pytest
 
 import dask_exo
-from dask_exo import Scheduler
-from dask_exo.report import events
-from dask_exo.report.progress import (
-    Lines,
-    Notebook,
-    Progress,
-    Terminal,
-    kind_of_display,
-    showing,
-)
-from dask_exo.report.rows import Row, Rows
+from dask_exo import Scheduler, events
+from dask_exo.report.progress import Lines, Notebook, Progress, Terminal, kind_of_display, showing
+from dask_exo.report.progress_rows import Row, Rows
 from dask_exo.testing import InlineFutures
 
 

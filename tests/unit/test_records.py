@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.testing import records as module
-from dask_exo.testing.records import KEYS, frame, records
+from dask_exo.testing import gensort as module
+from dask_exo.testing.gensort import KEYS, frame, records
 
 
 def to_bytes(rows: pd.DataFrame) -> list[bytes]:

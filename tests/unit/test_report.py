@@ -17,19 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_exo
-from dask_exo import Scheduler
-from dask_exo.cli import main
+from dask_exo import Scheduler, events
+from dask_exo.cli.main import main
+from dask_exo.cluster.futures import Node
 from dask_exo.errors import MissingPackageError
-from dask_exo.futures import Node
-from dask_exo.report import events
 from dask_exo.report.advice import advise
-from dask_exo.report.figures import Figures, Group, Shuffle, Stage, Task, from_json
-from dask_exo.report.matrix import CELLS, Matrix
-from dask_exo.report.ran import Ran
-from dask_exo.report.read import read
-from dask_exo.report.record import Record
+from dask_exo.report.collector import Record
+from dask_exo.report.load import read
+from dask_exo.report.shuffle_matrix import CELLS, Matrix
 from dask_exo.report.spans import Span, Spans, joined
+from dask_exo.report.summary import Figures, Group, Shuffle, Stage, Task, from_json
 from dask_exo.report.text import text
+from dask_exo.task_span import Ran
 from dask_exo.testing import InlineFutures
 
 HOSTILE = "</script><img src=x onerror=alert(1)>$$\\href{javascript:alert(1)}{x}$$&\"'"

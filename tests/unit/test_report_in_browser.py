@@ -15,7 +15,7 @@ import pytest
 
 import dask_exo
 from dask_exo import Scheduler
-from dask_exo.futures import Node
+from dask_exo.cluster.futures import Node
 from dask_exo.testing import InlineFutures
 
 HOSTILE = "</script><script>document.title='broken'</script>$$\\href{x}{y}$$"

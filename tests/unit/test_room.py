@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
+from dask_exo.cluster.futures import Disk, Node, drive
+from dask_exo.cluster.on_ray.spill_dirs import Directory, usable
 from dask_exo.errors import SpillError
-from dask_exo.futures import Disk, Node, drive
-from dask_exo.on_ray.disks import Directory, usable
 from dask_exo.report import recording
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.exchange import exchange
 from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.maps import Refs
-from dask_exo.shuffle.room import short
+from dask_exo.shuffle.map_stage import Refs
+from dask_exo.shuffle.run import exchange
 from dask_exo.shuffle.spec import Receipt, Spec
+from dask_exo.shuffle.spill_guard import short
 from dask_exo.testing import Cost, InlineFutures, SimFutures
 
 places = st.tuples(st.sampled_from("abc"), st.integers(0, 99), st.integers(0, 99))

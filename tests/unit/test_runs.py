@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import shuffle
-from dask_exo.frame.runs import Merging, merge_runs
+from dask_exo.partitions.kernels.kway_merge import Merging, merge_runs
 
 
 def stable(rows):

@@ -10,17 +10,19 @@ import pytest
 
 import dask_exo
 from dask_exo.client.future import Future
-from dask_exo.graph.promise import Local, Promise
-from dask_exo.on_ray.disks import own, usable
+from dask_exo.cluster.on_ray.spill_dirs import own, usable
+from dask_exo.execution.persisted import Local, Promise
 
 PACKAGE = Path(dask_exo.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 UNPICKLES = {  # what was pickled by this program, or by one of its tasks
-    "checkpoint/content.py", "client/call.py", "client/shared.py", "failure.py",
-    "frame/columns.py", "frame/copies.py", "graph/execute.py", "graph/keepers.py",
-    "on_ray/sealing.py", "pipeline/partitions.py", "shuffle/blocks.py",
+    "checkpoint/codec.py", "client/remote_call.py", "client/sync_primitives.py", "remote_error.py",
+    "partitions/wire_format.py", "partitions/ownership.py", "execution/tasks/worker.py",
+    "execution/checkpoints/writer.py",
+    "cluster/on_ray/serialization.py", "pipeline/dask_source.py", "shuffle/blocks.py",
 }  # fmt: skip
-RUNS_PYTHON = {"bench.py", "frame/device/ipc.py"}  # from lists of arguments, without a shell
+# from lists of arguments, without a shell
+RUNS_PYTHON = {"cli/bench_jobs.py", "partitions/gpu/ipc.py"}
 
 
 def called(tree: ast.AST) -> set[str]:

@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import shuffle
+from dask_exo.cluster.futures import Node, drive
 from dask_exo.errors import ConfigError, IntegrityError, SpillError
-from dask_exo.futures import Node, drive
-from dask_exo.shuffle import algorithms
+from dask_exo.shuffle import registry
+from dask_exo.shuffle.algorithms.magnet import magnet_objects
+from dask_exo.shuffle.algorithms.push import push_objects
+from dask_exo.shuffle.algorithms.riffle import riffle_objects
+from dask_exo.shuffle.algorithms.simple import simple_objects
+from dask_exo.shuffle.algorithms.streaming import streaming_objects
+from dask_exo.shuffle.algorithms.two_level import two_level_objects
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits, Shape, batch_size
-from dask_exo.shuffle.costs import weigh
-from dask_exo.shuffle.exchange import exchange
+from dask_exo.shuffle.cost_model import weigh
 from dask_exo.shuffle.integrity import Tally, verify
-from dask_exo.shuffle.magnet import magnet_objects
-from dask_exo.shuffle.maps import Refs
-from dask_exo.shuffle.push import push_objects
-from dask_exo.shuffle.riffle import riffle_objects
-from dask_exo.shuffle.simple import simple_objects
+from dask_exo.shuffle.map_stage import Refs
+from dask_exo.shuffle.run import exchange
 from dask_exo.shuffle.spec import Column, Receipt, Spec
-from dask_exo.shuffle.streaming import streaming_objects
-from dask_exo.shuffle.two_level import two_level_objects
 from dask_exo.testing import InlineFutures
 
 ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level", "streaming"]
@@ -312,7 +312,7 @@ def test_a_program_that_makes_too_few_blocks_is_told_so() -> None:
 
 
 def test_an_algorithm_from_outside_is_run_by_its_name(monkeypatch) -> None:
-    monkeypatch.setattr(algorithms, "_algorithms", dict(algorithms._algorithms))
+    monkeypatch.setattr(registry, "_algorithms", dict(registry._algorithms))
     took = []
 
     @shuffle.register

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import dask_exo.shuffle
+import dask_exo.shuffle.algorithms
 
-FOLDER = Path(dask_exo.shuffle.__file__).parent
+FOLDER = Path(dask_exo.shuffle.algorithms.__file__).parent
 PAPER = {"simple": 215, "riffle": 265, "push": 256, "magnet": 256}  # table 3.2 of the thesis
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.online.sketch import REGISTERS, STANDARD_ERROR, Sketch, merged, sketch
+from dask_exo.dataframe.hyperloglog import REGISTERS, STANDARD_ERROR, Sketch, merged, sketch
 
 PAIRS = st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.integers(0, 30))))
 

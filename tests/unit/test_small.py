@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dask_exo
-from dask_exo.graph.small import small
+from dask_exo.planning.inline import small
 
 LIMIT = 10**6
 ROWS = 1000

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.core.generated import common_pb2, gcs_pb2
 
-from dask_exo.activity import Activity, Doing
+from dask_exo.cluster.futures import NotThereError, Store
+from dask_exo.cluster.on_ray.task_events import judge
+from dask_exo.cluster.stall_diagnosis import Snapshot, diagnose
+from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.watchdog import Watchdog, bring
 from dask_exo.errors import ExoError, StalledError
-from dask_exo.futures import NotThereError, Store
-from dask_exo.on_ray.doing import judge
-from dask_exo.stall import Watchdog, bring
-from dask_exo.stall.diagnose import Snapshot, diagnose
 from dask_exo.testing import InlineFutures
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}

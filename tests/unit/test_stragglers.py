@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dask_exo.futures import Node, Until, drive
+from dask_exo.cluster.futures import Node, Until, drive
 from dask_exo.shuffle.stragglers import Patience, copies, late, least_loaded, slow
 from dask_exo.testing import Cost, InlineFutures, SimFutures
 

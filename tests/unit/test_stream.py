@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.errors import PipelineError
-from dask_exo.pipeline.steps import Step, check_needs, groups
-from dask_exo.stream.calls import CallError, Trouble
-from dask_exo.stream.origin import Frame, Origin, Rows
-from dask_exo.stream.repartition import repartition, size
-from dask_exo.stream.task import About, Code, Start, Worker
-from dask_exo.stream.transforms import Transform, apply
+from dask_exo.pipeline.operators import Step, check_needs, groups
+from dask_exo.pipeline.streaming.provenance import Frame, Origin, Rows
+from dask_exo.pipeline.streaming.repartition import repartition, size
+from dask_exo.pipeline.streaming.retries import CallError, Trouble
+from dask_exo.pipeline.streaming.task import About, Code, Start, Worker
+from dask_exo.pipeline.streaming.transforms import Transform, apply
 
 
 def starting(inputs, skip=0):

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from dask_exo.errors import WorkerLostError
-from dask_exo.stream.calls import RAISE
-from dask_exo.stream.pieces import AGAIN, Piece, Stage
-from dask_exo.stream.runner import StreamRunner
-from dask_exo.stream.task import Code
-from dask_exo.stream.transforms import Transform
+from dask_exo.pipeline.streaming.retries import RAISE
+from dask_exo.pipeline.streaming.runner import StreamRunner
+from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.transforms import Transform
+from dask_exo.pipeline.streaming.types import AGAIN, Piece, Stage
 from dask_exo.testing import InlineStreams
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.stream.pools import resized
-from dask_exo.stream.view import StageView, View
+from dask_exo.pipeline.streaming.autoscaler import resized
+from dask_exo.pipeline.streaming.snapshot import StageView, View
 
 
 def view(stages, total):

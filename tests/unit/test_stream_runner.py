@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline import Rejects
-from dask_exo.pipeline.lazy import Keeping
+from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.retries import RAISE, Trouble
+from dask_exo.pipeline.streaming.runner import REPLACED, StreamRunner
+from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.transforms import Transform
+from dask_exo.pipeline.streaming.types import Piece, Stage
+from dask_exo.pipeline.to_dask import Keeping
 from dask_exo.report import recording
-from dask_exo.stream.calls import RAISE, Trouble
-from dask_exo.stream.executor import Executor
-from dask_exo.stream.partition_admission import PartitionAdmission
-from dask_exo.stream.pieces import Piece, Stage
-from dask_exo.stream.runner import REPLACED, StreamRunner
-from dask_exo.stream.task import Code
-from dask_exo.stream.transforms import Transform
 from dask_exo.testing import Died, InlineFutures, InlineStreams
 
 SKIP = Trouble(skip=True)
@@ -261,7 +261,7 @@ class Stuck(InlineStreams):
 
 
 def test_workers_that_wait_for_lost_inputs_let_go_of_the_slots_that_making_these_takes(monkeypatch):
-    monkeypatch.setattr("dask_exo.stream.runner.PATIENCE", 0.0)
+    monkeypatch.setattr("dask_exo.pipeline.streaming.runner.PATIENCE", 0.0)
     streams = Stuck()
     found = outputs(executor([STAGES[0], STAGES[2]], parts(), streams))
     assert sorted(pd.concat([piece.value for piece in found]).n) == list(range(100, 120))

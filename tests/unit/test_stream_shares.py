@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.frame.device.memory import Held
+from dask_exo.events import ShareRaised
+from dask_exo.partitions.gpu.memory import Held
+from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.gpu_fraction import shares
+from dask_exo.pipeline.streaming.prestart import places
+from dask_exo.pipeline.streaming.retries import RAISE
+from dask_exo.pipeline.streaming.runner import StreamRunner
+from dask_exo.pipeline.streaming.snapshot import StageView, View
+from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.transforms import Transform
+from dask_exo.pipeline.streaming.types import Piece, Stage
 from dask_exo.report import recording
 from dask_exo.report.advice import advise
-from dask_exo.report.events import ShareRaised
-from dask_exo.report.figures import Figures, Share
-from dask_exo.report.record import Record
-from dask_exo.stream.calls import RAISE
-from dask_exo.stream.executor import Executor
-from dask_exo.stream.partition_admission import PartitionAdmission
-from dask_exo.stream.pieces import Piece, Stage
-from dask_exo.stream.runner import StreamRunner
-from dask_exo.stream.shares import shares
-from dask_exo.stream.task import Code
-from dask_exo.stream.transforms import Transform
-from dask_exo.stream.view import StageView, View
-from dask_exo.stream.workers import places
+from dask_exo.report.collector import Record
+from dask_exo.report.summary import Figures, Share
 from dask_exo.testing import SimStreams
 
 DEVICE = 1600  # bytes of a GPU

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_exo.cli.validate import Checksum, Disorder, checksum, require, validate
 from dask_exo.errors import InputError, ValidationError
-from dask_exo.testing.records import KEYS, records
-from dask_exo.validate import Checksum, Disorder, checksum, require, validate
+from dask_exo.testing.gensort import KEYS, records
 
 BY = list(KEYS)
 

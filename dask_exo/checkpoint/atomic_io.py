@@ -1,0 +1,103 @@
+"""Files that are there as a whole or not at all, on a disk or in an object store."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from dask_exo.checkpoint.codec import Bytes
+from dask_exo.errors import CheckpointError
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def located(url: str) -> tuple[AbstractFileSystem, str]:
+    """The file system of a URL (a plain path is local), and the path there."""
+    fs, path = url_to_fs(url)
+    return fs, path.rstrip("/")
+
+
+def is_local(fs: AbstractFileSystem) -> bool:
+    """Whether it is a file system of this machine, where renaming is atomic."""
+    return isinstance(fs, LocalFileSystem)
+
+
+def put(fs: AbstractFileSystem, path: str, pieces: Sequence[Bytes]) -> None:
+    """Write a file at once.
+
+    On a local file system under another name first; object stores show a file when it is complete.
+    """
+    if not is_local(fs):
+        with fs.open(path, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        return
+    folder, name = os.path.split(path)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    temporary = Path(folder) / f".{name[:60]}-{secrets.token_hex(4)}"
+    try:
+        with temporary.open("wb") as local:
+            local.writelines(pieces)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sizes(fs: AbstractFileSystem, folder: str) -> dict[str, int]:
+    """Bytes of each file of a folder, by name; empty if there is no such folder."""
+    fs.invalidate_cache()
+    try:
+        found: list[Any] = fs.ls(folder, detail=True)
+    except FileNotFoundError:
+        return {}
+    return {
+        one["name"].rstrip("/").rsplit("/", 1)[-1]: int(one["size"] or 0)
+        for one in found
+        if one["type"] == "file"
+    }
+
+
+def folders(fs: AbstractFileSystem, folder: str) -> list[str]:
+    """Names of the folders in a folder, in order."""
+    fs.invalidate_cache()
+    try:
+        found: list[Any] = fs.ls(folder, detail=True)
+    except FileNotFoundError:
+        return []
+    names = [one["name"].rstrip("/").rsplit("/", 1)[-1] for one in found if one["type"] != "file"]
+    return sorted(names)
+
+
+def make_private(path: str) -> None:
+    """Make a local directory that only its owner reads, or see that no one else writes to it.
+
+    Raises
+    ------
+    CheckpointError
+        It belongs to somebody else, or others may write there: what is read from it is unpickled.
+    """
+    directory = Path(path)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        found = directory.stat()
+    except OSError as error:
+        raise CheckpointError(
+            f"exo.checkpoint.path={path!r} cannot be used: {error.strerror}; name another directory"
+        ) from error
+    if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+        raise CheckpointError(
+            f"exo.checkpoint.path={path!r} is not safe: it must belong to you, and nobody else may "
+            f"write to it, since what is read from it is unpickled; it belongs to user "
+            f"{found.st_uid}, with mode {stat.S_IMODE(found.st_mode):o}. chmod 700 it, or name "
+            f"another directory"
+        )

@@ -1,0 +1,222 @@
+"""Rows that consumers in other processes ask the driver for.
+
+They ask by one queue and get refs by another one, which travel as futures and never inside a
+pickle. A thread in the driver answers until all consumers have come to their end, or have died:
+each has a lease, which its process renews.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from dask_exo.client.future import Future
+from dask_exo.client.leases import REFRESH, Semaphore
+from dask_exo.client.sync_primitives import Queue
+from dask_exo.dask_adapter import GraphNode, Task
+from dask_exo.errors import ClusterError, ExoError
+from dask_exo.execution.background import stop_with_all
+from dask_exo.execution.persisted import Local, Promise, Remote, fetch, promised
+from dask_exo.partitions.batching import Span
+from dask_exo.remote_error import Failure
+
+LOOK = 1.0  # seconds between two looks whether the program ends
+PATIENCE = 60.0  # seconds in which the driver takes a question, if it is there
+MOST = 2**30  # leases of one consumer: as many as processes that it is sent to
+
+Piece = Span[GraphNode]
+"""Rows of a partition that a task without dependencies gets."""
+
+Question = tuple[int, Any, str]
+"""Consumer, what it asks for (None: it has come to its end), and the queue for the answer."""
+
+
+class Source(Protocol):
+    """Where the rows of consumers come from."""
+
+    def share(self, consumer: int, what: Any) -> list[Piece]:
+        """Wait for rows of a consumer."""
+        ...
+
+    def leave(self, consumer: int) -> None:
+        """Keep nothing more for a consumer."""
+        ...
+
+
+class Desk:
+    """Answers consumers.
+
+    Parameters
+    ----------
+    source : Source
+    consumers : int
+
+    Attributes
+    ----------
+    name : str
+        Of the queue of questions.
+
+    Raises
+    ------
+    ClusterError
+        This process is not connected to Ray.
+    """
+
+    def __init__(self, source: Source, consumers: int) -> None:
+        self._source, self._left = source, set(range(consumers))
+        self._heard: set[int] = set()
+        self._stopped = False
+        self._questions = Queue(f"afar-{uuid.uuid4().hex}")
+        self.name = self._questions.name
+        self._questions.qsize()  # there must be somebody to ask
+        self._thread = threading.Thread(target=self._main, name="dask_exo-afar", daemon=True)
+        stop_with_all(self)
+        self._thread.start()
+
+    @property
+    def open(self) -> bool:
+        """Whether it answers."""
+        return self._thread.is_alive()
+
+    def left(self, consumer: int) -> None:
+        """A consumer has come to its end, in this process."""
+        self._left.discard(consumer)
+        self._heard.discard(consumer)
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._stopped = True
+        self._thread.join(timeout=10)
+
+    def _main(self) -> None:
+        looked = time.monotonic()
+        with contextlib.suppress(ExoError):  # the connection has ended
+            while self._left and not self._stopped:
+                with contextlib.suppress(TimeoutError):
+                    self._hear(*self._questions.get(timeout=LOOK))
+                if time.monotonic() - looked > REFRESH:
+                    for consumer in silent(self.name, list(self._heard)):
+                        self._lose(consumer)
+                    looked = time.monotonic()
+            self._questions.close()
+
+    def _hear(self, consumer: int, what: Any, answer: str) -> None:
+        if what is None:
+            self._lose(consumer)
+            return
+        self._left.add(consumer)
+        self._heard.add(consumer)
+        args = (consumer, what, answer)
+        threading.Thread(target=self._answer, args=args, daemon=True).start()
+
+    def _lose(self, consumer: int) -> None:
+        """A consumer has come to its end, or has died."""
+        self.left(consumer)
+        self._source.leave(consumer)
+
+    def _answer(self, consumer: int, what: Any, answer: str) -> None:
+        with contextlib.suppress(ExoError):  # the connection has ended
+            queue = Queue(answer)
+            try:
+                values, futures = _packed(answer, self._source.share(consumer, what))
+            except Exception as error:  # noqa: BLE001  raised where the rows are asked for
+                self.left(consumer)
+                queue.put(Failure.of(f"consumer {consumer}", error))
+                return
+            queue.put(values)
+            queue.put(futures)
+
+
+class Away:
+    """The source of a consumer, seen from another process.
+
+    Parameters
+    ----------
+    name : str
+        Of the queue of questions.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._leases: dict[int, Semaphore] = {}
+
+    def share(self, consumer: int, what: Any) -> list[Piece]:
+        """See `Source.share`.
+
+        Raises
+        ------
+        ClusterError
+            Nobody answers.
+        """
+        held = self._leases.get(consumer)
+        if held is None or not held.get_value():  # it ends where a process stands still
+            lease = self._leases[consumer] = lease_of(self.name, consumer)
+            lease.acquire()
+        questions, answer = Queue(self.name), Queue()
+        questions.put((consumer, what, answer.name))
+        try:
+            values = self._patiently(answer, questions)
+            if isinstance(values, Failure):
+                values.reraise()
+            return _unpacked(values, answer.get())
+        finally:
+            answer.close()
+
+    def leave(self, consumer: int) -> None:
+        """See `Source.leave`."""
+        Queue(self.name).put((consumer, None, ""))
+        lease = self._leases.pop(consumer, None)
+        if lease is not None:
+            lease.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name,)
+
+    @staticmethod
+    def _patiently(answer: Queue, questions: Queue) -> Any:
+        while True:
+            try:
+                return answer.get(timeout=PATIENCE)
+            except TimeoutError:
+                if questions.qsize():
+                    raise ClusterError(
+                        "nobody answers who has more rows: their driver has ended, or all of its "
+                        "consumers had come to their end. Pickle the iterator anew in the driver"
+                    ) from None
+
+
+def lease_of(name: str, consumer: int) -> Semaphore:
+    """What a consumer holds as long as it lives."""
+    return Semaphore(MOST, f"{name}-{consumer}")
+
+
+def silent(name: str, consumers: Collection[int]) -> list[int]:
+    """Consumers whose processes have died, or which have been dropped, half a minute ago."""
+    return [i for i in consumers if not lease_of(name, i).get_value()]
+
+
+def _packed(name: str, pieces: list[Piece]) -> tuple[list[Any], list[Future]]:
+    """What is sent of pieces: rows with their value, or None and a future of it."""
+    values: list[Any] = []
+    futures: list[Future] = []
+    for i, (node, start, stop) in enumerate(pieces):
+        promise = promised(node)
+        if promise is not None and isinstance(promise.held(), Remote):
+            values.append((start, stop, None))
+            futures.append(Future((name, i), promise))
+        else:
+            values.append((start, stop, node({})))
+    return values, futures
+
+
+def _unpacked(values: list[Any], futures: list[Future]) -> list[Piece]:
+    coming = iter(futures)
+    pieces: list[Piece] = []
+    for i, (start, stop, value) in enumerate(values):
+        promise = next(coming).promise if value is None else Promise(held=Local(value))
+        pieces.append(Span(Task(i, fetch, promise), start, stop))
+    return pieces

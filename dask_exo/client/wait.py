@@ -1,0 +1,277 @@
+"""Waiting for futures: all of them, the next one, or one after the other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from dask.base import is_dask_collection
+from dask.utils import parse_timedelta
+
+from dask_exo.client.future import Future, failures, rebuild
+from dask_exo.client.remote_call import futures_in, replaced
+from dask_exo.cluster.futures import Ref
+from dask_exo.cluster.watchdog import bring
+from dask_exo.config import Config
+from dask_exo.errors import CancelledError
+from dask_exo.execution import persisted
+from dask_exo.execution.persisted import Local
+from dask_exo.partitions.ownership import own
+
+ALL_COMPLETED = "ALL_COMPLETED"
+FIRST_COMPLETED = "FIRST_COMPLETED"
+MOMENT = 0.1  # seconds after which a waiting iterator looks for futures that were added
+
+
+class DoneAndNotDoneFutures(NamedTuple):
+    """What `wait` returns."""
+
+    done: set[Future]
+    not_done: set[Future]
+
+
+def futures_of(obj: Any) -> list[Future]:
+    """Futures in nested containers, and of the data of persisted collections.
+
+    Parameters
+    ----------
+    obj : object
+        Futures, collections, and lists, tuples, sets and dictionaries of them.
+    """
+    if is_dask_collection(obj):
+        graph = dict(obj.__dask_graph__())
+        kept = [(key, persisted.promised(node)) for key, node in graph.items()]
+        return [rebuild(key, one) for key, one in kept if one is not None]
+    if isinstance(obj, dict):
+        obj = list(obj.values())
+    if isinstance(obj, (list, tuple, set, frozenset)):
+        return list({id(f): f for item in obj for f in futures_of(item)}.values())
+    return [obj] if isinstance(obj, Future) else []
+
+
+def wait(
+    fs: Any, timeout: float | str | None = None, return_when: str = ALL_COMPLETED
+) -> DoneAndNotDoneFutures:
+    """Wait until futures have ended.
+
+    Parameters
+    ----------
+    fs : object
+        See `futures_of`.
+    timeout : number or str, optional
+        Seconds, or as in ``"2 minutes"``.
+    return_when : str
+        ``ALL_COMPLETED`` or ``FIRST_COMPLETED``.
+
+    Returns
+    -------
+    done, not_done : set of Future
+
+    Raises
+    ------
+    TimeoutError
+        They have not ended by then.
+    CancelledError
+        One of them was cancelled.
+    """
+    if return_when not in (ALL_COMPLETED, FIRST_COMPLETED):
+        raise ValueError(
+            f"return_when={return_when!r} is neither ALL_COMPLETED nor FIRST_COMPLETED"
+        )
+    timeout, futures = parse_timedelta(timeout), futures_of(fs)
+    count = len(futures) if return_when == ALL_COMPLETED else min(1, len(futures))
+    done, not_done = _ended(futures, timeout, count)
+    if len(done) < count:
+        raise TimeoutError(
+            f"{len(not_done)} of {len(futures)} futures have not ended in {timeout} s"
+        )
+    for error in failures(done):
+        if isinstance(error, CancelledError):
+            raise error
+    return DoneAndNotDoneFutures(set(done), set(not_done))
+
+
+def _ended(
+    futures: Iterable[Future], timeout: float | None, count: int | None = None
+) -> tuple[list[Future], list[Future]]:
+    """Wait for ``count`` of the futures; return those that have ended, and the others."""
+    futures = list(futures)
+    done, _ = persisted.wait([f.promise for f in futures], timeout=timeout, count=count)
+    ended = {id(one) for one in done}
+    return (
+        [f for f in futures if id(f.promise) in ended],
+        [f for f in futures if id(f.promise) not in ended],
+    )
+
+
+def gather(content: Any, errors: str = "raise") -> Any:
+    """Values of futures, in the containers that they are in.
+
+    Parameters
+    ----------
+    content : object
+        A future, or nested lists, tuples, sets and dictionaries with futures in them.
+    errors : str
+        ``"raise"`` raises the first exception; ``"skip"`` leaves futures that failed out of a
+        list, and puts None in their place elsewhere.
+    """
+    if errors not in ("raise", "skip"):
+        raise ValueError(f"errors={errors!r} is neither 'raise' nor 'skip'")
+    futures = list({id(f): f for f in futures_in(content)}.values())
+    failed: set[int] = set()
+    pending = futures
+    while pending:
+        done, pending = _ended(pending, None, 1)
+        for future, error in zip(done, failures(done), strict=True):
+            if error is not None and errors == "raise":
+                raise error
+            if error is not None:
+                failed.add(id(future))
+    if isinstance(content, list):
+        content = [item for item in content if id(item) not in failed]
+    values = _values([f for f in futures if id(f) not in failed])
+    return replaced(content, lambda future: values.get(id(future)), Future)
+
+
+def _values(futures: list[Future]) -> dict[int, Any]:
+    """Values of futures that have ended well, by the identity of the future."""
+    held = {id(f): f.promise.held() for f in futures}
+    remote = [f for f in futures if not isinstance(held[id(f)], Local)]
+    names = {f.promise.ref: repr(f.key) for f in remote}
+    fetched: dict[Ref, Any] = {}
+    if remote:
+        limit = Config.current().stall_timeout
+        come = bring(remote[0].cluster, list(names), limit, names.__getitem__)
+        fetched = dict(zip(names, come, strict=True))
+    values = {key: one.value for key, one in held.items() if isinstance(one, Local)}
+    values.update((id(f), fetched[f.promise.ref]) for f in remote)
+    return {key: own(value) for key, value in values.items()}
+
+
+class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distributed
+    """Futures in the order in which they end.
+
+    Parameters
+    ----------
+    futures : iterable of Future
+    with_results : bool
+        Yield pairs of a future and its value.
+    raise_errors : bool
+        With results: raise what a future failed with; else the exception is in place of the value.
+    timeout : number or str, optional
+        Time in which all must have ended.
+
+    Examples
+    --------
+    >>> for future in as_completed(client.map(score, models)):  # doctest: +SKIP
+    ...     print(future.result())
+    """
+
+    def __init__(
+        self,
+        futures: Iterable[Future] | None = None,
+        *,
+        with_results: bool = False,
+        raise_errors: bool = True,
+        timeout: float | str | None = None,
+    ) -> None:
+        self._with_results, self._raise_errors = with_results, raise_errors
+        timeout = parse_timedelta(timeout)
+        self._end = None if timeout is None else time.perf_counter() + timeout
+        self._lock = threading.Lock()
+        self._pending: list[Future] = []
+        self._ready: list[Future] = []
+        self.update(futures or ())
+
+    def update(self, futures: Iterable[Future]) -> None:
+        """Yield further futures, too."""
+        new = list(futures)
+        for future in new:
+            if not isinstance(future, Future):
+                raise TypeError(f"as_completed takes futures, not {future!r}")
+        with self._lock:
+            self._pending.extend(new)
+
+    def add(self, future: Future) -> None:
+        """Yield one more future, too."""
+        self.update([future])
+
+    def count(self) -> int:
+        """How many are still to be yielded."""
+        with self._lock:
+            return len(self._pending) + len(self._ready)
+
+    def is_empty(self) -> bool:
+        """Whether none are left."""
+        return not self.count()
+
+    def has_ready(self) -> bool:
+        """Whether one has ended that has not been yielded."""
+        self._look(0)
+        return bool(self._ready)
+
+    def clear(self) -> None:
+        """Yield no more."""
+        with self._lock:
+            self._pending.clear()
+            self._ready.clear()
+
+    def _look(self, timeout: float) -> None:
+        with self._lock:
+            pending = list(self._pending)
+        ended = {id(f) for f in _ended({id(f): f for f in pending}.values(), timeout, 1)[0]}
+        with self._lock:
+            self._ready += [f for f in self._pending if id(f) in ended]
+            self._pending = [f for f in self._pending if id(f) not in ended]
+
+    def __next__(self) -> Any:
+        """Wait for the next one to end."""
+        while True:
+            with self._lock:
+                if self._ready:
+                    future = self._ready.pop(0)
+                    break
+                if not self._pending:
+                    raise StopIteration
+            left = MOMENT if self._end is None else self._end - time.perf_counter()
+            if left <= 0:
+                raise TimeoutError(f"{self.count()} futures have not ended in time")
+            self._look(min(left, MOMENT))
+        return self._item(future)
+
+    next = __next__
+
+    def _item(self, future: Future) -> Any:
+        if not self._with_results:
+            return future
+        (error,) = failures([future])
+        if error is None:
+            return future, future.result()
+        if self._raise_errors and not isinstance(error, CancelledError):
+            raise error
+        return future, error
+
+    def next_batch(self, block: bool = True) -> list[Any]:
+        """All that have ended, at least one if ``block``."""
+        batch = [next(self)] if block else []
+        self._look(0)
+        with self._lock:
+            ready, self._ready = self._ready, []
+        return batch + [self._item(future) for future in ready]
+
+    def batches(self) -> Iterator[list[Any]]:
+        """Yield lists of those that have ended in the meantime."""
+        while not self.is_empty():
+            yield self.next_batch()
+
+    def __repr__(self) -> str:
+        """How many there are."""
+        return f"<as_completed: waiting={len(self._pending)} done={len(self._ready)}>"
+
+
+def fire_and_forget(obj: Any) -> None:
+    """Run tasks to their end, even if nobody keeps their futures."""
+    for future in futures_of(obj):
+        future.add_done_callback(bool)

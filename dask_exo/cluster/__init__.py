@@ -1,0 +1,1 @@
+"""The waist: what computations need of a cluster, and Ray behind it."""

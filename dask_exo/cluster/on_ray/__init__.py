@@ -1,0 +1,38 @@
+"""Ray: the waist on it, and the cluster it needs. Only this package imports ray.
+
+The driver owns every ref: tasks neither `put` nor hold any, so that losing a worker or a node
+loses nothing that Ray cannot make again.
+"""
+
+import os
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray reads it
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+from dask_exo.cluster.on_ray.auth import token
+from dask_exo.cluster.on_ray.connection import (
+    Cluster,
+    check_effect,
+    connect,
+    disconnect,
+    gpus,
+    running,
+)
+from dask_exo.cluster.on_ray.futures import RayFutures, check_needs
+from dask_exo.cluster.on_ray.metrics import export
+from dask_exo.cluster.on_ray.named_actors import Service, service
+
+__all__ = [
+    "Cluster",
+    "RayFutures",
+    "Service",
+    "check_effect",
+    "check_needs",
+    "connect",
+    "disconnect",
+    "export",
+    "gpus",
+    "running",
+    "service",
+    "token",
+]

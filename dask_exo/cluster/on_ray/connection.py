@@ -1,0 +1,297 @@
+"""The connection of this process to a Ray cluster, which may be one of its own."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+
+from dask_exo.cluster.futures import Disk
+from dask_exo.cluster.on_ray.ray_errors import first_line
+from dask_exo.cluster.on_ray.spill_dirs import Directory, own, usable
+from dask_exo.cluster.on_ray.task_attempt import forget
+from dask_exo.config import Config, given, without_effect
+from dask_exo.errors import ClusterError, ConfigError
+
+# Big arrays come from reused memory and not from fresh pages (3 → 12 GB/s measured); bounded by
+# the two thresholds, so that a worker still gives back what one large partition took.
+WORKER_ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "PYTHONHASHSEED": "0",  # the order of a set is the same in all workers, and in a second attempt
+}
+
+# What is stopped for lack of memory Ray would run again as it was, for ever. After these it is ours
+# to run it with fewer neighbours.
+OOM_RETRIES = 3
+
+LONGEST_DIRECTORY = 30  # characters
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A connection to Ray.
+
+    Attributes
+    ----------
+    address : str
+        Where it is.
+    directory : Path or None
+        Of the private Ray that was started here; None where one was joined.
+    spill : Directory or None
+        Where the private Ray puts what does not fit its store.
+    asked : mapping or None
+        Keys of the configuration that it was joined or started by; None if somebody else did it.
+    """
+
+    address: str
+    directory: Path | None
+    spill: Directory | None = None
+    asked: Mapping[str, Any] | None = None
+
+    @property
+    def private(self) -> bool:
+        """Whether stopping it is ours to do."""
+        return self.directory is not None
+
+
+_lock = threading.Lock()
+_stopped = threading.Event()  # no private Ray needs its thread any more
+_cluster: Cluster | None = None
+_process: int | None = None  # which connected
+
+
+def running() -> bool:
+    """Whether this process is connected to a Ray cluster, by whomever."""
+    return bool(ray.is_initialized())
+
+
+def alive() -> list[dict[str, Any]]:
+    """The nodes that are there, as Ray describes them."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def gpus() -> float:
+    """GPUs of the cluster that this process is connected to, or logical slots of them."""
+    return sum(node["Resources"].get("GPU", 0) for node in alive())
+
+
+def connect(config: Config) -> tuple[Cluster, bool]:
+    """Join the cluster at ``exo.address``, or start a private one, unless connected already.
+
+    Returns
+    -------
+    cluster : Cluster
+    new : bool
+        Whether the connection was made by this call.
+
+    Raises
+    ------
+    ClusterError, SpillError
+    """
+    global _cluster, _process  # noqa: PLW0603  a process has one connection to Ray
+    with _lock:
+        if _process not in (None, os.getpid()):
+            raise ClusterError(
+                "this process was forked from one that is connected to Ray, and cannot use that "
+                "connection: start it with multiprocessing's 'spawn' method, or compute in the "
+                "parent"
+            )
+        _process = os.getpid()
+        if ray.is_initialized():
+            if _cluster is None:
+                _cluster = Cluster(ray.get_runtime_context().gcs_address, None)
+            return _cluster, False
+        _cluster = (
+            _start_to_last(config)
+            if config.address is None
+            else _join(config.address, config.cluster)
+        )
+        return _cluster, True
+
+
+def check_effect(config: Config) -> None:
+    """Raise `ConfigError` if keys ask for another cluster than the one that is connected.
+
+    In a task they may: its environment and settings are those of the driver.
+    """
+    if _cluster is None or ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
+        return
+    now = dict(config.cluster)
+    if _cluster.asked is None and _same(now.get("address"), _cluster.address):
+        now.pop("address", None)
+    idle = without_effect(_cluster.asked, now, {})
+    idle = idle and without_effect(_cluster.asked, now, given())  # which reads files
+    if idle:
+        values = ", ".join(f"exo.{key}={now[key]!r}" for key in idle)
+        raise ConfigError(
+            f"{values} has no effect: this process is connected to the Ray cluster at "
+            f"{_cluster.address} already. Leave it out, or call dask_exo.disable() or "
+            f"ray.shutdown() first"
+        )
+
+
+def _same(address: str | None, there: str) -> bool:
+    """Whether an address may mean a cluster: hosts have several names, so that ports decide."""
+    return address in (None, "auto") or address.rpartition(":")[2] == there.rpartition(":")[2]
+
+
+def private() -> bool:
+    """Whether this process has started the Ray that it is connected to."""
+    return _cluster is not None and _cluster.private
+
+
+def disks() -> list[Disk]:
+    """Where objects are spilled to, if this process started Ray."""
+    return [] if _cluster is None or _cluster.spill is None else [_cluster.spill.look()]
+
+
+def disconnect() -> None:
+    """Leave the cluster, and stop it if it is private."""
+    global _cluster  # noqa: PLW0603  a process has one connection to Ray
+    with _lock:
+        if _cluster is not None:
+            forget(ends=_cluster.private)
+            ray.shutdown()
+            if _cluster.directory is not None and _cluster.spill is not None:
+                _remove(_cluster.directory, _cluster.spill.path)
+            _cluster = None
+            _stopped.set()
+
+
+def _remove(*directories: Path) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _join(address: str, asked: Mapping[str, Any]) -> Cluster:
+    try:
+        _reach(address)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:
+        raise ClusterError(
+            f"no Ray cluster answers at exo.address={address!r} ({_reasons(error)}). Is it "
+            f"running, and is the port open from here? A cluster that asks for a token needs "
+            f"RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN. exo.address=null starts a "
+            f"private Ray"
+        ) from error
+    return Cluster(address, None, asked=asked)
+
+
+def _reach(address: str) -> None:
+    """Knock at a ``host:port``; Ray itself would keep trying for minutes."""
+    if address.startswith("ray://"):
+        raise ValueError("Ray Client is not supported: run this process on a node of the cluster")
+    if "://" in address:
+        raise ValueError(
+            "this is how a scheduler of distributed, or a page, is named: a Ray cluster is named "
+            "HOST:PORT, as `ray start` prints it, or auto"
+        )
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+def _reasons(error: BaseException) -> str:
+    """First lines of an exception and of those behind it."""
+    lines = [first_line(error)]
+    while (cause := error.__cause__) is not None:
+        lines.append(first_line(cause))
+        error = cause
+    return "; ".join(dict.fromkeys(lines))
+
+
+def _start_to_last(config: Config) -> Cluster:
+    """Start a private Ray from a thread that is there as long as it is.
+
+    Linux kills the processes of Ray with the thread that has started them (``PR_SET_PDEATHSIG``),
+    and whoever asks first may be a thread that is about to end.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return _start(config)
+    _stopped.clear()
+    started: Future[Cluster] = Future()
+
+    def keep() -> None:
+        try:
+            started.set_result(_start(config))
+        except BaseException as error:  # noqa: BLE001  raised where it was asked for
+            started.set_exception(error)
+        else:
+            _stopped.wait()
+
+    threading.Thread(target=keep, name="dask_exo-ray", daemon=True).start()
+    return started.result()
+
+
+def _start(config: Config) -> Cluster:
+    named = None if config.spill_directory is None else usable(config.spill_directory)
+    # Ray puts sockets below it, whose paths may have 107 characters in all
+    long = len(tempfile.gettempdir()) > LONGEST_DIRECTORY
+    directory = Path(tempfile.mkdtemp(prefix="exo-", dir="/tmp" if long else None))
+    # failures of tasks whose refs were dropped are ours to report, not Ray's to print
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    atexit.register(disconnect)  # a program that just ends leaves nothing behind
+    spill = own(named or directory)
+    saved = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+    os.environ.update({k: v for k, v in WORKER_ENVIRONMENT.items() if k not in os.environ})
+    try:
+        ray.init(
+            address="local",
+            num_cpus=config.num_cpus,
+            num_gpus=config.num_gpus,
+            object_store_memory=config.object_store_memory,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(directory),
+            object_spilling_directory=str(spill),
+            _system_config={
+                "min_spilling_size": _spill_batch(config.object_store_memory),
+                "task_oom_retries": OOM_RETRIES,
+                # workers import it when they start, and not when the first task waits for them
+                "preload_python_modules": ["dask_exo"],
+            },
+        )
+    except Exception as error:
+        _remove(directory, spill)
+        store = config.object_store_memory
+        sized = (
+            "" if store is None else f"exo.object-store-memory is {store:,} bytes: change it, or "
+        )
+        raise ClusterError(
+            f"a private Ray could not be started: {str(error).rstrip('.')}. {sized}look at this "
+            f"machine with `dask exo doctor`"
+        ) from error
+    finally:
+        for name, value in saved.items():
+            if value is None:
+                os.environ.pop(name, None)
+    context = ray.get_runtime_context()
+    looked_at = Directory(spill, context.get_node_id())
+    return Cluster(context.gcs_address, directory, looked_at, config.cluster)
+
+
+def _spill_batch(store: int | None) -> int:
+    """Bytes that Ray writes at a time: a quarter of the store, 100 MB (its default) at least.
+
+    When the store is full Ray spills whatever no task is reading. Blocks that wait for their
+    merge are among it, so the fewer the batches the less is spilled twice (measured: 1.24 → 1.07
+    times the data).
+    """
+    store = store or int(0.3 * psutil.virtual_memory().total)  # Ray's own default
+    return max(100 * 2**20, store // 4)

@@ -1,0 +1,301 @@
+"""`dask_exo.cluster.futures.Futures` on Ray.
+
+All code runs through three remote functions, which take the function to call as an argument.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import grpc
+import ray
+import ray.exceptions
+from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from dask_exo.cluster.futures import Disk, Needs, Node, NotThereError, Ref, Store, at
+from dask_exo.cluster.on_ray.actor_worker import RayWorker
+from dask_exo.cluster.on_ray.connection import alive, disks, private
+from dask_exo.cluster.on_ray.node_memory import used_share
+from dask_exo.cluster.on_ray.ray_errors import first_line, lost, translated
+from dask_exo.cluster.on_ray.serialization import sealed
+from dask_exo.cluster.on_ray.task_attempt import attempt, begin, repeats
+from dask_exo.cluster.on_ray.task_events import activity, on_disk
+from dask_exo.cluster.output_digest import Made, say
+from dask_exo.cluster.resources import amounts_of, has
+from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.errors import ClusterError, ConfigError
+
+ANSWER = 3.0  # seconds that the nodes have to say how full their stores are
+
+
+@lru_cache(1)
+def _node() -> str:
+    """The node of this process, which is a worker."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+@lru_cache(1)
+def _listen() -> None:
+    """Let this worker be interrupted, which is how Ray cancels a task.
+
+    A shell lets programs that it starts in the background ignore interrupts, and so do the
+    workers of a Ray that was started there.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _call(fn: Callable[..., Any], *args: Any) -> Any:
+    _listen()
+    with at(_node()), attempt(fn.__name__):
+        return sealed(fn(*args))
+
+
+def _split(fn: Callable[..., Sequence[Any]], *args: Any) -> list[Any]:
+    _listen()
+    with at(_node()), attempt(fn.__name__):
+        return list(map(sealed, fn(*args)))
+
+
+def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
+    _listen()
+    begin(fn.__name__)
+    for value in fn(*args):
+        yield sealed(value)
+
+
+def _cancel(refs: Sequence[Ref]) -> None:
+    """Ask the driver, whose tasks these are, to cancel them.
+
+    A driver that cancels a task by itself dies if the task ends at that moment: its threads race,
+    and Ray aborts on "Tried to complete task that was not pending" (2.50 to 2.60). What others ask
+    of it, it does in the thread that hears of ended tasks. The refs are held until they have ended,
+    or the driver may have dropped the last one when it is asked, and then does nothing.
+    """
+    for ref in refs:
+        with contextlib.suppress(Exception):  # ended or gone: nothing to stop
+            ray.cancel(ref, force=False)
+    ray.wait(list(refs), num_returns=len(refs), timeout=10, fetch_local=False)
+
+
+# Made once: each one is sent to the cluster, and to every worker, when it is first used.
+_remote_call = ray.remote(_call)
+_remote_split = ray.remote(_split)
+_remote_iterate = ray.remote(_iterate)
+_remote_cancel = ray.remote(_cancel).options(num_cpus=0, name="cancel")
+
+
+@lru_cache(1000)
+def _named(task: Any, count: int, name: str) -> Any:
+    """A remote function that returns ``count`` values, under the name that the dashboard shows."""
+    return task.options(num_returns=count, name=name)
+
+
+class RayFutures:
+    """`dask_exo.cluster.futures.Futures` on the Ray cluster that this process is connected to."""
+
+    def __init__(self) -> None:
+        self.calls = self.objects = 0
+        self._checked: list[dict[str, Any]] = []
+
+    @property
+    def now(self) -> float:
+        """Seconds of this machine's clock."""
+        return time.monotonic()
+
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,
+    ) -> Ref:
+        """See `Futures.submit`."""
+        return self._remote(_remote_call, 1, fn, args, self._options(node, needs))
+
+    def split(
+        self,
+        count: int,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,
+    ) -> list[Ref]:
+        """See `Futures.split`."""
+        options = self._options(node, needs)
+        if count == 1:  # Ray would not unpack a list of one
+            return [self._remote(_remote_call, 1, _only, (fn, *args), options)]
+        refs: list[Ref] = self._remote(_remote_split, count, fn, args, options)
+        return refs
+
+    def stream(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[Ref]:
+        """See `Futures.stream`."""
+        if count == 1:
+            return [self._remote(_remote_call, 1, _only, (fn, *args), self._options(node))]
+        refs: list[Ref] = self._remote(_remote_iterate, count, fn, args, self._options(node))
+        return refs
+
+    def _remote(
+        self,
+        task: Any,
+        count: int,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        options: dict[str, Any],
+    ) -> Any:
+        self.calls += 1
+        self.objects += count
+        with translated():
+            if options:
+                task = task.options(**{"num_returns": count, "name": fn.__name__, **options})
+            else:
+                task = _named(task, count, fn.__name__)
+            return task.remote(fn, *map(sealed, args))
+
+    def _options(self, node: str | None, needs: Needs | None = None) -> dict[str, Any]:
+        """Ray's options for a task."""
+        options = dict(needs or {})
+        if options and options not in self._checked:
+            check_needs(options)
+            self._checked.append(options)
+        if node is not None:
+            placed = NodeAffinitySchedulingStrategy(node, soft=True)
+            options.setdefault("scheduling_strategy", placed)
+        return options
+
+    def worker(self, needs: Needs) -> RayWorker:
+        """See `Futures.worker`."""
+        return RayWorker(needs, self)
+
+    def put(self, value: Any) -> Ref:
+        """See `Futures.put`."""
+        self.objects += 1
+        with translated():
+            return ray.put(sealed(value))
+
+    def wait(
+        self, refs: Sequence[Ref], timeout: float | None = None
+    ) -> tuple[list[Ref], list[Ref]]:
+        """See `Futures.wait`. Values stay where they are."""
+        # Ray's default copies every value to this node
+        if not refs:
+            return [], []
+        count = len(refs) if timeout == 0 else 1
+        with translated():
+            done, pending = ray.wait(
+                list(refs), num_returns=count, timeout=timeout, fetch_local=False
+            )
+        return done, pending
+
+    def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:
+        """See `Futures.get`."""
+        with lost():
+            try:
+                values: list[Any] = ray.get(list(refs), timeout=timeout)
+            except ray.exceptions.GetTimeoutError as error:
+                if isinstance(error, ray.exceptions.RayTaskError):  # that of a task
+                    raise
+                raise NotThereError(first_line(error)) from error
+        return values
+
+    def cancel(self, refs: Sequence[Ref]) -> None:
+        """See `Futures.cancel`."""
+        pending = self.wait(refs, timeout=0)[1]
+        if pending:
+            _remote_cancel.remote(pending)
+
+    def nodes(self) -> list[Node]:
+        """See `Futures.nodes`."""
+        able = [n for n in alive() if n["Resources"].get("CPU", 0) >= 1]
+        if not able:
+            raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
+        places = disks()
+        disk = places[0].room if places else None
+        return [
+            Node(
+                n["NodeID"],
+                int(n["Resources"]["CPU"]),
+                int(n["Resources"].get("object_store_memory", 0)),
+                disk,
+                dict(n["Resources"]),
+            )
+            for n in sorted(able, key=lambda n: n["NodeID"])
+        ]
+
+    def store(self) -> Store:
+        """See `Futures.store`."""
+        state = get_state_from_address(ray.get_runtime_context().gcs_address)
+        try:
+            stats = get_memory_info_reply(state, timeout_seconds=ANSWER).store_stats
+        except (grpc.RpcError, AssertionError) as error:
+            raise ClusterError(
+                f"the object stores did not say within {ANSWER:.0f} s how full they are: a node "
+                f"may have died ({first_line(error)}). Compute again, or look at the nodes with "
+                f"`dask exo doctor`"
+            ) from error
+        return Store(
+            int(stats.object_store_bytes_used),
+            int(stats.spilled_bytes_total),
+            int(stats.restored_bytes_total),
+        )
+
+    def disks(self) -> list[Disk]:
+        """See `Futures.disks`; those of a Ray that this process has started."""
+        return disks()
+
+    def memory(self) -> float | None:
+        """See `Futures.memory`; of this machine, if all of a Ray that was started here is on it."""
+        return used_share() if private() else None
+
+    def activity(self, refs: Sequence[Ref]) -> Activity:
+        """See `Futures.activity`."""
+        spilled = set(on_disk(self.wait(refs, timeout=0)[0]))
+        seen = activity([ref.task_id().binary() for ref in refs])
+        tasks = [
+            Doing("spilled") if ref in spilled else doing
+            for ref, doing in zip(refs, seen.tasks, strict=True)
+        ]
+        return replace(seen, tasks=tasks)
+
+    def repeats(self) -> list[Made]:
+        """See `Futures.repeats`."""
+        return repeats()
+
+
+def check_needs(needs: Needs) -> None:
+    """Raise `ConfigError` for options that Ray does not take; warn where no node has what is asked.
+
+    A cluster that grows by itself may get such a node, so that is not an error.
+    """
+    try:
+        ray.remote(_only).options(**needs)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"Ray takes no task with {dict(needs)}: {error}. Give dask.annotate or "
+            f"dask_exo.options what Ray takes"
+        ) from error
+    wanted = amounts_of(needs)
+    if not any(has(node["Resources"], wanted) for node in alive()):
+        warnings.warn(
+            f"no node of the cluster has {wanted}: the tasks that ask for it wait until one joins. "
+            f"Start Ray with it, or ask for less",
+            stacklevel=2,
+        )
+
+
+def _only(fn: Callable[..., Any], *args: Any) -> Any:
+    say(fn.__name__)
+    (value,) = fn(*args)
+    return value

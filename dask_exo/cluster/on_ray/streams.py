@@ -1,0 +1,142 @@
+"""Tasks that give one pair of values after the other: streaming generators, alone and of actors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import ray
+
+from dask_exo.cluster.on_ray.connection import alive
+from dask_exo.cluster.on_ray.ray_errors import lost, translated
+from dask_exo.cluster.on_ray.serialization import sealed
+from dask_exo.cluster.on_ray.stream_reader import AHEAD, Pairs
+from dask_exo.cluster.on_ray.task_attempt import begin
+from dask_exo.cluster.on_ray.task_events import activity
+from dask_exo.cluster.resources import needs_of
+from dask_exo.cluster.task_status import Activity
+
+
+def _start(seed: str, fn: Any, *args: Any) -> Iterator[Any]:
+    begin("stage", seed)
+    for value in fn(*args):
+        yield sealed(value)
+
+
+class _Worker:
+    """Keeps an instance."""
+
+    def __init__(self, cls: type, *args: Any) -> None:
+        self._instance = cls(*args)
+
+    def run(self, seed: str, *args: Any) -> Iterator[Any]:
+        begin("stage", seed)
+        for value in self._instance.run(*args):
+            yield sealed(value)
+
+
+_remote_start = ray.remote(_start)
+_remote_worker = ray.remote(_Worker)
+
+
+class RayStreams:
+    """See `dask_exo.pipeline.streaming.waist.Streams`."""
+
+    def resources(self) -> dict[str, float]:
+        """Amount of each resource of the whole cluster."""
+        found: dict[str, float] = ray.cluster_resources()
+        return {name: amount for name, amount in found.items() if not name.startswith("node:")}
+
+    def free(self) -> dict[str, float]:
+        """Amount of each resource that nobody has."""
+        found: dict[str, float] = ray.available_resources()
+        return found
+
+    def there(self, values: Collection[Any]) -> bool:
+        """Whether nothing of it was lost with a node, and is being made again."""
+        refs = [value for value in values if isinstance(value, ray.ObjectRef)]
+        if not refs:
+            return True
+        with translated():
+            _, lacking = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+        return not lacking
+
+    def nodes(self) -> list[dict[str, float]]:
+        """Amount of each resource of each node."""
+        return [dict(node["Resources"]) for node in alive()]
+
+    def put(self, value: Any) -> Any:
+        """Store a value; a ref is that already."""
+        if isinstance(value, ray.ObjectRef):
+            return value
+        with translated():
+            return ray.put(sealed(value))
+
+    def task(self, fn: Any, *args: Any, needs: Mapping[str, float], seed: str) -> Any:
+        """Start a task."""
+        with translated():
+            task = _remote_start.options(
+                **needs_of(needs),
+                num_returns="streaming",
+                _generator_backpressure_num_objects=AHEAD,
+                name=fn.__name__,
+            )
+            return Pairs(task.remote(seed, fn, *map(sealed, args)))
+
+    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
+        """Start a process that keeps an instance."""
+        with translated():
+            return _remote_worker.options(**needs_of(needs)).remote(cls, *map(sealed, args))
+
+    def start(self, worker: Any, *args: Any, seed: str) -> Any:
+        """Call its ``run``."""
+        with translated():
+            call = worker.run.options(
+                num_returns="streaming", _generator_backpressure_num_objects=AHEAD
+            )
+            return Pairs(call.remote(seed, *map(sealed, args)))
+
+    def stop(self, worker: Any) -> None:
+        """End it, whatever it does."""
+        with contextlib.suppress(Exception):  # it has died
+            ray.kill(worker)
+
+    def dismiss(self, worker: Any) -> None:
+        """End it after its calls.
+
+        One whose last value has come may not have ended yet: if its process were killed, that value
+        would be lost.
+        """
+        with contextlib.suppress(Exception):  # it has died
+            worker.__ray_terminate__.remote()
+
+    def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
+        """Wait until one of them has something."""
+        coming = {stream.coming: stream for stream in streams}
+        with translated():
+            done, pending = ray.wait(list(coming), timeout=timeout, fetch_local=False)
+            if pending and done:
+                more, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
+                done += more
+        return [coming[ref] for ref in done]
+
+    def read(self, stream: Any) -> Any:
+        """What is known of the next value; None at the end."""
+        with lost():
+            return stream.about()
+
+    def take(self, stream: Any) -> Any:
+        """The ref of that value."""
+        with lost():
+            return stream.take()
+
+    def cancel(self, streams: Collection[Any]) -> None:
+        """Stop their tasks."""
+        for stream in streams:
+            with contextlib.suppress(Exception):  # it has ended
+                ray.cancel(stream.generator)
+
+    def activity(self, streams: Collection[Any]) -> Activity:
+        """What their tasks do at the moment."""
+        return activity([stream.task for stream in streams])

@@ -1,0 +1,102 @@
+"""What tasks do, from the events that Ray's control store keeps of them.
+
+Workers report each second, and of ended tasks the oldest are forgotten, so that a task which waits
+or runs is known. Where the events are switched off nothing is, and nothing is ever called a stall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray._private.state import available_resources_per_node, state
+from ray.core.generated import common_pb2, gcs_pb2
+from ray.experimental import get_local_object_locations
+
+from dask_exo.cluster.task_status import Activity, Doing
+
+_STATUS = common_pb2.TaskStatus  # type: ignore[attr-defined]  # made when it is imported
+_ENDED = {_STATUS.Value("FINISHED"), _STATUS.Value("FAILED")}
+_RUNS = {_STATUS.Value("RUNNING")}
+_BLOCKED = {_STATUS.Value("RUNNING_IN_RAY_GET"), _STATUS.Value("RUNNING_IN_RAY_WAIT")}
+"""It waits for others, and its slot is free meanwhile."""
+_CREATION = common_pb2.TaskType.Value("ACTOR_CREATION_TASK")  # type: ignore[attr-defined]
+
+
+def activity(tasks: Sequence[bytes]) -> Activity:
+    """See `dask_exo.cluster.futures.Futures.activity`.
+
+    Parameters
+    ----------
+    tasks : sequence of bytes
+        Their ids.
+    """
+    alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+    return replace(judge(tasks, _events(), alive), free=available_resources_per_node())
+
+
+def on_disk(refs: Sequence[Any]) -> list[Any]:
+    """Those of the refs of this process whose values were written to disk, as far as it knows."""
+    return [ref for ref, at in get_local_object_locations(list(refs)).items() if at["did_spill"]]
+
+
+def judge(
+    tasks: Sequence[bytes], events: Iterable[Any], alive: Mapping[str, Mapping[str, float]]
+) -> Activity:
+    """What tasks do, by the events of the last attempt at each of them.
+
+    Parameters
+    ----------
+    tasks : sequence of bytes
+    events : iterable of TaskEvents
+        Of all tasks of the cluster.
+    alive : mapping
+        Resources of each node that is, by its id.
+    """
+    last: dict[bytes, Any] = {}
+    owns: dict[bytes, Mapping[str, float]] = {}  # what the process of each actor has
+    for one in events:
+        if one.task_info.type == _CREATION:
+            owns[one.task_info.actor_id] = dict(one.task_info.required_resources)
+        if one.task_id not in last or last[one.task_id].attempt_number <= one.attempt_number:
+            last[one.task_id] = one
+    asked = set(tasks)
+    others = sum(
+        _doing(one, owns, alive, _RUNS).state == "runs" and bool(_needs(one, owns))
+        for task, one in last.items()
+        if task not in asked
+    )
+    found = [
+        _doing(last[task], owns, alive, _RUNS | _BLOCKED) if task in last else Doing("unknown")
+        for task in tasks
+    ]
+    return Activity(found, others, alive)
+
+
+def _needs(one: Any, owns: Mapping[bytes, Mapping[str, float]]) -> Mapping[str, float]:
+    return dict(one.task_info.required_resources) or owns.get(one.task_info.actor_id, {})
+
+
+def _doing(
+    one: Any, owns: Mapping[bytes, Mapping[str, float]], alive: Collection[str], running: set[int]
+) -> Doing:
+    times, needs = one.state_updates.state_ts_ns, _needs(one, owns)
+    node = one.state_updates.node_id.hex()
+    if _ENDED & times.keys():
+        return Doing("ended", needs, node)
+    ran = [status for status in times if status in _RUNS | _BLOCKED]
+    if ran and node in alive and max(ran, key=lambda status: times[status]) in running:
+        return Doing("runs", needs, node)
+    return Doing("waits" if times else "unknown", needs)
+
+
+def _events() -> list[Any]:
+    """Of all tasks; none where this Ray does not hand them out."""
+    if hasattr(state, "_get_all_task_events"):
+        events: list[Any] = state._get_all_task_events()
+        return events
+    accessor = getattr(state, "global_state_accessor", None)  # before Ray 2.60
+    found = [] if accessor is None else accessor.get_task_events()
+    return [gcs_pb2.TaskEvents.FromString(one) for one in found]  # type: ignore[attr-defined]

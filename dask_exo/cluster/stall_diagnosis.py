@@ -1,0 +1,163 @@
+"""Whether what waits can still come, and why not: a decision from what a cluster says of itself.
+
+A task that runs is never a stall, however long it takes: nobody can tell one that ends tomorrow
+from one that never ends. A task that does not run is one, unless others run in the place that it
+waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dask_exo.cluster.resources import Amounts, has
+from dask_exo.cluster.task_status import Activity, Doing
+
+FULL = 0.95  # of a store: what is left is too little for most values
+MOST_NAMES = 4  # of tasks in a message
+_GONE = (
+    "their files have been removed or cannot be read. Compute again; persisted values that were "
+    "there have to be made anew"
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A cluster on which nothing has happened for a while.
+
+    Attributes
+    ----------
+    activity : Activity
+        Of the tasks that are waited for.
+    names : sequence of str
+        What those are called.
+    gone : collection of str
+        Ids of nodes that were there before, and are not any more.
+    used, store : int
+        Bytes in the object stores, and those that they take.
+    full : str, optional
+        A directory for spilled values that has no room left.
+    seconds : float
+        For which nothing has happened.
+    spilled : int
+        Bytes that were written to disk since the cluster began.
+    place : str, optional
+        A directory for spilled values.
+    """
+
+    activity: Activity
+    names: Sequence[str]
+    gone: Collection[str]
+    used: int
+    store: int
+    full: str | None
+    seconds: float
+    spilled: int = 0
+    place: str | None = None
+
+
+def diagnose(seen: Snapshot) -> str | None:
+    """Say why nothing happens any more; None where something still may.
+
+    Examples
+    --------
+    >>> waits = Doing("waits", {"GPU": 1.0})
+    >>> activity = Activity([waits], nodes={"a": {"CPU": 2.0}})
+    >>> seen = Snapshot(activity, ["infer"], [], 0, 10**9, None, 600.0)
+    >>> print(diagnose(seen))  # doctest: +NORMALIZE_WHITESPACE
+    nothing has happened for 600 s. Waiting for 1 task: infer (waits for 1 GPU).
+    Likely cause: no node has 1 GPU; a (2 CPU).
+    Add a node that has it, or ask for less.
+    Nodes: a (2 CPU). Object stores: 0 MB of 1000 MB.
+    To wait longer, set exo.fault.stall-timeout (0: for ever)
+    """
+    tasks, others = seen.activity.tasks, seen.activity.others
+    if any(one.state in {"runs", "unknown"} and one.node not in seen.gone for one in tasks):
+        return None
+    waiting = [one for one in tasks if one.state == "waits"]
+    if others and any(_possible(one, seen.activity.nodes) for one in waiting):
+        return None
+    many = f"{len(seen.names)} task{'s' * (len(seen.names) != 1)}"
+    said = ", ".join(
+        f"{name} ({_state(one)})"
+        for name, one in list(zip(seen.names, tasks, strict=True))[:MOST_NAMES]
+    )
+    more = ", …" if len(seen.names) > MOST_NAMES else ""
+    return (
+        f"nothing has happened for {seen.seconds:.0f} s. Waiting for {many}: {said}{more}. "
+        f"Likely cause: {next(_causes(seen))}. Nodes: {_nodes(seen.activity.nodes)}. "
+        f"Object stores: {seen.used / 1e6:.0f} MB of {seen.store / 1e6:.0f} MB. "
+        f"To wait longer, set exo.fault.stall-timeout (0: for ever)"
+    )
+
+
+def _causes(seen: Snapshot) -> Iterator[str]:
+    """All that explain it, the likeliest first."""
+    waiting = [one for one in seen.activity.tasks if one.state == "waits"]
+    impossible = [one for one in waiting if not _possible(one, seen.activity.nodes)]
+    lost = f" (lost: {', '.join(sorted(seen.gone))})" if seen.gone else ""
+    if impossible:
+        yield (
+            f"no node has {_amounts(impossible[0].needs)}{lost}; {_nodes(seen.activity.nodes)}. "
+            f"Add a node that has it, or ask for less"
+        )
+    if any(one.state == "spilled" for one in seen.activity.tasks):
+        yield f"these values were written to disk{_place(seen)}, and {_GONE}"
+    if seen.full is not None:
+        yield f"the disk of {seen.full!r} is full. Free space there, or set exo.spill-directory"
+    if seen.used >= FULL * seen.store:
+        yield (
+            "the object store is full. Let go of persisted values, or raise exo.object-store-memory"
+        )
+    if seen.gone:
+        yield (
+            f"nodes have died{lost}, and what they had does not come back. Compute again; "
+            f"persisted values on them have to be made anew"
+        )
+    if seen.spilled and any(_possible(one, seen.activity.free) for one in waiting):
+        yield (
+            f"there are slots, so that it is inputs that do not come. {seen.spilled / 1e6:.0f} MB "
+            f"of values were written to disk{_place(seen)}; if inputs are among them, {_GONE}"
+        )
+    if waiting:
+        yield (
+            "other programs, or actors that do nothing, hold what these tasks wait for. "
+            "Stop those, or add nodes"
+        )
+    yield (
+        "the cluster says that they have ended, and does not hand out what they returned. "
+        "Compute again; see Ray's logs"
+    )
+
+
+def _possible(one: Doing, nodes: Mapping[str, Amounts]) -> bool:
+    """Whether a node has what a task waits for."""
+    return any(has(node, one.needs) for node in nodes.values())
+
+
+def _state(one: Doing) -> str:
+    if one.state == "waits":
+        return f"waits for {_amounts(one.needs)}"
+    said = {"runs": "on a node that has died", "spilled": "written to disk"}
+    return said.get(one.state, one.state)
+
+
+def _place(seen: Snapshot) -> str:
+    return "" if seen.place is None else f" (in {seen.place!r})"
+
+
+def _nodes(nodes: Mapping[str, Amounts]) -> str:
+    plain = (
+        f"{id_[:8]} ({_amounts({k: v for k, v in node.items() if _counted(k)})})"
+        for id_, node in nodes.items()
+    )
+    return ", ".join(plain) or "none"
+
+
+def _counted(name: str) -> bool:
+    """Whether a resource is one that tasks ask for by a number."""
+    return name not in {"memory", "object_store_memory"} and not name.startswith("node:")
+
+
+def _amounts(amounts: Amounts) -> str:
+    return ", ".join(f"{v:g} {k}" for k, v in amounts.items() if v) or "a slot"

@@ -1,0 +1,218 @@
+"""What Dask's dataframes can do with dask_exo that they cannot do otherwise: ``ddf.exo``."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import dask.dataframe as dd
+from dask.dataframe.extensions import register_dataframe_accessor, register_series_accessor
+from dask.utils import M
+
+from dask_exo.dataframe.accessor_groupby import Grouping
+from dask_exo.dataframe.base import Accessor
+from dask_exo.dataframe.io import Writing
+from dask_exo.dataframe.merge import Joining
+from dask_exo.dataframe.sort import Ordering
+from dask_exo.dataframe.to_device import Placing
+from dask_exo.execution.requests import options
+from dask_exo.pipeline import Pipeline, of
+from dask_exo.training import Epochs, How, epochs
+
+_VALUES = "values"
+_OPTIONS = frozenset(inspect.signature(options).parameters)
+_OF_DASK = frozenset({*inspect.signature(dd.map_partitions).parameters, "token"})
+
+
+class FrameAccessor(Ordering, Joining, Grouping, Placing, Writing):
+    """Methods of a Dask DataFrame under ``.exo``.
+
+    Registered by ``import dask_exo``. It hides a column "exo", which ``ddf["exo"]`` still gets.
+
+    Parameters
+    ----------
+    frame : dask.dataframe.DataFrame
+    """
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        """Begin a pipeline of stages that ask for different things, such as CPUs and GPUs.
+
+        Parameters
+        ----------
+        **options
+            Those of `dask_exo.pipeline.of`: ``memory``, ``target``, ``retries`` and ``on_error``.
+
+        Returns
+        -------
+        Pipeline
+        """
+        return of(self._frame, **options)
+
+    def epochs(  # noqa: PLR0913  all by name
+        self,
+        count: int,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        window: int | None = None,
+        format: str = "pandas",  # noqa: A002  as everybody calls it
+        drop_last: bool = False,
+        split: int | None = None,
+    ) -> Epochs | list[Epochs]:
+        """Batches to train on, epoch after epoch, each epoch in a random order of its own.
+
+        While one epoch is consumed, the next one is shuffled in the background. Shuffled
+        partitions are half as long as those of the frame; a consumer holds one and fetches the
+        next one meanwhile. The shuffled rows of two epochs are in the object store, or spilled.
+
+        With ``split`` each consumer gets neighbouring rows of the shuffled epoch, so that which
+        rows does not depend on who is slower, and all get the same number of batches. No consumer
+        waits for another one: one that is more than an epoch behind has its epochs shuffled anew.
+        Consumers that are tasks of Ray keep slots from the shuffle, unless they ask for none
+        (``num_cpus=0``).
+
+        Parameters
+        ----------
+        count : int
+            Epochs.
+        batch_size : int
+            Rows.
+        seed : int
+            Decides the order of all epochs.
+        window : int, optional
+            See `random_shuffle`.
+        format : {"pandas", "numpy", "torch"}
+            What a batch is: a frame, or a dict of arrays or tensors by column.
+        drop_last : bool
+            Whether a last batch of an epoch with fewer rows is left out: with ``split`` all
+            batches are full, and fewer than ``split * batch_size`` rows are left over. Without
+            it, fewer than ``split`` rows are, and only where they would be batches of one row.
+            Rows are never given twice.
+        split : int, optional
+            Number of consumers: threads of this process, or processes of the same Ray program.
+
+        Returns
+        -------
+        Epochs, or with ``split`` a list of them
+            An iterator. Its ``epoch`` says which epoch the last batch belongs to; ``state_dict()``
+            and ``load_state_dict(state)`` go on exactly where another one stopped. It can be
+            pickled for another process.
+
+        Raises
+        ------
+        ShuffleArgumentError
+            An argument is not one of those above.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(5)}), npartitions=2)
+        >>> [len(batch) for batch in ddf.exo.epochs(2, batch_size=2)]
+        [2, 2, 1, 2, 2, 1]
+        >>> first, second = ddf.exo.epochs(1, batch_size=2, split=2, drop_last=True)
+        >>> [len(batch) for batch in first], [len(batch) for batch in second]
+        ([2], [2])
+        """
+        consumers = 1 if split is None else split
+        how = How(count, batch_size, seed, window, drop_last, consumers)
+        consumed = epochs(self._frame, how, format)
+        return consumed[0] if split is None else consumed
+
+    def map_partitions(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function with each partition where there is what it asks for.
+
+        The same as ``ddf.map_partitions(dask_exo.options(...)(func), *args, **kwargs)``.
+
+        Parameters
+        ----------
+        func : callable or class
+            Of a class one instance is made in each of its workers, with ``args`` and ``kwargs``,
+            and called with each partition.
+        *args
+            For the function after the partition, or for the class.
+        **kwargs
+            ``num_cpus``, ``num_gpus``, ``resources``, ``batch_size``, ``concurrency`` and
+            ``max_batch_bytes`` of `dask_exo.options`; ``meta`` and others of Dask's
+            ``map_partitions``; the rest as ``args``. A class needs ``meta``.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame or dask.dataframe.Series
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(4)}), npartitions=2)
+        >>> ddf.exo.map_partitions(
+        ...     lambda batch, k: batch + k, 10, batch_size=1
+        ... ).compute().a.tolist()
+        [10, 11, 12, 13]
+        """
+        asked = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        if not inspect.isclass(func):
+            return self._frame.map_partitions(options(**asked)(func), *args, **kwargs)
+        mine = {name: kwargs.pop(name) for name in list(kwargs) if name not in _OF_DASK}
+        made = options(**asked)(func, *args, **mine)
+        return self._frame.map_partitions(made, **kwargs)
+
+
+class SeriesAccessor(Accessor):
+    """Methods of a Dask Series under ``.exo``.
+
+    Parameters
+    ----------
+    series : dask.dataframe.Series
+    """
+
+    def __init__(self, series: dd.Series) -> None:
+        self._series = series
+
+    def sort_values(
+        self,
+        *,
+        ascending: bool = True,
+        na_position: str = "last",
+        npartitions: int | str | None = None,
+        ignore_index: bool = False,
+        key: None = None,
+    ) -> dd.Series:
+        """Sort over all partitions; see `FrameAccessor.sort_values`.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> s = dd.from_pandas(pd.Series([2, 3, 1]), npartitions=2)
+        >>> s.exo.sort_values(ascending=False).compute().tolist()
+        [3, 2, 1]
+        """
+        frame = self._series.to_frame(name=_VALUES)
+        ordered = FrameAccessor(frame).sort_values(
+            [_VALUES],
+            ascending=ascending,
+            na_position=na_position,
+            npartitions=npartitions,
+            ignore_index=ignore_index,
+            key=key,
+        )
+        meta = ordered._meta[_VALUES].rename(self._series.name)
+        return ordered[_VALUES].map_partitions(M.rename, self._series.name, meta=meta)
+
+    def to_gpu(self) -> dd.Series:
+        """Copy every partition to the memory of a GPU; see `FrameAccessor.to_gpu`."""
+        return self._series.to_backend("exo-cupy")
+
+    def to_pandas(self) -> dd.Series:
+        """Copy every partition to host memory, if it is on a GPU."""
+        return self._series.to_backend("pandas")
+
+
+def register_accessors() -> None:
+    """Give Dask's DataFrame and Series their ``exo``."""
+    for register, accessor in (
+        (register_dataframe_accessor, FrameAccessor),
+        (register_series_accessor, SeriesAccessor),
+    ):
+        register("exo")(accessor)

@@ -1,0 +1,275 @@
+"""What a computation will do, before it runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+from dask.base import is_dask_collection
+from dask.utils import format_bytes, key_split, parse_bytes
+
+from dask_exo.cluster.futures import Futures, default
+from dask_exo.config import Config
+from dask_exo.dask_adapter import collections_to_expr
+from dask_exo.errors import InputError
+from dask_exo.events import CheckpointSeen
+from dask_exo.planning.expressions.skew_resistant import SkewProof
+from dask_exo.planning.plan import Plan, Stage
+from dask_exo.planning.plan_summary import Group, outline
+from dask_exo.report.svg import Box, svg
+from dask_exo.scheduler import planned
+from dask_exo.shuffle.choose import Choice, Limits, Shape
+from dask_exo.shuffle.cost_model import Cost, weigh
+from dask_exo.shuffle.run import limits_of
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """One shuffle of a computation.
+
+    Attributes
+    ----------
+    key, name : str
+        Of its group, and for people.
+    parts, reducers : int
+        M and R.
+    sizes : list
+        For each size that was asked about: the `Shape`, the `Choice`, and the `Cost` of each
+        algorithm.
+    """
+
+    key: str
+    name: str
+    parts: int
+    reducers: int
+    sizes: list[tuple[Shape, Choice, dict[str, Cost]]]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a computation will do; its text is for people.
+
+    Attributes
+    ----------
+    tasks : dict
+        Tasks of each group (name → count) after fusion.
+    shuffles : list of Shuffle
+    frequent : list of str
+        For each operation that keeps keys which repeat often from making large partitions, how.
+    groups : list of Group
+        What runs, collection by collection, those first whose values others read.
+    edges : list of (str, str)
+        Keys of groups: the second reads values of the first.
+    kept : list of CheckpointSeen
+        Collections that may be kept, and what is there of them.
+    nodes, slots, store : int
+        Of the cluster: machines, tasks side by side, bytes of object store.
+    """
+
+    tasks: dict[str, int]
+    shuffles: list[Shuffle]
+    frequent: list[str]
+    groups: list[Group]
+    edges: list[tuple[str, str]]
+    kept: list[CheckpointSeen]
+    nodes: int
+    slots: int
+    store: int
+
+    def __str__(self) -> str:
+        """All of it, some lines for each shuffle."""
+        count = sum(self.tasks.values())
+        where = f"{self.nodes} node(s) with {self.slots} slots"
+        memory = f"{format_bytes(self.store)} of object store"
+        what = f"{count:,} tasks, shuffles: {len(self.shuffles)}"
+        lines = [f"{what}, on {where} and {memory}"]
+        lines += [f"  {number:>7,}  {name}" for name, number in self.tasks.items()]
+        asking = [group for group in self.groups if group.needs]
+        lines += [f"  each task of {group.name} needs {group.needs}" for group in asking]
+        lines += ["", *self.frequent] if self.frequent else []
+        lines += ["", *map(_kept, self.kept)] if self.kept else []
+        for shuffle in self.shuffles:
+            lines += [
+                "",
+                f"shuffle {shuffle.name}: {shuffle.parts:,} parts into {shuffle.reducers:,}",
+            ]
+            for size in shuffle.sizes:
+                lines += _lines(*size)
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def svg(self) -> str:
+        """The graph as a picture: a box for each collection's tasks and for each shuffle.
+
+        Returns
+        -------
+        str
+            An ``<svg>`` element.
+        """
+        boxes = {group.key: self._box(group) for group in self.groups}
+        return svg(boxes, self.edges)
+
+    def to_json(self) -> str:
+        """All of it as JSON: sizes in bytes, times in seconds.
+
+        Returns
+        -------
+        str
+            An object with ``nodes``, ``slots``, ``store``, ``groups``, ``edges``, ``shuffles`` and
+            ``frequent``. A shuffle has, for each size, what it moves, the algorithm, the reason,
+            and the cost of each algorithm.
+        """
+        shuffles = [
+            {
+                "name": one.name,
+                "parts": one.parts,
+                "reducers": one.reducers,
+                "sizes": [
+                    {
+                        "nbytes": shape.nbytes,
+                        "algorithm": choice.algorithm,
+                        "reason": choice.reason,
+                        "costs": {name: asdict(cost) for name, cost in found.items()},
+                    }
+                    for shape, choice, found in one.sizes
+                ],
+            }
+            for one in self.shuffles
+        ]
+        plain = {name: getattr(self, name) for name in ("nodes", "slots", "store", "edges")}
+        groups = [asdict(group) for group in self.groups]
+        return json.dumps(
+            {**plain, "groups": groups, "shuffles": shuffles, "frequent": self.frequent}
+        )
+
+    def _repr_html_(self) -> str:
+        """Show picture and text in a notebook."""
+        return f"{self.svg()}<pre>{escape(str(self))}</pre>"
+
+    def _box(self, group: Group) -> Box:
+        if group.kind == "shuffle":
+            (sizes,) = [one.sizes for one in self.shuffles if one.key == group.key]
+            taken = " or ".join(dict.fromkeys(choice.algorithm for _, choice, _ in sizes))
+            what = (f"shuffle {group.name}", f"{group.parts:,} → {group.tasks:,}: {taken}")
+        else:
+            what = (group.name, f"{group.tasks:,} tasks")
+        return Box(group.kind, (*what, f"needs {group.needs}") if group.needs else what)
+
+
+def explain(
+    *collections: Any, nbytes: int | str | None = None, futures: Futures | None = None
+) -> Explanation:
+    """Say how Dask collections would be computed: tasks, shuffles, algorithms, and their costs.
+
+    Nothing is computed. Which algorithm a shuffle takes, it decides when its first maps are done
+    and measured; what it would decide is said for the size that you give, or for one that fits
+    into memory and one that does not.
+
+    Parameters
+    ----------
+    *collections
+        Dask dataframes, arrays, bags, delayed values.
+    nbytes : int or str, optional
+        Bytes that each shuffle moves (``"3TB"``).
+    futures : Futures, optional
+        The cluster; by default the one that Dask's code would run on, which is started if need be.
+
+    Returns
+    -------
+    Explanation
+
+    Raises
+    ------
+    InputError
+        Something else than Dask collections, or no size; before a cluster is started.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import dask.dataframe as dd
+    >>> from dask_exo.testing import InlineFutures
+    >>> ddf = dd.from_pandas(pd.DataFrame({"k": range(100)}), npartitions=50)
+    >>> plan = explain(ddf.shuffle("k"), nbytes="80GB", futures=InlineFutures())
+    >>> plan.shuffles[0].sizes[0][1].algorithm
+    'push'
+    >>> plan.svg()[:5], len(plan.groups)
+    ('<svg ', 2)
+    """
+    _check(collections)
+    asked = None if nbytes is None else _size(nbytes)
+    config, futures = Config.current(), futures or default()
+    expr = collections_to_expr(collections).optimize()
+    work = planned(expr, config)
+    nodes = futures.nodes()
+    slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
+    limits = limits_of(config)
+    fits = limits.memory_fraction * store
+    sizes = [int(fits), int(3 * fits)] if asked is None else [asked]
+    shuffles = [
+        _shuffle(stage, [_shape(stage, size, len(nodes), slots, store) for size in sizes], limits)
+        for stage in work.stages
+    ]
+    plans = [node.plan for node in expr.walk() if isinstance(node, SkewProof)]
+    frequent = list(dict.fromkeys(plans))
+    groups, edges = outline(work)
+    return Explanation(
+        _tasks(work), shuffles, frequent, groups, edges, list(work.seen), len(nodes), slots, store
+    )
+
+
+def _check(collections: tuple[Any, ...]) -> None:
+    if not collections:
+        raise InputError("explain needs a Dask collection: give it what you would compute")
+    for one in collections:
+        if not is_dask_collection(one):
+            raise InputError(
+                f"explain takes Dask collections and not {type(one).__name__!r}: give it what you "
+                f"would call compute() on"
+            )
+
+
+def _size(nbytes: int | str) -> int:
+    try:
+        return int(parse_bytes(nbytes))
+    except ValueError as error:
+        raise InputError(
+            f"nbytes={nbytes!r} is not a size: write a number of bytes, or for example '3TB'"
+        ) from error
+
+
+def _kept(seen: CheckpointSeen) -> str:
+    if seen.refused:
+        return f"checkpoint {seen.group}: not kept, since {seen.refused}"
+    return f"checkpoint {seen.group}: {seen.found:,} of {seen.values:,} partitions are there"
+
+
+def _tasks(work: Plan) -> dict[str, int]:
+    return dict(Counter(key_split(bundle.key) for bundle in work.bundles))
+
+
+def _shape(stage: Stage, nbytes: int, nodes: int, slots: int, store: int) -> Shape:
+    return Shape(nbytes, len(stage.parts), len(stage.columns), nodes, slots, store)
+
+
+def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> Shuffle:
+    sizes = [(shape, *weigh(shape, limits)) for shape in shapes]
+    return Shuffle(str(stage.key), stage.name, len(stage.parts), len(stage.columns), sizes)
+
+
+def _lines(shape: Shape, choice: Choice, found: dict[str, Cost]) -> list[str]:
+    part, output = shape.nbytes // max(shape.parts, 1), shape.nbytes // max(shape.reducers, 1)
+    each = f"{format_bytes(part)} a part, {format_bytes(output)} an output"
+    lines = [
+        f"  of {format_bytes(shape.nbytes)} ({each}): {choice.algorithm}, since {choice.reason}",
+        "               objects    metadata     spilled    restored        sent    estimate",
+    ]
+    for name, cost in found.items():
+        sizes = (cost.metadata, cost.spilled, cost.restored, cost.sent)
+        figures = "".join(f"{format_bytes(size):>12}" for size in sizes)
+        mark = "▸" if name == choice.algorithm else " "
+        lines.append(f"  {mark} {name:<10}{cost.objects:>10,}{figures}{cost.seconds:>10,.1f} s")
+    return lines

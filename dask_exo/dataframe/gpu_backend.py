@@ -1,0 +1,114 @@
+"""The Dask backend "exo-cupy": dataframes whose partitions lie on GPUs.
+
+References: ``dask/backends.py``; ``dask_cudf``, which does the same for cudf.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from dask.dataframe.backends import DataFrameBackendEntrypoint
+from dask.dataframe.backends import dataframe_creation_dispatch as older_creation
+
+from dask_exo.cluster import on_ray
+from dask_exo.config import Config
+from dask_exo.dask_adapter import CoreExpr, ToBackend, creation, new_collection
+from dask_exo.errors import DeviceError
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceIndex, DeviceSeries, to_device
+
+NAME = "exo-cupy"
+_KINDS = (DeviceFrame, DeviceSeries, DeviceIndex)
+
+
+def module() -> str:
+    """The array module that partitions get: cupy, or numpy where GPUs are simulated.
+
+    Raises
+    ------
+    DeviceError
+        There is no GPU: on the cluster, if one is running, else on this machine.
+    """
+    if Config.current().gpu_simulate:
+        return arrays.HOST
+    if on_ray.running():
+        where, have = "the Ray cluster", on_ray.gpus()
+    else:
+        where, have = "this machine", float(arrays.devices())
+    if have <= 0:
+        cupy = "is installed" if arrays.installed() else "is not installed"
+        raise DeviceError(
+            f"backend {NAME!r} needs 1 GPU and cupy; {where} has {have:g} GPUs, and cupy {cupy} "
+            f"here. Start Ray on a machine with a GPU and cupy, or set exo.gpu.simulate to try "
+            f"without one, on numpy"
+        )
+    return arrays.DEVICE
+
+
+class ToDevice(ToBackend):
+    """Partitions of pandas, copied to a device."""
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return to_device(self.frame._meta, arrays.HOST)
+
+    @staticmethod
+    def operation(part: Any, options: dict[str, Any]) -> Any:
+        """Copy a partition."""
+        return to_device(part, options["module"])
+
+    def _simplify_down(self) -> CoreExpr | None:
+        return self.frame if isinstance(self.frame._meta, _KINDS) else None
+
+
+class Backend(DataFrameBackendEntrypoint):
+    """What Dask asks of a backend.
+
+    What it reads is read on the host, by Dask's own functions, and copied.
+    """
+
+    @classmethod
+    def to_backend_dispatch(cls) -> Callable[..., Any]:
+        """A function that copies a partition to a device."""
+        return functools.partial(to_device, module=module())
+
+    @classmethod
+    def to_backend(cls, data: Any, **_: Any) -> Any:
+        """The collection, its partitions on devices.
+
+        Parameters
+        ----------
+        data : dask.dataframe.DataFrame, Series or Index
+
+        Raises
+        ------
+        DeviceError
+            There is no GPU, and none is simulated.
+        DeviceTypeError
+            A column has no dtype for it.
+        """
+        if isinstance(data._meta, _KINDS):
+            return data
+        return new_collection(ToDevice(data.expr, {"module": module()}))
+
+
+def _reader(name: str, dispatch: Any) -> Callable[..., Any]:
+    def read(*args: Any, **options: Any) -> Any:
+        return Backend.to_backend(getattr(dispatch.dispatch("pandas"), name)(*args, **options))
+
+    read.__doc__ = f"As `dask.dataframe.{name}`, on devices."
+    return read
+
+
+for _name in ("from_dict", "read_parquet"):
+    setattr(Backend, _name, staticmethod(_reader(_name, creation)))
+for _name in ("read_csv", "read_json", "read_orc", "read_hdf"):
+    setattr(Backend, _name, staticmethod(_reader(_name, older_creation)))
+
+
+def register() -> None:
+    """Tell Dask about the backend, also where the package's entry points are not installed."""
+    for dispatch in (creation, older_creation):
+        dispatch.register_backend(NAME, Backend())

@@ -1,0 +1,266 @@
+"""Aggregates of groups, some of which may have most of the rows.
+
+What can be put together from aggregates of partitions, Dask does. The others are made of steps in
+which a group is cut like others: distinct values are found in a shuffle by key and value, medians
+and quantiles in rows that are sorted by key and value. What comes out of each has a row for each
+group, and is joined.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+
+from dask_exo import validation
+from dask_exo.dask_adapter import new_collection
+from dask_exo.dataframe.online import OnlineGroupBy
+from dask_exo.dataframe.sort import Ordering
+from dask_exo.errors import AggregationError
+from dask_exo.partitions.kernels.quantiles import VALUE
+from dask_exo.planning.expressions.groupby_quantiles import GroupRanks
+
+REDUCED = ("count", "first", "last", "max", "mean", "min", "prod", "size", "std", "sum", "var")
+RANKS = {"median": None, "quantile": 0.5}
+AGGREGATES = (*REDUCED, "nunique", *RANKS)
+UNFIT = (TypeError, ValueError, NotImplementedError)
+"""What pandas raises where values cannot be aggregated as asked."""
+
+
+class GroupBy(OnlineGroupBy):
+    """Groups of a Dask dataframe; see ``ddf.exo.groupby``."""
+
+    def agg(
+        self,
+        spec: Mapping[Any, str | Sequence[str]],
+        *,
+        npartitions: int | None = None,
+    ) -> dd.DataFrame:
+        """Aggregate; a group with most of the rows makes no partition larger than the others.
+
+        Gives the rows of ``df.groupby(by, observed=True).agg(spec)``. Nothing is computed on the
+        call. Functions of your own need all rows of a group in one place: use Dask's
+        ``ddf.groupby(by).apply``, which brings them there.
+
+        Parameters
+        ----------
+        spec : mapping
+            Column → one or several of "count", "first", "last", "max", "mean", "min", "prod",
+            "size", "std", "sum", "var", "nunique", "median" and "quantile" (of 0.5).
+        npartitions : int, optional
+            Number of output partitions; by default as many as there are.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            A row for each group, in no order, divisions unknown. Columns as pandas has them.
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        AggregationError
+            There is no such aggregate, or none of such values, or it is asked for twice.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> views = pd.DataFrame({"page": list("aaaaab"), "user": [1, 2, 1, 2, 3, 1]})
+        >>> ddf = dd.from_pandas(views, npartitions=3)
+        >>> ddf.exo.groupby("page").agg({"user": ["nunique", "median"]}).compute().sort_index()
+                user
+             nunique median
+        page
+        a          3    2.0
+        b          1    1.0
+        """
+        asked = validation.aggregates(spec, AGGREGATES)
+        validation.check_columns([column for column, _ in asked], self._frame, "to aggregate")
+        try:
+            meta = self._sample().agg(spec)
+        except UNFIT as error:
+            columns, names = zip(*asked, strict=True)
+            raise _unfit(columns, names, error) from error
+        shares = [(column, RANKS.get(name, name)) for column, name in asked]
+        found = self._found(shares, npartitions)
+        return found.map_partitions(_indexed, self._by, meta.columns, meta=meta.iloc[:0])
+
+    def quantile(
+        self, columns: Any, q: float | Sequence[float] = 0.5, *, npartitions: int | None = None
+    ) -> dd.DataFrame:
+        """Exact quantiles, linearly interpolated.
+
+        Gives the rows of ``df.groupby(by, observed=True)[[*columns]].quantile(q)``.
+
+        Parameters
+        ----------
+        columns : label or list of labels
+            Columns of numbers or times.
+        q : float or list of float
+            From 0 to 1.
+        npartitions : int, optional
+            Number of output partitions; by default as many as there are.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            A row for each group, or for several ``q`` one for each of them with a further index
+            level, divisions unknown. Groups are in no order.
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        AggregationError
+            There are no quantiles of such values, or ``q`` is not from 0 to 1.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> times = pd.DataFrame({"page": list("aaaaab"), "seconds": [5, 1, 2, 3, 4, 7]})
+        >>> ddf = dd.from_pandas(times, npartitions=3)
+        >>> ddf.exo.groupby("page").quantile("seconds", [0.5, 0.9]).compute().sort_index()
+                  seconds
+        page
+        a    0.5      3.0
+             0.9      4.6
+        b    0.5      7.0
+             0.9      7.0
+        """
+        names = list(columns) if isinstance(columns, list) else [columns]
+        several = isinstance(q, Sequence)
+        shares = [float(one) for one in q] if isinstance(q, Sequence) else [float(q)]
+        if not names or not shares or not all(0 <= share <= 1 for share in shares):
+            raise AggregationError(
+                f"columns={columns!r}, q={q!r}: need a column at least, and shares from 0 to 1"
+            )
+        validation.check_columns(names, self._frame, "to aggregate")
+        sample = self._sample()
+        try:
+            meta = sample[names].quantile(shares if several else shares[0])
+        except UNFIT as error:
+            raise _unfit(names, "quantile", error) from error
+        asked = [(column, share) for share in shares for column in names]
+        found = self._found(asked, npartitions)
+        return found.map_partitions(
+            _quantiles, self._by, names, shares if several else None, meta=meta.iloc[:0]
+        )
+
+    def _sample(self) -> Any:
+        """Groups of a few made-up rows."""
+        return self._frame._meta_nonempty.groupby(self._by, observed=True)
+
+    def _found(self, asked: Sequence[tuple[Any, Any]], npartitions: int | None) -> dd.DataFrame:
+        """A row for each group: its keys, and a column for each thing that is asked for."""
+        if npartitions is not None:
+            validation.number_from(1, "npartitions", npartitions, AggregationError)
+        pieces = npartitions or self._frame.npartitions
+        columns = list(dict.fromkeys(column for column, _ in asked))
+        read = self._frame[list(dict.fromkeys([*self._by, *columns]))]
+        plain = read.map_partitions(
+            _plain, self._by, columns, meta=_plain(read._meta, self._by, columns)
+        )
+        keys = _keys(self._by)
+        found = []
+        reduced = {}
+        for i, column in enumerate(columns):
+            wanted = {f"a{n}": what for n, (name, what) in enumerate(asked) if name == column}
+            one = plain[[*keys, f"v{i}"]].rename(columns={f"v{i}": VALUE})
+            ranks = {n: what for n, what in wanted.items() if not isinstance(what, str)}
+            if ranks:
+                found.append(_ranks(one, keys, ranks, pieces, column))
+            found += [
+                _distinct(one, keys, name, pieces)
+                for name, what in wanted.items()
+                if what == "nunique"
+            ]
+            reduced.update({(f"v{i}", what): n for n, what in wanted.items() if what in REDUCED})
+        if reduced:
+            found.insert(0, _reduced(plain, keys, reduced, pieces))
+        return functools.reduce(lambda left, right: left.merge(right, on=keys), found)
+
+
+def _reduced(
+    plain: dd.DataFrame, keys: list[str], names: Mapping[tuple[str, str], str], pieces: int
+) -> dd.DataFrame:
+    """What Dask puts together from aggregates of partitions."""
+    spec: dict[str, list[str]] = {}
+    for column, what in names:
+        spec.setdefault(column, []).append(what)
+    found = plain.groupby(keys, observed=True).agg(spec, split_out=pieces)
+    labels = [names[column, what] for column, each in spec.items() for what in each]
+    return _flat(found, keys, labels)
+
+
+def _distinct(one: dd.DataFrame, keys: list[str], name: str, pieces: int) -> dd.DataFrame:
+    """Numbers of distinct values: each value of a group goes where the hash of both says."""
+    pairs = one.drop_duplicates(split_out=pieces)
+    counts = pairs.groupby(keys, observed=True).agg({VALUE: ["count"]}, split_out=pieces)
+    return _flat(counts, keys, [name])
+
+
+def _ranks(
+    one: dd.DataFrame,
+    keys: list[str],
+    asked: Mapping[str, float | None],
+    pieces: int,
+    column: Any,
+) -> dd.DataFrame:
+    """Medians and quantiles, in rows sorted by key and value."""
+    ordered = Ordering(one).sort_values([*keys, VALUE], npartitions=pieces, ignore_index=True)
+    return new_collection(GroupRanks(ordered, keys, list(asked.values()), list(asked), str(column)))
+
+
+def _flat(found: dd.DataFrame, keys: list[str], labels: list[str]) -> dd.DataFrame:
+    return found.map_partitions(_reset, keys, labels, meta=_reset(found._meta, keys, labels))
+
+
+def _reset(part: Any, keys: list[str], labels: list[str]) -> Any:
+    groups = part.index.to_frame(index=False).set_axis(keys, axis=1)
+    values = part.set_axis(labels, axis=1).reset_index(drop=True)
+    return pd.concat([groups, values], axis=1)
+
+
+def _keys(by: Sequence[Any]) -> list[str]:
+    return [f"k{i}" for i in range(len(by))]
+
+
+def _plain(part: Any, by: list[Any], columns: list[Any]) -> Any:
+    """Keys and values under labels of our own, without the rows that belong to no group."""
+    labels = [*_keys(by), *(f"v{i}" for i in range(len(columns)))]
+    plain = part[[*by, *columns]].set_axis(labels, axis=1)
+    return plain[plain[_keys(by)].notna().all(axis=1)]
+
+
+def _indexed(part: Any, by: list[Any], columns: Any, start: int = 0) -> Any:
+    """Values from one on, under the user's labels, the keys in the index."""
+    keys = part[_keys(by)]
+    values = part[[f"a{start + i}" for i in range(len(columns))]].set_axis(columns, axis=1)
+    if len(by) == 1:
+        return values.set_axis(pd.Index(keys["k0"], name=by[0]))
+    return values.set_axis(pd.MultiIndex.from_frame(keys, names=by))
+
+
+def _quantiles(part: Any, by: list[Any], columns: list[Any], shares: list[float] | None) -> Any:
+    """Quantiles of each group below each other."""
+    count = 1 if shares is None else len(shares)
+    each = [_indexed(part, by, columns, i * len(columns)) for i in range(count)]
+    if shares is None:
+        return each[0]
+    order = np.arange(count * len(part)).reshape(count, len(part)).T.ravel()
+    below = pd.concat(each, keys=shares, names=[None]).take(order)
+    return below.reorder_levels([*range(1, len(by) + 1), 0])
+
+
+def _unfit(columns: Any, names: Any, error: Exception) -> AggregationError:
+    asked = names if isinstance(names, str) else ", ".join(dict.fromkeys(names))
+    return AggregationError(
+        f"{asked} of {', '.join(map(repr, dict.fromkeys(columns)))}: {error}. See dtypes of the "
+        f"frame: medians and quantiles need numbers or times"
+    )

@@ -1,0 +1,122 @@
+"""What becomes of a dataframe: files that are all there or not at all, and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import dask.dataframe as dd
+
+from dask_exo.dask_adapter import new_collection
+from dask_exo.dataframe.base import OfFrame
+from dask_exo.planning.expressions.checkpoint import Marked
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+class Writing(OfFrame):
+    """Methods that keep what a dataframe is."""
+
+    def checkpoint(self) -> dd.DataFrame:
+        """Keep the partitions in ``exo.checkpoint.path``, for the next program that needs them.
+
+        The same dataframe, whose partitions are written as they are made. A program that comes to
+        the same place with the same code and the same input reads them instead, whatever became of
+        the first one. Without ``exo.checkpoint.path`` nothing happens. See ``docs/checkpoints.md``.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+
+        Examples
+        --------
+        >>> import dask
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> from dask_exo.testing import InlineFutures
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(4)}), npartitions=2)
+        >>> kept = ddf.assign(b=ddf.a * 2).exo.checkpoint()
+        >>> exo = dask_exo.Scheduler(InlineFutures())
+        >>> with dask.config.set({"exo.checkpoint.path": "memory://kept", "scheduler": exo}):
+        ...     kept.b.sum().compute()
+        np.int64(12)
+        """
+        return new_collection(Marked(self._frame))
+
+    def to_parquet(  # noqa: PLR0913  all by name
+        self,
+        path: str,
+        *,
+        target_file_size: int | str | None = None,
+        partition_on: str | Sequence[Any] = (),
+        overwrite: bool = False,
+        write_index: bool = True,
+        compression: str = "snappy",
+        schema: pa.Schema | None = None,
+    ) -> pd.DataFrame:
+        """Write a directory of Parquet files: all of it, each row once, or nothing.
+
+        Partitions are written apart, and committed together when all of them are there. A task
+        that is run again does not double its rows. If the computation fails, what was at ``path``
+        is as it was. With ``exo.checkpoint.path``, a program that was killed goes on with the
+        partitions that are not written yet. What readers see meanwhile, on disks and in object
+        stores, is said in ``docs/checkpoints.md``.
+
+        Parameters
+        ----------
+        path : str
+            Of a directory to make; or a URL for fsspec.
+        target_file_size : int or str, optional
+            Bytes of a file, about: partitions that make larger ones are cut. Small ones are not put
+            together: use ``repartition``. By default, one file for each partition.
+        partition_on : label or list of labels
+            Columns whose values become directories, ``column=value/``.
+        overwrite : bool
+            Whether to replace what is at ``path``, if it holds nothing but Parquet.
+        write_index : bool
+            Whether the index becomes columns of the files.
+        compression : str
+            Of `pyarrow.parquet.write_table`.
+        schema : pyarrow.Schema, optional
+            Of all files; by default what the columns of the dataframe say.
+
+        Returns
+        -------
+        pandas.DataFrame
+            What was written: file (below ``path``), rows and nbytes.
+
+        Raises
+        ------
+        OutputExistsError
+            There is something at ``path``, and ``overwrite`` is false.
+        OutputError
+            It cannot be written, or an argument is not one of those above.
+        ColumnError
+            There is no column of ``partition_on``.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(4)}), npartitions=2)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     ddf.exo.to_parquet(f"{directory}/out").rows.tolist()
+        ...     pd.read_parquet(f"{directory}/out").a.tolist()
+        [2, 2]
+        [0, 1, 2, 3]
+        """
+        from dask_exo.dataframe.to_parquet import write
+
+        return write(
+            self.to_pandas(),  # type: ignore[attr-defined]
+            path,
+            target_file_size=target_file_size,
+            partition_on=partition_on,
+            overwrite=overwrite,
+            write_index=write_index,
+            compression=compression,
+            schema=schema,
+        )

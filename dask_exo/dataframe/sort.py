@@ -1,0 +1,207 @@
+"""Rows of a dataframe in another order: sorted, by an index, or random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dask.dataframe as dd
+from dask.utils import M
+
+from dask_exo import validation
+from dask_exo.dask_adapter import new_collection
+from dask_exo.dataframe.base import OfFrame
+from dask_exo.errors import SortArgumentError
+from dask_exo.planning.expressions.random_shuffle import ShuffleRows
+from dask_exo.planning.expressions.range_sort import SortRows
+
+
+class Ordering(OfFrame):
+    """Methods that put rows into another order."""
+
+    def sort_values(
+        self,
+        by: Any,
+        *,
+        ascending: bool | Sequence[bool] = True,
+        na_position: str = "last",
+        npartitions: int | str | None = None,
+        ignore_index: bool = False,
+        key: None = None,
+    ) -> dd.DataFrame:
+        """Sort rows over all partitions, stably, in one pass over the input.
+
+        Gives what `pandas.DataFrame.sort_values` with ``kind="stable"`` gives for the
+        concatenated frame, row by row and with its index. Nothing is computed on the call.
+
+        Parameters
+        ----------
+        by : label or list of labels
+            Columns, or the name of the index; the first is the most significant.
+        ascending : bool or list of bool
+            One for all, or one for each.
+        na_position : {"last", "first"}
+            Where nulls come, whatever the direction.
+        npartitions : int, optional
+            Number of output partitions. By default, and with "auto", as many as there are.
+        ignore_index : bool
+            Whether to number the rows anew, from 0 on over all partitions.
+        key : None
+            Not supported: assign a column to sort by.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Of partitions about equally long, divisions unknown. Equal keys may be in several.
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        SortArgumentError
+            Any other argument is not one of those above.
+        SortKeyError
+            When it is computed: values of a key cannot be compared with each other.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> df = pd.DataFrame({"a": [2, None, 1, 2], "b": list("xyzw")})
+        >>> ddf = dd.from_pandas(df, npartitions=2)
+        >>> ddf.exo.sort_values(["a", "b"], na_position="first").compute()
+             a  b
+        1  NaN  y
+        2  1.0  z
+        3  2.0  w
+        0  2.0  x
+        """
+        names = validation.labels(self._frame, by)
+        if key is not None:
+            raise SortArgumentError(
+                f"key={key!r} is not supported: assign a column, ddf.assign(k=...), sort by it, "
+                f"and drop it"
+            )
+        sort = SortRows(
+            self._frame,
+            names,
+            validation.directions(ascending, names),
+            validation.na_position(na_position),
+            validation.count(npartitions),
+            bool(ignore_index),
+        )
+        return new_collection(sort)
+
+    def set_index(
+        self,
+        column: Any,
+        *,
+        drop: bool = True,
+        npartitions: Any = None,
+        split_equal: bool = False,
+        **options: Any,
+    ) -> dd.DataFrame:
+        """Make a column the index, rows sorted by it.
+
+        Parameters
+        ----------
+        column : label
+            Without ``split_equal``, whatever Dask's takes.
+        drop : bool
+            Whether the column is only in the index afterwards.
+        npartitions : int, optional
+            Number of output partitions.
+        split_equal : bool
+            Whether rows of equal index may be in several partitions. By default they may not:
+            this is Dask's ``set_index``, with known divisions, which a look at all the data before
+            the computation finds. With it, partitions are about equally long however often a
+            value repeats, the data is read once, rows of equal index keep their order, nulls
+            come last, and divisions are unknown.
+        **options
+            For Dask's ``set_index``.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        SortArgumentError
+            ``options`` are given with ``split_equal``, or another argument is not one of these.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": [7] * 6, "b": range(6)}), npartitions=3)
+        >>> ddf.exo.set_index("a", split_equal=True).map_partitions(len).compute().tolist()
+        [2, 2, 2]
+        """
+        if not split_equal:
+            return self._frame.set_index(column, drop=drop, npartitions=npartitions, **options)
+        if options:
+            raise SortArgumentError(
+                f"set_index with split_equal=True has no arguments {sorted(options)}: leave them "
+                f"out, or split_equal"
+            )
+        validation.check_columns([column], self._frame, "to sort by")
+        ordered = self.sort_values([column], npartitions=npartitions)
+        meta = self._frame._meta.set_index(column, drop=drop)
+        return ordered.map_partitions(M.set_index, column, drop=drop, meta=meta)
+
+    def random_shuffle(
+        self, *, seed: int = 0, window: int | None = None, npartitions: int | None = None
+    ) -> dd.DataFrame:
+        """Put rows in random order, over all partitions or within windows of them.
+
+        Every row keeps its index. The order depends on the seed and on how the input is cut into
+        partitions, on nothing else.
+
+        Parameters
+        ----------
+        seed : int
+            From 0.
+        window : int, optional
+            Neighbouring partitions within which rows are moved. By default all: a full shuffle.
+            With windows the first rows are there as soon as one window has been read, at the
+            price that rows which are far apart stay so.
+        npartitions : int, optional
+            Number of output partitions; by default as many as there are. Each window has its
+            share of them, at least one.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Of partitions about equally long, divisions unknown.
+
+        Raises
+        ------
+        ShuffleArgumentError
+            An argument is not one of those above.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(6)}), npartitions=3)
+        >>> sorted(ddf.exo.random_shuffle(seed=1).a.compute())
+        [0, 1, 2, 3, 4, 5]
+        >>> sorted(ddf.exo.random_shuffle(seed=1, window=1).partitions[2].a.compute())
+        [4, 5]
+        """
+        validation.number_from(0, "seed", seed)
+        if window is not None:
+            validation.number_from(1, "window", window)
+        if npartitions is not None:
+            validation.number_from(1, "npartitions", npartitions)
+        if window is None or window >= self._frame.npartitions:
+            return new_collection(ShuffleRows(self._frame, (int(seed),), npartitions))
+        pieces = npartitions or self._frame.npartitions
+        windows = []
+        for a in range(0, self._frame.npartitions, window):
+            part = self._frame.partitions[a : a + window]
+            share = max(1, round(pieces * part.npartitions / self._frame.npartitions))
+            windows.append(new_collection(ShuffleRows(part, (int(seed), a), share)))
+        return dd.concat(windows, interleave_partitions=False)

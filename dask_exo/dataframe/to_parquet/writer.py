@@ -1,0 +1,158 @@
+"""The tasks that write partitions, each into files whose names have the digest of what is in them.
+
+So two attempts of a task write the same files, or, if a function does not always return the same,
+files of different names: which of them count, the receipt of the attempt says that the driver has
+seen. A receipt is a frame with a row for each file: ``file``, ``rows`` and ``nbytes``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dask_exo.checkpoint import atomic_io
+from dask_exo.dask_adapter import Expr, Task, TaskRef
+from dask_exo.errors import OutputError
+from dask_exo.execution.checkpoints.outputs import Mark
+from dask_exo.partitions.kernels import parquet
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class How:
+    """How partitions are written.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        Of all files.
+    target : int, optional
+        Bytes of a file; None means a file for each partition.
+    partition_on : tuple of labels
+        Columns whose values become directories.
+    index : bool
+        Whether the index is written.
+    compression : str
+    """
+
+    schema: pa.Schema
+    target: int | None
+    partition_on: tuple[Any, ...]
+    index: bool
+    compression: str
+
+
+class WriteParts(Expr):
+    """The receipts of partitions that are written into a folder."""
+
+    _parameters = ["frame", "staging", "how"]  # noqa: RUF012  as Dask's expressions have it
+
+    @functools.cached_property
+    def _meta(self) -> pd.DataFrame:
+        return receipt([])
+
+    def _divisions(self) -> Any:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        name, still = self._name, Mark(Staged(self.staging))
+        tasks = []
+        for i in range(self.frame.npartitions):
+            part = TaskRef((self.frame._name, i))
+            written = Task((f"written-{name}", i), write_part, part, i, self.staging, self.how)
+            tasks += [written, Task((name, i), still, written.ref())]
+        return {task.key: task for task in tasks}
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Whether all files of a receipt are still where they have been written."""
+
+    staging: str
+
+    def __call__(self, written: pd.DataFrame) -> bool:
+        """Look for each, and compare its size."""
+        fs, folder = atomic_io.located(self.staging)
+        fs.invalidate_cache()
+        try:
+            return all(
+                fs.size(f"{folder}/{file}") == nbytes
+                for file, nbytes in zip(written["file"], written["nbytes"], strict=True)
+            )
+        except FileNotFoundError:
+            return False
+
+
+def receipt(rows: list[tuple[str, int, int]]) -> pd.DataFrame:
+    """Make a receipt of files, rows and bytes."""
+    made = pd.DataFrame(rows, columns=["file", "rows", "nbytes"])
+    return made.astype({"file": "str", "rows": "int64", "nbytes": "int64"})
+
+
+def write_part(part: pd.DataFrame, number: int, staging: str, how: How) -> pd.DataFrame:
+    """Task: write one partition, and say which files that made.
+
+    An empty partition makes none, but for the first: somebody must say what the columns are.
+    """
+    if not len(part) and (number or how.partition_on):
+        return receipt([])
+    fs, folder = atomic_io.located(staging)
+    rows = []
+    for place, group in _groups(part, how.partition_on):
+        for k, (count, data) in enumerate(_encoded(_table(group, how), how)):
+            mark = hashlib.sha256(data).hexdigest()[:16]
+            file = f"{place}part-{number:05d}-{k:02d}-{mark}.parquet"
+            atomic_io.put(fs, f"{folder}/{file}", [data])
+            rows.append((file, count, len(data)))
+    return receipt(rows)
+
+
+def _groups(part: pd.DataFrame, by: tuple[Any, ...]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Rows of a partition, and the directories that they belong to."""
+    if not by:
+        yield "", part
+        return
+    for values, group in part.groupby(list(by), dropna=False, observed=True, sort=True):
+        names = [
+            f"{name}={NULL if pd.isna(value) else quote(str(value), safe='')}/"
+            for name, value in zip(by, values, strict=True)
+        ]
+        yield "".join(names), group.drop(columns=list(by))
+
+
+def _table(part: pd.DataFrame, how: How) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(part, schema=how.schema, preserve_index=how.index)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+        raise OutputError(
+            f"a partition cannot be written with the columns that the collection has: {error}. "
+            f"Give to_parquet a schema=pyarrow.schema(...), or convert the column"
+        ) from error
+
+
+def _encoded(table: pa.Table, how: How) -> Iterator[tuple[int, memoryview]]:
+    """Rows and bytes of each file: one, or as many as make each about as large as it should be."""
+    whole = _parquet(table, how)
+    if how.target is None or len(whole) <= how.target or len(table) < 2:
+        yield len(table), whole
+        return
+    each = -(-len(table) // min(-(-len(whole) // how.target), len(table)))
+    for start in range(0, len(table), each):
+        piece = table.slice(start, each)
+        yield len(piece), _parquet(piece, how)
+
+
+def _parquet(table: pa.Table, how: How) -> memoryview:
+    sink = pa.BufferOutputStream()
+    chosen = parquet.dictionaries(len(table), table.take)
+    pq.write_table(table, sink, compression=how.compression, use_dictionary=chosen)
+    return memoryview(sink.getvalue())

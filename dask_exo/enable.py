@@ -1,0 +1,173 @@
+"""The front door: the scheduler ready to use, and the switch that makes it the default."""
+
+from __future__ import annotations
+
+import contextlib
+from html import escape
+from types import TracebackType
+from typing import Any
+
+import dask
+import dask.config
+
+from dask_exo.cluster import on_ray
+from dask_exo.cluster.futures import provide
+from dask_exo.config import Config
+from dask_exo.dask_adapter import get_default_shuffle_method, named_schedulers
+from dask_exo.errors import ConfigError, NotEnabledError
+from dask_exo.execution.background import stop_all
+from dask_exo.report.live import Live
+from dask_exo.scheduler import Scheduler, connect
+
+get = Scheduler()
+
+
+class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used like a function
+    """Run all Dask code of this process on dask_exo; a call, or a ``with`` block.
+
+    Parameters
+    ----------
+    address : str, optional
+        Ray cluster to join; by default a private one is started on this machine.
+    num_cpus, num_gpus : int, optional
+        Slots of the private Ray.
+    object_store_memory : int or str, optional
+        Bytes of its object store (``"2GB"``).
+    spill_directory : str, optional
+        Where it writes what does not fit.
+    **config
+        Further ``exo.*`` keys, dots as in ``**{"shuffle.algorithm": "push"}``.
+
+    Raises
+    ------
+    ConfigError
+        A key is unknown.
+    ClusterError
+        No cluster can be reached or started, or one is connected already that is not the one
+        asked for.
+    NotEnabledError
+        Dask would still use another scheduler or shuffle.
+
+    Examples
+    --------
+    >>> import dask_exo
+    >>> dask_exo.enable(num_cpus=2)  # doctest: +SKIP
+    >>> with dask_exo.enable():  # doctest: +SKIP
+    ...     df.set_index("user").to_parquet("out/")
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        num_cpus: int | None = None,
+        num_gpus: int | None = None,
+        object_store_memory: int | str | None = None,
+        spill_directory: str | None = None,
+        **config: Any,
+    ) -> None:
+        named = {
+            "address": address,
+            "num-cpus": num_cpus,
+            "num-gpus": num_gpus,
+            "object-store-memory": object_store_memory,
+            "spill-directory": spill_directory,
+            "scheduler.inline": False,  # whoever starts a cluster wants it used
+        }
+        settings = {f"exo.{k}": v for k, v in named.items() if v is not None}
+        settings.update({f"exo.{k}": v for k, v in config.items()})
+        self._settings = dask.config.set(
+            {**settings, "scheduler": get, "dataframe.shuffle.method": "tasks"}
+        )
+        self._was_running = on_ray.running()
+        self._live: Live | None = None
+        _enabled.append(self)
+        try:
+            current = Config.current()
+            if self._was_running:
+                sizes = (num_cpus, num_gpus, object_store_memory, spill_directory)
+                _refuse_settings_without_effect(address, *sizes)
+            self.cluster = connect(current)
+            _check_effective()
+            if current.live and not any(one._live for one in _enabled):
+                self._live = Live()
+        except BaseException:
+            self._leave()
+            raise
+
+    def __repr__(self) -> str:
+        """Say where Dask runs, and where to see it."""
+        url = self.live
+        where = "" if url is None else f", live at {url}"
+        return f"<dask_exo on Ray at {self.cluster.address}{where}>"
+
+    def _repr_html_(self) -> str:
+        url = self.live
+        link = "" if url is None else f", <a href='{escape(url)}' target='_blank'>live</a>"
+        return f"dask_exo on Ray at {escape(self.cluster.address)}{link}"
+
+    @property
+    def live(self) -> str | None:
+        """Address of the page that shows what runs; None with ``exo.report.live: false``."""
+        return next((one._live.url for one in _enabled if one._live is not None), None)
+
+    def _leave(self) -> None:
+        if self in _enabled:
+            _enabled.remove(self)
+            self._settings.__exit__(None, None, None)
+            if self._live is not None:
+                self._live.stop()
+            if not self._was_running:
+                stop_all()
+                on_ray.disconnect()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Restore Dask's settings; stop the private Ray."""
+        self._leave()
+
+
+_enabled: list[enable] = []
+
+
+def disable() -> None:
+    """Undo every `enable`; stop the private Ray."""
+    while _enabled:
+        _enabled[-1]._leave()
+    stop_all()
+    on_ray.disconnect()
+
+
+def _refuse_settings_without_effect(*settings: Any) -> None:
+    if any(value is not None for value in settings):
+        raise ConfigError(
+            "this process is connected to a Ray cluster already, so address, num_cpus, num_gpus, "
+            "object_store_memory and spill_directory have no effect: call dask_exo.disable() or "
+            "ray.shutdown() first, or leave them out"
+        )
+
+
+def _check_effective() -> None:
+    """Read back what Dask will use, since a key that Dask renames is set without effect."""
+    scheduler = dask.base.get_scheduler()
+    method = get_default_shuffle_method()
+    if scheduler is not get:
+        raise NotEnabledError(
+            f"Dask would run on {scheduler!r} and not on dask_exo: call dask_exo.enable() after "
+            f"what has set it"
+        )
+    if method != "tasks":
+        raise NotEnabledError(
+            f"Dask would shuffle by {method!r} and not by 'tasks': leave "
+            f"dataframe.shuffle.method out of the configuration"
+        )
+
+
+def register() -> None:
+    """Let Dask know the scheduler by its name, ``scheduler="exo"``, and shuffles their cluster."""
+    named_schedulers["exo"] = get
+    provide(get.cluster)

@@ -1,0 +1,1 @@
+"""The loop that runs a plan on a cluster."""

@@ -1,0 +1,121 @@
+"""Computations that run in a thread of their own, and the promises of their results."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from dask_exo.cluster.futures import Futures
+from dask_exo.config import Config
+from dask_exo.errors import CancelledError
+from dask_exo.execution.loop import Run
+from dask_exo.execution.persisted import Local, Promise, Remote
+from dask_exo.execution.ready_queue import NobodyWantsThis
+from dask_exo.execution.run_metrics import Looks
+from dask_exo.planning.normalize import Key
+from dask_exo.planning.plan import Plan
+
+
+class Stoppable(Protocol):
+    """What ends with the connection to the cluster."""
+
+    def stop(self) -> None:
+        """End it."""
+        ...
+
+
+_running: weakref.WeakSet[Stoppable] = weakref.WeakSet()
+
+
+class Background:
+    """One computation in the background.
+
+    It knows its promises weakly: whoever drops one frees its value, and when all are dropped
+    the computation ends.
+
+    Parameters
+    ----------
+    plan : Plan
+    futures : Futures
+    config : Config
+    observed : callable
+        Makes a context around the run.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        futures: Futures,
+        config: Config,
+        observed: Callable[[], contextlib.AbstractContextManager[Looks]],
+    ) -> None:
+        self._work, self._futures, self._config, self._observed = plan, futures, config, observed
+        self._promises: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
+        self._stopped = False
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._main, name="dask_exo-run", daemon=True)
+
+    def start(self) -> dict[Key, Promise]:
+        """Begin; return the promise of each of the plan's results."""
+        promises = {key: Promise(self._futures) for key in self._work.results}
+        self._promises.update(promises)
+        _running.add(self)
+        self._thread.start()
+        return promises
+
+    def stop(self) -> None:
+        """End it as soon as possible; promises that are not kept yet will fail."""
+        self._stopped = True
+        self._thread.join(timeout=10)
+
+    def wants(self) -> bool:
+        """See `Consumer.wants`."""
+        return not self._stopped and any(not promise.known for promise in self._promises.values())
+
+    def take(self, key: Key, held: Local | Remote) -> None:
+        """See `Consumer.take`."""
+        promise = self._promises.get(key)
+        if promise is not None:
+            promise.fulfil(held)
+
+    def lose(self, key: Key, error: BaseException) -> None:
+        """See `Consumer.lose`."""
+        promise = self._promises.get(key)
+        if promise is not None:
+            self._errors.append(error)
+            promise.fail(error)
+
+    def _main(self) -> None:
+        error: BaseException = CancelledError("the computation was stopped before its end")
+        try:
+            with self._observed() as looks:
+                Run(self._work, self._futures, self._config, consumer=self, looks=looks).results()
+        except NobodyWantsThis:
+            pass
+        except BaseException as raised:  # noqa: BLE001  raised where a result is asked for
+            error = raised
+        finally:
+            _running.discard(self)
+            del self._work
+            for one in (*self._errors, error):
+                traceback.clear_frames(one.__traceback__)  # they hold refs
+            for key in list(self._promises):
+                promise = self._promises.get(key)
+                if promise is not None and not promise.known:
+                    promise.fail(error)
+                del promise
+
+
+def stop_all() -> None:
+    """Stop whatever is in the background of this process."""
+    for background in list(_running):
+        background.stop()
+
+
+def stop_with_all(running: Stoppable) -> None:
+    """Let `stop_all` stop one more, as long as somebody has it."""
+    _running.add(running)

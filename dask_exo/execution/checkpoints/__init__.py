@@ -1,0 +1,1 @@
+"""Outputs of tasks and shuffles that are kept for the next program."""

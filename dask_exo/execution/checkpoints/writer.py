@@ -1,0 +1,123 @@
+"""The outputs of a shuffle are kept before anybody works on them.
+
+If the tasks that read them kept them, one by one, a program that dies in the middle of that work
+would leave a shuffle of which a part is there, and the next program would need its whole map side
+again for the rest.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import dask.config
+
+from dask_exo.cluster.futures import Futures, Ref, Steps, Until
+from dask_exo.execution.checkpoints.outputs import Keeping, Label
+from dask_exo.execution.tasks import messages
+from dask_exo.execution.tasks.serialize import unseal
+from dask_exo.execution.tasks.worker import distinct
+from dask_exo.planning.partitioners import Split
+from dask_exo.planning.plan import ColumnKey
+from dask_exo.remote_error import Failure
+from dask_exo.shuffle.spec import Column
+
+TOGETHER = 32 * 2**20  # bytes of outputs that one task keeps
+
+
+class Output(NamedTuple):
+    """One that a task keeps: its block of each argument, its place, and where it is kept."""
+
+    slot: int
+    place: int
+    label: Label
+
+
+def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
+    futures: Futures,
+    columns: Sequence[tuple[ColumnKey, Column]],
+    keeping: Keeping,
+    split: Split,
+    *,
+    nbytes: int,
+    window: int,
+    settings: Any,
+) -> Steps[None]:
+    """Assemble the outputs of a shuffle, each only to keep it.
+
+    Parameters
+    ----------
+    futures : Futures
+    columns : sequence of (ColumnKey, Column)
+        (R,) what is to be read for each output.
+    keeping : Keeping
+        Those that are kept.
+    split : Split
+        How an output is put together.
+    nbytes : int
+        Of an output, about.
+    window : int
+        Tasks in flight.
+    settings : dict
+        What tasks find in ``dask.config``.
+
+    Raises
+    ------
+    CheckpointError
+        One is not equal to what was kept before.
+    """
+    data = messages.dumps((split, settings))
+    flying: list[Ref] = []
+    for column, outputs in _calls(columns, keeping, max(1, TOGETHER // max(nbytes, 1))):
+        if len(flying) >= window:
+            yield Until(any=list(flying))
+            flying = _settled(futures, flying)
+        flying.append(futures.submit(_keep, data, outputs, *column.refs, node=column.node))
+    while flying:
+        yield Until(any=list(flying))
+        flying = _settled(futures, flying)
+
+
+def _calls(
+    columns: Sequence[tuple[ColumnKey, Column]], keeping: Keeping, most: int
+) -> Iterator[tuple[Column, list[Output]]]:
+    """Outputs that one task keeps: neighbours whose blocks lie in the same objects."""
+    first: Column | None = None
+    outputs: list[Output] = []
+    for place, (key, column) in enumerate(columns):
+        label = keeping.labels.get(key.slot)
+        if label is None:
+            continue
+        if first is not None and (first.refs is not column.refs or len(outputs) == most):
+            yield first, outputs
+            first, outputs = None, []
+        first = first or column
+        outputs.append(Output(column.slot, place, label))
+    if first is not None:
+        yield first, outputs
+
+
+def _settled(futures: Futures, flying: list[Ref]) -> list[Ref]:
+    """Those that have not ended; raise what made one of the others fail."""
+    done, pending = futures.wait(flying, timeout=0)
+    for one in futures.get(done):
+        unseal(one)
+    return list(pending)
+
+
+def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.Done:
+    """Task: keep some outputs."""
+    split, settings = pickle.loads(data)  # noqa: S301  our own driver's bytes
+    start, failure = time.perf_counter(), None
+    with dask.config.set(settings), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            for one in outputs:
+                value, _ = split.assemble(packed, one.slot, one.place)
+                one.label.keep(value)
+        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            failure = Failure.of(outputs[0].label.group, error)
+    return messages.Done(time.perf_counter() - start, warned=distinct(caught), failure=failure)

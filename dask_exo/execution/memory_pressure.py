@@ -1,0 +1,68 @@
+"""What a computation does about memory that runs out: it waits before, and gives way after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dask_exo.cluster.futures import Futures, Needs, Node
+from dask_exo.errors import OutOfMemoryError
+from dask_exo.execution.admission import fewer
+from dask_exo.planning.normalize import Key
+
+TIGHT = 0.9  # of a machine's memory; Ray kills tasks at 0.95 of it by default
+EVERY = 1.0  # seconds between two looks
+
+
+class Pressure:
+    """Knows whether memory is tight.
+
+    Parameters
+    ----------
+    futures : Futures
+    """
+
+    def __init__(self, futures: Futures) -> None:
+        self._futures = futures
+        self._until, self._tight = futures.now, False
+
+    @property
+    def tight(self) -> bool:
+        """Whether a machine is nearly full, by a look a second ago at most."""
+        if self._futures.now >= self._until:
+            used = self._futures.memory()
+            self._tight = used is not None and used >= TIGHT
+            self._until = self._futures.now + EVERY
+        return self._tight
+
+
+def alone(needs: Needs | None, nodes: Sequence[Node], key: Key, error: OutOfMemoryError) -> Needs:
+    """What a task asks for after its node ran out of memory: more slots, so fewer neighbours.
+
+    Parameters
+    ----------
+    needs : mapping, optional
+        What it has asked for.
+    nodes : sequence of Node
+    key : Key
+        Of its first value.
+    error : OutOfMemoryError
+        How it died.
+
+    Raises
+    ------
+    OutOfMemoryError
+        It had a node for itself.
+    """
+    largest = max(nodes, key=lambda node: node.slots)
+    had = dict(needs or {})
+    slots = fewer(float(had.get("num_cpus") or 1), largest.slots)
+    if slots is None:
+        have = (largest.resources or {}).get("memory")
+        known = "" if have is None else f" It has {have / 1e9:.1f} GB for tasks."
+        raise OutOfMemoryError(
+            f"task {key!r} was stopped because its node ran out of memory, at last with no other "
+            f"task beside it.{known} Make smaller partitions: npartitions= of the shuffle before "
+            f"it, blocksize= where it is read, or .repartition(partition_size=); or take nodes "
+            f"with more memory, or a smaller store (exo.object-store-memory). ({error})"
+        ) from error
+    return {**had, "num_cpus": slots}

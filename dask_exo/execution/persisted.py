@@ -1,0 +1,264 @@
+"""A value that is still being made, or that stays in the object store between computations.
+
+`persist` rebuilds a collection from tasks ``Task(key, fetch, promise)``. The driver loop takes
+what the promise holds for an input as it is; every other scheduler calls `fetch`. The value lives
+as long as somebody has the promise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Collection, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.output_digest import Made
+from dask_exo.cluster.watchdog import Watchdog, bring
+from dask_exo.config import Config
+from dask_exo.dask_adapter import Task
+from dask_exo.partitions.ownership import own
+from dask_exo.remote_error import Failure
+
+POLL = 0.02  # seconds between two looks at promises that another thread keeps
+LONG = 1.0  # seconds of a wait after which it is watched
+
+named: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDictionary()
+"""Futures that somebody has, by key: a graph refers to them by it alone."""
+
+_lifting: ContextVar[list[Ref] | None] = ContextVar("lifting", default=None)
+_lifted: ContextVar[Sequence[Any]] = ContextVar("lifted", default=())
+
+
+class Named(Protocol):
+    """What a key outside of a graph stands for."""
+
+    promise: Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A value in the driver's own memory."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A value in the object store, its estimated size in bytes, and what call has made it."""
+
+    ref: Ref
+    nbytes: int
+    made: Made | None = None
+
+
+class Promise:
+    """A value that exists, or that a thread of this process or a task will make.
+
+    Pickled with the code of a task (see `lifting`), its ref becomes an argument of that task, and
+    there it is the promise of the value that came. Pickled otherwise, the value goes with it.
+
+    Parameters
+    ----------
+    futures : Futures, optional
+        Where refs are from.
+    held : Local or Remote, optional
+        The value or its ref, where they are known. A ref may be of a task that is under way,
+        and the value behind it may be the `Failure` of that task.
+
+    Attributes
+    ----------
+    fingerprint : str, optional
+        Of the task that makes it, if checkpoints are on; see `dask_exo.planning.fingerprint`.
+    """
+
+    def __init__(self, futures: Futures | None = None, held: Local | Remote | None = None) -> None:
+        self.futures, self._held = futures, held
+        self._error: BaseException | None = None
+        self._known = threading.Event()
+        self.token = uuid.uuid4().hex
+        self.fingerprint: str | None = None
+        if held is not None:
+            self._known.set()
+
+    def fulfil(self, held: Local | Remote) -> None:
+        """Say what the value, or its ref, is."""
+        self._held = held
+        self._known.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Say that there will be no value."""
+        self._error, self._held = error, None
+        self._known.set()
+
+    @property
+    def known(self) -> bool:
+        """Whether `held` answers at once."""
+        return self._known.is_set()
+
+    def held(self) -> Local | Remote:
+        """Wait for the value or its ref to be known; raise what prevents it."""
+        self._known.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._held is not None
+        return self._held
+
+    def pause(self) -> None:
+        """Wait a moment, unless `held` answers at once."""
+        self._known.wait(POLL)
+
+    @property
+    def ref(self) -> Ref | None:
+        """The ref, where it is known that there is one."""
+        return self._held.ref if isinstance(self._held, Remote) else None
+
+    def done(self) -> bool:
+        """Whether the value is there, or is known not to come."""
+        return not wait([self], timeout=0)[1]
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the value; it is in memory of this process, and may be written to.
+
+        Raises
+        ------
+        TimeoutError
+            It is not there after ``timeout`` seconds.
+        Exception
+            Whatever the task raised that should have made it.
+        """
+        if wait([self], timeout=timeout)[1]:
+            raise TimeoutError(f"no result after {timeout} s")
+        value = self._value()
+        if isinstance(value, Failure):
+            value.reraise()
+        return value
+
+    def _value(self) -> Any:
+        """The value, or the `Failure` in its place."""
+        held = self.held()
+        if isinstance(held, Local):
+            return held.value
+        assert self.futures is not None
+        (value,) = bring(self.futures, [held.ref], Config.current().stall_timeout)
+        return own(value)
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "exo-promise", self.token
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        lifted = _lifting.get()
+        try:
+            held = self.held()
+            if isinstance(held, Local) or lifted is None:  # to a file, or a process of another kind
+                return _with_value, (self._value(), self.token)
+        except Exception as error:  # noqa: BLE001  raised where the value is asked for
+            return _with_value, (Failure.of(self.token, error), self.token)
+        lifted.append(held.ref)
+        return _with_argument, (len(lifted) - 1, self.token)
+
+
+def fetch(promise: Promise) -> Any:
+    """Task of a persisted value: what every scheduler but our own runs."""
+    return promise.result()
+
+
+def promised(node: object) -> Promise | None:
+    """The promise whose value a node of a graph fetches, if it is such a node."""
+    if isinstance(node, Task) and node.func is fetch:
+        (promise,) = node.args
+        assert isinstance(promise, Promise)
+        return promise
+    return None
+
+
+@contextlib.contextmanager
+def lifting(args: list[Ref]) -> Iterator[None]:
+    """While code is pickled: refs of the promises in it join the arguments that go with it."""
+    token = _lifting.set(args)
+    try:
+        yield
+    finally:
+        _lifting.reset(token)
+
+
+@contextlib.contextmanager
+def landing(args: Sequence[Any]) -> Iterator[None]:
+    """While code is unpickled: the values of its arguments are those of the promises in it."""
+    token = _lifted.set(args)
+    try:
+        yield
+    finally:
+        _lifted.reset(token)
+
+
+def _with_value(value: Any, token: str) -> Promise:
+    promise = Promise(held=Local(value))
+    promise.token = token
+    return promise
+
+
+def _with_argument(index: int, token: str) -> Promise:
+    return _with_value(_lifted.get()[index], token)
+
+
+def wait(
+    promises: Collection[Promise], *, timeout: float | None = None, count: int | None = None
+) -> tuple[list[Promise], list[Promise]]:
+    """Block until ``count`` of ``promises`` (by default all) are done, or ``timeout`` is over.
+
+    Returns
+    -------
+    done, pending : list of Promise
+        In the order given.
+
+    Raises
+    ------
+    StalledError
+        None of them will be.
+    """
+    watchdog: Watchdog | None = None
+    end = None if timeout is None else time.perf_counter() + timeout
+    count = len(promises) if count is None else count
+    done: set[int] = set()
+    while True:
+        pending = [p for p in promises if id(p) not in done]
+        left = None if end is None else max(0.0, end - time.perf_counter())
+        done.update(_look(pending, left, watchdog))
+        if len(done) >= count or (end is not None and time.perf_counter() >= end):
+            break
+        watchdog = watchdog or _watchdog(pending)
+    ordered = list(promises)
+    return [p for p in ordered if id(p) in done], [p for p in ordered if id(p) not in done]
+
+
+def _watchdog(pending: Sequence[Promise]) -> Watchdog | None:
+    """Who looks into it, where a wait for tasks has begun to be long."""
+    futures = next((p.futures for p in pending if p.ref is not None), None)
+    return None if futures is None else Watchdog(futures, Config.current().stall_timeout)
+
+
+def _look(pending: Sequence[Promise], left: float | None, watchdog: Watchdog | None) -> set[int]:
+    """Ids of the promises that are done; a short wait, unless one is at once."""
+    done = {id(p) for p in pending if p.known and p.ref is None}
+    started = [p for p in pending if p.ref is not None]
+    unknown = [p for p in pending if not p.known]
+    pause = left if left is not None and left < POLL else POLL
+    if started:
+        futures = started[0].futures
+        assert futures is not None
+        forever = None if watchdog else LONG
+        timeout = 0.0 if done else pause if unknown or left is not None else forever
+        wait_for = futures.wait if watchdog is None else watchdog.wait
+        finished, others = wait_for(list({p.ref for p in started}), timeout)
+        more = futures.wait(others, timeout=0)[0] if finished and others else []
+        there = {*finished, *more}
+        return done | {id(p) for p in started if p.ref in there}
+    if unknown and not done and pause:
+        unknown[0]._known.wait(pause)
+    return done

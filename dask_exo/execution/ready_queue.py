@@ -1,0 +1,206 @@
+"""What a run has to do: which units are ready, which wait for what, and who waits for a result."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Protocol
+
+from dask_exo.execution.persisted import Local, Remote
+from dask_exo.execution.requests import Asks
+from dask_exo.execution.shuffle_stage import Ledger
+from dask_exo.execution.values import Held, Values
+from dask_exo.planning.normalize import Key
+from dask_exo.planning.plan import Bundle, ColumnKey, Plan, Stage
+
+Entry = tuple[float, int, int, Bundle]
+"""A bundle in the order in which it should run."""
+
+
+def _entry(bundle: Bundle) -> Entry:
+    return -bundle.asked.priority, bundle.priority, id(bundle), bundle
+
+
+class Consumer(Protocol):
+    """Takes results one by one. A task that fails then costs only what is made of its value."""
+
+    def wants(self) -> bool:
+        """Whether anybody still waits for a result."""
+        ...
+
+    def take(self, key: Key, held: Local | Remote) -> None:
+        """A result is there."""
+        ...
+
+    def lose(self, key: Key, error: BaseException) -> None:
+        """A result will not come."""
+        ...
+
+
+class NobodyWantsThis(Exception):  # noqa: N818  no error: it ends a run
+    """All promises of a run's results have been dropped."""
+
+
+class State:
+    """The units of one computation, from waiting to done.
+
+    Parameters
+    ----------
+    plan : Plan
+    values : Values
+    ledger : Ledger
+    consumer : Consumer, optional
+        Takes results as they come; without it, the first failure is raised.
+
+    Attributes
+    ----------
+    left : int
+        Units that are not done.
+    stages : list of Stage
+        Shuffles that can start; whoever starts one takes it out.
+    """
+
+    def __init__(
+        self, plan: Plan, values: Values, ledger: Ledger, consumer: Consumer | None = None
+    ) -> None:
+        self._values, self._ledger, self._consumer = values, ledger, consumer
+        self._at_once = not plan.stages  # else when the shuffles have been verified
+        self._asking: dict[Key, list[Key]] = defaultdict(list)  # value → results that it is
+        for key, source in plan.results.items():
+            self._asking[source].append(key)
+        self.left = len(plan.bundles) + len(plan.stages)
+        self.stages: list[Stage] = []
+        self._ready: dict[Asks | None, list[Entry]] = defaultdict(list)  # by workers
+        self._waits: dict[int, int] = {}  # by the identity of units
+        self._gone: set[int] = set()  # started before their inputs existed, or lost
+        self._dependents: dict[Key, list[Bundle | Stage]] = defaultdict(list)
+        self._link(plan)
+
+    def _link(self, plan: Plan) -> None:
+        """Who waits for what, and how many read each value."""
+        readers = [*plan.bundles, *(part for stage in plan.stages for part in stage.parts)]
+        for reader in readers:
+            self._values.expect(reader.sources)
+        self._values.expect(list(self._asking))  # the caller reads these
+        units: list[Bundle | Stage] = [*plan.bundles, *plan.stages]
+        for unit in units:
+            missing = unit.sources - plan.literals.keys()
+            self._waits[id(unit)] = len(missing)
+            for source in missing:
+                self._dependents[source].append(unit)
+            if not missing:
+                self._enqueue(unit)
+        if self._at_once and self._consumer:
+            for key in self._asking.keys() & plan.literals.keys():
+                self._give(key)
+
+    # -- ready units
+
+    @property
+    def heads(self) -> list[Bundle]:
+        """The bundle to run next on each kind of workers, in the order in which they should."""
+        return [entry[-1] for entry in sorted(heap[0] for heap in self._ready.values() if heap)]
+
+    def first(self, pool: Asks | None) -> Bundle | None:
+        """The bundle to run next on some workers."""
+        heap = self._ready[pool]
+        return heap[0][-1] if heap else None
+
+    def pop(self, pool: Asks | None) -> Bundle:
+        """Take it out."""
+        return heapq.heappop(self._ready[pool])[-1]
+
+    def ready(self, pool: Asks | None) -> int:
+        """How many bundles are ready for them."""
+        return len(self._ready[pool])
+
+    def piled(self, bundle: Bundle) -> int:
+        """Bytes of shuffled blocks that a ready bundle puts together."""
+        return self._values.piled(bundle.sources)
+
+    def woken(self, key: Key, missing: dict[int, int]) -> Iterator[Entry]:
+        """Bundles that would be ready if this value existed, too.
+
+        Parameters
+        ----------
+        key : Key
+        missing : dict
+            Inputs that bundles would still wait for; kept up to date here.
+        """
+        for unit in self._dependents.get(key, ()):
+            if isinstance(unit, Bundle):
+                left = missing[id(unit)] = missing.get(id(unit), self._waits[id(unit)]) - 1
+                if not left:
+                    yield _entry(unit)
+
+    def start(self, bundle: Bundle) -> None:
+        """Take out a bundle of which inputs are still being made."""
+        self._gone.add(id(bundle))
+
+    def _enqueue(self, unit: Bundle | Stage) -> None:
+        if isinstance(unit, Stage):
+            self.stages.append(unit)
+        else:
+            heapq.heappush(self._ready[unit.asked.pool], _entry(unit))
+
+    # -- what comes of them
+
+    def have(self, key: Key, held: Held) -> None:
+        """A value exists: keep it for its readers, and wake those who waited for it."""
+        self._values.add(key, held)
+        for unit in self._dependents.pop(key, ()):
+            self._waits[id(unit)] -= 1
+            if not self._waits[id(unit)] and id(unit) not in self._gone:
+                self._enqueue(unit)
+        if self._at_once and self._consumer and key in self._asking:
+            self._give(key)
+
+    def lose(self, key: Key, error: Exception) -> None:
+        """A value will not come, nor will those that are made of it; raise without a consumer."""
+        if self._consumer is None:
+            raise error
+        gone = [key]
+        while gone:
+            key = gone.pop()
+            for result in self._asking.pop(key, ()):
+                self._consumer.lose(result, error)
+            for unit in self._dependents.pop(key, ()):
+                if id(unit) not in self._gone:
+                    self._gone.add(id(unit))
+                    self.left -= 1
+                    self._forgo(unit)
+                    gone.extend([unit.key] if isinstance(unit, Bundle) else unit.columns)
+
+    def _forgo(self, unit: Bundle | Stage) -> None:
+        """The inputs of a unit will not be read by it."""
+        for reader in [unit] if isinstance(unit, Bundle) else unit.parts:
+            for source in reader.sources:
+                self._values.forget(source)
+            self.excuse(reader)
+
+    def excuse(self, reader: Bundle) -> None:
+        """Shuffle outputs that a task has not assembled, since it failed, are not missing."""
+        for source in reader.sources:
+            if isinstance(source, ColumnKey):
+                self._ledger.excuse(source.stage)
+
+    # -- results
+
+    def finish(self) -> dict[Key, Local | Remote]:
+        """Hand over all results that are left: to the consumer, or to the caller."""
+        if self._consumer:
+            for source in list(self._asking):
+                self._give(source)
+            self._values.clear()  # what was made for tasks that a failure has prevented
+            return {}
+        held = {source: self._values.result(source) for source in self._asking}
+        return {key: held[source] for source, keys in self._asking.items() for key in keys}
+
+    def _give(self, source: Key) -> None:
+        """Hand a value to the consumer, which from then on keeps it alive."""
+        assert self._consumer is not None
+        held = self._values.result(source)
+        for key in self._asking.pop(source):
+            self._consumer.take(key, held)
+        self._values.forget(source)

@@ -1,0 +1,172 @@
+"""A function or class, wrapped so that its tasks say what they ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import operator
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import cloudpickle
+from dask.tokenize import TokenizationError, normalize_token, tokenize
+
+from dask_exo.cluster.resource_request import Asks
+from dask_exo.dask_adapter import inferring
+from dask_exo.errors import OptionsError
+from dask_exo.execution.requests.instance_cache import instance
+from dask_exo.partitions.oom_split import in_halves
+from dask_exo.partitions.row_batches import cut, has_rows, joined
+
+
+class Asking:
+    """A function or class, and what it asks for; see `options`.
+
+    Parameters
+    ----------
+    func : callable or class
+    args, kwargs
+        What an instance of a class is made with.
+    asks : Asks
+    batch_size : int, optional
+        Rows of a batch.
+    max_batch_bytes : int, optional
+        Bytes of a batch.
+    key : str, optional
+        The same for wrappers of the same class and arguments.
+    """
+
+    used = False
+    """Whether this process has any: else no task needs to be searched for one."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  as it is pickled
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        asks: Asks,
+        batch_size: int | None = None,
+        max_batch_bytes: int | None = None,
+        key: str | None = None,
+    ) -> None:
+        Asking.used = True
+        functools.update_wrapper(self, func, updated=())
+        self.asks = asks
+        self._func, self._args, self._kwargs = func, args, dict(kwargs)
+        self._batch_size, self._max_batch_bytes = batch_size, max_batch_bytes
+        self._known_key = key
+        if self.stateful:
+            with contextlib.suppress(ValueError, TypeError):  # it has none that is known
+                self.__signature__ = _signature(func)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it is a class, of which each process makes an instance once."""
+        return inspect.isclass(self._func)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, or the instance that this process has, batch by batch.
+
+        Pieces that it yields, and those of the batches, come back as one, in order.
+        """
+        if not self.stateful:
+            return self._run(self._func, args, kwargs)
+        if inferring():
+            raise OptionsError(
+                f"no {self.name} is made to find out what it returns, since that may load a "
+                f"model here: pass meta= (a frame without rows, or a dict of columns and dtypes)"
+            )
+        mine = instance(self._key)
+        with mine.lock:  # one call at a time, as in a worker of its own
+            if mine.value is None:
+                mine.value = self._func(*self._args, **self._kwargs)
+            return self._run(mine.value, args, kwargs)
+
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        rows = bool(args) and has_rows(args[0])
+        if self._batch_size is None and self._max_batch_bytes is None:
+            made = func(*args, **kwargs)
+            return joined([made], self.name) if rows and isinstance(made, Iterator) else made
+        if not rows:
+            what = type(args[0]).__name__ if args else "nothing"
+            raise OptionsError(
+                f"{self.name} is to be called with batches of rows, but its first argument is "
+                f"{what}: need a frame, a series, an index or an array"
+            )
+        batches = cut(args[0], self._batch_size, self._max_batch_bytes)
+
+        def call(batch: Any) -> Any:
+            return func(batch, *args[1:], **kwargs)
+
+        made = (one for batch in batches for one in in_halves(call, batch, self.name))
+        return joined(made, self.name)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return str(getattr(self._func, "__name__", type(self._func).__name__))
+
+    @property
+    def _key(self) -> str:
+        if self._known_key is None:
+            self._known_key = tokenize(self)
+        return self._known_key
+
+    @property
+    def _where(self) -> tuple[str, str] | None:
+        """Module and name from which any process can import this very wrapper."""
+        module, name = getattr(self, "__module__", None), getattr(self, "__qualname__", None)
+        if not module or not name or module == "__main__" or "<locals>" in name:
+            return None
+        by_value = cloudpickle.cloudpickle.list_registry_pickle_by_value()
+        parts = module.split(".")
+        if any(".".join(parts[: i + 1]) in by_value for i in range(len(parts))):
+            return None
+        try:
+            found = _imported(module, name)
+        except (ImportError, AttributeError):
+            return None
+        return (module, name) if found is self else None
+
+    def __dask_tokenize__(self) -> Any:
+        """The same for the same function, or name of it, arguments and options."""
+        what = self._where or (_token(self._func),)
+        options = (self.asks, self._batch_size, self._max_batch_bytes)
+        return "dask_exo.options", what, normalize_token((self._args, self._kwargs, options))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name where that works, as functions are: its globals are then those of the module."""
+        if self._where is not None:
+            return _imported, self._where
+        fields = (self._func, self._args, self._kwargs, self.asks)
+        key = self._key if self.stateful else None
+        return Asking, (*fields, self._batch_size, self._max_batch_bytes, key)
+
+    def __repr__(self) -> str:
+        """The function, and what it asks for."""
+        return f"<{self.name} that asks for {self.asks}>"
+
+
+def _signature(cls: type) -> inspect.Signature:
+    """How an instance is called."""
+    signature = inspect.signature(cls.__call__)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _imported(module: str, name: str) -> Any:
+    return operator.attrgetter(name)(importlib.import_module(module))
+
+
+_own_tokens: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+def _token(func: Any) -> str:
+    """Of its code; of what has none that is always the same, such as local classes, of itself."""
+    try:
+        return tokenize(func, ensure_deterministic=True)
+    except TokenizationError:
+        return _own_tokens.setdefault(func, uuid.uuid4().hex)

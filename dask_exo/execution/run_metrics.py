@@ -1,0 +1,126 @@
+"""What observers are told of a run: how the cluster is meanwhile, and what it took."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from dask.utils import key_split
+
+from dask_exo import events
+from dask_exo.cluster.futures import Futures, Store
+from dask_exo.errors import ClusterError
+from dask_exo.planning.plan import Plan
+
+EVERY = 1.0  # seconds between two looks at the object stores: on Ray, one takes 6 ms
+LATER = 30.0  # seconds after one that had no answer, as while a node dies
+
+
+def groups_of(work: Plan) -> dict[str, int]:
+    """Tasks of each group, and parts of each shuffle."""
+    groups = Counter(key_split(bundle.key) for bundle in work.bundles)
+    groups.update({stage.label: len(stage.parts) for stage in work.stages})
+    return dict(groups)
+
+
+class Looks:
+    """Looks at the object stores now and then while a run goes on.
+
+    Parameters
+    ----------
+    futures : Futures
+    closely : bool
+        Whether to look before and after it, too. A run that is shorter than two looks would take
+        longer by that, so without it only longer ones know what was spilled.
+    """
+
+    def __init__(self, futures: Futures, *, closely: bool) -> None:
+        self._futures = futures
+        self._before: Store | None = None
+        self._last: Store | None = None
+        self._due = futures.now + EVERY / 2
+        if closely:
+            self._ask()
+
+    @property
+    def timeout(self) -> float:
+        """Seconds until the next one."""
+        return max(0.0, self._due - self._futures.now)
+
+    def look(self, held_back: Callable[[], tuple[int, str]]) -> None:
+        """Say how the cluster is, if that was not said lately; see `events.ClusterSeen`.
+
+        Parameters
+        ----------
+        held_back : callable
+            Returns how many tasks are in flight, and what keeps more from starting.
+        """
+        if self.timeout > 0:
+            return
+        self._due = self._futures.now + EVERY
+        store = self._ask()
+        if store is not None:
+            seen = store.used, store.spilled, store.restored
+            events.emit(events.ClusterSeen(*seen, *held_back()))
+
+    def spilled(self, *, ask: bool) -> tuple[int, int]:
+        """Bytes spilled and restored since the first look, by another one or by the last."""
+        if self._before is None:
+            return 0, 0
+        after = (self._ask() if ask else None) or self._last or self._before
+        return after.spilled - self._before.spilled, after.restored - self._before.restored
+
+    def _ask(self) -> Store | None:
+        """How the stores are; where they do not answer, it is long until they are asked again."""
+        try:
+            self._last = self._futures.store()
+        except ClusterError:
+            self._due = self._futures.now + LATER
+            return None
+        self._before = self._before or self._last
+        return self._last
+
+
+@contextlib.contextmanager
+def observed(futures: Futures) -> Iterator[Looks]:
+    """Give a run a number, and tell observers at its end what it took.
+
+    Yields
+    ------
+    Looks
+        At the object stores, for the time that it goes on.
+    """
+    closely = events.listening()
+    with events.a_run():
+        started, looks = time.perf_counter(), Looks(futures, closely=closely)
+        written = _written(futures) if closely else {}
+        calls, objects, repeated = futures.calls, futures.objects, len(futures.repeats())
+        failed = True
+        try:
+            yield looks
+            failed = False
+        finally:
+            again = Counter[str]()
+            for made in futures.repeats()[repeated:]:
+                again[made.name] += made.parts
+            if again:
+                events.emit(events.CallsRepeated(dict(again)))
+            spilled, restored = looks.spilled(ask=not failed)
+            now = _written(futures) if closely else {}
+            events.emit(
+                events.RunFinished(
+                    time.perf_counter() - started,
+                    futures.calls - calls,
+                    futures.objects - objects,
+                    spilled,
+                    restored,
+                    failed,
+                    {path: n - written.get(path, 0) for path, n in now.items()},
+                )
+            )
+
+
+def _written(futures: Futures) -> dict[str, int]:
+    return {disk.path: disk.written for disk in futures.disks()}

@@ -1,0 +1,1 @@
+"""Messages between the driver and its tasks, and what runs in a task."""

@@ -1,0 +1,170 @@
+"""What the driver sends with a task, and what it gets back.
+
+There goes code, small values, and where the others are among the arguments; there come values and
+a `Done` for each bundle. Exceptions travel as `Failure`, so that Ray does not retry what user code
+raised. All of this is named tuples, which are pickled several times as fast as dataclasses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from dask_exo.cluster.output_digest import Made
+from dask_exo.dask_adapter import GraphNode
+from dask_exo.execution.checkpoints.outputs import PartLabel
+from dask_exo.planning.normalize import Key
+from dask_exo.planning.partitioners import Split
+from dask_exo.remote_error import Failure
+from dask_exo.shuffle.integrity import Tally
+from dask_exo.task_span import Ran
+
+
+class Argument(NamedTuple):
+    """Argument ``place`` of the call."""
+
+    place: int
+
+
+class Gathered(NamedTuple):
+    """Output ``column`` of a shuffle: block ``slot`` of each of the arguments ``indices``."""
+
+    stage: Key
+    column: int
+    slot: int
+    indices: Sequence[int]
+    split: Split
+
+
+class Value(NamedTuple):
+    """A small value, sent with the code."""
+
+    value: Any
+
+
+class Inner(NamedTuple):
+    """What job ``place`` of the same call has made."""
+
+    place: int
+
+
+class Job(NamedTuple):
+    """One bundle: its nodes, in order, and where their inputs come from.
+
+    Attributes
+    ----------
+    key : Key
+    nodes : sequence of (Key, GraphNode)
+    inputs : dict
+    retries : int
+    kept : bool
+        Whether its value is asked for outside of the call.
+    label : PartLabel, optional
+        Where its value is kept for other programs, if it is a part of a shuffle and worth that.
+    """
+
+    key: Key
+    nodes: Sequence[tuple[Key, GraphNode]]
+    inputs: dict[Key, Argument | Gathered | Inner | Value]
+    retries: int = 0
+    kept: bool = True
+    label: PartLabel | None = None
+
+    @property
+    def inner(self) -> list[int]:
+        """Jobs of the same call whose values it reads."""
+        return [s.place for s in self.inputs.values() if isinstance(s, Inner)]
+
+
+class Arrived(NamedTuple):
+    """What one assembled shuffle output had in it."""
+
+    stage: Key
+    tally: Tally
+
+
+class Warned(NamedTuple):
+    """A warning that user code gave, as `warnings.warn_explicit` takes it."""
+
+    message: Warning
+    category: type[Warning]
+    filename: str
+    lineno: int
+
+
+class Done(NamedTuple):
+    """What became of one bundle.
+
+    Attributes
+    ----------
+    seconds : float
+        Time it took.
+    nbytes : int
+        Estimated size of its value.
+    value : object
+        The value itself where it is small, else None.
+    small : bool
+        Whether ``value`` is it.
+    arrived : tuple of Arrived
+    warned : tuple of Warned
+        The first few.
+    failure : Failure, optional
+    ran : Ran, optional
+        Of the call: in the last one of each.
+    made : Made, optional
+        What the whole call has made that is in the store.
+    spent : float
+        Seconds that it is taken to cost to keep the value for other programs.
+    """
+
+    seconds: float = 0.0
+    nbytes: int = 0
+    value: Any = None
+    small: bool = False
+    arrived: tuple[Arrived, ...] = ()
+    warned: tuple[Warned, ...] = ()
+    failure: Failure | None = None
+    ran: Ran | None = None
+    made: Made | None = None
+    spent: float = 0.0
+
+
+class Detail(NamedTuple):
+    """What a map call adds to its `Receipt`: the parts it made, and what it read for them.
+
+    Attributes
+    ----------
+    parts : int
+    arrived : tuple of Arrived
+    warned : tuple of Warned
+        The first few.
+    failure : Failure, optional
+    ran : Ran, optional
+    start : int
+        The first of the parts.
+    sent : ndarray, optional
+        (R,) bytes for each reducer, if they were asked for.
+    made : Made, optional
+        What the call has made that is in the store.
+    spent : float
+        Seconds that it is taken to cost to keep parts for other programs.
+    """
+
+    parts: int = 0
+    arrived: tuple[Arrived, ...] = ()
+    warned: tuple[Warned, ...] = ()
+    failure: Failure | None = None
+    ran: Ran | None = None
+    start: int = 0
+    sent: np.ndarray | None = None
+    made: Made | None = None
+    spent: float = 0.0
+
+
+def dumps(content: Any) -> bytes:
+    """What a task is sent as bytes; functions of ``__main__`` and closures by value."""
+    data: bytes = cloudpickle.dumps(content)
+    return data

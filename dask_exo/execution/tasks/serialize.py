@@ -1,0 +1,114 @@
+"""What the driver sends with a task, and what it makes of what comes back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from dask_exo.cluster.futures import Ref
+from dask_exo.errors import ExoError, SerializationError
+from dask_exo.execution.persisted import Local, Remote, lifting
+from dask_exo.execution.tasks import messages
+from dask_exo.execution.values import Held, Values
+from dask_exo.planning.normalize import Key
+from dask_exo.planning.plan import Bundle
+
+
+def parcel(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job], list[Ref]]:
+    """Code of some bundles, and the refs that they read, each once.
+
+    Parameters
+    ----------
+    bundles : sequence of Bundle
+        In an order in which they can run: some may read what others make.
+    values : Values
+        Of this run.
+
+    Returns
+    -------
+    jobs : list of Job
+        With the places of their inputs among ``refs``.
+    refs : list
+        Arguments of the call.
+    """
+    places: dict[Ref, int] = {}
+    piles: dict[int, tuple[Any, list[int]]] = {}
+
+    def place(ref: Ref) -> int:
+        return places.setdefault(ref, len(places))
+
+    def source(held: Held) -> messages.Argument | messages.Gathered | messages.Value:
+        if isinstance(held, Local):
+            return messages.Value(held.value)
+        if isinstance(held, Remote):
+            return messages.Argument(place(held.ref))
+        refs, column = held.column.refs, held.column
+        if id(refs) not in piles:  # reducers of one node share their refs
+            piles[id(refs)] = refs, [place(ref) for ref in refs]
+        return messages.Gathered(
+            held.key.stage, held.key.slot, column.slot, piles[id(refs)][1], held.split
+        )
+
+    inputs: list[dict[Key, Any]] = []
+    made: dict[Key, int] = {}
+    for i, bundle in enumerate(bundles):
+        sources: dict[Key, Any] = {}
+        for key in bundle.sources:
+            if key in made:
+                values.forget(key)
+                sources[key] = messages.Inner(made[key])
+            else:
+                sources[key] = source(values.take(key))
+        given = {name: messages.Value(value) for name, value in bundle.literals.items()}
+        inputs.append({**given, **{name: sources[key] for name, key in bundle.inputs.items()}})
+        made[bundle.key] = i
+    jobs = [
+        messages.Job(b.key, b.nodes, mine, b.asked.retries, values.awaited(b.key), b.label)
+        for b, mine in zip(bundles, inputs, strict=True)
+    ]
+    return jobs, list(places)
+
+
+def seal(content: Any, jobs: Sequence[messages.Job], args: list[Ref]) -> bytes:
+    """Pickle what a task is sent, of which ``jobs`` are a part.
+
+    Values of other computations that are in it (see `Promise`) become further ``args``.
+
+    Raises
+    ------
+    SerializationError
+        Names a task that cannot be sent to another process.
+    """
+    try:
+        with lifting(args):
+            return messages.dumps(content)
+    except ExoError:
+        raise
+    except Exception as error:
+        culprit = next((job.key for job in jobs if not _sendable(job)), jobs[0].key)
+        raise SerializationError(
+            f"task {culprit!r} cannot be sent to another process: {error}. Open files, locks, "
+            f"connections and generators must be made inside the task"
+        ) from error
+
+
+def _sendable(job: messages.Job) -> bool:
+    try:
+        messages.dumps([job])
+    except Exception:  # noqa: BLE001  whatever it is, it is the reason
+        return False
+    return True
+
+
+_warned_before: dict[Any, Any] = {}  # as each module has it: one place warns once by default
+
+
+def unseal(came: messages.Done | messages.Detail) -> None:
+    """Give here the warnings that user code gave in a task, and raise what it raised."""
+    for one in came.warned:
+        warnings.warn_explicit(
+            one.message, one.category, one.filename, one.lineno, registry=_warned_before
+        )
+    if came.failure is not None:
+        came.failure.reraise()

@@ -1,0 +1,308 @@
+"""What runs inside a task: bundles of the graph, and the map of a shuffle."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import dask.config
+import numpy as np
+from dask.sizeof import sizeof
+from dask.utils import key_split
+
+from dask_exo.cluster.failpoints import reach
+from dask_exo.cluster.output_digest import Made, say
+from dask_exo.errors import StoreFullError
+from dask_exo.execution.persisted import landing
+from dask_exo.execution.tasks.copy_on_write import write_or_copy
+from dask_exo.execution.tasks.gc_pause import uncollected
+from dask_exo.execution.tasks.messages import (
+    Argument,
+    Arrived,
+    Detail,
+    Done,
+    Gathered,
+    Inner,
+    Job,
+    Value,
+    Warned,
+)
+from dask_exo.partitions.digest import digest
+from dask_exo.partitions.ownership import apart, plain
+from dask_exo.planning.normalize import Key, group_of
+from dask_exo.remote_error import Failure
+from dask_exo.shuffle.spec import Receipt
+from dask_exo.task_span import ran
+
+MOST_WARNINGS = 20  # of one task
+
+
+def run_apart(data: bytes, small: int, *args: Any) -> list[Any]:
+    """Run jobs; return the values of those that are kept, then a list of `Done`.
+
+    A value that is small, or that there is not, is None; if small, it is in its `Done`.
+
+    Parameters
+    ----------
+    data : bytes
+        Jobs, what they find in ``dask.config``, and whether to tell what they make by a digest.
+    small : int
+        Bytes of a small value.
+    *args
+        What the jobs read.
+    """
+    values, done = _run_all(data, small, args)
+    return [*values, done]
+
+
+def run_together(data: bytes, *args: Any) -> list[Done]:
+    """Run jobs whose values should be small; return a list of `Done` with the values in it."""
+    _, done = _run_all(data, sys.maxsize, args)
+    return done
+
+
+def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
+    """Make some parts of a shuffle and cut them: W packed blocks, then a `Receipt`.
+
+    Parameters
+    ----------
+    owned : (W,)
+        Reducers of each node.
+    data : bytes
+        Jobs of the parts, what they find in ``dask.config``, whether to tell what they make by a
+        digest, the `Split`, the bytes that a block may have, the number of the first part, and
+        whether to tell what each reducer gets.
+    """
+    start = time.perf_counter()
+    jobs, settings, compared, split, limit, first, told = _load(data, args)
+    outs = []
+    with dask.config.set(settings):
+        for out in _outcomes(jobs, args, data):
+            outs.append(out)
+            if out.failure is not None:
+                return [*[None] * len(owned), Receipt(detail=Detail(failure=out.failure))]
+        try:
+            reach("map", jobs[0].key)
+            blocks, sent = split.cut([out.value for out in outs], owned)
+            nbytes = [block.nbytes for block in blocks]
+            _check_size(max(nbytes), limit, jobs)
+            each = np.concatenate([block.sizes for block in blocks]) if told else None
+        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            failure = Failure.of(jobs[0].key, error)
+            return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
+    made = _say(jobs, blocks, compared=compared)
+    seconds = time.perf_counter() - start
+    arrived = tuple(one for out in outs for one in out.arrived)
+    warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
+    spent = sum(out.spent for out in outs)
+    detail = Detail(len(jobs), arrived, warned, None, ran(seconds), first, each, made, spent)
+    return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
+
+
+def _load(data: bytes, args: Sequence[Any]) -> Any:
+    with landing(args), uncollected():
+        return pickle.loads(data)  # noqa: S301  our own driver's bytes
+
+
+def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[Done]]:
+    jobs, settings, compared = _load(data, args)
+    values: list[Any] = []
+    done: list[Done] = []
+    with dask.config.set(settings):
+        start = since = time.perf_counter()
+        for job, out in zip(jobs, _outcomes(jobs, args, data), strict=True):
+            nbytes = sizeof(out.value)
+            here = nbytes <= small or out.failure is not None or not job.kept
+            if job.kept:
+                values.append(None if here else out.value)
+            value = out.value if here and job.kept else None
+            end = time.perf_counter()
+            one = Done(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
+            done.append(one._replace(spent=out.spent))
+            start = end
+        done[-1] = done[-1]._replace(ran=ran(start - since))
+    made = _say(jobs, [v for v in values if v is not None], compared=compared)
+    return values, [one if one.small else one._replace(made=made) for one in done]
+
+
+def _say(jobs: Sequence[Job], values: Sequence[Any], *, compared: bool) -> Made | None:
+    """Say what a call has made, by a digest of what goes to the store."""
+    told = digest(*values) if compared and values else None
+    return say(key_split(jobs[0].key), len(jobs), told)
+
+
+class Given:
+    """The arguments of a call, and what several of its jobs read of the same shuffle.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+    args : sequence
+    """
+
+    def __init__(self, jobs: Sequence[Job], args: Sequence[Any]) -> None:
+        self.args = args
+        self._slots: dict[Any, set[int]] = defaultdict(set)
+        self._collected: dict[Any, tuple[Any, dict[int, int]]] = {}
+        for source in chain.from_iterable(job.inputs.values() for job in jobs):
+            if isinstance(source, Gathered):
+                self._slots[source.stage, tuple(source.indices)].add(source.slot)
+
+    def blocks(self, source: Gathered) -> tuple[Sequence[Any], int]:
+        """What to assemble an output of, and which block of each of them."""
+        packed = [self.args[i] for i in source.indices]
+        place = (source.stage, tuple(source.indices))
+        if len(packed) == 1 or len(self._slots[place]) == 1:
+            return packed, source.slot
+        if place not in self._collected:
+            slots = sorted(self._slots[place])
+            collected = type(packed[0]).collect(packed, slots)
+            self._collected[place] = collected, {slot: i for i, slot in enumerate(slots)}
+        collected, where = self._collected[place]
+        return (packed, source.slot) if collected is None else ([collected], where[source.slot])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one job: a value or a failure, and what happened on the way."""
+
+    value: Any = None
+    failure: Failure | None = None
+    arrived: tuple[Arrived, ...] = ()
+    warned: tuple[Warned, ...] = ()
+    spent: float = 0.0
+
+
+def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[Outcome]:
+    """Run jobs, one after the other."""
+    made: dict[int, Any] = {}
+    given = Given(jobs, args)
+    last = {index: i for i, job in enumerate(jobs) for index in job.inner}
+    for i, job in enumerate(jobs):
+        failed = [made[index] for index in job.inner if isinstance(made[index], Failure)]
+        out = Outcome(failure=failed[0]) if failed else _attempt(jobs, i, given, made, data)
+        made.update({i: out.failure or out.value} if i in last else {})
+        for index in job.inner:
+            if last[index] == i:
+                made.pop(index, None)  # a value that is used up need not stay in memory
+        yield out
+
+
+def _attempt(
+    jobs: Sequence[Job], i: int, given: Given, made: Mapping[int, Any], data: bytes
+) -> Outcome:
+    """Run job ``i``, as often as it may be retried.
+
+    What an attempt does to its inputs and to the constants in its code is seen neither by the next
+    one nor by the other jobs of the call.
+    """
+    job, start = jobs[i], time.perf_counter()
+    arrived: list[Arrived] = []
+    value, failure, spent = None, None, 0.0
+    sent = [given.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
+    shared = len(jobs) > 1 or job.retries > 0 or not all(map(plain, sent))
+    unused = iter([job])
+
+    def call(bring: Callable[[Any], Any]) -> Any:
+        arrived.clear()
+        mine = next(unused, None) or _load(data, given.args)[0][i]
+        if not mine.inputs:
+            reach("read", mine.key)
+        value = _run(mine, _inputs(mine, given, made, arrived, bring), bring)
+        reach("made", mine.key)
+        return value
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(job.retries + 1):
+            try:
+                value = write_or_copy(call, group_of(job.key), shared=shared)
+                failure = None
+                break
+            except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+                failure = Failure.of(job.key, error)
+                traceback.clear_frames(error.__traceback__)  # they hold what is in the store
+        if job.label is not None and failure is None:
+            try:
+                spent = job.label.keep(value, time.perf_counter() - start)
+            except Exception as error:  # noqa: BLE001  it is not what it was before
+                failure = Failure.of(job.key, error)
+    return Outcome(value, failure, tuple(arrived), distinct(caught), spent)
+
+
+def distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
+    """The first few warnings of a task, each once."""
+    found: dict[Any, Warned] = {}
+    for one in caught:
+        message = one.message if isinstance(one.message, Warning) else one.category(one.message)
+        place = (str(message), one.category, one.filename, one.lineno)
+        found.setdefault(place, Warned(message, one.category, one.filename, one.lineno))
+    return tuple(found.values())[:MOST_WARNINGS]
+
+
+def _run(
+    job: Job,
+    values: dict[Key, Any],
+    bring: Callable[[Any], Any],
+) -> Any:
+    """Run the nodes of a job on its inputs, of which ``values`` is used up."""
+    if not job.nodes:
+        (value,) = values.values()
+        return value
+    last_use = {name: i for i, (_, node) in enumerate(job.nodes) for name in node.dependencies}
+    readers = Counter(name for _, node in job.nodes for name in node.dependencies)
+    for i, (key, node) in enumerate(job.nodes):
+        read = values
+        if any(readers[name] > 1 for name in node.dependencies):
+            read = {name: values[name] for name in node.dependencies}
+            read.update((n, bring(apart(v))) for n, v in read.items() if readers[n] > 1)
+        values[key] = node(read)
+        del read
+        for name in node.dependencies:
+            if last_use[name] == i:
+                del values[name]  # a partition that is used up need not stay in memory
+    return values[job.nodes[-1][0]]
+
+
+def _inputs(
+    job: Job,
+    given: Given,
+    made: Mapping[int, Any],
+    arrived: list[Arrived],
+    bring: Callable[[Any], Any],
+) -> dict[Key, Any]:
+    values: dict[Key, Any] = {}
+    for name, source in job.inputs.items():
+        if isinstance(source, Value):
+            values[name] = bring(source.value)
+        elif isinstance(source, Inner):
+            values[name] = bring(made[source.place])
+        elif isinstance(source, Argument):
+            arg = given.args[source.place]
+            if isinstance(arg, Failure):  # of a task whose ref was known before it ran
+                arg.reraise()
+            values[name] = bring(arg)
+        else:
+            reach("reduce", name)
+            packed, slot = given.blocks(source)
+            output, tally = source.split.assemble(packed, slot, source.column)
+            values[name] = bring(output)
+            arrived.append(Arrived(source.stage, tally))
+    return values
+
+
+def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:
+    if nbytes > limit:
+        raise StoreFullError(
+            f"partition {jobs[0].key!r} makes a shuffle block of {nbytes / 1e6:.0f} MB; a node's "
+            f"object store takes {limit / 1e6:.0f} MB at a time. Raise exo.object-store-memory, "
+            f"or make smaller partitions (blocksize=, .repartition(partition_size=))"
+        )

@@ -1,0 +1,130 @@
+"""What the driver holds of each value, and for how many readers still.
+
+A ref that the driver holds is memory that the store cannot free, so a value is let go when its
+last reader takes it: from then on Ray keeps it for as long as that task needs it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dask_exo.cluster.futures import Ref
+from dask_exo.execution.persisted import Local, Remote
+from dask_exo.planning.normalize import Key
+from dask_exo.planning.partitioners import Split
+from dask_exo.planning.plan import ColumnKey
+from dask_exo.shuffle.spec import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Pile:
+    """One output of a shuffle that waits for the task that assembles it: some bytes, about."""
+
+    key: ColumnKey
+    column: Column
+    split: Split
+    nbytes: int
+
+
+Held = Local | Remote | Pile
+
+
+class Values:
+    """The values of one computation that exist and are still to be read.
+
+    Parameters
+    ----------
+    literals : dict
+        Values that are in the graph itself; each is stored when a task first reads it.
+    put : callable
+        Stores one.
+
+    Attributes
+    ----------
+    nbytes : int
+        Estimated size of those in the object store.
+
+    Examples
+    --------
+    >>> values = Values({}, put=lambda value: "ref")
+    >>> values.expect(["x", "x"])
+    >>> values.add("x", Remote("ref-x", 10))
+    >>> values.take("x").ref, values.nbytes, values.take("x").ref, values.nbytes
+    ('ref-x', 10, 'ref-x', 0)
+    """
+
+    def __init__(self, literals: dict[Key, Any], put: Callable[[Any], Ref]) -> None:
+        self._literals, self._put = literals, put
+        self._readers: Counter[Key] = Counter()
+        self._held: dict[Key, Held] = {}
+        self.nbytes = 0
+
+    def expect(self, keys: Iterable[Key]) -> None:
+        """Count one more reader for each of ``keys``."""
+        self._readers.update(keys)
+
+    def awaited(self, key: Key) -> bool:
+        """Whether somebody will read this value."""
+        return self._readers[key] > 0
+
+    def forget(self, key: Key) -> None:
+        """Count one reader less: it will not come."""
+        self._readers[key] -= 1
+        held = None if self._readers[key] else self._held.pop(key, None)
+        self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
+
+    def add(self, key: Key, held: Held) -> None:
+        """Keep a value for those who will read it, if there are any."""
+        if self._readers[key]:
+            self._held[key] = held
+            self.nbytes += held.nbytes if isinstance(held, Remote) else 0
+
+    def take(self, key: Key) -> Held:
+        """Give a value to a task that is being submitted; the last reader takes it away."""
+        if key in self._literals and key not in self._held:
+            self._held[key] = Remote(self._put(self._literals[key]), 0)
+        held = self._held[key]
+        self._readers[key] -= 1
+        if not self._readers[key]:
+            del self._held[key]
+            self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
+        return held
+
+    def place(self, keys: Iterable[Key]) -> str | None:
+        """Where a task that reads these should run: where all shuffled ones among them belong."""
+        held = [self._held.get(key) for key in keys]
+        nodes = {one.column.node for one in held if isinstance(one, Pile)}
+        return nodes.pop() if len(nodes) == 1 else None
+
+    def bring(self, key: Key, get: Callable[[list[Ref]], list[Any]]) -> Any:
+        """Give a value to a task that runs in the driver."""
+        if key in self._literals:
+            self.forget(key)
+            return self._literals[key]
+        held = self.take(key)
+        assert not isinstance(held, Pile)
+        return held.value if isinstance(held, Local) else get([held.ref])[0]
+
+    def result(self, key: Key) -> Local | Remote:
+        """Give a value to the caller of the computation."""
+        if key in self._literals:
+            return Local(self._literals[key])
+        held = self._held[key]
+        assert not isinstance(held, Pile)  # the outputs of a shuffle are inputs of bundles only
+        return held
+
+    def piled(self, keys: Iterable[Key]) -> int:
+        """Bytes of those of these values that are still to be assembled."""
+        held = map(self._held.get, keys)
+        return sum(one.nbytes for one in held if isinstance(one, Pile))
+
+    def here(self, key: Key) -> bool:
+        """Whether a value is in the driver's own memory."""
+        return isinstance(self._held.get(key), Local)
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._held.clear()

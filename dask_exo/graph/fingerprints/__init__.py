@@ -1,9 +1,0 @@
-"""What tasks will give, as numbers that are the same in the next program.
-
-`tasks` puts them together: of the closure of a task's code and arguments (`closure`, with `code`,
-`objects`, `bytecode` and `packages`), and of the data that they name (`stamps`).
-"""
-
-from dask_exo.graph.fingerprints.tasks import Fingerprint, Unknown, fingerprints
-
-__all__ = ["Fingerprint", "Unknown", "fingerprints"]

@@ -1,0 +1,1 @@
+"""Memory and transport of partitions on a GPU."""

@@ -1,0 +1,121 @@
+"""Arrays of numpy or cupy: the same code runs on both, and this module alone knows which.
+
+What is used of them is what both have. cupy's ``argsort`` is always stable, its ``bincount`` adds
+up float64 only, and its scattered minimum (`scatter_min`) takes no int64, but uint64.
+
+References: cupy, ``cupy/_core/_routines_indexing.pyx``, ``cupy/_sorting/sort.py``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import numpy as np
+
+from dask_exo.config import Config
+from dask_exo.errors import DeviceError
+from dask_exo.partitions.kernels.argsort import stable
+
+HOST, DEVICE = "numpy", "cupy"
+
+
+def module(name: str) -> Any:
+    """The array module of that name: ``"numpy"`` or ``"cupy"``."""
+    return np if name == HOST else importlib.import_module(DEVICE)
+
+
+def of(array: Any) -> Any:
+    """The module that an array belongs to."""
+    return np if isinstance(array, np.ndarray) else module(DEVICE)
+
+
+def name_of(array: Any) -> str:
+    """The name of the module that an array belongs to."""
+    return HOST if isinstance(array, np.ndarray) else DEVICE
+
+
+def host(array: Any) -> np.ndarray:
+    """The same array in host memory."""
+    return array if isinstance(array, np.ndarray) else module(DEVICE).asnumpy(array)
+
+
+def devices() -> int:
+    """How many GPUs this process can use; 0 without cupy."""
+    if importlib.util.find_spec(DEVICE) is None:
+        return 0
+    runtime = module(DEVICE).cuda.runtime
+    try:
+        return int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError:  # no driver, or no device
+        return 0
+
+
+def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of the host that a GPU can copy to and from by itself."""
+    made: np.ndarray = importlib.import_module("cupyx").empty_pinned(shape, dtype)
+    return made
+
+
+def here() -> str:
+    """The module of arrays in this process: cupy's, or numpy's where GPUs are simulated.
+
+    Raises
+    ------
+    DeviceError
+        This process has no GPU.
+    """
+    if Config.current().gpu_simulate:
+        return HOST
+    if not devices():
+        raise DeviceError(
+            f"this process needs 1 GPU and cupy, and has {devices()} GPUs: ask for one "
+            f"(num_gpus=), or set exo.gpu.simulate to try without one, on numpy"
+        )
+    return DEVICE
+
+
+def installed() -> bool:
+    """Whether cupy can be imported."""
+    return importlib.util.find_spec(DEVICE) is not None
+
+
+def argsort(codes: Any) -> Any:
+    """Argsort integers; equal ones keep their order."""
+    return stable(codes) if isinstance(codes, np.ndarray) else codes.argsort()
+
+
+def scatter_min(out: Any, places: Any, values: Any) -> None:
+    """Lower ``out[places]`` to ``values``, in place, where a place may occur often."""
+    of(out).minimum.at(out, places, values)
+
+
+def spread(counts: Any) -> tuple[Any, Any]:
+    """Number every unit of some counts.
+
+    Parameters
+    ----------
+    counts : (n,)
+
+    Returns
+    -------
+    owner : (sum of counts,)
+        Which count a unit belongs to.
+    place : (sum of counts,)
+        Its number there.
+
+    Examples
+    --------
+    >>> owner, place = spread(np.array([2, 0, 1]))
+    >>> owner.tolist(), place.tolist()
+    ([0, 0, 2], [0, 1, 0])
+    """
+    xp = of(counts)
+    if not len(counts) or int(counts.max()) <= 1:  # each has one, as in a join with unique keys
+        owner = xp.flatnonzero(counts)
+        return owner, xp.zeros(len(owner), np.int64)
+    ends = xp.cumsum(counts)
+    units = xp.arange(int(ends[-1]))
+    owner = xp.searchsorted(ends, units, side="right")
+    return owner, units - (ends - counts)[owner]

@@ -1,0 +1,205 @@
+"""What Dask asks of a kind of frame: its dispatch functions, for those of a device.
+
+The frames of Dask's metadata are empty and lie in host memory, so that who builds a graph needs no
+GPU.
+
+References: ``dask/dataframe/dispatch.py``, ``dask/dataframe/backends.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask.array.dispatch import percentile_lookup
+from dask.dataframe.dispatch import (
+    categorical_dtype_dispatch,
+    concat_dispatch,
+    from_pyarrow_table_dispatch,
+    get_parallel_type,
+    group_split_dispatch,
+    grouper_dispatch,
+    hash_object_dispatch,
+    is_categorical_dtype_dispatch,
+    make_meta_dispatch,
+    make_meta_obj,
+    meta_nonempty,
+    partd_encode_dispatch,
+    pyarrow_schema_dispatch,
+    to_pandas_dispatch,
+    to_pyarrow_table_dispatch,
+    tolist_dispatch,
+    union_categoricals_dispatch,
+)
+from dask.sizeof import sizeof
+
+from dask_exo.dask_adapter import get_collection_type
+from dask_exo.errors import DeviceOperationError
+from dask_exo.partitions import protocol
+from dask_exo.partitions.gpu import arrays, hashing, interop, memory, shuffle
+from dask_exo.partitions.gpu_columns import reductions
+from dask_exo.partitions.gpu_columns.column import Column
+from dask_exo.partitions.gpu_frames.concat import concat
+from dask_exo.partitions.gpu_frames.frame import DeviceFrame
+from dask_exo.partitions.gpu_frames.index import DeviceIndex
+from dask_exo.partitions.gpu_frames.index import from_pandas as index_from_pandas
+from dask_exo.partitions.gpu_frames.series import DeviceSeries
+from dask_exo.partitions.kernels.hash_partition import combine
+
+_MODELS = {DeviceFrame: pd.DataFrame, DeviceSeries: pd.Series, DeviceIndex: pd.Index}
+KINDS = tuple(_MODELS)
+"""Classes of what lies on a device."""
+
+
+def to_device(part: Any, module: str) -> Any:
+    """Copy a frame, a series or an index of pandas to a device; others stay as they are.
+
+    Parameters
+    ----------
+    part : DataFrame, Series or Index
+    module : {"cupy", "numpy"}
+        numpy stands for a device.
+    """
+    memory.prepare(module)
+    if isinstance(part, pd.DataFrame):
+        return DeviceFrame.from_pandas(part, module)
+    if isinstance(part, pd.Series):
+        return DeviceSeries.from_pandas(part, module)
+    return index_from_pandas(part, module) if isinstance(part, pd.Index) else part
+
+
+def _on_host(part: Any, **_: Any) -> Any:
+    return part.to_pandas()
+
+
+def _empty(part: Any, index: Any = None) -> Any:  # noqa: ARG001
+    rows = slice(0, 0)
+    few = part.take(rows) if isinstance(part, DeviceIndex) else part.take_rows(rows)
+    return few if few.module == arrays.HOST else to_device(few.to_pandas(), arrays.HOST)
+
+
+def _of_description(description: Any, index: Any = None) -> Any:
+    index = index.to_pandas() if isinstance(index, DeviceIndex) else index
+    made = make_meta_obj.dispatch(pd.DataFrame)(description, index=index)
+    return to_device(made, arrays.HOST)
+
+
+def _with_rows(meta: Any) -> Any:
+    host = meta.to_pandas()
+    return to_device(meta_nonempty.dispatch(type(host))(host), arrays.HOST)
+
+
+def _concat(  # noqa: PLR0917  as Dask calls it
+    objects: Any,
+    axis: Any = 0,
+    join: str = "outer",
+    uniform: bool = False,  # noqa: ARG001, FBT001, FBT002
+    filter_warning: bool = True,  # noqa: ARG001, FBT001, FBT002
+    ignore_index: bool = False,  # noqa: FBT001, FBT002
+    **_: Any,
+) -> Any:
+    return concat(objects, axis, join, ignore_index=ignore_index)
+
+
+def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
+    """Hashes of rows, as `pandas.util.hash_pandas_object` has them."""
+    if isinstance(obj, DeviceIndex):
+        obj, index = obj.to_series(), False
+    frame = isinstance(obj, DeviceFrame)
+    found = [hashing.of(column) for column in (obj.arrays if frame else [obj.column])]
+    if index:
+        found += [hashing.of(level) for level in obj.index.levels]
+    one = combine(found) if frame or index else found[0]
+    return DeviceSeries.of(Column(one, np.dtype(np.uint64)), obj.index)
+
+
+def _split(frame: Any, places: Any, count: int, ignore_index: bool = False) -> dict[int, Any]:  # noqa: FBT001, FBT002
+    order, offsets = shuffle.grouped(frame.positions(places), count)
+    ordered = frame.take_rows(order)
+    parts = [ordered.take_rows(slice(offsets[i], offsets[i + 1])) for i in range(count)]
+    return dict(enumerate(p.numbered() for p in parts) if ignore_index else enumerate(parts))
+
+
+def _percentile(series: Any, q: Any, interpolation: str = "linear") -> tuple[Any, int]:
+    column = series.column.take(~series.column.nulls())
+    if not len(column):
+        return None, 0
+    categories = isinstance(column.dtype, pd.CategoricalDtype)
+    if categories:
+        codes = Column(column.values, np.dtype(column.values.dtype))
+        places = arrays.host(reductions.quantile(codes, np.asarray(q) / 100, "nearest").values)
+        return pd.Categorical.from_codes(places, dtype=column.dtype), len(column)
+    how = interpolation if column.kind in "biuf" else "nearest"
+    found = interop.to_array(reductions.quantile(column, np.asarray(q) / 100, how))
+    return found, len(column)
+
+
+def _is_categorical(obj: Any) -> bool:
+    return isinstance(getattr(obj, "dtype", obj), pd.CategoricalDtype)
+
+
+def _categories(categories: Any = None, ordered: bool = False) -> pd.CategoricalDtype:  # noqa: FBT001, FBT002
+    return pd.CategoricalDtype(getattr(categories, "array", categories), ordered)
+
+
+def _union(columns: Any, **options: Any) -> Any:
+    host = [one.to_pandas() for one in columns]
+    return union_categoricals_dispatch.dispatch(pd.Series)(host, **options)
+
+
+def _to_table(frame: Any, **options: Any) -> Any:
+    return to_pyarrow_table_dispatch(frame.to_pandas(), **options)
+
+
+def _from_table(meta: Any, table: Any, **options: Any) -> Any:
+    host = from_pyarrow_table_dispatch(meta.to_pandas(), table, **options)
+    return to_device(host, meta.module)
+
+
+def _schema(frame: Any, **options: Any) -> Any:
+    return pyarrow_schema_dispatch(frame.to_pandas(), **options)
+
+
+def _blocks(_: Any) -> Any:
+    raise DeviceOperationError(
+        "frames on a device cannot be shuffled by files (shuffle_method='disk'): take 'tasks', or "
+        "let dask_exo do it"
+    )
+
+
+_OF_ALL: list[tuple[Any, Any]] = [
+    (categorical_dtype_dispatch, _categories),
+    (concat_dispatch, _concat),
+    (hash_object_dispatch, hashes),
+    (is_categorical_dtype_dispatch, _is_categorical),
+    (make_meta_dispatch, _empty),
+    (make_meta_obj, _of_description),
+    (meta_nonempty, _with_rows),
+    (percentile_lookup, _percentile),
+    (to_pandas_dispatch, _on_host),
+    (tolist_dispatch, lambda part: part.to_pandas().tolist()),
+    (union_categoricals_dispatch, _union),
+]
+_OF_FRAMES: list[tuple[Any, Any]] = [
+    (from_pyarrow_table_dispatch, _from_table),
+    (group_split_dispatch, _split),
+    (partd_encode_dispatch, _blocks),
+    (pyarrow_schema_dispatch, _schema),
+    (to_pyarrow_table_dispatch, _to_table),
+]
+
+
+def register() -> None:
+    """Tell Dask about frames of a device."""
+    for kind, model in _MODELS.items():
+        for types in (get_collection_type, get_parallel_type):
+            types.register(kind, types.dispatch(model))
+        sizeof.register(kind, lambda part: part.nbytes)
+        grouper_dispatch.register(kind, lambda _: pd.Grouper)
+    for dispatch, function in _OF_ALL:
+        dispatch.register(KINDS, function)
+    for dispatch, function in _OF_FRAMES:
+        dispatch.register(DeviceFrame, function)
+    protocol.register(DeviceFrame, shuffle)
+    protocol.register_device(*KINDS)

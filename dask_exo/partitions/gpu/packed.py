@@ -1,0 +1,83 @@
+"""A whole frame on its way from a device to another one, or to the host: one buffer, one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from dask_exo.partitions.gpu import arrays, memory, staging
+from dask_exo.partitions.gpu_columns.column import Column
+from dask_exo.partitions.gpu_frames.frame import DeviceFrame
+from dask_exo.partitions.gpu_frames.index import DeviceIndex
+
+
+class Packed(NamedTuple):
+    """A frame in host memory, as it lay on the device.
+
+    Attributes
+    ----------
+    buffer : (b,) bytes
+    places : tuple of Place
+        Of the values of each column and then of the masks that there are.
+    columns : tuple of Column
+        (c,) those of the frame and then those of the index, without rows.
+    masked : tuple of int
+        Which of those have a mask.
+    labels : Index
+        Of the columns.
+    rows : tuple
+        Names of the levels of the index, and the range that it is, if it is one.
+    module : str
+        Where it lay: numpy or cupy.
+    """
+
+    buffer: np.ndarray
+    places: tuple[staging.Place, ...]
+    columns: tuple[Column, ...]
+    masked: tuple[int, ...]
+    labels: pd.Index
+    rows: tuple[Any, ...]
+    module: str
+
+    def frame(self, module: str) -> DeviceFrame:
+        """The frame: on a device again, or its columns as arrays of the host (numpy)."""
+        buffer = self.buffer
+        if module == self.module:
+            buffer = staging.to_device(buffer, arrays.module(module))
+        found = staging.unpack(buffer, self.places)
+        masks = dict(zip(self.masked, found[len(self.columns) :], strict=True))
+        made = [
+            replace(column, values=values, valid=masks.get(i))
+            for i, (column, values) in enumerate(zip(self.columns, found, strict=False))
+        ]
+        count = len(self.labels)
+        names, numbers = self.rows
+        levels = None if numbers is not None else made[count:]
+        index = DeviceIndex.of(levels, names, numbers, module)
+        return DeviceFrame.of(made[:count], self.labels, index)
+
+
+def begin(frame: DeviceFrame) -> Callable[[], Packed]:
+    """Begin to copy a frame to the host; call what is returned when it is needed there."""
+    levels, names, numbers, module = frame.index.parts
+    columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
+    masked = tuple(i for i, column in enumerate(columns) if column.valid is not None)
+    several = [column.values for column in columns]
+    several += [columns[i].valid for i in masked]
+    buffer, places = staging.pack(several, arrays.module(module))
+    coming = staging.to_host(buffer)
+    none = np.empty(0, np.int8)
+    described = tuple(replace(column, values=none, valid=None) for column in columns)
+    rows = names, numbers
+    return lambda: Packed(coming(), places, described, masked, frame.labels, rows, module)
+
+
+def unpacked(*parts: Any) -> DeviceFrame:
+    """A frame where it was before, of the parts of a `Packed`."""
+    packed = Packed(*parts)
+    memory.prepare(packed.module)
+    return packed.frame(packed.module)

@@ -1,0 +1,242 @@
+"""What a shuffle asks of a frame on a device: rows by reducer, in host memory in one copy.
+
+Rows are hashed, sorted by reducer and gathered on the device. They arrive on the host as the
+arrays of `Columns`, all columns of a dtype as one, with a schema of their
+own, which makes a frame on a device of them again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dask_exo.dask_adapter import concat_partitions
+from dask_exo.errors import SortKeyError
+from dask_exo.partitions.gpu import arrays, hashing, interop, sort_keys, staging
+from dask_exo.partitions.gpu.dictionary import encode, recategorize
+from dask_exo.partitions.gpu_columns.column import CATEGORY, TEXT, Column
+from dask_exo.partitions.gpu_frames.frame import DeviceFrame
+from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
+from dask_exo.partitions.gpu_frames.series import DeviceSeries
+from dask_exo.partitions.kernels.hash_partition import combine
+from dask_exo.partitions.kernels.sort_keys import Key
+from dask_exo.partitions.pandas_partition import JOIN_MARK, MARK
+from dask_exo.partitions.wire_format import Columns, pickled, schema_of
+
+
+class Layout(NamedTuple):
+    """How the columns of a frame lie in arrays on their way.
+
+    Attributes
+    ----------
+    labels : Index
+        (c,) labels of the columns.
+    places : tuple
+        For each array its columns among those of the frame and then those of the index; a negative
+        one, ``~i``, is the mask of column i.
+    dtypes : tuple
+        Of all the columns.
+    names : tuple
+        Of the levels of the index; empty if rows are numbered.
+    module : str
+        Where the frame lay, and will lie: numpy or cupy.
+    """
+
+    labels: Any
+    places: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+    names: tuple[Any, ...]
+    module: str
+
+    def frame(self, length: int, blocks: list[Any]) -> DeviceFrame:
+        """Copy rows to the device, each array at once, and make a frame of them."""
+        xp = arrays.module(self.module)
+        values: dict[int, Any] = {}
+        made: dict[int, Column] = {}
+        for block, places in zip(blocks, self.places, strict=True):
+            if isinstance(block, pa.Array):
+                made[places[0]] = encode(block, self.dtypes[places[0]], xp)
+                continue
+            there = staging.to_device(block, xp)
+            values.update(zip(places, there, strict=True))
+        for i, dtype in enumerate(self.dtypes):
+            if i not in made:
+                made[i] = Column(values[i], dtype, values.get(~i))
+        columns = [made[i] for i in range(len(self.dtypes))]
+        count = len(self.labels)
+        index = numbered(length, self.module)
+        if self.names:
+            index = DeviceIndex.of(columns[count:], self.names)
+        return DeviceFrame.of(columns[:count], self.labels, index)
+
+    def below(self, tables: Sequence[Columns], *, ignore_index: bool) -> Columns:
+        """Put rows below each other whose layouts differ (in their categories, say).
+
+        On the host: where blocks are merged there need not be a device.
+        """
+        layouts = [schema_of(table.schema)._replace(module=arrays.HOST) for table in tables]
+        frames = [one.frame(t.length, t.arrays) for one, t in zip(layouts, tables, strict=True)]
+        whole = concat_partitions(frames, ignore_index)
+        order = np.arange(len(whole))
+        return travelling(whole, order, ignore_index=ignore_index, module=self.module)
+
+
+def travelling(
+    frame: DeviceFrame, order: Any, *, ignore_index: bool = False, module: str | None = None
+) -> Columns:
+    """Rows of a frame in another order, in host memory.
+
+    Parameters
+    ----------
+    frame : DeviceFrame
+        (n,) rows.
+    order : (n,)
+        Positions of rows, on the device.
+    ignore_index : bool
+        Whether the index need not be sent.
+    module : str, optional
+        Where the rows will lie; by default where they do.
+    """
+    index = [] if ignore_index else list(frame.index.levels)
+    columns = [*frame.arrays, *index]
+    blocks: list[Any] = []
+    places: list[tuple[int, ...]] = []
+    kinds = defaultdict[Any, list[tuple[int, Any]]](list)
+    for i, column in enumerate(columns):
+        if column.kind == TEXT:
+            blocks.append(interop.to_arrow(column.take(order)))
+            places.append((i,))
+            continue
+        kinds[column.values.dtype.str].append((i, column.values))
+        if column.nullable:  # also without nulls, so that all parts have the same layout
+            kinds["mask"].append((~i, ~column.nulls()))
+    for members in kinds.values():
+        xp = arrays.of(members[0][1])
+        taken = xp.empty((len(members), len(order)), members[0][1].dtype)
+        for row, (_, values) in zip(taken, members, strict=True):
+            row[:] = values[order]
+        blocks.append(staging.to_host(taken))
+        places.append(tuple(i for i, _ in members))
+    names = () if ignore_index else frame.index.names
+    dtypes = tuple(column.dtype for column in columns)
+    layout = Layout(frame.labels, tuple(places), dtypes, names, module or frame.module)
+    rows = [block() if callable(block) else block for block in blocks]
+    return Columns(len(order), rows, pickled(layout))
+
+
+def destinations(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
+    """Partition number of each row, as Dask's task shuffle computes it, on the device.
+
+    See `dask_exo.partitions.pandas_partition.destinations`.
+    """
+    columns = [column] if isinstance(column, str) else list(column)
+    if columns and columns[0] in (MARK, JOIN_MARK):
+        ids = frame[columns[0]].column.values
+    else:
+        chosen = frame[columns] if columns else frame
+        ids = combine([hashing.of(c) for c in chosen.arrays])
+    small = np.min_scalar_type(max(npartitions - 1, 0))
+    return (ids % npartitions).astype(small)
+
+
+def mark(frame: DeviceFrame, column: Any, ids: Any) -> tuple[int, Any] | None:
+    """Place and dtype of the column of partition numbers, if the ids alone restore it."""
+    if column not in (MARK, [MARK]) or list(frame.columns).count(MARK) != 1:
+        return None
+    numbers = frame[MARK].column
+    if numbers.nullable or not bool((numbers.values == ids).all()):
+        return None
+    return int(frame.columns.get_loc(MARK)), numbers.dtype
+
+
+def grouped(ids: Any, count: int) -> tuple[Any, np.ndarray]:
+    """Positions of rows in the order of their ids, on the device, and offsets, on the host.
+
+    See `dask_exo.partitions.pandas_partition.grouped`.
+    """
+    xp = arrays.of(ids)
+    wide = ids.astype(np.int64)
+    counts = arrays.host(xp.bincount(wide, minlength=count))
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return arrays.argsort(wide), offsets
+
+
+def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
+    """Sum over the named columns of fixed width, on the device.
+
+    See `dask_exo.partitions.pandas_partition.checksum`.
+    """
+    total = 0
+    dtypes = []
+    for name in columns:
+        if name not in frame.columns:
+            continue
+        column = frame[name].column
+        dtypes.append(str(column.dtype))
+        if column.kind in (TEXT, CATEGORY) or column.nullable:
+            continue
+        words = column.values.view(f"u{column.values.dtype.itemsize}").astype(np.uint64)
+        total += int(words.sum(dtype=np.uint64)) + 3 * int((words * words).sum(dtype=np.uint64))
+    return tuple(dtypes), total % 2**64
+
+
+def recode(frame: DeviceFrame, keys: Sequence[Key]) -> DeviceFrame:
+    """The frame, its categorical keys with the categories that the keys name.
+
+    See `dask_exo.partitions.kernels.categories.recode`.
+    """
+    for key in keys:
+        if key.dtype is None or not len(frame):
+            continue
+        old = frame.index.column if key.column is None else frame[key.column].column
+        new = recategorize(old, key.dtype)
+        if bool((new.nulls() & ~old.nulls()).any()):
+            raise SortKeyError(
+                f"sort key {key.name!r} has values that are none of the categories that the "
+                f"collection knows: {list(key.dtype.categories)}; find all with .categorize()"
+            )
+        if key.column is None:
+            frame = frame.with_index(DeviceIndex.of([new], frame.index.names))
+        else:
+            frame = frame.assign(**{key.column: DeviceSeries.of(new, frame.index)})
+    return frame
+
+
+def sort(frame: DeviceFrame, keys: Sequence[Key]) -> DeviceFrame:
+    """Rows in the order of the keys; the frame itself, if they are already."""
+    found = sort_keys.pack(
+        [
+            sort_keys.of(
+                frame.index.column if key.column is None else frame[key.column].column,
+                descending=not key.ascending,
+                nulls_first=key.nulls_first,
+            )
+            for key in keys
+        ]
+    )
+    if bool((found[1:] >= found[:-1]).all()):
+        return frame
+    return frame.take_rows(arrays.argsort(found))
+
+
+def array(frame: DeviceFrame, values: np.ndarray) -> Any:
+    """An array of the host on the device."""
+    return arrays.module(frame.module).asarray(values)
+
+
+__all__ = [
+    "Layout",
+    "array",
+    "checksum",
+    "destinations",
+    "grouped",
+    "mark",
+    "recode",
+    "sort",
+    "travelling",
+]

@@ -1,0 +1,129 @@
+"""Integers that order the rows of device columns, as `kernels.sort_keys` does on the host.
+
+Every key becomes (n,) int64 in the wanted order, nulls at one end; several are packed into one.
+Where the ranges of two do not fit 64 bits together, they are replaced by their ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_columns.column import Column
+
+_LAST = np.iinfo(np.int64).max
+_TOP = np.uint64(2**63)
+_WIDTH = 2**64
+
+
+def ascending(column: Column) -> Any:
+    """(n,) int64 in the order of the values; those of nulls have no meaning.
+
+    Equal values have equal integers, and all NaN are nulls.
+    """
+    values, kind = column.values, column.kind
+    if kind == "u" and values.dtype.itemsize == 8:
+        return (values ^ _TOP).view(np.int64)
+    if kind != "f":
+        return values.astype(np.int64)
+    # as integers, the bits of negative floats are in reverse; adding 0 makes -0.0 a 0.0
+    bits = (values.astype(np.float64) + 0.0).view(np.int64)
+    return bits ^ ((bits >> 63) & _LAST)
+
+
+def of(column: Column, *, descending: bool = False, nulls_first: bool = False) -> Any:
+    """(n,) int64 in the wanted order of one key, all nulls equal.
+
+    Examples
+    --------
+    >>> of(Column(np.array([2.0, np.nan, -1.0]), np.dtype("f8"))).argsort().tolist()
+    [2, 0, 1]
+    """
+    codes, nulls = ascending(column), column.nulls()
+    if descending:
+        codes = ~codes
+    return _place(codes, nulls, first=nulls_first) if bool(nulls.any()) else codes
+
+
+def _place(codes: Any, nulls: Any, *, first: bool) -> Any:
+    """Give nulls a code beside all others."""
+    xp = arrays.of(codes)
+    there = codes[~nulls]
+    if not len(there):
+        return xp.zeros(len(codes), np.int64)
+    place = int(there.min()) - 1 if first else int(there.max()) + 1
+    if not -_LAST <= place <= _LAST:
+        codes = codes.copy()
+        codes[~nulls] = there = ranks(there)
+        place = -1 if first else int(there.max()) + 1
+    return xp.where(nulls, np.int64(place), codes)
+
+
+def pack(keys: Sequence[Any]) -> Any:
+    """One array for several, the first being the most significant; order and equality stay.
+
+    Examples
+    --------
+    >>> pack([np.array([1, 0, 1]), np.array([5, 9, 4])]).argsort().tolist()
+    [1, 2, 0]
+    """
+    codes = keys[0]
+    for more in keys[1:]:
+        codes = _pack(codes, more)
+    return codes
+
+
+def _pack(major: Any, minor: Any) -> Any:
+    if not len(major):
+        return major
+    if _range(major) * _range(minor) >= _WIDTH // 2:
+        major, minor = ranks(major), ranks(minor)
+    return (major - major.min()) * _range(minor) + (minor - minor.min())
+
+
+def _range(codes: Any) -> int:
+    return int(codes.max()) - int(codes.min()) + 1
+
+
+def ranks(codes: Any) -> Any:
+    """Ranks without gaps, equal for equal codes.
+
+    Examples
+    --------
+    >>> ranks(np.array([70, -5, 70, 8])).tolist()
+    [2, 0, 2, 1]
+    """
+    xp = arrays.of(codes)
+    found = arrays.argsort(codes)
+    made = xp.empty(len(codes), np.int64)
+    made[found] = xp.cumsum(steps(codes[found]), dtype=np.int64) - 1
+    return made
+
+
+def steps(ordered: Any) -> Any:
+    """(n,) where sorted codes differ from the one before; the first does."""
+    xp = arrays.of(ordered)
+    return xp.concatenate([xp.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]])
+
+
+def unordered(codes: Any) -> Any:
+    """(n,) uint64 that compare as int64 do: for what has no signed variant on a device."""
+    return codes.view(np.uint64) ^ _TOP
+
+
+def ordered(codes: Any) -> Any:
+    """The reverse of `unordered`."""
+    return (codes ^ _TOP).view(np.int64)
+
+
+def restore(codes: Any, like: Column) -> Any:
+    """The physical values that `ascending` made integers of."""
+    dtype = like.values.dtype
+    if like.kind == "u" and dtype.itemsize == 8:
+        return codes.view(np.uint64) ^ _TOP
+    if like.kind != "f":
+        return codes.astype(dtype)
+    return (codes ^ ((codes >> 63) & _LAST)).view(np.float64).astype(dtype)

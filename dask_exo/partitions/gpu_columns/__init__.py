@@ -1,0 +1,1 @@
+"""Kernels over single columns in GPU memory."""

@@ -1,0 +1,236 @@
+"""One column in the memory of a device.
+
+What lies there are plain arrays. Times are int64 in the unit of their dtype. Strings are numbers of
+the words of a dictionary, which stays on the host; its words are distinct and ascend, so that the
+numbers compare as the strings do. Categoricals are the codes that pandas has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pandas.api.types import pandas_dtype
+
+from dask_exo.errors import DeviceOperationError, DeviceTypeError
+from dask_exo.partitions.gpu import arrays, memory
+
+NAT = np.iinfo(np.int64).min
+"""The number of a time that is not there."""
+
+TEXT, CATEGORY = "T", "C"
+"""Kinds of columns that numpy has no letter for."""
+
+NUMBERS = frozenset("biuf")
+TIMES = frozenset("mM")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Values of one dtype, in the memory of a device.
+
+    Attributes
+    ----------
+    values : (n,)
+        Numbers; int64 in the unit of ``dtype`` for times; codes for strings and categoricals, of
+        which -1 is a null.
+    dtype : dtype
+        As the column of pandas has it.
+    valid : (n,) bool, optional
+        Where a nullable dtype has a value; None is everywhere. Others tell nulls by a value.
+    words : Index, optional
+        Of strings: those that codes stand for, distinct and ascending.
+    """
+
+    values: Any
+    dtype: Any
+    valid: Any = None
+    words: pd.Index | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Column, (self.values, self.dtype, self.valid, self.words)
+
+    @cached_property
+    def kind(self) -> str:
+        """A letter: of numpy's, or `TEXT`, or `CATEGORY`."""
+        return kind_of(self.dtype)
+
+    @property
+    def xp(self) -> Any:
+        """The array module."""
+        return arrays.of(self.values)
+
+    @property
+    def nullable(self) -> bool:
+        """Whether nulls are told by ``valid``."""
+        return is_nullable(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the memory of the device, and of the dictionary."""
+        size = int(self.values.nbytes) + (0 if self.valid is None else int(self.valid.nbytes))
+        return size + (0 if self.words is None else int(self.words.memory_usage()))
+
+    @property
+    def dictionary(self) -> pd.Index:
+        """What codes stand for."""
+        if self.words is not None:
+            return self.words
+        return self.dtype.categories
+
+    def nulls(self) -> Any:
+        """(n,) where there is no value."""
+        xp = self.xp
+        if self.nullable:
+            return xp.zeros(len(self), bool) if self.valid is None else ~self.valid
+        if self.kind == "f":
+            return xp.isnan(self.values)
+        if self.kind in TIMES:
+            return self.values == NAT
+        if self.kind in (TEXT, CATEGORY):
+            return self.values < 0
+        return xp.zeros(len(self), bool)
+
+    def take(self, rows: Any) -> Column:
+        """Some rows: by positions, a mask, or a slice."""
+        valid = None if self.valid is None else self.valid[rows]
+        return replace(self, values=self.values[rows], valid=valid)
+
+    def take_or_null(self, rows: Any, *, name: Any = None) -> Column:
+        """Rows by positions, -1 giving a null; the dtype becomes one that can hold it.
+
+        Raises
+        ------
+        DeviceTypeError
+            Booleans have no null.
+        """
+        missing = rows < 0
+        if not bool(missing.any()):
+            return self.take(rows)
+        column = self
+        if self.kind in "biu" and not self.nullable:
+            if self.kind == "b":
+                raise DeviceTypeError(
+                    f"column {name!r} of booleans would get nulls, for which bool has no value: "
+                    f"convert it before with .astype('boolean')"
+                )
+            column = Column(self.values.astype(np.float64), np.dtype(np.float64))
+        if not len(column):
+            return column.all_null(len(rows))
+        taken = column.take(self.xp.where(missing, 0, rows))
+        return taken.with_nulls(missing)
+
+    def all_null(self, length: int) -> Column:
+        """Nulls of a dtype that has them."""
+        xp = self.xp
+        values = xp.zeros(length, self.values.dtype)
+        return replace(self, values=values, valid=None).with_nulls(xp.ones(length, bool))
+
+    def with_nulls(self, missing: Any) -> Column:
+        """The same with nulls at some rows, in a dtype that has them."""
+        xp = self.xp
+        if self.nullable:
+            valid = ~missing if self.valid is None else self.valid & ~missing
+            return replace(self, valid=valid)
+        null: Any = {"f": np.nan, "m": NAT, "M": NAT}.get(self.kind, -1)
+        values = xp.where(missing, xp.asarray(null, self.values.dtype), self.values)
+        return replace(self, values=values)
+
+
+class _Kept:
+    """An array of a column, counted where the memory of its device is; see `memory`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, column: Any, owner: type) -> Any:
+        kept = column.__dict__[self._name]
+        return kept.get() if isinstance(kept, memory.Buffer) else kept
+
+    def __set__(self, column: Any, array: Any) -> None:
+        arena = None if array is None else memory.arena_of(array)
+        column.__dict__[self._name] = array if arena is None else arena.hold(array)
+
+
+for _name in ("values", "valid"):  # after the dataclass, which would take them for defaults
+    setattr(Column, _name, _Kept(_name))
+
+
+def kind_of(dtype: Any) -> str:
+    """The letter of a dtype; see `Column.kind`.
+
+    Raises
+    ------
+    DeviceTypeError
+        Columns on a device cannot have it.
+
+    Examples
+    --------
+    >>> [kind_of(d) for d in (np.dtype("M8[us]"), pd.Int64Dtype(), pd.StringDtype())]
+    ['M', 'i', 'T']
+    """
+    if isinstance(dtype, pd.CategoricalDtype):
+        return CATEGORY
+    if isinstance(dtype, pd.StringDtype):
+        return TEXT
+    if isinstance(dtype, pd.DatetimeTZDtype):
+        return "M"
+    plain = dtype if isinstance(dtype, np.dtype) else getattr(dtype, "numpy_dtype", None)
+    is_known = is_nullable(dtype) or isinstance(dtype, np.dtype)
+    if is_known and plain is not None and plain.kind in "biufmM" and plain.str[1:] != "f2":
+        return str(plain.kind)
+    raise DeviceTypeError(
+        f"a column of dtype {dtype} cannot lie on a device, which has numbers, booleans, times, "
+        f"strings and categories: convert it with .astype(...) ('str' for strings) or leave it out"
+    )
+
+
+def only(column: Column, kinds: str, name: str) -> None:
+    """Raise `DeviceOperationError` if something is not computed of a column's kind of values."""
+    if column.kind not in kinds:
+        raise DeviceOperationError(
+            f"{name} of a column of {column.dtype} does not exist on a device: leave it out "
+            f"(numeric_only=True), or do it on the host after .to_backend('pandas')"
+        )
+
+
+def is_nullable(dtype: Any) -> bool:
+    """Whether it is a nullable dtype of numbers (`Int64`, `boolean`, ...), of pandas or Arrow."""
+    if not isinstance(dtype, pd.api.extensions.ExtensionDtype):
+        return False
+    plain = getattr(dtype, "numpy_dtype", None)
+    return plain is not None and plain.kind in NUMBERS
+
+
+def as_nullable(plain: Any, like: Any) -> Any:
+    """The dtype of numbers of some kind, nullable in the way that another one is.
+
+    Examples
+    --------
+    >>> as_nullable(np.float32, pd.Int64Dtype())
+    Float32Dtype()
+    """
+    plain = np.dtype(plain)
+    if not is_nullable(like):
+        return plain
+    if isinstance(like, pd.ArrowDtype):
+        return pd.ArrowDtype(pa.from_numpy_dtype(plain))
+    name = {"b": "boolean", "f": "Float", "i": "Int", "u": "UInt"}[plain.kind]
+    return pandas_dtype(name if plain.kind == "b" else f"{name}{8 * plain.itemsize}")
+
+
+def numpy_of(dtype: Any) -> np.dtype:
+    """The dtype of numbers in memory."""
+    return dtype if isinstance(dtype, np.dtype) else np.dtype(dtype.numpy_dtype)
+
+
+def unit_of(dtype: Any) -> str:
+    """The unit of a dtype of times."""
+    return str(dtype.unit if isinstance(dtype, pd.DatetimeTZDtype) else np.datetime_data(dtype)[0])

@@ -1,0 +1,283 @@
+"""Arithmetic and comparison of columns, row by row.
+
+The dtype of a result is the one that pandas gives for the dtypes, or the scalar, at hand, which it
+is asked for with empty columns; so are the operations that do not exist.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dask_exo.errors import DeviceOperationError
+from dask_exo.partitions.gpu.dictionary import recategorize, search, unify
+from dask_exo.partitions.gpu_columns.column import (
+    CATEGORY,
+    NAT,
+    TEXT,
+    TIMES,
+    Column,
+    numpy_of,
+    unit_of,
+)
+
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+LOGICAL = frozenset({"and_", "or_", "xor"})
+ARITHMETIC = frozenset({"add", "sub", "mul", "truediv", "floordiv", "mod", "pow"})
+
+_STEPS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def _operator(name: str) -> Callable[[Any, Any], Any]:
+    found: Callable[[Any, Any], Any] = getattr(operator, name)
+    return found
+
+
+def result_dtype(name: str, left: Any, right: Any) -> Any:
+    """The dtype that pandas gives the result.
+
+    Parameters
+    ----------
+    name : str
+        Of a function of `operator`.
+    left, right : Column or scalar
+        One of them a column.
+
+    Raises
+    ------
+    TypeError
+        There is no such operation of these.
+    """
+    if isinstance(left, Column) and isinstance(right, Column):
+        return _of_dtypes(name, left.dtype, right.dtype)
+    sides = [_empty(x.dtype) if isinstance(x, Column) else x for x in (left, right)]
+    return _operator(name)(*sides).dtype
+
+
+@lru_cache(maxsize=1024)
+def _of_dtypes(name: str, left: Any, right: Any) -> Any:
+    return _operator(name)(_empty(left), _empty(right)).dtype
+
+
+def _empty(dtype: Any) -> pd.Series:
+    return pd.Series([], dtype=dtype)
+
+
+def binary(name: str, left: Any, right: Any) -> Column:
+    """Apply an operator to two columns, or to a column and a scalar.
+
+    Parameters
+    ----------
+    name : str
+        One of `COMPARISONS`, `LOGICAL`, `ARITHMETIC`.
+    left, right : Column or scalar
+        (n,), one of them a column.
+
+    Returns
+    -------
+    Column : (n,)
+
+    Raises
+    ------
+    TypeError
+        pandas has no such operation of these dtypes.
+    DeviceOperationError
+        pandas has it, and there is none on a device.
+
+    Examples
+    --------
+    >>> ones = Column(np.array([1, 2]), np.dtype("i8"))
+    >>> binary("truediv", ones, 2).values.tolist()
+    [0.5, 1.0]
+    """
+    dtype = result_dtype(name, left, right)
+    columns = [x for x in (left, right) if isinstance(x, Column)]
+    kinds = {c.kind for c in columns}
+    if name in COMPARISONS and kinds & {TEXT, CATEGORY}:
+        return _compare_codes(name, left, right, dtype)
+    if kinds & {TEXT, CATEGORY}:
+        raise DeviceOperationError(
+            f"{name} of columns of {' and '.join(str(c.dtype) for c in columns)} does not exist on "
+            f"a device: do it on the host after .to_backend('pandas')"
+        )
+    nulls = _any_null(columns, left, right)
+    if kinds & TIMES:
+        return _of_times(name, left, right, dtype, nulls)
+    return _of_numbers(name, left, right, dtype)
+
+
+def _any_null(columns: list[Column], left: Any, right: Any) -> Any:
+    xp = columns[0].xp
+    if any(_is_null(x) for x in (left, right)):
+        return xp.ones(len(columns[0]), bool)
+    nulls = columns[0].nulls()
+    return nulls if len(columns) == 1 else nulls | columns[1].nulls()
+
+
+def _is_null(value: Any) -> bool:
+    return not isinstance(value, Column) and bool(pd.isna(value))
+
+
+def _of_numbers(name: str, left: Any, right: Any, dtype: Any) -> Column:
+    column: Column = left if isinstance(left, Column) else right
+    xp, plain = column.xp, numpy_of(dtype)
+    a, b = (x.values if isinstance(x, Column) else x for x in (left, right))
+    a, b = (column.values.dtype.type(0) if x is pd.NA else x for x in (a, b))
+    with np.errstate(all="ignore"):
+        values = _operator(name)(a, b)
+        if name in ("floordiv", "mod") and values.dtype.kind in "iu":
+            values, dtype = _by_zero(name, a, b, values, dtype)
+        elif name == "floordiv" and values.dtype.kind == "f":
+            values = xp.where(xp.asarray(b) == 0, xp.true_divide(a, b), values)
+    if not isinstance(dtype, np.dtype):
+        return _masked(name, left, right, values.astype(plain, copy=False), dtype)
+    return Column(values.astype(dtype, copy=False), dtype)
+
+
+def _by_zero(name: str, a: Any, b: Any, values: Any, dtype: Any) -> tuple[Any, Any]:
+    """Whole numbers divided by 0: as pandas, infinity and NaN where numpy has 0."""
+    from dask_exo.partitions.gpu import arrays
+
+    xp = arrays.of(values)
+    zero = xp.asarray(b) == 0
+    if not isinstance(dtype, np.dtype) or not bool(zero.any()):
+        return values, dtype
+    instead = xp.true_divide(a, b) if name == "floordiv" else np.nan
+    return xp.where(zero, instead, values.astype(np.float64)), np.dtype(np.float64)
+
+
+def _masked(name: str, left: Any, right: Any, values: Any, dtype: Any) -> Column:
+    """A result of nullable dtypes: null where an operand is, but for Kleene's logic."""
+    column: Column = left if isinstance(left, Column) else right
+    xp = column.xp
+    valid = [
+        ~x.nulls() if isinstance(x, Column) else xp.full(len(column), not _is_null(x))
+        for x in (left, right)
+    ]
+    both = valid[0] & valid[1]
+    if name in LOGICAL - {"xor"}:
+        a, b = (
+            x.values if isinstance(x, Column) else xp.full(len(column), x is not pd.NA and bool(x))
+            for x in (left, right)
+        )
+        decided = (valid[0] & (a == (name == "or_"))) | (valid[1] & (b == (name == "or_")))
+        values = xp.where(decided, name == "or_", values)
+        both = both | decided
+    elif values.dtype.kind == "f":
+        both = both & ~xp.isnan(values)
+    return Column(values, dtype, None if bool(both.all()) else both)
+
+
+def _of_times(name: str, left: Any, right: Any, dtype: Any, nulls: Any) -> Column:
+    xp = (left if isinstance(left, Column) else right).xp
+    if name in COMPARISONS or not isinstance(dtype, np.dtype) or dtype.kind in "mM":
+        unit = _finest(left, right) if name in COMPARISONS else unit_of(dtype)
+    else:
+        unit = _finest(left, right)
+    a, b = (_number(x, unit) for x in (left, right))
+    with np.errstate(all="ignore"):
+        values = _operator(name)(a, b)
+    if name in COMPARISONS:
+        return Column(xp.where(nulls, name == "ne", values), np.dtype(bool))
+    if isinstance(dtype, np.dtype) and dtype.kind not in "mM":  # one duration by another
+        if dtype.kind != "f" and not bool(nulls.any()):
+            return Column(values.astype(dtype), dtype)
+        return Column(xp.where(nulls, np.nan, values.astype(np.float64)), np.dtype(np.float64))
+    if values.dtype.kind == "f":
+        nulls = nulls | xp.isnan(values)
+        values = xp.where(nulls, 0, values)
+    return Column(xp.where(nulls, np.int64(NAT), values.astype(np.int64)), dtype)
+
+
+def _finest(*sides: Any) -> str:
+    units = [unit_of(x.dtype) if isinstance(x, Column) else _unit(x) for x in sides]
+    return max((u for u in units if u), key=_STEPS.__getitem__)
+
+
+def _unit(scalar: Any) -> str | None:
+    if _is_null(scalar):
+        return None
+    time = _time(scalar)
+    return None if time is None else str(time.unit)
+
+
+def _time(scalar: Any) -> Any:
+    """A Timestamp or Timedelta, or None for numbers."""
+    if isinstance(scalar, (dt.timedelta, np.timedelta64)):
+        return pd.Timedelta(scalar)
+    if isinstance(scalar, (dt.date, np.datetime64, str)):
+        return pd.Timestamp(scalar)
+    return None
+
+
+def _number(side: Any, unit: str) -> Any:
+    """Times as int64 of one unit; what is none as it is."""
+    if isinstance(side, Column):
+        return in_unit(side, unit) if side.kind in TIMES else side.values
+    if _is_null(side):
+        return np.int64(0)
+    time = _time(side)
+    return side if time is None else np.int64(time.as_unit(unit).asm8.astype(np.int64))
+
+
+def in_unit(column: Column, unit: str) -> Any:
+    """(n,) int64 of a column of times in another unit, rounded down; nulls stay."""
+    have, want = _STEPS[unit_of(column.dtype)], _STEPS[unit]
+    if have == want:
+        return column.values
+    other = column.values * (want // have) if want > have else column.values // (have // want)
+    return column.xp.where(column.values == NAT, np.int64(NAT), other)
+
+
+def _compare_codes(name: str, left: Any, right: Any, dtype: Any) -> Column:
+    """Compare strings or categories by their numbers in a dictionary."""
+    if not isinstance(left, Column):
+        name = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(name, name)
+        left, right = right, left
+    xp = left.xp
+    if not isinstance(right, Column):
+        values = _with_scalar(name, left, right)
+        nulls = left.nulls() | _is_null(right)
+    else:
+        if left.kind == CATEGORY and right.kind == CATEGORY:
+            one, other = left, recategorize(right, left.dtype)
+        else:
+            one, other = unify([_as_text(left, right), _as_text(right, left)])
+        values = _operator(name)(one.values, other.values)
+        nulls = one.nulls() | other.nulls()
+    if isinstance(dtype, np.dtype):
+        return Column(xp.where(nulls, name == "ne", values), np.dtype(bool))
+    return Column(values, dtype, ~nulls if bool(nulls.any()) else None)
+
+
+def _as_text(column: Column, other: Column) -> Column:
+    if column.kind == other.kind == TEXT:
+        return column
+    raise DeviceOperationError(
+        f"comparing columns of {column.dtype} and {other.dtype} does not exist on a device: "
+        f"convert one with .astype(...), or do it on the host after .to_backend('pandas')"
+    )
+
+
+def _with_scalar(name: str, column: Column, scalar: Any) -> Any:
+    if _is_null(scalar):
+        return column.xp.zeros(len(column), bool)
+    if column.kind == CATEGORY:
+        place = int(column.dictionary.get_indexer([scalar])[0])
+        # what is no category has no code, and nulls have -1
+        return _operator(name)(column.values, place if place >= 0 else -2)
+    if not isinstance(scalar, str):
+        return column.xp.full(len(column), name == "ne")
+    place, is_there = search(column.dictionary, scalar)
+    codes = column.values
+    if name in ("eq", "ne"):
+        return _operator(name)(codes, place if is_there else -2)
+    if name in ("lt", "ge"):
+        return _operator(name)(codes, place)
+    return codes < place + is_there if name == "le" else codes >= place + is_there

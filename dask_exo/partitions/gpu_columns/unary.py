@@ -1,0 +1,237 @@
+"""What is done to a column row by row, or along its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dask_exo.errors import DeviceOperationError
+from dask_exo.partitions.gpu import interop, sort_keys
+from dask_exo.partitions.gpu.dictionary import recategorize
+from dask_exo.partitions.gpu.stack import stack
+from dask_exo.partitions.gpu_columns.cast import cast
+from dask_exo.partitions.gpu_columns.column import (
+    CATEGORY,
+    NUMBERS,
+    TEXT,
+    TIMES,
+    Column,
+    as_nullable,
+    is_nullable,
+)
+
+
+def negative(column: Column) -> Column:
+    """Minus the values."""
+    return _of_numbers(column, "neg", lambda v: -v)
+
+
+def absolute(column: Column) -> Column:
+    """Values without their sign."""
+    return _of_numbers(column, "abs", abs)
+
+
+def inverted(column: Column) -> Column:
+    """Not the values, bit by bit."""
+    if column.kind not in "biu":
+        raise TypeError(f"bad operand type for unary ~: {column.dtype}")
+    return replace(column, values=~column.values)
+
+
+def rounded(column: Column, decimals: int = 0) -> Column:
+    """Values with some decimals; only floats change."""
+    if column.kind != "f":
+        return column
+    return replace(column, values=column.values.round(decimals))
+
+
+def _of_numbers(column: Column, name: str, change: Callable[[Any], Any]) -> Column:
+    if column.kind == "m":
+        values = column.xp.where(column.nulls(), column.values, change(column.values))
+        return replace(column, values=values)
+    if column.kind not in NUMBERS:
+        raise TypeError(f"bad operand type for {name}: {column.dtype}")
+    return replace(column, values=change(column.values))
+
+
+def ufunc(column: Column, name: str) -> Column:
+    """A function of numpy that has one argument, such as ``sqrt``."""
+    if column.kind not in NUMBERS:
+        raise TypeError(f"{name} does not work for dtype {column.dtype}")
+    with np.errstate(all="ignore"):
+        values = getattr(column.xp, name)(column.values)
+    return Column(values, as_nullable(values.dtype, column.dtype), column.valid)
+
+
+def constant(value: Any, length: int, xp: Any) -> Column:
+    """A column of one value, in the dtype that pandas gives it."""
+    if isinstance(value, (pd.Series, pd.Index)):
+        return interop.from_pandas(value, xp)
+    one = pd.Series([value])
+    if one.dtype == object and value is None:
+        one = one.astype(np.float64)
+    return interop.from_pandas(one, xp).take(xp.zeros(length, np.int64))
+
+
+def like(value: Any, column: Column) -> Column:
+    """One value, as a column of length 1 that can be put among those of a column."""
+    if isinstance(value, Column):
+        return value
+    dtype: Any = column.dtype
+    if column.kind == CATEGORY:
+        if not pd.isna(value) and value not in dtype.categories:
+            raise TypeError(
+                f"Cannot setitem on a Categorical with a new category ({value}), set the "
+                f"categories first"
+            )
+    elif not (pd.isna(value) and column.kind in "fmMT") and not is_nullable(dtype):
+        holder = pd.Series(interop.to_array(column.take(slice(0, 1))), dtype=dtype)
+        whole = pd.concat([holder, pd.Series([value])]) if column.kind in "biu" else holder
+        dtype = whole.dtype if column.kind in "bu" or _is_wider(value, column) else dtype
+    made = pd.Series([value], dtype=dtype)
+    return interop.from_pandas(made, column.xp)
+
+
+def _is_wider(value: Any, column: Column) -> bool:
+    if column.kind != "i":
+        return False
+    return bool(pd.isna(value)) or (isinstance(value, (float, np.floating)) and value % 1 != 0)
+
+
+def choose(condition: Any, column: Column, other: Any) -> Column:
+    """Values where a condition holds, and others elsewhere.
+
+    Parameters
+    ----------
+    condition : (n,) bool
+    column : Column
+        (n,)
+    other : Column or scalar
+        (n,), or one value for all; NaN and None are nulls.
+    """
+    xp = column.xp
+    if not isinstance(other, Column) and pd.isna(other):
+        rows = xp.where(condition, xp.arange(len(column)), -1)
+        return column.take_or_null(rows)
+    if bool(condition.all()):
+        return column
+    second = like(other, column)
+    if column.kind == CATEGORY:
+        second = recategorize(second, column.dtype)
+    both = stack([column, second])
+    at = xp.arange(len(column)) if len(second) == len(column) > 1 else xp.zeros(len(column), int)
+    rows = xp.where(condition, xp.arange(len(column)), at + len(column))
+    return both.take(rows)
+
+
+def fill(column: Column, value: Any) -> Column:
+    """Values, and another one in place of nulls."""
+    nulls = column.nulls()
+    if not bool(nulls.any()):
+        return column
+    return choose(~nulls, column, value)
+
+
+def carried(column: Column, *, backward: bool = False) -> Column:
+    """Values, and in place of nulls the last one before (or the first one after)."""
+    xp = column.xp
+    nulls = column.nulls()
+    if backward:
+        return carried(column.take(slice(None, None, -1))).take(slice(None, None, -1))
+    rows = xp.where(nulls, -1, xp.arange(len(column)))
+    return column.take_or_null(_running_maximum(rows)) if len(column) else column
+
+
+def _running_maximum(values: Any) -> Any:
+    """(n,) the largest so far, by doubling steps: cupy has no ``maximum.accumulate``."""
+    from dask_exo.partitions.gpu import arrays
+
+    xp = arrays.of(values)
+    step = 1
+    while step < len(values):
+        values = xp.concatenate([values[:step], xp.maximum(values[step:], values[:-step])])
+        step *= 2
+    return values
+
+
+def cumulated(column: Column, name: str) -> Column:
+    """Cumulated sums, products, minima or maxima; nulls stay, and others pass them by.
+
+    Parameters
+    ----------
+    column : Column
+        (n,) numbers.
+    name : {"cumsum", "cumprod", "cummin", "cummax"}
+    """
+    if column.kind not in NUMBERS:
+        raise DeviceOperationError(
+            f"{name} of a column of {column.dtype} does not exist on a device: do it on the host "
+            f"after .to_backend('pandas')"
+        )
+    xp, nulls = column.xp, column.nulls()
+    if name in ("cummin", "cummax"):
+        keys = sort_keys.ascending(column)
+        keys = ~keys if name == "cummin" else keys
+        keys = _running_maximum(xp.where(nulls, np.iinfo(np.int64).min, keys))
+        made = replace(
+            column, values=sort_keys.restore(~keys if name == "cummin" else keys, column)
+        )
+    else:
+        neutral = column.values.dtype.type(name == "cumprod")
+        values = xp.where(nulls, neutral, column.values)
+        wide = {"b": np.int64, "i": np.int64, "u": np.uint64}.get(column.kind, values.dtype)
+        values = getattr(xp, name)(values.astype(wide))
+        made = Column(values, as_nullable(wide, column.dtype), column.valid)
+    return made.with_nulls(nulls) if bool(nulls.any()) else made
+
+
+def shifted(
+    column: Column, periods: int = 1, fill_value: Any = None, *, name: Any = None
+) -> Column:
+    """Values of other rows, as far away as ``periods`` says."""
+    xp = column.xp
+    rows = xp.arange(len(column)) - periods
+    inside = (rows >= 0) & (rows < len(column))
+    if not len(column) and column.kind in "iu" and not column.nullable and fill_value is None:
+        return cast(column, np.float64)
+    taken = column.take(xp.where(inside, rows, 0))
+    if fill_value is not None:
+        return choose(inside, taken, fill_value)
+    return column.take_or_null(xp.where(inside, rows, -1), name=name)
+
+
+def is_in(column: Column, values: Any) -> Any:
+    """(n,) whether each value is one of some."""
+    xp = column.xp
+    wanted = pd.Series(list(values))
+    has_null = bool(wanted.isna().any())
+    nulls = column.nulls()
+    wanted = wanted[wanted.notna()]
+    if column.kind in (TEXT, CATEGORY):
+        places = column.dictionary.get_indexer(pd.Index(wanted.unique()))
+        table = np.zeros(len(column.dictionary) + 1, bool)
+        table[places[places >= 0]] = True
+        found = xp.asarray(table)[column.values]
+    elif not len(wanted):
+        found = xp.zeros(len(column), bool)
+    else:
+        made = interop.from_pandas(wanted.convert_dtypes() if column.nullable else wanted, xp)
+        if column.kind in TIMES:
+            made = cast(made, column.dtype)
+        elif made.kind not in NUMBERS:
+            return xp.zeros(len(column), bool)
+        found = xp.isin(column.values, made.values)
+    return (found & ~nulls) | (nulls & has_null)
+
+
+def monotonic(column: Column, *, descending: bool = False) -> bool:
+    """Whether no value is smaller (or larger) than the one before, and none is null."""
+    if bool(column.nulls().any()):
+        return False
+    keys = sort_keys.ascending(column)
+    later, before = keys[1:], keys[:-1]
+    return bool(((later <= before) if descending else (later >= before)).all())

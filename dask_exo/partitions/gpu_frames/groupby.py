@@ -1,0 +1,290 @@
+"""Grouped rows of a device frame or series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dask_exo.errors import DeviceOperationError
+from dask_exo.partitions.gpu import arrays, sort_keys
+from dask_exo.partitions.gpu_columns.aggregations import AGGREGATIONS
+from dask_exo.partitions.gpu_columns.column import CATEGORY, Column
+from dask_exo.partitions.gpu_columns.groups import Groups, groups
+from dask_exo.partitions.gpu_frames.frame import DeviceFrame
+from dask_exo.partitions.gpu_frames.index import DeviceIndex
+from dask_exo.partitions.gpu_frames.operators import refuse
+from dask_exo.partitions.gpu_frames.series import DeviceSeries
+
+
+class DeviceGroupBy:
+    """What `pandas.DataFrame.groupby` gives, or that of a series.
+
+    Parameters
+    ----------
+    obj : DeviceFrame or DeviceSeries
+        (n,) rows.
+    by : label, DeviceSeries, or list of them, optional
+        What to group by.
+    level : int, label or list of them, optional
+        Levels of the index to group by instead.
+    sort : bool
+        Whether groups are in the order of their keys; otherwise in that of their first rows.
+    dropna : bool
+        Whether rows with a null key are left out.
+    observed : bool
+        Must be true where keys are categorical: only groups that exist are made.
+    as_index : bool
+        Whether the keys are the index of a result.
+
+    Raises
+    ------
+    KeyError
+        There is no such column.
+    DeviceOperationError
+        Groups that do not exist are asked for.
+    """
+
+    def __init__(  # noqa: PLR0913  as pandas has them
+        self,
+        obj: Any,
+        by: Any = None,
+        *,
+        level: Any = None,
+        sort: bool = True,
+        dropna: bool = True,
+        observed: bool = True,
+        as_index: bool = True,
+        group_keys: bool = True,  # noqa: ARG002
+    ) -> None:
+        self.obj = obj
+        self._sort, self._dropna, self._as_index = bool(sort), dropna is not False, as_index
+        self._observed = observed
+        self.keys, self._labels = _keys(obj, by, level)
+        if observed is False and any(key.column.kind == CATEGORY for key in self.keys):
+            raise DeviceOperationError(
+                "groupby(observed=False) makes a group of every category, also where there is no "
+                "row: that does not exist on a device; use observed=True, or .to_backend('pandas')"
+            )
+        self._chosen: Any = None
+        self._found: Groups | None = None
+
+    @property
+    def grouping(self) -> SimpleNamespace:
+        """The keys, as cudf has them: that is how Dask asks for them."""
+        return SimpleNamespace(keys=self.keys)
+
+    @property
+    def found(self) -> Groups:
+        """Which rows are together."""
+        if self._found is None:
+            columns = [key.column for key in self.keys]
+            nulls = None
+            if self._dropna:
+                nulls = columns[0].nulls()
+                for column in columns[1:]:
+                    nulls = nulls | column.nulls()
+            self._found = groups([sort_keys.of(c) for c in columns], nulls, sort=self._sort)
+        return self._found
+
+    def __getitem__(self, key: Any) -> DeviceGroupBy:
+        if isinstance(key, (set, pd.Index)) or (
+            isinstance(key, tuple) and key not in self.obj.columns
+        ):
+            key = list(key)
+        missing = [
+            k for k in (key if isinstance(key, list) else [key]) if k not in self.obj.columns
+        ]
+        if missing:
+            raise KeyError(f"Columns not found: {missing}")
+        made = DeviceGroupBy.__new__(DeviceGroupBy)
+        made.__dict__.update(self.__dict__)
+        made._chosen = key
+        made._found = self.found
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("obj", "keys"):
+            raise AttributeError(name)
+        if isinstance(self.obj, DeviceFrame) and name in self.obj.columns:
+            return self[name]
+        return refuse(self, pd.core.groupby.DataFrameGroupBy, name)
+
+    @property
+    def _index(self) -> DeviceIndex:
+        found = self.found
+        levels = [key.column.take(found.first) for key in self.keys]
+        return DeviceIndex.of(levels, [key.name for key in self.keys])
+
+    def _values(self) -> Any:
+        """The columns to aggregate: a frame or a series."""
+        if isinstance(self.obj, DeviceSeries):
+            return self.obj
+        if self._chosen is not None:
+            return self.obj[self._chosen]
+        kept = [i for i, label in enumerate(self.obj.columns) if label not in self._labels]
+        return self.obj.choose_columns(kept)
+
+    def _reduced(self, change: Callable[[Column], Column], *, numeric_only: bool = False) -> Any:
+        values = self._values()
+        index = self._index
+        if isinstance(values, DeviceSeries):
+            made = DeviceSeries.of(change(values.column), index, values.name)
+            return made if self._as_index else made.reset_index()
+        if numeric_only:
+            values = values.select_dtypes(["number", "bool"])
+        frame = DeviceFrame.of([change(c) for c in values.arrays], values.columns, index)
+        return frame if self._as_index else frame.reset_index()
+
+    def size(self) -> Any:
+        """How many rows each group has."""
+        column = Column(self.found.tally(), np.dtype(np.int64))
+        name = self.obj.name if isinstance(self.obj, DeviceSeries) else None
+        made = DeviceSeries.of(column, self._index, name)
+        return made if self._as_index else made.to_frame("size").reset_index()
+
+    def aggregate(self, func: Any = None, **named: Any) -> Any:
+        """Aggregate columns by name of aggregations.
+
+        Parameters
+        ----------
+        func : str, list, or dict of them by column
+        **named
+            Pairs of column and aggregation by new label.
+        """
+        if func is None and named:
+            series = {new: self[old].aggregate(how) for new, (old, how) in named.items()}
+            return DeviceFrame(series)
+        if isinstance(func, str):
+            return getattr(self, func)()
+        if isinstance(func, dict):
+            parts = {label: self[label].aggregate(how) for label, how in func.items()}
+            return _side_by_side(parts)
+        if not isinstance(func, (list, tuple)) or not all(isinstance(f, str) for f in func):
+            raise DeviceOperationError(
+                f"groups cannot be aggregated by {func!r} on a device, which knows "
+                f"{', '.join(sorted(AGGREGATIONS))}, by name: use .to_backend('pandas')"
+            )
+        values = self._values()
+        if isinstance(values, DeviceSeries):
+            return DeviceFrame({name: getattr(self, name)() for name in func})
+        parts = {label: self[label].aggregate(list(func)) for label in values.columns}
+        return _side_by_side(parts)
+
+    agg = aggregate
+
+    def unique(self) -> Uniques:
+        """The different values of each group, to be ``explode``d into rows of their own."""
+        return Uniques(self)
+
+    def cumcount(self, ascending: bool = True) -> DeviceSeries:  # noqa: FBT001, FBT002
+        """Number of each row within its group."""
+        found = self.found
+        xp, order = found.xp, found.order
+        counts = xp.append(found.tally(), np.int64(0))
+        starts = xp.cumsum(counts) - counts
+        places = xp.empty(len(order), np.int64)
+        places[order] = xp.arange(len(order)) - starts[found.ids[order]]
+        if not ascending:
+            places = counts[found.ids] - 1 - places
+        return DeviceSeries.of(Column(places, np.dtype(np.int64)), self.obj.index)
+
+    def head(self, n: int = 5) -> Any:
+        """The first rows of each group."""
+        inside = (self.cumcount().column.values < n) & (self.found.ids < self.found.count)
+        chosen = self.obj if self._chosen is None else self.obj[self._chosen]
+        return chosen.take_rows(inside)
+
+    def tail(self, n: int = 5) -> Any:
+        """The last rows of each group."""
+        left = self.cumcount(ascending=False).column.values
+        chosen = self.obj if self._chosen is None else self.obj[self._chosen]
+        return chosen.take_rows((left < n) & (self.found.ids < self.found.count))
+
+
+class Uniques:
+    """Different values of a column in each group, nulls among them.
+
+    Parameters
+    ----------
+    grouped : DeviceGroupBy
+        Of a series, or of one column.
+    """
+
+    def __init__(self, grouped: DeviceGroupBy) -> None:
+        self._grouped = grouped
+
+    def explode(self) -> DeviceSeries:
+        """A row for each of them, under the keys of its group, in the order they are met."""
+        values, found = self._grouped._values(), self._grouped.found
+        outside = found.ids == found.count
+        pairs = groups([found.ids, sort_keys.of(values.column)], outside, sort=False)
+        first = pairs.first[arrays.argsort(found.ids[pairs.first])]
+        index = self._grouped._index.take(found.ids[first])
+        return DeviceSeries.of(values.column.take(first), index, values.name)
+
+
+def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
+    """The columns to group by, and the labels of those that are the frame's own."""
+    if by is None:
+        levels = list(level) if isinstance(level, (list, tuple)) else [level]
+        index = obj.index
+        places = [index.place(one) for one in levels]
+        return [DeviceSeries.of(index.levels[i], index, index.names[i]) for i in places], set()
+    several = list(by) if isinstance(by, (list, pd.Index)) else [by]
+    # Dask asks with its own expressions, to see what the result looks like
+    several = [getattr(one, "_meta", one) for one in several]
+    labels = {one for one in several if not hasattr(one, "column")}
+    keys = []
+    for one in several:
+        if hasattr(one, "column"):
+            keys.append(DeviceSeries.of(one.column, obj.index, one.name))
+        elif isinstance(obj, DeviceFrame) and one in obj.columns:
+            keys.append(obj[one])
+        elif one in obj.index.names:
+            keys.append(DeviceSeries.of(obj.index.levels[obj.index.place(one)], obj.index, one))
+        elif callable(one):
+            raise DeviceOperationError(
+                "rows cannot be grouped by a function on a device: assign a column, and group by it"
+            )
+        else:
+            raise KeyError(one)
+    return keys, labels
+
+
+def _side_by_side(parts: dict[Any, Any]) -> DeviceFrame:
+    """Results of several columns, one level more in the labels where they are frames."""
+    if all(isinstance(part, DeviceSeries) for part in parts.values()):
+        return DeviceFrame(parts)
+    columns: list[Column] = []
+    labels: list[Any] = []
+    index: Any = None
+    for label, part in parts.items():
+        frame = part if isinstance(part, DeviceFrame) else part.to_frame()
+        columns += frame.arrays
+        labels += [(label, inner) for inner in frame.columns]
+        index = frame.index
+    return DeviceFrame.of(columns, pd.MultiIndex.from_tuples(labels), index)
+
+
+def _aggregation(name: str) -> Callable[..., Any]:
+    compute = AGGREGATIONS[name]
+    known = {"ddof", "min_count", "dropna"}
+
+    def run(self: DeviceGroupBy, numeric_only: Any = None, **options: Any) -> Any:
+        mine = {k: v for k, v in options.items() if k in known}
+
+        def change(column: Column) -> Column:
+            return compute(column, self.found, **mine)
+
+        return self._reduced(change, numeric_only=numeric_only is True)
+
+    run.__doc__ = compute.__doc__
+    return run
+
+
+for _name in AGGREGATIONS:
+    setattr(DeviceGroupBy, _name, _aggregation(_name))

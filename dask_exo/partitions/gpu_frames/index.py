@@ -1,0 +1,227 @@
+"""The labels of rows, in the memory of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask.base import normalize_token
+
+from dask_exo.partitions.gpu import arrays, interop, sort_keys
+from dask_exo.partitions.gpu.stack import stack
+from dask_exo.partitions.gpu_columns import reductions, unary
+from dask_exo.partitions.gpu_columns.cast import cast
+from dask_exo.partitions.gpu_columns.column import Column
+from dask_exo.partitions.gpu_columns.elementwise import binary
+from dask_exo.partitions.gpu_frames.index_levels import LevelsOfIndex
+from dask_exo.partitions.gpu_frames.operators import refuse
+
+
+class DeviceIndex(LevelsOfIndex):
+    """An index of one or several levels.
+
+    Labels that are numbered through take no memory until someone looks at them.
+
+    Parameters
+    ----------
+    data : Index or sequence, optional
+        Labels on the host.
+    dtype, name
+        As of `pandas.Index`.
+
+    Attributes
+    ----------
+    levels : tuple of Column
+        (n,) labels of each level.
+    names : tuple
+        Of the levels.
+    """
+
+    def __init__(self, data: Any = (), dtype: Any = None, name: Any = None) -> None:
+        made = from_pandas(pd.Index(data, dtype=dtype, name=name), arrays.HOST)
+        self._levels, self.names, self._range, self._module = made.parts
+
+    @property
+    def values(self) -> Any:
+        """See `DeviceSeries.values`."""
+        return self.to_series().values
+
+    @property
+    def categories(self) -> pd.Index:
+        """Of a categorical index."""
+        if not isinstance(self.dtype, pd.CategoricalDtype):
+            raise AttributeError(f"an index of {self.dtype} has no categories")  # noqa: TRY004
+        return self.dtype.categories
+
+    @property
+    def is_monotonic_increasing(self) -> bool:
+        """Whether no label is smaller than the one before."""
+        if self._range is not None:
+            return self._range.step > 0
+        return unary.monotonic(self.column)
+
+    @property
+    def is_monotonic_decreasing(self) -> bool:
+        """Whether no label is larger than the one before."""
+        return unary.monotonic(self.column, descending=True)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.to_pandas())
+
+    def __dask_tokenize__(self) -> Any:
+        return type(self).__name__, self._module, normalize_token(self.to_pandas())
+
+    def __repr__(self) -> str:
+        return f"DeviceIndex({self.to_pandas()!r})"
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(self.to_pandas(), dtype=dtype)
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, (int, np.integer)):
+            return self.to_pandas_rows(slice(rows, rows + 1 or None))[0]
+        return self.take(rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return refuse(self, pd.Index, name)
+
+    def apply_operator(self, name: str, other: Any, *, reflected: bool = False) -> Any:
+        """An array of what an operator gives; an index, where it is arithmetic."""
+        other = getattr(other, "column", other)
+        sides = (other, self.column) if reflected else (self.column, other)
+        made = binary(name, *sides)
+        return made.values if made.dtype == bool else DeviceIndex.of([made], self.names)
+
+    def to_pandas_rows(self, rows: slice) -> pd.Index:
+        """Some labels on the host."""
+        return self.take(rows).to_pandas()
+
+    def to_pandas(self) -> pd.Index:
+        """All labels on the host."""
+        if self._range is not None:
+            return pd.RangeIndex(self._range, name=self.name)
+        if self.nlevels == 1:
+            return interop.to_index(self.column, self.name)
+        labels = [interop.to_index(level) for level in self.levels]
+        return pd.MultiIndex.from_arrays(labels, names=self.names)
+
+    def to_series(self, index: Any = None, name: Any = None) -> Any:
+        """The labels as a series, under themselves."""
+        from dask_exo.partitions.gpu_frames.series import DeviceSeries
+
+        name = self.name if name is None else name
+        return DeviceSeries.of(self.column, self if index is None else index, name)
+
+    def to_frame(self, index: bool = True, name: Any = None) -> Any:  # noqa: FBT001, FBT002
+        """The labels as the columns of a frame."""
+        from dask_exo.partitions.gpu_frames.frame import DeviceFrame
+
+        names = list(self.names) if name is None else [name]
+        labels = pd.Index([i if n is None else n for i, n in enumerate(names)])
+        rows = self if index else numbered(len(self), self.module)
+        return DeviceFrame.of(self.levels, labels, rows)
+
+    def astype(self, dtype: Any) -> DeviceIndex:
+        """Labels in another dtype."""
+        return DeviceIndex.of([cast(self.column, dtype)], self.names)
+
+    def equals(self, other: Any) -> bool:
+        """Whether all labels are the same."""
+        if self is other:
+            return True
+        if not isinstance(other, DeviceIndex) or len(self) != len(other):
+            return False
+        if self._range is not None and self._range == other._range:
+            return True
+        if self.nlevels != other.nlevels:
+            return False
+        return all(_same(a, b) for a, b in zip(self.levels, other.levels, strict=True))
+
+    def isna(self) -> Any:
+        """(n,) where labels are null."""
+        return self.column.nulls()
+
+    isnull = isna
+
+    def notna(self) -> Any:
+        """(n,) where labels are not null."""
+        return ~self.column.nulls()
+
+    def min(self) -> Any:
+        """The smallest label."""
+        return reductions.least(self.column)
+
+    def max(self) -> Any:
+        """The largest label."""
+        return reductions.largest(self.column)
+
+    def nunique(self, dropna: bool = True) -> int:  # noqa: FBT001, FBT002
+        """How many different labels."""
+        return reductions.distinct(self.column, dropna=dropna)
+
+    def unique(self) -> DeviceIndex:
+        """Labels without repetitions, in the order they are met."""
+        from dask_exo.partitions.gpu_columns.groups import groups
+
+        found = groups([sort_keys.of(level) for level in self.levels], sort=False)
+        return self.take(found.first)
+
+    def isin(self, values: Any) -> Any:
+        """(n,) whether labels are among some."""
+        return unary.is_in(self.column, values)
+
+    def get_slice_bound(self, label: Any, side: str) -> int:
+        """Labels before a bound, in an index that is sorted.
+
+        Parameters
+        ----------
+        label : object
+        side : {"left", "right"}
+        """
+        before = binary("lt" if side == "left" else "le", self.column, label)
+        return int(before.values.sum())
+
+
+def _same(a: Column, b: Column) -> bool:
+    if a is b:
+        return True
+    if a.dtype != b.dtype:
+        return False
+    both = sort_keys.of(stack([a, b]))
+    return bool((both[: len(a)] == both[len(a) :]).all())
+
+
+def numbered(length: int, module: str = arrays.HOST, start: int = 0) -> DeviceIndex:
+    """Labels from ``start`` on."""
+    return DeviceIndex.of(None, numbers=range(start, start + length), module=module)
+
+
+def from_pandas(index: pd.Index, module: str) -> DeviceIndex:
+    """Copy an index to a device."""
+    if isinstance(index, pd.RangeIndex):
+        numbers = range(index.start, index.stop, index.step)
+        return DeviceIndex.of(None, [index.name], numbers, module)
+    xp = arrays.module(module)
+    if isinstance(index, pd.MultiIndex):
+        levels = [interop.from_pandas(index.get_level_values(i), xp) for i in range(index.nlevels)]
+        return DeviceIndex.of(levels, index.names)
+    if index.dtype == object and not len(index):
+        index = index.astype("str")
+    return DeviceIndex.of([interop.from_pandas(index, xp)], [index.name])
+
+
+def below(indexes: Sequence[DeviceIndex]) -> DeviceIndex:
+    """Labels of several below each other."""
+    first = indexes[0]
+    runs = [i.parts[2] for i in indexes]
+    if all(r is not None and r.step == 1 for r in runs):
+        numbers = [r for r in runs if r]
+        if all(a.stop == b.start for a, b in pairwise(numbers)):
+            whole = range(numbers[0].start, numbers[-1].stop) if numbers else range(0)
+            return DeviceIndex.of(None, first.names, whole, first.module)
+    levels = [stack(some) for some in zip(*(i.levels for i in indexes), strict=True)]
+    same = all(i.names == first.names for i in indexes)
+    return DeviceIndex.of(levels, first.names if same else [None] * first.nlevels)

@@ -1,0 +1,1 @@
+"""Kernels over rows in host memory: sort, hash, join, group, count."""

@@ -1,0 +1,199 @@
+"""K-way merges of sorted runs that hold one chunk of each.
+
+To sort what k runs have together takes a copy of all of it, and one more in order. Here a chunk of
+each run is looked at: whatever comes before the first row that ends one of the chunks is next, and
+is sorted by itself. Runs that begin later take no part: those which follow each other, as the runs
+of one frequent key do, are not sorted at all.
+
+References: the streaming reducers of Exoshuffle-CloudSort, section 4.1.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from dask_exo.partitions.wire_format import Columns, joined
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """What can be done with rows of one type.
+
+    Attributes
+    ----------
+    length, nbytes : callable
+        ``length(rows)``, ``nbytes(rows)``
+    part : callable
+        ``part(rows, start, stop)``, without a copy.
+    join : callable
+        ``join([rows, ...])``: below each other.
+    take : callable
+        ``take(rows, positions)``
+    """
+
+    length: Callable[[T], int]
+    nbytes: Callable[[T], int]
+    part: Callable[[T, int, int], T]
+    join: Callable[[Sequence[T]], T]
+    take: Callable[[T, np.ndarray], T]
+
+
+ARRAYS: Kind[np.ndarray] = Kind(
+    len, lambda a: a.nbytes, lambda a, i, j: a[i:j], np.concatenate, lambda a, rows: a[rows]
+)
+FRAMES: Kind[pd.DataFrame] = Kind(
+    len,
+    lambda f: int(f.memory_usage().sum()),
+    lambda f, i, j: f.iloc[i:j],
+    pd.concat,
+    lambda f, rows: f.take(rows),
+)
+COLUMNS: Kind[Columns] = Kind(
+    lambda c: c.length, lambda c: c.nbytes, Columns.part, joined, Columns.take
+)
+
+
+def kind_of(rows: Any) -> Kind[Any]:
+    """Say how to handle arrays, frames and `Columns`; TypeError for anything else."""
+    kinds: dict[type, Kind[Any]] = {np.ndarray: ARRAYS, pd.DataFrame: FRAMES, Columns: COLUMNS}
+    for known, kind in kinds.items():
+        if isinstance(rows, known):
+            return kind
+    raise TypeError(f"rows are an array or a DataFrame, not {type(rows).__name__}")
+
+
+def merge_runs(runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) -> Iterator[T]:
+    """Merge sorted runs, some bytes at a time.
+
+    Parameters
+    ----------
+    runs : sequence of arrays or of frames
+        Each in order; rows along the first axis.
+    order : callable
+        ``order(rows)``: positions of rows in their order, equal ones in their old order
+        (``np.argsort(..., kind="stable")``).
+    limit : int
+        Bytes of all chunks together; one row of each run at least. A chunk that is given takes as
+        much once more.
+
+    Yields
+    ------
+    rows
+        One chunk after the other. Equal rows are in the order of the runs.
+
+    Examples
+    --------
+    >>> runs = [np.array([1, 4, 9]), np.array([2, 3, 3, 8])]
+    >>> [chunk.tolist() for chunk in merge_runs(runs, np.argsort, limit=32)]
+    [[1, 2, 3], [3, 4, 8, 9]]
+    """
+    return iter(Merging(runs, order, limit))
+
+
+class Merging(Generic[T]):
+    """A merge under way; see `merge_runs`.
+
+    Attributes
+    ----------
+    peak : int
+        Bytes of the chunks that it has held at a time, at most.
+    """
+
+    def __init__(self, runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) -> None:
+        self._kind: Kind[T] = kind_of(runs[0]) if runs else ARRAYS  # type: ignore[assignment]
+        self._runs = [run for run in runs if self._kind.length(run)]
+        self._order = order
+        self._at = [0] * len(self._runs)
+        nbytes, rows = sum(map(self._kind.nbytes, runs)), sum(map(self._kind.length, runs))
+        self._rows = max(1, limit * rows // max(nbytes, 1))  # of all chunks
+        self.step = max(1, self._rows // max(len(self._runs), 1))
+        self.peak = 0
+
+    def __iter__(self) -> Iterator[T]:
+        """Chunks, in order."""
+        while self._runs:
+            stops = self._stops()
+            chosen, rival = self._overlapping(stops)
+            if len(chosen) == 1:
+                yield from self._alone(chosen[0], self._reach(chosen[0], stops, rival))
+            else:
+                yield self._together(chosen, stops)
+            self._drop_ended()
+
+    def _alone(self, i: int, stop: int) -> Iterator[T]:
+        """Rows of run ``i``, which come before those of all others."""
+        while self._at[i] < stop:
+            start, self._at[i] = self._at[i], min(self._at[i] + self._rows, stop)
+            rows = self._kind.part(self._runs[i], start, self._at[i])
+            self.peak = max(self.peak, self._kind.nbytes(rows))
+            yield rows
+
+    def _reach(self, i: int, stops: Sequence[int], rival: int | None) -> int:
+        """How many rows of run ``i`` come before the first one of ``rival``, in growing steps."""
+        length, stop, stride = self._kind.length(self._runs[i]), stops[i], self.step
+        if rival is None:
+            return length
+        while stop < length and self._before(i, min(stop + stride, length) - 1, rival):
+            stop, stride = min(stop + stride, length), 2 * stride
+        return stop
+
+    def _before(self, i: int, row: int, rival: int) -> bool:
+        """Whether a row of run ``i`` comes before what is next of another run."""
+        pair = sorted([(i, row), (rival, self._at[rival])])
+        return bool(pair[self._ordered(pair)[0]][0] == i)
+
+    def _ordered(self, rows: Sequence[tuple[int, int]]) -> np.ndarray:
+        """Order some rows, each given by its run and its place there."""
+        parts = [self._kind.part(self._runs[i], at, at + 1) for i, at in rows]
+        return self._order(self._kind.join(parts))
+
+    def _together(self, chosen: Sequence[int], stops: Sequence[int]) -> T:
+        """Rows of some runs as far as all is known that comes before them."""
+        kind = self._kind
+        parts = [kind.part(self._runs[i], self._at[i], stops[i]) for i in chosen]
+        self.peak = max(self.peak, sum(map(kind.nbytes, parts)))
+        rows = kind.join(parts)
+        found = self._order(rows)
+        edges = np.cumsum([kind.length(part) for part in parts])
+        ends = [edges[place] - 1 for place, i in enumerate(chosen) if self._more(i, stops)]
+        # what follows the end of a chunk may come after rows of the same run that nobody has seen
+        found = found[: np.flatnonzero(np.isin(found, ends))[0] + 1] if ends else found
+        counts = np.bincount(np.searchsorted(edges, found, side="right"), minlength=len(chosen))
+        for i, count in zip(chosen, counts, strict=True):
+            self._at[i] += int(count)
+        return kind.take(rows, found)
+
+    def _stops(self) -> list[int]:
+        """Where the chunk of each run ends."""
+        lengths = map(self._kind.length, self._runs)
+        return [min(at + self.step, n) for at, n in zip(self._at, lengths, strict=True)]
+
+    def _more(self, i: int, stops: Sequence[int]) -> bool:
+        return stops[i] < self._kind.length(self._runs[i])
+
+    def _overlapping(self, stops: Sequence[int]) -> tuple[list[int], int | None]:
+        """Runs whose chunks begin before the first chunk ends that is not the last of its run.
+
+        Then the one that begins next, if there is any.
+        """
+        every = range(len(self._runs))
+        ends = [2 * i + 1 for i in every if self._more(i, stops)]
+        if not ends or len(every) == 1:
+            return list(every), None
+        found = self._ordered([(i, at) for i in every for at in (self._at[i], stops[i] - 1)])
+        rank = np.empty(len(found), np.int64)
+        rank[found] = np.arange(len(found))
+        chosen = [i for i in every if rank[2 * i] <= rank[ends].min()]
+        later = set(every).difference(chosen)
+        return chosen, min(later, key=lambda i: rank[2 * i], default=None)
+
+    def _drop_ended(self) -> None:
+        left = [i for i, run in enumerate(self._runs) if self._at[i] < self._kind.length(run)]
+        self._runs, self._at = [self._runs[i] for i in left], [self._at[i] for i in left]

@@ -1,0 +1,92 @@
+"""Parquet without dictionaries that make it larger.
+
+Parquet's writer begins every column as a dictionary and gives up when that has outgrown a page;
+where values differ from row to row this is most of its work. A sample of the rows tells beforehand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_exo.dask_adapter import ArrowDatasetEngine
+from dask_exo.partitions.kernels import cardinality
+
+FEWEST = 2**16  # rows for which looking pays
+ROW_GROUP = 2**20  # rows, at most, for which pyarrow makes one dictionary
+PAGE = 2**20  # bytes at which it gives up
+
+
+class ParquetEngine(ArrowDatasetEngine):
+    """Dask's engine, which looks at each partition before it asks for dictionaries."""
+
+    @classmethod
+    def write_partition(cls, df: pd.DataFrame, *args: Any, **kwargs: Any) -> Any:
+        """Write as Dask does; what the caller says of encodings counts."""
+        said = kwargs.keys() & {"use_dictionary", "column_encoding"}
+        if not said and isinstance(df, pd.DataFrame):
+            group = kwargs.get("row_group_size") or ROW_GROUP
+            page = kwargs.get("dictionary_pagesize_limit") or PAGE
+            with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # said below
+                kwargs["use_dictionary"] = dictionaries(
+                    len(df), lambda at: _rows(df, at), group=group, page=page
+                )
+        return super().write_partition(df, *args, **kwargs)
+
+
+def _rows(frame: pd.DataFrame, at: np.ndarray) -> pa.Table:
+    return pa.Table.from_pandas(frame.take(at), preserve_index=False, nthreads=1)
+
+
+def dictionaries(
+    rows: int,
+    take: Callable[[np.ndarray], pa.Table],
+    *,
+    group: int = ROW_GROUP,
+    page: int = PAGE,
+) -> list[str] | bool:
+    """Choose the columns that a dictionary makes smaller.
+
+    Parameters
+    ----------
+    rows : int
+        Of a file.
+    take : callable
+        Gives the rows that have these numbers.
+    group : int
+        Rows of a row group, at most: each has dictionaries of its own.
+    page : int
+        Bytes of the largest dictionary.
+
+    Returns
+    -------
+    list of str or bool
+        Names of columns. True means all: where rows are few, or columns have columns inside.
+    """
+    rows = min(rows, group)
+    if rows < FEWEST:
+        return True
+    spread, near = take(cardinality.spread(rows)), take(cardinality.neighbours(rows))
+    if any(pa.types.is_nested(kind) for kind in spread.schema.types):
+        return True
+    names = spread.column_names
+    return [name for name in names if _smaller(spread[name], near[name], rows, page)]
+
+
+def _smaller(spread: pa.ChunkedArray, near: pa.ChunkedArray, rows: int, page: int) -> bool:
+    """Whether a dictionary and the numbers of its entries take less than the values."""
+    kind = spread.type
+    if pa.types.is_dictionary(kind) or pa.types.is_null(kind):
+        return True
+    repeats = (len(one) - pc.count_distinct(one, mode="all").as_py() for one in (spread, near))
+    values = max(cardinality.estimate(rows, *repeats), 1)
+    width = spread.nbytes / len(spread)
+    numbers = rows * math.ceil(math.log2(values)) / 8
+    return values * width < page and values * width + numbers < rows * width

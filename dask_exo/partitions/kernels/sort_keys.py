@@ -1,0 +1,204 @@
+"""Integers that order rows as pandas sorts them.
+
+Every key column becomes one array of 64-bit integers whose ascending order is the wanted one,
+with direction and place of nulls in it, and the arrays of all keys are packed into one. Only
+the order of the integers has a meaning, and only among rows that were encoded together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pandas.api.types import infer_dtype
+
+from dask_exo.errors import SortKeyError
+from dask_exo.partitions.kernels.string_sort import is_text
+
+_LAST = np.iinfo(np.int64).max
+_TOP = np.uint64(2**63)
+_WIDTH = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key to sort by.
+
+    Attributes
+    ----------
+    name : label
+        What the user calls it.
+    column : str, optional
+        Column it is in; None is the index.
+    ascending : bool
+    nulls_first : bool
+        Whether nulls come before all values, in either direction.
+    dtype : CategoricalDtype, optional
+        Of a categorical key: the categories whose order counts.
+    """
+
+    name: Any
+    column: str | None
+    ascending: bool = True
+    nulls_first: bool = False
+    dtype: pd.CategoricalDtype | None = None
+
+
+def encode(values: Sequence[pd.Series], keys: Sequence[Key]) -> np.ndarray:
+    """Integers that order rows as the keys do; equal where all keys are equal.
+
+    Parameters
+    ----------
+    values : sequence of Series
+        (n,) rows each.
+    keys : sequence of Key
+        As many.
+
+    Returns
+    -------
+    ndarray : (n,) int64
+
+    Raises
+    ------
+    SortKeyError
+        Values of a key cannot be compared with each other.
+    """
+    codes = _of_key(values[0], keys[0])
+    for more, key in zip(values[1:], keys[1:], strict=True):
+        codes = _pack(codes, _of_key(more, key))
+    return codes
+
+
+def _pack(major: np.ndarray, minor: np.ndarray) -> np.ndarray:
+    """One array for two."""
+    if not len(major):
+        return major
+    if _range(major) * _range(minor) >= _WIDTH // 2:
+        major = _dense(major)
+        if _range(major) == len(major):  # no ties: what comes second does not matter
+            return major
+        minor = _dense(minor)
+    return (major - major.min()) * _range(minor) + (minor - minor.min())
+
+
+def _range(codes: np.ndarray) -> int:
+    return int(codes.max()) - int(codes.min()) + 1
+
+
+def _dense(codes: np.ndarray) -> np.ndarray:
+    """Ranks without gaps."""
+    found = np.argsort(codes)
+    ranks = np.empty(len(codes), np.int64)
+    ordered = codes[found]
+    ranks[found] = np.cumsum(np.concatenate([[0], ordered[1:] != ordered[:-1]]))
+    return ranks
+
+
+def _of_key(values: pd.Series, key: Key) -> np.ndarray:
+    try:
+        codes, nulls = _comparable(values)
+    except TypeError as error:
+        raise SortKeyError(
+            f"the values of sort key {key.name!r} ({values.dtype}) have no common order: {error}; "
+            f"convert the column with .astype(...), or .fillna(...) it"
+        ) from error
+    if not key.ascending:
+        codes = ~codes
+    return _place(codes, nulls, first=key.nulls_first) if nulls.any() else codes
+
+
+def _place(codes: np.ndarray, nulls: np.ndarray, *, first: bool) -> np.ndarray:
+    """Give nulls a code beside all others."""
+    there = codes[~nulls]
+    if not len(there):
+        return np.zeros(len(codes), np.int64)
+    place = int(there.min()) - 1 if first else int(there.max()) + 1
+    if not -_LAST <= place <= _LAST:
+        codes = np.zeros(len(codes), np.int64)
+        codes[~nulls] = there = _dense(there)
+        place = -1 if first else int(there.max()) + 1
+    return np.where(nulls, place, codes)
+
+
+def _comparable(values: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) int64 in ascending order of the values, and (n,) whether it is null."""
+    dtype = values.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        codes = values.cat.codes.to_numpy().astype(np.int64)
+        return codes, codes == -1
+    if isinstance(dtype, (pd.DatetimeTZDtype, pd.PeriodDtype)):
+        return pd.Index(values).asi8, values.isna().to_numpy()
+    nulls = values.isna().to_numpy()
+    if isinstance(dtype, pd.ArrowDtype) or is_text(dtype):
+        return _of_arrow(values), nulls
+    if isinstance(dtype, np.dtype):
+        return _of_numpy(values.to_numpy(), nulls), nulls
+    numbers = getattr(dtype, "numpy_dtype", None)  # Int64, boolean, Float64
+    if numbers is not None:
+        return _of_numpy(values.to_numpy(dtype=numbers, na_value=numbers.type(0)), nulls), nulls
+    return _ranks(values), nulls
+
+
+def _of_numpy(values: np.ndarray, nulls: np.ndarray) -> np.ndarray:
+    kind, size = values.dtype.kind, values.dtype.itemsize
+    if kind in "mM":
+        return values.view(np.int64)
+    if kind == "u" and size == 8:
+        return (values ^ _TOP).view(np.int64)
+    if kind in "biu":
+        return values.astype(np.int64)
+    if kind == "f" and size <= 8:
+        # as integers, the bits of negative floats are in reverse; adding 0 makes -0.0 a 0.0
+        bits = (values.astype(np.float64) + 0.0).view(np.int64)
+        return bits ^ ((bits >> 63) & _LAST)
+    found = np.zeros(len(values), np.int64)
+    found[~nulls] = _object_ranks(values[~nulls])
+    return found
+
+
+def _object_ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks of Python objects, none of them null; TypeError if they cannot be compared."""
+    if infer_dtype(values, skipna=False) == "string":  # pandas takes "a\0b" and "a" for the same
+        with contextlib.suppress(pa.ArrowException, UnicodeError):  # half of a surrogate pair
+            return _arrow_ranks(pa.array(values, pa.large_string()))
+    try:
+        codes, distinct = pd.factorize(values)
+    except TypeError:  # lists and the like cannot be hashed
+        found = np.argsort(values, kind="stable")
+        steps = [a != b for a, b in zip(values[found[1:]], values[found[:-1]], strict=True)]
+        ranks = np.empty(len(values), np.int64)
+        ranks[found] = np.cumsum([0, *steps][: len(values)])
+        return ranks
+    return _inverse(np.argsort(distinct, kind="stable"))[codes]
+
+
+def _of_arrow(values: pd.Series) -> np.ndarray:
+    try:
+        return _arrow_ranks(pa.array(values.array))
+    except pa.ArrowNotImplementedError:
+        return _ranks(values)
+
+
+def _arrow_ranks(values: pa.Array) -> np.ndarray:
+    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense")
+    return np.asarray(ranks).astype(np.int64)
+
+
+def _ranks(values: pd.Series) -> np.ndarray:
+    """Ranks of values of any extension type; those of nulls have no meaning."""
+    codes, distinct = pd.factorize(values)
+    if not len(distinct):
+        return np.zeros(len(values), np.int64)
+    return _inverse(np.asarray(distinct.argsort()))[codes]
+
+
+def _inverse(found: np.ndarray) -> np.ndarray:
+    ranks = np.empty(len(found), np.int64)
+    ranks[found] = np.arange(len(found))
+    return ranks

@@ -1,0 +1,287 @@
+"""What a user says of a pipeline: ``ddf.exo.pipeline()`` and the methods after it.
+
+References: Luan et al., "The streaming batch model for efficient and fault-tolerant heterogeneous
+execution"; thesis chapter 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import dask.dataframe as dd
+import pandas as pd
+from fsspec.core import url_to_fs
+
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.resources import amounts_of
+from dask_exo.config import Config
+from dask_exo.errors import PipelineError
+from dask_exo.pipeline.build import execute, rejects_of
+from dask_exo.pipeline.dead_letters import Rejects
+from dask_exo.pipeline.operators import Step, amounts, check_format, name_of, trouble_of
+from dask_exo.pipeline.run_handle import Batches, Running
+from dask_exo.pipeline.shard_server import Shared, Split
+from dask_exo.pipeline.sources import Source
+from dask_exo.pipeline.stage_graph import Union, planned
+from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.retries import RAISE, Trouble
+from dask_exo.pipeline.streaming.transforms import FORMATS, Transform
+from dask_exo.pipeline.to_dask import due, made_of, materialized
+from dask_exo.validation import concurrency, number_from
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Partitions of a source on their way through stages; nothing runs before it is asked.
+
+    Each method that adds a stage returns a new pipeline. Neighbouring stages that ask for the same
+    run in the same tasks. Stages that ask for different things run side by side, each partition for
+    itself: while one is decoded on a CPU another one is in a model on a GPU. Memory is bounded:
+    whatever the stages do, no more than ``memory`` bytes of partitions are between them.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import dask_exo
+    >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(6)}), npartitions=3)
+    >>> pipeline = ddf.exo.pipeline().filter(lambda df: df.a % 2 == 0)
+    >>> pipeline.map_batches(lambda df: df * 10, batch_size=2)
+    Pipeline of 3 partitions: <lambda> > <lambda> (1 CPU)
+    """
+
+    source: Source | Union
+    steps: tuple[Step, ...] = ()
+    memory: int | None = None
+    target: int | None = None
+    rows: int | None = None
+    trouble: Trouble = RAISE
+    _runs: list[Rejects] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def rejects(self) -> Rejects:
+        """What the last run of this pipeline has set aside; see ``on_error``."""
+        return self._runs[-1] if self._runs else Rejects()
+
+    def map_partitions(self, func: Any, *args: Any, **options: Any) -> Pipeline:
+        """Call ``func(frame, *args, **kwargs)`` with each partition.
+
+        Parameters
+        ----------
+        func : callable or class
+            A class is instantiated once in each of its workers, with the arguments, and the
+            instance is called with each partition: a model is loaded once. It returns a frame, or
+            yields several.
+        *args
+        **options
+            ``num_cpus`` (1), ``num_gpus`` (0) and ``resources`` of one call; ``concurrency``, how
+            many calls run side by side at most, or at least and at most; ``retries`` of a call
+            that raises an exception, and ``on_error``, what happens then: "raise", or "skip", which
+            sets its input aside (see `rejects`; by default both are those of the pipeline); all
+            others go to ``func``.
+        """
+        return self._with("partitions", func, args, options)
+
+    def map_batches(
+        self, func: Any, *args: Any, batch_size: int | None = None, **options: Any
+    ) -> Pipeline:
+        """Call ``func(batch, *args, **kwargs)`` with so many rows at a time.
+
+        Parameters
+        ----------
+        func : callable or class
+            See `map_partitions`. Partitions with fewer rows are put together first.
+        *args
+        batch_size : int, optional
+            Rows; the last batch of a task may have fewer.
+        **options
+            Those of `map_partitions`, and ``format``: "pandas" (the default), "numpy" (a dict of
+            arrays), "arrow", or "device": a `DeviceFrame` in the memory of a GPU, of which
+            ``num_gpus`` is ``exo.gpu.per-task`` then. What is returned may be one too, and stays
+            there for the next stage that asks for the same. Where a batch does not fit a device,
+            the function gets half of it, and the other half.
+        """
+        if batch_size is not None:
+            number_from(1, "batch_size", batch_size, PipelineError)
+        return self._with("batches", func, args, options, batch_size=batch_size)
+
+    def filter(self, func: Any, **options: Any) -> Pipeline:
+        """Keep the rows for which ``func(frame)`` has True; options as of `map_partitions`."""
+        return self._with("filter", func, (), options)
+
+    def flat_map(self, func: Any, **options: Any) -> Pipeline:
+        """Call ``func(row)`` with each row as a dict; it returns or yields dicts, any number.
+
+        Options as of `map_partitions`. A row that is set aside is one row.
+        """
+        return self._with("rows", func, (), options)
+
+    def limit(self, rows: int) -> Pipeline:
+        """Stop after so many rows; the last stage of a pipeline."""
+        if rows < 0:
+            raise PipelineError(f"limit({rows!r}): need a number from 0")
+        return replace(self, rows=rows if self.rows is None else min(rows, self.rows))
+
+    def iter_batches(self, batch_size: int | None = None, *, format: str = "pandas") -> Batches:  # noqa: A002
+        """Run, and iterate over what comes out, in the order in which it does.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            Rows; by default partitions as they come.
+        format : {"pandas", "numpy", "arrow"}
+        """
+        check_format(format)
+        return Batches(partial(self._start, self._runs), batch_size, FORMATS[format])
+
+    def iter_split(
+        self,
+        count: int,
+        *,
+        equal: bool = False,
+        batch_size: int | None = None,
+        format: str = "pandas",  # noqa: A002
+    ) -> list[Split]:
+        """Run once for several consumers, in threads or other processes; each row goes to one.
+
+        A piece goes to whoever asks first. The run begins when one does, and goes on as they take.
+
+        Parameters
+        ----------
+        count : int
+            Consumers.
+        equal : bool
+            Whether all get the same number of rows, for training in step. Fewer rows than there
+            are consumers are left out then, and one that is ahead waits for the others.
+        batch_size, format
+            As in `iter_batches`.
+
+        Returns
+        -------
+        list of Split
+            Iterators, which can be pickled until they have given a batch. One that ends early, is
+            closed, dropped, or dies, leaves the rest to the others (that a process has died is
+            seen after half a minute); what it has had is gone.
+        """
+        number_from(1, "count", count, PipelineError)
+        if batch_size is not None:
+            number_from(1, "batch_size", batch_size, PipelineError)
+        check_format(format)
+        shared = Shared(partial(self._start, self._runs), count, equal=equal)
+        return [Split(shared, i, batch_size, format) for i in range(count)]
+
+    def materialize(self) -> dd.DataFrame:
+        """Run to the end; return a Dask dataframe of what came out, in the order of the input.
+
+        Its partitions stay in the object store as long as somebody has it.
+        """
+        return materialized(self._start(self._runs))[0]
+
+    def compute(self) -> pd.DataFrame:
+        """Run, and return all that comes out as one frame, in the order of the input."""
+        frame: pd.DataFrame = self.materialize().compute()
+        return frame
+
+    def to_dask(self, *, meta: Any = None) -> dd.DataFrame:
+        """A Dask dataframe of what will come out; the pipeline runs when it is first computed.
+
+        What comes of one partition of the source is one partition, and is there as soon as it is
+        complete, in whatever order: what Dask makes of it, runs at the same time. As with
+        `persist`, it is made once, and stays in the object store as long as somebody has the frame.
+
+        Parameters
+        ----------
+        meta : pandas.DataFrame, optional
+            What comes out, without rows. By default functions are called with made-up rows to see,
+            as Dask does; where a stage is a class, or the source no Dask dataframe, it is needed.
+
+        Raises
+        ------
+        PipelineError
+            It cannot be known how many partitions there will be, or which columns.
+        """
+        if self.rows is not None:
+            raise PipelineError("to_dask() cannot stop after a limit(): use materialize()")
+        columns = made_of(self.source, self.steps, meta)
+        return due(partial(self._executor, self._runs), self.source.count, columns)
+
+    def to_parquet(self, path: str, *, compute: bool = True, **options: Any) -> Any:
+        """Run, and write each piece to a file in a directory; return the files.
+
+        Parameters
+        ----------
+        path : str
+            Directory, or its URL; made if it is not there.
+        compute : bool
+            False: nothing runs, and what is returned is a pipeline that writes them, with their
+            names in a column ``file``. It can be run together with others, see
+            `dask_exo.pipeline.materialize`.
+        **options
+            For `pandas.DataFrame.to_parquet`.
+
+        Returns
+        -------
+        list of str, or Pipeline
+        """
+        system, root = url_to_fs(str(path))
+        system.makedirs(root, exist_ok=True)
+        written = self._with("write", _write, (str(path), options), {"on_error": "raise"})
+        if not compute:
+            return written
+        batches = Batches(partial(written._start, self._runs), None, FORMATS["pandas"])
+        return sorted(name for batch in batches for name in batch["file"].tolist())
+
+    def _with(
+        self,
+        kind: str,
+        func: Any,
+        args: tuple[Any, ...],
+        options: Mapping[str, Any],
+        *,
+        batch_size: int | None = None,
+    ) -> Pipeline:
+        if not callable(func):
+            raise PipelineError(f"{func!r} cannot be called: need a function or a class")
+        if self.rows is not None:
+            raise PipelineError("limit() has to be the last stage: move it behind the others")
+        rest = dict(options)
+        form = rest.pop("format", "pandas")
+        check_format(form)
+        if form == "device":
+            rest.setdefault("num_gpus", Config.current().gpu_per_task)
+        named = ("num_cpus", "num_gpus", "resources")
+        asked = amounts_of({name: rest.pop(name) for name in named if name in rest})
+        side_by_side = concurrency(rest.pop("concurrency", None), PipelineError)
+        retries = rest.pop("retries", self.trouble.retries)
+        on_error = rest.pop("on_error", "skip" if self.trouble.skip else "raise")
+        trouble = trouble_of(retries, on_error)
+        transform = Transform(kind, func, args, rest, batch_size, form, trouble)
+        step = Step(transform, asked, side_by_side)
+        return replace(self, steps=(*self.steps, step))
+
+    def _start(self, runs: list[Rejects]) -> Running:
+        return Running(*self._executor(runs), self.rows)
+
+    def _executor(self, runs: list[Rejects]) -> tuple[Executor, Futures]:
+        """What runs; what it sets aside can be seen in ``runs``, in place of the run before."""
+        executor, futures = execute([self], self.memory, self.target)
+        runs[:] = [rejects_of(executor, futures)]
+        return executor, futures
+
+    def __repr__(self) -> str:
+        """Its stages."""
+        stages, _ = planned([self], lambda _: True)
+        names = ", ".join(f"{name_of(one.steps)} ({amounts(one.steps)})" for one in stages)
+        end = f", {self.rows} rows" if self.rows is not None else ""
+        count = self.source.count
+        some = "partitions as they come" if count is None else f"{count} partitions"
+        return f"Pipeline of {some}: {names}{end}"
+
+
+def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:
+    """Write a file that a task which runs again writes anew."""
+    where = f"{path.rstrip('/')}/part-{name}.parquet"
+    frame.to_parquet(where, **options)
+    return pd.DataFrame({"file": [where]})

@@ -1,0 +1,99 @@
+"""Where pipelines begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dask.utils import parse_bytes
+
+from dask_exo.config import Config
+from dask_exo.errors import PipelineError
+from dask_exo.pipeline.api import Pipeline
+from dask_exo.pipeline.file_source import listed, paths_of, read
+from dask_exo.pipeline.operators import trouble_of
+from dask_exo.pipeline.sources import Several, source_of
+
+
+def of(
+    *sources: Any,
+    memory: int | str | None = None,
+    target: int | str | None = None,
+    retries: int = 0,
+    on_error: str = "raise",
+) -> Pipeline:
+    """Begin a pipeline of stages that ask for different things, such as CPUs and GPUs.
+
+    Parameters
+    ----------
+    *sources : dask.dataframe.DataFrame, dask.bag.Bag, or iterable
+        The elements of a bag are rows: the items of a dict are its columns, and all else is in one
+        column "item". An iterable gives partitions: frames, dicts of columns, Arrow tables, or refs
+        of Ray or futures of those. It is iterated in a thread, no more than a few partitions ahead
+        of the tasks. Several sources come one after the other.
+    memory : int or str, optional
+        Bytes of partitions that there may be between stages; by default
+        ``exo.stream.memory-fraction`` of the object store.
+    target : int or str, optional
+        Bytes of a partition between stages; by default ``exo.stream.target-partition-size``,
+        or an eighth of ``memory`` if that is less.
+    retries : int
+        How often a call that raises an exception is tried again, also one that makes a partition.
+    on_error : {"raise", "skip"}
+        What happens then: the exception ends the pipeline, or the input of the call is set aside,
+        and the rest goes on; see `Pipeline.rejects`. Stages can have their own of both.
+
+    Raises
+    ------
+    PipelineError
+        An argument is not one that it can have.
+
+    Examples
+    --------
+    >>> import dask.bag as db
+    >>> of(db.from_sequence([{"a": 1}, {"a": 2}], npartitions=2)).flat_map(lambda row: [row, row])
+    Pipeline of 2 partitions: <lambda> (1 CPU)
+    >>> of(pd.DataFrame({"a": range(n)}) for n in range(9))
+    Pipeline of partitions as they come: source (1 CPU)
+    """
+    if not sources:
+        raise PipelineError("a pipeline needs a source, or several: of(ddf)")
+    found = [source_of(source) for source in sources]
+    source = found[0] if len(found) == 1 else Several(found)
+    sizes = [None if size is None else parse_bytes(size) for size in (memory, target)]
+    trouble = trouble_of(retries, on_error)
+    return Pipeline(source, memory=sizes[0], target=sizes[1], trouble=trouble)
+
+
+def from_files(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    partition_size: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Pipeline:
+    """Begin a pipeline with files: a row for each, with its ``path`` and its ``bytes``.
+
+    Parameters
+    ----------
+    paths : path, or iterable of paths
+        Or URLs; each a file, a directory (all files in it) or a pattern such as ``"img/*.png"``.
+    partition_size : int or str, optional
+        Bytes of files that one task reads; by default ``exo.stream.target-partition-size``.
+    storage_options : mapping, optional
+        For `fsspec`.
+    **options
+        Those of `of`. With ``on_error="skip"`` a file that cannot be read is set aside.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    """
+    storage = dict(storage_options or {})
+    target = (
+        Config.current().stream_target if partition_size is None else parse_bytes(partition_size)
+    )
+    pipeline = of(paths_of(listed(paths, storage), target), **options)
+    return pipeline.flat_map(read, options=storage)

@@ -1,0 +1,122 @@
+"""Partitions of Dask collections as inputs of a pipeline."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import cloudpickle
+from dask.core import flatten
+
+from dask_exo.cluster.futures import LARGE
+from dask_exo.config import Config
+from dask_exo.execution.persisted import Local, Promise, Remote
+from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.planning.annotations import NOTHING
+from dask_exo.planning.plan import Bundle
+from dask_exo.scheduler import Scheduler, planned
+
+
+class Recipe:
+    """How to make a partition: tasks of a Dask graph that need nothing else."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._nodes, self._literals = bundle.nodes, bundle.literals
+
+    def __call__(self) -> Any:
+        """Make it."""
+        values = dict(self._literals)
+        for key, node in self._nodes:
+            values[key] = node(values)
+        return values[self._nodes[-1][0]]
+
+
+def inputs(
+    expr: Any, config: Config, put: Callable[[Any], Any]
+) -> tuple[Iterator[Piece | None], bool]:
+    """Partitions of a collection.
+
+    Where each can be made by itself, a stage of the pipeline makes it when it is wanted. Others,
+    such as those that a shuffle makes, are computed in the background, and come when they do.
+
+    Parameters
+    ----------
+    expr : Expr
+        Optimized.
+    config : Config
+    put : callable
+        Stores a value.
+
+    Returns
+    -------
+    pieces : iterator
+        None where there is none yet.
+    makes : bool
+        Whether a stage has to make them.
+    """
+    work = planned(expr, config)
+    bundles = {bundle.key: bundle for bundle in work.bundles}
+    keys = list(flatten(expr.__dask_keys__()))
+    names = [work.results.get(key, key) for key in keys]
+    alone = (
+        not work.stages
+        and not work.given
+        and all(name in bundles and _free(bundles[name]) for name in names)
+    )
+    if alone:
+        recipes = (_sent(Recipe(bundles[name]), put) for name in names)
+        return (Piece(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True
+    return arriving(list(Scheduler().start(expr, keys).values())), False
+
+
+class Packed:
+    """A recipe as bytes, which goes with the call of its task."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __call__(self) -> Any:
+        """Make it."""
+        return pickle.loads(self._data)()  # noqa: S301  our own driver's bytes
+
+
+def _sent(recipe: Recipe, put: Callable[[Any], Any]) -> Any:
+    """A recipe with the call if it is short: an object in the store takes longer than the bytes.
+
+    Arrays in it are not copied to find that out.
+    """
+    arrays: list[Any] = []
+    data = cloudpickle.dumps(recipe, protocol=5, buffer_callback=arrays.append)
+    return put(recipe) if arrays or len(data) > LARGE else Packed(data)
+
+
+def _free(bundle: Bundle) -> bool:
+    """Whether a task needs nothing, neither a value nor a place of its own."""
+    return not bundle.inputs and bundle.asked == NOTHING
+
+
+def arriving(promises: Sequence[Promise]) -> Iterator[Piece | None]:
+    """Pieces of a computation in the background, in whatever order they come.
+
+    A promise is dropped with its piece, so that whoever takes that can let its value go.
+    """
+    waiting = dict(enumerate(promises))
+    del promises
+    while waiting:
+        come = [i for i, promise in waiting.items() if promise.known]
+        for i in come:
+            yield _piece(waiting.pop(i).held(), i)
+        if waiting and not come:
+            yield None
+
+
+def _piece(held: Local | Remote, number: int) -> Piece:
+    if isinstance(held, Remote):
+        return Piece(held.ref, held.nbytes, 0, (number,))
+    return Piece(partial(_same, held.value), 0, 0, (number,), small=True)
+
+
+def _same(value: Any) -> Any:
+    return value

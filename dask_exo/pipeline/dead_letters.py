@@ -1,0 +1,108 @@
+"""What a pipeline has set aside: inputs on which a function failed, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import pandas as pd
+
+from dask_exo.pipeline.streaming.provenance import Origin
+from dask_exo.pipeline.streaming.types import Piece
+
+
+@dataclass(frozen=True)
+class Reject:
+    """An input that was set aside.
+
+    Attributes
+    ----------
+    stage, function : str
+        Where it happened; the function "source" makes partitions.
+    origin : Origin
+        Rows of the source that it was made of: partition, first row and the one after the last of
+        each range in ``origin.rows``. They are these very rows where ``origin.exact``, which is
+        known as long as functions give as many rows as they take.
+    error : BaseException
+        What the function raised.
+    traceback : str
+        The same as text.
+    """
+
+    stage: str
+    function: str
+    origin: Origin
+    error: BaseException
+    traceback: str
+    _fetch: Callable[[], Any] = field(repr=False, compare=False)
+
+    @property
+    def partition(self) -> int:
+        """Number of the (first) partition of the source."""
+        return self.origin.rows[0].partition
+
+    @property
+    def frame(self) -> pd.DataFrame | None:
+        """The input; None where there is none, since making it has failed."""
+        found = self._fetch()
+        return found if isinstance(found, pd.DataFrame) else None
+
+
+class Rejects(Sequence[Reject]):
+    """What a run of a pipeline has set aside so far.
+
+    It can be looked at while the pipeline runs. The inputs stay in the object store as long as
+    somebody has it, or the pipeline.
+
+    Parameters
+    ----------
+    pieces : list of Piece
+    get : callable
+        Fetches a value.
+    """
+
+    def __init__(
+        self, pieces: Sequence[Piece] = (), get: Callable[[Any], Any] = lambda value: value
+    ) -> None:
+        self._pieces, self._get = pieces, get
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    @overload
+    def __getitem__(self, at: int) -> Reject: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Reject]: ...
+
+    def __getitem__(self, at: int | slice) -> Reject | Sequence[Reject]:
+        """One of them, or some."""
+        if isinstance(at, slice):
+            return Rejects(self._pieces[at], self._get)
+        piece = self._pieces[at]
+        rejected = piece.rejected
+        assert rejected is not None
+        return Reject(
+            rejected.stage,
+            rejected.function,
+            rejected.origin,
+            rejected.failure.error(),
+            rejected.failure.text,
+            lambda: self._get(piece.value),
+        )
+
+    def table(self) -> pd.DataFrame:
+        """One row for each: where it happened, its rows, and what was raised."""
+        columns = ["stage", "function", "partition", "start", "stop", "exact", "rows", "error"]
+        found = []
+        for one, piece in zip(self, self._pieces, strict=False):
+            first = one.origin.rows[0]
+            where = (one.stage, one.function, first.partition, first.start, first.stop)
+            error = f"{type(one.error).__name__}: {one.error}"
+            found.append((*where, one.origin.exact, piece.rows, error))
+        return pd.DataFrame(found, columns=columns).astype({"stop": "Int64"})
+
+    def __repr__(self) -> str:
+        """How many there are."""
+        return f"Rejects of a pipeline: {len(self)}"

@@ -1,0 +1,148 @@
+"""From the steps that a user asks for to the stages that run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dask_exo.cluster.resources import Amounts, has
+from dask_exo.config import Config
+from dask_exo.errors import PipelineError
+from dask_exo.pipeline.streaming.retries import Trouble
+from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.transforms import FORMATS, Transform
+from dask_exo.pipeline.streaming.types import Stage
+from dask_exo.validation import number_from
+
+ONE_CPU = {"CPU": 1.0}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A transform, and what it asks for."""
+
+    transform: Transform
+    needs: Mapping[str, float]
+    concurrency: tuple[int, int | None]
+
+    def joins(self, other: Step) -> bool:
+        """Whether ``other`` can run in the same tasks, after this one.
+
+        Classes have workers of their own, unless both take frames on a device: what one has made
+        there need not leave it for the next one.
+        """
+        alike = (self.needs, self.concurrency) == (other.needs, other.concurrency)
+        both = (self.transform, other.transform)
+        on_device = all(transform.format == "device" for transform in both)
+        return alike and (on_device or not any(transform.stateful for transform in both))
+
+
+def without_gpus(steps: Sequence[Step]) -> list[Step]:
+    """The same, where GPUs are simulated on a cluster that has no slots for them either.
+
+    Examples
+    --------
+    >>> from dask_exo.pipeline.streaming.transforms import Transform
+    >>> step = Step(Transform("batches", len), {"GPU": 1.0}, (0, None))
+    >>> without_gpus([step])[0].needs
+    {'CPU': 1.0}
+    """
+    rest = [{n: a for n, a in step.needs.items() if n != "GPU"} for step in steps]
+    return [replace(step, needs=needs or ONE_CPU) for step, needs in zip(steps, rest, strict=True)]
+
+
+MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None))
+"""What making a partition asks for."""
+
+
+def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
+    """Steps that share a stage. Where partitions are to be made, one CPU makes them."""
+    groups: list[list[Step]] = [[]] if makes else []
+    for step in steps:
+        last = groups[-1] if groups else None
+        if last is None or (last and not last[-1].joins(step)):
+            groups.append([step])
+        elif last or step.joins(MAKING):
+            last.append(step)
+        else:
+            groups.append([step])
+    return groups or [[]]
+
+
+def stage_of(steps: Sequence[Step]) -> Stage:
+    """What a stage asks for, of whatever its steps do."""
+    if not steps:
+        return Stage(name_of(steps), ONE_CPU)
+    least = max((step.transform.batch_size or 0) for step in steps[:1])
+    low, high = steps[0].concurrency
+    return Stage(name_of(steps), steps[0].needs, least, high, low)
+
+
+def code_of(steps: Sequence[Step], target: int, trouble: Trouble, config: Config) -> Code:
+    """What the tasks of a stage need; ``target`` is the bytes of its outputs."""
+    transforms = [step.transform for step in steps]
+    name, mode = uuid.uuid4().hex, config.nondeterminism
+    return Code(name, transforms, target, trouble, config.settings, mode)
+
+
+def trouble_of(retries: Any, on_error: Any) -> Trouble:
+    """What is done about exceptions."""
+    number_from(0, "retries", retries, PipelineError)
+    if on_error not in ("raise", "skip"):
+        raise PipelineError(f"on_error={on_error!r}: need 'raise' or 'skip'")
+    return Trouble(int(retries), on_error == "skip")
+
+
+def name_of(steps: Sequence[Step]) -> str:
+    """For people, what a stage does."""
+    return " > ".join(step.transform.name for step in steps) or "source"
+
+
+def amounts(steps: Sequence[Step]) -> str:
+    """For people, what a task of a stage needs."""
+    needs = steps[0].needs if steps else ONE_CPU
+    return ", ".join(f"{amount:g} {name}" for name, amount in needs.items()) or "nothing"
+
+
+def check_format(name: Any) -> None:
+    """Raise `PipelineError` if batches cannot have this form."""
+    if name not in FORMATS:
+        raise PipelineError(f"format={name!r}: there are {', '.join(FORMATS)}")
+
+
+def check_needs(
+    groups: Sequence[Sequence[Step]],
+    total: Amounts,
+    nodes: Sequence[Amounts],
+) -> None:
+    """Raise `PipelineError` if no task of a stage could ever run: it has to fit one node.
+
+    Parameters
+    ----------
+    groups : sequence of sequence of Step
+        Steps of each stage.
+    total : mapping
+        Resources of the cluster.
+    nodes : sequence of mapping
+        Resources of each node.
+    """
+    for steps in groups:
+        needs = steps[0].needs if steps else ONE_CPU
+        for name, amount in needs.items():
+            if amount > total.get(name, 0):
+                raise PipelineError(
+                    f"stage {name_of(steps)} needs {amount:g} {name}, the cluster has "
+                    f"{total.get(name, 0):g}: add nodes (exo.num-cpus, exo.num-gpus), or ask for "
+                    f"less"
+                )
+        if not any(has(node, needs) for node in nodes):
+            there = "; ".join(
+                ", ".join(f"{node.get(name, 0):g} {name}" for name in needs) for node in nodes[:4]
+            )
+            raise PipelineError(
+                f"stage {name_of(steps)} needs {amounts(steps)} on one node, and no node has that "
+                f"({len(nodes)} nodes: {there}{'; …' if len(nodes) > 4 else ''}): add a larger "
+                f"node, or ask for less"
+            )

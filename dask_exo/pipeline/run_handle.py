@@ -1,0 +1,202 @@
+"""A pipeline under way."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import pandas as pd
+
+from dask_exo import events
+from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.watchdog import bring
+from dask_exo.config import Config
+from dask_exo.errors import ValueLostError
+from dask_exo.execution.background import stop_with_all
+from dask_exo.execution.run_metrics import Looks, observed
+from dask_exo.partitions.batching import cut
+from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.lineage import again
+from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.report.progress import showing
+
+SOON = 0.02  # seconds until it is looked again whether the consumer wants something
+EVERY = 1.0  # seconds between two reports of how the stages are
+
+
+class Said:
+    """Says how the stages of a pipeline are."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._last = 0.0
+
+    def now(self) -> None:
+        """Say it."""
+        self._last = time.monotonic()
+        for seen in self._executor.seen():
+            events.emit(seen)
+
+    def now_and_then(self) -> None:
+        """Say it if it was not said lately."""
+        if time.monotonic() - self._last > EVERY:
+            self.now()
+
+
+class Running(Iterator[Piece]):
+    """A pipeline under way, in a thread of its own; gives the pieces of its last stage.
+
+    Attributes
+    ----------
+    left : int or None
+        Rows that are still wanted; None for all.
+    futures : Futures
+        Where its pieces are.
+    """
+
+    def __init__(self, executor: Executor, futures: Futures, rows: int | None) -> None:
+        self._executor, self.futures = executor, futures
+        self.left = rows
+        self._patience = Config.current().stall_timeout
+        self._out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        self._lost: queue.SimpleQueue[Piece] = queue.SimpleQueue()
+        self._renewed: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        self._asked = threading.Semaphore(0)
+        self._stopped = False
+        self._shown = contextlib.ExitStack()
+        self._thread = threading.Thread(target=self._main, name="dask_exo-pipeline", daemon=True)
+        stop_with_all(self)
+        self._thread.start()
+
+    def __next__(self) -> Piece:
+        """The next piece; raises what made a stage fail."""
+        if self._stopped or self.left == 0:
+            self.stop()
+            raise StopIteration
+        self._asked.release()
+        got = self._out.get()
+        if isinstance(got, Piece):
+            if self.left is not None:
+                self.left -= min(got.rows, self.left)
+            return got
+        self.stop()
+        if got is None:
+            raise StopIteration
+        raise got
+
+    def fetch(self, piece: Piece) -> pd.DataFrame:
+        """The frame of the last piece that was given; made again where it was lost with a node."""
+        frame: pd.DataFrame
+        try:
+            frame = brought(self.futures, piece.value, patience=self._patience)
+        except ValueLostError:
+            renewed = self._again(piece) if again(piece) else None
+            if renewed is None:
+                raise
+            frame = brought(self.futures, renewed.value, patience=self._patience)
+        return frame
+
+    def _again(self, piece: Piece) -> Piece | None:
+        """A piece that was made again; None if the pipeline has ended."""
+        self._lost.put(piece)
+        got = self._renewed.get()
+        if isinstance(got, BaseException):
+            raise got
+        return got
+
+    def stop(self) -> None:
+        """End it; what is under way is stopped."""
+        self._stopped = True
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10)
+
+    def __enter__(self) -> Running:
+        self._shown.enter_context(showing(Config.current().progress))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._shown.close()
+
+    def _main(self) -> None:
+        error: BaseException | None = None
+        try:
+            with observed(self.futures) as looks:
+                events.emit(events.RunStarted({}))
+                self._run(looks)
+        except BaseException as raised:  # noqa: BLE001  raised where the next piece is asked for
+            error = raised
+        finally:
+            self._out.put(error)
+            self._renewed.put(error)
+
+    def _run(self, looks: Looks) -> None:
+        executor, owed, said = self._executor, 0, Said(self._executor)
+        try:
+            while not self._stopped:
+                while self._asked.acquire(blocking=False):
+                    owed += 1
+                while not self._lost.empty():
+                    executor.again(self._lost.get())
+                while executor.renewed:
+                    self._renewed.put(executor.renewed.pop())
+                while owed and executor.outputs:
+                    self._out.put(executor.take())
+                    owed -= 1
+                if executor.finished:
+                    if owed:
+                        break
+                    executor.step(0)  # lets workers go; the last piece may have to be made again
+                    owed += self._asked.acquire(timeout=SOON)
+                    continue
+                executor.step(SOON if owed or executor.outputs else 0.1)
+                said.now_and_then()
+                looks.look(executor.held_back)
+        finally:
+            said.now()
+            executor.cancel()
+
+
+class Batches(Iterator[Any]):
+    """Batches of what comes out of a pipeline, which starts when the first one is asked for."""
+
+    def __init__(
+        self, start: Callable[[], Running], size: int | None, form: Callable[[pd.DataFrame], Any]
+    ) -> None:
+        self._steps = self._run(start, size, form)
+
+    def __next__(self) -> Any:
+        """The next one."""
+        return next(self._steps)
+
+    def close(self) -> None:
+        """End the pipeline."""
+        self._steps.close()
+
+    @staticmethod
+    def _run(
+        start: Callable[[], Running], size: int | None, form: Callable[[pd.DataFrame], Any]
+    ) -> Generator[Any, None, None]:
+        with start() as running:
+            frames = _frames(running)
+            for batch in frames if size is None else cut(frames, size):
+                yield form(batch)
+
+
+def brought(futures: Futures, ref: Ref, *, patience: float | None) -> Any:
+    """The value of a piece; ``patience`` is `Config.stall_timeout`."""
+    return bring(futures, [ref], patience, lambda _: "a piece")[0]
+
+
+def _frames(running: Running) -> Iterator[pd.DataFrame]:
+    """The frames of a pipeline, no more rows than are wanted."""
+    left = running.left
+    for piece in running:
+        frame = running.fetch(piece)
+        if left is not None:
+            frame, left = frame.iloc[:left], left - min(left, len(frame))
+        yield frame

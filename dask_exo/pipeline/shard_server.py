@@ -1,0 +1,189 @@
+"""Several consumers of one run of a pipeline, in this process or in others."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from dask_exo.client.shard_server import Away, Desk, Source
+from dask_exo.client.shard_server import Piece as Rows
+from dask_exo.dask_adapter import Task
+from dask_exo.errors import PipelineError
+from dask_exo.execution.persisted import Promise, Remote, fetch
+from dask_exo.partitions.batching import cut
+from dask_exo.pipeline.run_handle import Running
+from dask_exo.pipeline.shards import Dealing
+from dask_exo.pipeline.streaming.transforms import FORMATS
+from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.remote_error import Failure
+
+LOOK = 1.0  # seconds between two looks at whether somebody has left
+
+
+class Shared:
+    """A run whose pieces are dealt to consumers. It begins when the first one asks.
+
+    Parameters
+    ----------
+    start : callable
+        Starts the run.
+    consumers : int
+    equal : bool
+        See `Dealing`.
+    """
+
+    def __init__(self, start: Callable[[], Running], consumers: int, *, equal: bool) -> None:
+        self._start = start
+        self._running: Running | None = None
+        self._dealing = Dealing(consumers, equal=equal)
+        self._asked = [0] * consumers
+        self._changed = threading.Condition()
+        self._pulling = False
+        self._failure: Failure | None = None  # an exception would keep who has seen it
+        self._desk: Desk | None = None
+
+    def share(self, consumer: int, what: int) -> list[Rows]:
+        """Wait for rows of a consumer; none at its end.
+
+        Parameters
+        ----------
+        consumer : int
+        what : int
+            How often it has asked before.
+
+        Raises
+        ------
+        PipelineError
+            It has not had what was given to it before.
+        Exception
+            Whatever has made the pipeline fail.
+        """
+        with self._changed:
+            if what != self._asked[consumer]:
+                raise PipelineError(
+                    f"consumer {consumer} of iter_split has begun anew, and what it has had would "
+                    f"be missing: each is used once. Start the pipeline again, or consume it in "
+                    f"tasks that are not retried"
+                )
+            self._asked[consumer] += 1
+            while self._failure is None and not self._dealing.over(consumer):
+                span = self._dealing.deal(consumer)
+                if span is not None:
+                    self._changed.notify_all()
+                    return [span]
+                if self._dealing.wants(consumer) and not self._pulling:
+                    self._pull()
+                else:
+                    self._changed.wait(LOOK)
+            if self._failure is not None:
+                self._failure.reraise()
+            return []
+
+    def leave(self, consumer: int) -> None:
+        """A consumer wants nothing more; the run ends with the last one."""
+        with self._changed:
+            self._dealing.leave(consumer)
+            self._changed.notify_all()
+            if self._desk is not None:
+                self._desk.left(consumer)
+            running = self._running if self._dealing.deserted else None
+        if running is not None:
+            running.stop()
+
+    def away(self) -> Away:
+        """The same, for another process."""
+        with self._changed:
+            if self._desk is None or not self._desk.open:
+                self._desk = Desk(self, len(self._asked))
+        return Away(self._desk.name)
+
+    def _pull(self) -> None:
+        """Wait for the next piece; the lock is held, but not meanwhile."""
+        self._pulling = True
+        self._changed.release()
+        piece, left, failure = None, None, None
+        try:
+            if self._running is None:
+                self._running = self._start()
+            left = self._running.left
+            piece = next(self._running, None)
+        except Exception as error:  # noqa: BLE001  raised where rows are asked for
+            failure = Failure.of("iter_split", error)
+        finally:
+            self._changed.acquire()
+            self._pulling, self._failure = False, failure
+            self._changed.notify_all()
+        if piece is None:
+            self._dealing.end()
+        else:
+            rows = piece.rows if left is None else min(piece.rows, left)
+            self._dealing.add(self._node(piece), rows)
+        if self._dealing.deserted and self._running is not None:  # all have left meanwhile
+            self._running.stop()
+
+    def _node(self, piece: Piece) -> Task:
+        assert self._running is not None
+        promise = Promise(self._running.futures, Remote(piece.value, piece.nbytes))
+        return Task(("piece", *piece.place), fetch, promise)
+
+
+class Split(Iterator[Any]):
+    """Batches for one of several consumers of a pipeline; see `Pipeline.iter_split`.
+
+    It can be sent to another process of the same Ray program, a task or an actor, before it has
+    given anything. The pipeline is driven by the process that has made it, which must live.
+    """
+
+    def __init__(self, source: Source, consumer: int, size: int | None, format: str) -> None:  # noqa: A002
+        self._source, self._consumer, self._size, self._format = source, consumer, size, format
+        self._batches: Iterator[Any] | None = None
+        self._dropped = weakref.finalize(self, _drop, source, consumer)
+        self._dropped.atexit = False
+
+    def __next__(self) -> Any:
+        """The next batch."""
+        if self._batches is None:
+            frames = _frames(self._source, self._consumer)
+            batches = frames if self._size is None else cut(frames, self._size)
+            self._batches = map(FORMATS[self._format], batches)
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End before the last batch: the others get what is left."""
+        self._batches = iter(())
+        if self._dropped.detach():
+            self._source.leave(self._consumer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._batches is not None:
+            raise PipelineError(
+                f"consumer {self._consumer} of iter_split has begun: send it to another process "
+                f"before its first batch"
+            )
+        source = self._source.away() if isinstance(self._source, Shared) else self._source
+        self._dropped.detach()  # whoever has it now says when it ends
+        return Split, (source, self._consumer, self._size, self._format)
+
+
+def _drop(source: Source, consumer: int) -> None:
+    """Somebody has dropped an iterator before its end."""
+    threading.Thread(target=source.leave, args=(consumer,), daemon=True).start()
+
+
+def _frames(source: Source, consumer: int) -> Iterator[pd.DataFrame]:
+    """Rows of a consumer, as they come."""
+    count = 0
+    while rows := source.share(consumer, count):
+        count += 1
+        while rows:
+            part, start, stop = rows.pop(0)
+            yield part({}).iloc[start:stop]
+            del part

@@ -1,0 +1,117 @@
+"""Which rows of a pipeline each of several consumers gets."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from dask_exo.partitions.batching import Span
+
+AHEAD = 2  # pieces for each consumer that may wait, so that few have to be cut
+
+
+class Dealing:
+    """Deals pieces to consumers that ask, each row to one of them.
+
+    Where all shall get the same number of rows, none ever gets more than an equal share of the rows
+    that are known; that share only grows, so that at the end all can have it. A piece is dealt
+    whole if others that wait allow it, and is cut if not.
+
+    Parameters
+    ----------
+    consumers : int
+    equal : bool
+        Whether all get the same number of rows: fewer than there are consumers are left over then,
+        and one that is ahead of all others waits.
+
+    Examples
+    --------
+    >>> dealing = Dealing(2, equal=True)
+    >>> dealing.add("a", 3)
+    >>> dealing.add("b", 4)
+    >>> dealing.end()
+    >>> dealing.deal(0), dealing.deal(1), dealing.deal(1)
+    (Span(part='a', start=0, stop=3), Span(part='b', start=0, stop=3), None)
+    >>> dealing.over(1)
+    True
+    """
+
+    def __init__(self, consumers: int, *, equal: bool) -> None:
+        self._equal = equal
+        self._dealt = dict.fromkeys(range(consumers), 0)
+        self._most = AHEAD * consumers
+        self._waiting: deque[Span[Any]] = deque()
+        self._rows = 0  # of those that wait
+        self._ended = False
+        self._share: int | None = None  # of each, where it may not grow any more
+
+    def add(self, part: Any, rows: int) -> None:
+        """There is one more piece."""
+        if rows:
+            self._waiting.append(Span(part, 0, rows))
+            self._rows += rows
+
+    def end(self) -> None:
+        """There are no more."""
+        self._ended = True
+
+    def leave(self, consumer: int) -> None:
+        """A consumer wants nothing more: the others share what is left."""
+        if self.over(consumer):
+            return
+        if self._equal and any(map(self.over, self._dealt)):
+            self._share = self._level  # what somebody else has had to end with
+        del self._dealt[consumer]
+
+    @property
+    def deserted(self) -> bool:
+        """Whether nobody wants anything more."""
+        return all(map(self.over, list(self._dealt)))
+
+    def over(self, consumer: int) -> bool:
+        """Whether a consumer has all that it will get."""
+        if consumer not in self._dealt:
+            return True
+        if not self._ended:
+            return False
+        return not (self._room(consumer) if self._equal else self._waiting)
+
+    def wants(self, consumer: int) -> bool:
+        """Whether another piece has to come before this consumer gets some."""
+        if self._ended or consumer not in self._dealt:
+            return False
+        if not self._waiting:
+            return True
+        return (
+            self._equal
+            and len(self._waiting) < self._most
+            and self._room(consumer) < _length(self._waiting[0])
+        )
+
+    def deal(self, consumer: int) -> Span[Any] | None:
+        """Rows for a consumer; None where there are none for it now."""
+        if not self._waiting or self.over(consumer) or self.wants(consumer):
+            return None
+        part, start, stop = self._waiting.popleft()
+        rows = min(stop - start, self._room(consumer)) if self._equal else stop - start
+        if start + rows < stop:
+            self._waiting.appendleft(Span(part, start + rows, stop))
+        if not rows:
+            return None
+        self._dealt[consumer] += rows
+        self._rows -= rows
+        return Span(part, start, start + rows)
+
+    @property
+    def _level(self) -> int:
+        """Rows that each could have, of those that are known."""
+        if self._share is not None:
+            return self._share
+        return (sum(self._dealt.values()) + self._rows) // len(self._dealt)
+
+    def _room(self, consumer: int) -> int:
+        return self._level - self._dealt[consumer]
+
+
+def _length(span: Span[Any]) -> int:
+    return span.stop - span.start

@@ -1,0 +1,108 @@
+"""How many workers each pool shall have: as many as make the rates of all stages equal.
+
+A worker that keeps a model keeps what it holds also while it waits, and takes its time to start. So
+there are as many as measured rates ask for and not as many as there are inputs at a moment. Where
+rates change, sizes follow if that makes the slowest stage faster by more than what might be noise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil
+
+from dask_exo.cluster.resources import Amounts, has
+from dask_exo.pipeline.streaming.prestart import places
+from dask_exo.pipeline.streaming.snapshot import View
+from dask_exo.pipeline.streaming.throughput import work
+
+BETTER = 1.15  # times as fast the slowest stage has to become, for sizes to change
+
+Pool = tuple[int, ...]
+"""Stages that ask for the same, whose tasks run in the same places."""
+
+
+def resized(view: View, pools: Sequence[Pool], sizes: Sequence[int] | None) -> list[int] | None:
+    """How many tasks of each pool shall run side by side.
+
+    Parameters
+    ----------
+    view : View
+    pools : sequence of Pool
+        (P,) all stages, those too that have no workers: they share the resources.
+    sizes : sequence of int, optional
+        (P,) as it was decided before.
+
+    Returns
+    -------
+    list of int, optional
+        (P,) None as long as that is not known, or where not even one of each fits.
+    """
+    each = work(view)
+    if each is None:
+        return None
+    seconds = [
+        sum(each[k] for k in pool if not view.stages[k].finished) for pool in pools
+    ]  # of each pool for a byte of the source
+    needs = [view.stages[pool[0]].needs for pool in pools]
+    best = _shared_out(view.total, needs, seconds, [_most(view, pool) for pool in pools])
+    if best is None or sizes is None or not _fit(view.total, needs, sizes):
+        return best
+    return best if _rate(best, seconds) > BETTER * _rate(sizes, seconds) else list(sizes)
+
+
+def _shared_out(
+    total: Amounts, needs: Sequence[Amounts], seconds: Sequence[float], most: Sequence[float]
+) -> list[int] | None:
+    """Sizes of which the slowest pool is as fast as it can be, and none larger than for that."""
+    able = [p for p, some in enumerate(seconds) if some]
+    nearly = zip(_nearly(total, needs, seconds), most, strict=True)
+    starts = ([int(min(some)) for some in nearly], [int(some > 0) for some in seconds])
+    sizes = next((some for some in starts if _fit(total, needs, some)), None)
+    if sizes is None:
+        return None
+    left = _left(total, needs, sizes)
+    while able:
+        p = min(able, key=lambda p: sizes[p] / seconds[p])
+        if sizes[p] >= most[p] or not has(left, needs[p]):
+            break
+        sizes[p] += 1
+        for name, need in needs[p].items():
+            left[name] -= need
+    slowest = _rate(sizes, seconds)
+    return [max(1, ceil(slowest * some - 1e-9)) if some else 0 for some in seconds]
+
+
+def _nearly(total: Amounts, needs: Sequence[Amounts], seconds: Sequence[float]) -> list[int]:
+    """A little less than each one's share, and one of each at least."""
+    asked = Counter[str]()
+    for amounts, some in zip(needs, seconds, strict=True):
+        asked.update({name: need * some for name, need in amounts.items()})
+    rate = min((total.get(name, 0) / some for name, some in asked.items() if some), default=0)
+    return [max(1, int(rate * some) - len(needs)) if some else 0 for some in seconds]
+
+
+def _fit(total: Amounts, needs: Sequence[Amounts], sizes: Sequence[int]) -> bool:
+    return min(_left(total, needs, sizes).values(), default=0) >= -1e-9
+
+
+def _left(total: Amounts, needs: Sequence[Amounts], sizes: Sequence[int]) -> dict[str, float]:
+    """Resources beside those that so many take."""
+    left = dict(total)
+    for amounts, size in zip(needs, sizes, strict=True):
+        for name, need in amounts.items():
+            left[name] = left.get(name, 0) - need * size
+    return left
+
+
+def _rate(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """Bytes of the source in a second that the slowest of them follows."""
+    rates = [size / some for size, some in zip(sizes, seconds, strict=True) if some]
+    return min(rates, default=0.0)
+
+
+def _most(view: View, pool: Pool) -> float:
+    """Tasks that may run side by side: as many as the user has said, and as there is room for."""
+    limits = [view.stages[k].limit for k in pool]
+    most = sum(limit if limit is not None else float("inf") for limit in limits)
+    return min(most, max(1, places(view.stages[pool[0]].needs, None, view.total)))

@@ -1,0 +1,381 @@
+"""One loop for all policies: what has come goes into queues, and the policy says what starts.
+
+A pipeline is a graph of stages. A task of a stage takes some pieces and gives others, one at a
+time; each of these waits in the queue of all stages that take it, and counts once until the last
+one has let go of it. Only references are held here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.watchdog import Watchdog
+from dask_exo.events import StageSeen
+from dask_exo.pipeline.streaming.snapshot import Policy, View, stands_still, waits
+from dask_exo.pipeline.streaming.source_queue import Intake
+from dask_exo.pipeline.streaming.stage_state import Queue, Running, StageState
+from dask_exo.pipeline.streaming.topology import Links, links
+from dask_exo.pipeline.streaming.types import AGAIN, Piece, Runner, Shared, Stage
+
+SOON = 0.05  # seconds until an input that was not there is looked for again
+
+
+class Executor:
+    """Runs one pipeline.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        (S,) each after those whose outputs it takes.
+    inputs : sequence of iterator of (Piece or None)
+        Of each source; None where the next one is not there yet. No two pieces have the same place.
+    runner : Runner
+    policy : Policy
+    limit : int
+        Bytes; see `View.used`.
+    target : int
+        Bytes that an output is assumed to have before one has been seen.
+    sinks : sequence of sequence of int, optional
+        See `links`.
+    watchdog : Watchdog, optional
+        Looks into it when nothing happens for too long.
+
+    Attributes
+    ----------
+    peak : int
+        The most that `View.used` has been.
+    forced : int
+        How often something had to go on without room, since nothing else could.
+    rejects : list of Piece
+        Inputs that were set aside.
+    renewed : list of Piece
+        Outputs that were made again; see `again`.
+    complete : callable, optional
+        Is called with the number of each input of a source of which all outputs have been taken.
+    """
+
+    def __init__(  # noqa: PLR0913  one of each
+        self,
+        stages: Sequence[Stage],
+        inputs: Sequence[Iterator[Piece | None]],
+        runner: Runner,
+        policy: Policy,
+        *,
+        limit: int,
+        target: int,
+        sinks: Sequence[Sequence[int]] | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        self._runner, self._policy, self._watchdog = runner, policy, watchdog
+        self._moves = 0  # tasks that were started, and outputs and ends that were taken
+        self._limit = limit
+        self._links = links(stages, sinks)
+        sources = [i for i, link in enumerate(self._links) if not link.before]
+        self._intakes = {i: Intake(some) for i, some in zip(sources, inputs, strict=True)}
+        self._states = [
+            StageState(i, stage, link, target, shares=self._shared_before(link))
+            for i, (stage, link) in enumerate(zip(stages, self._links, strict=True))
+        ]
+        self._shared = 0  # bytes of pieces that several take
+        self._done = Queue()  # of the consumer
+        self._running: dict[Any, Running] = {}
+        self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
+        self._again: dict[Any, Piece] = {}  # tasks that make outputs again
+        self._renews = False  # whether outputs had to be made again: more may have to be
+        self.renewed: list[Piece] = []
+        self.peak = self.forced = 0
+        self.rejects: list[Piece] = []
+        self.complete: Callable[[int], object] | None = None
+        self._out: Counter[int] = Counter()  # pieces of each input of a source that are there
+
+    @property
+    def finished(self) -> bool:
+        """Whether all has come out, and been taken."""
+        self._look()
+        queued = self._done.pieces or any(state.queue.pieces for state in self._states)
+        over = all(intake.over for intake in self._intakes.values())
+        return over and not (queued or self._running or self._again)
+
+    @property
+    def outputs(self) -> int:
+        """Pieces that the consumer has not taken."""
+        return len(self._done.pieces)
+
+    def take(self) -> Piece:
+        """Give an output to the consumer; `Piece.sink` says where it has come out."""
+        piece = self._done.take()
+        self._taken(piece)
+        self._gone(piece)
+        return piece._replace(shared=None)
+
+    def again(self, piece: Piece) -> None:
+        """Make an output again that was lost after it had been taken: see `renewed`.
+
+        Nothing new starts before that is done, so that there are resources for it.
+        """
+        self._again[self._runner.again(piece)] = piece
+        self._renews = True
+
+    def step(self, timeout: float | None = None) -> None:
+        """Start what the policy wants, wait for something to happen, and note it.
+
+        Raises
+        ------
+        StalledError
+            Nothing has happened for long, and nothing can.
+        """
+        before = self._moves
+        self._start()
+        if not self._running and self._runner.held() and (self._next_ones() or not self._renews):
+            self._runner.release()  # what they hold may be what the others wait for
+            self._start()
+        shut = [task for task in self._ready if not self._may_go_on(task)]
+        open_ = len(shut) < len(self._ready)
+        forced = self._force(shut) if not open_ and (shut or not self._running) else None
+        waiting = self._waiting()
+        if open_ or forced is not None:
+            timeout = 0
+        elif not waiting or any(intake.late for intake in self._intakes.values()):
+            # for the next input, for the consumer, or for resources
+            timeout = SOON if timeout is None else min(timeout, SOON)
+        if waiting or timeout != 0:
+            self._ready.update(dict.fromkeys(self._runner.wait(waiting, timeout)))
+        for task in [task for task in self._again if task in self._ready]:
+            self._renew(task)
+        for task in list(self._ready):
+            if task is forced or self._may_go_on(task):
+                self._accept(task)
+        if self._watchdog is not None:
+            self._watch(self._watchdog, moved=self._moves != before)
+
+    def seen(self) -> list[StageSeen]:
+        """How each stage is."""
+        view = self.view()
+        return [
+            StageSeen(
+                state.stage.name,
+                view.stages[i].queued,
+                view.stages[i].running,
+                state.known.count,
+                state.known.outputs,
+                state.known.nbytes,
+                state.known.worked,
+                waits(view, i),
+                state.stage.needs.get("GPU", 0.0),
+            )
+            for i, state in enumerate(self._states)
+        ]
+
+    def held_back(self) -> tuple[int, str]:
+        """How many tasks run, and what keeps the last stage that could have more from it."""
+        view = self.view()
+        reasons = [waits(view, i) for i in range(len(self._states))]
+        return len(self._running), next((one for one in reversed(reasons) if one), "input")
+
+    def cancel(self) -> None:
+        """Stop all tasks, and let go of everything."""
+        self._runner.cancel([*self._running, *self._again])
+        self._running.clear()
+        self._again.clear()
+        self._ready.clear()
+        self._done.clear()
+        self._out.clear()
+        self._shared = 0
+        for state in self._states:
+            state.clear()
+        for intake in self._intakes.values():
+            intake.close()
+
+    def view(self) -> View:
+        """What the policy sees."""
+        total = self._runner.total()
+        self._look()
+        free, used, stages = dict(total), self._done.nbytes + self._shared, []
+        done: list[bool] = []
+        for i, state in enumerate(self._states):
+            state.needs = self._runner.needs(i)
+            for name, need in state.needs.items():
+                free[name] = free.get(name, 0) - need * state.count
+            used += state.queue.nbytes + state.held
+            intake = self._intakes.get(i)
+            if intake is not None:
+                flush, queued = intake.over, int(intake.next is not None)
+            else:
+                flush = all(done[k] for k in state.links.before)
+                queued = state.queued(flush=flush)
+            done.append(flush and not queued and not state.count)
+            idle, full = self._runner.idle(i), self._runner.full(i)
+            stages.append(state.view(queued, idle, full=full, finished=done[-1]))
+        for name, amount in self._runner.held().items():
+            free[name] = free.get(name, 0) - amount
+        self.peak = max(self.peak, used)
+        return View(tuple(stages), used, self._limit, free, total, self._runner.now())
+
+    def _shared_before(self, link: Links) -> bool:
+        """Whether others take what a stage takes."""
+        return any(self._links[k].takers > 1 for k in link.before)
+
+    def _look(self) -> None:
+        """Look for the next input of each source."""
+        for intake in self._intakes.values():
+            piece = intake.look()
+            if piece is not None:
+                self._out[piece.place[0]] += 1
+
+    def _start(self) -> None:
+        if self._again:
+            return
+        view = self.view()
+        if self._runner.resize(view):
+            view = self.view()
+        while (i := self._policy.start(view)) is not None:
+            self._launch(i)
+            view = self.view()
+
+    def _launch(self, i: int) -> None:
+        state = self._states[i]
+        self._moves += 1
+        inputs = [self._intakes[i].take()] if i in self._intakes else state.take()
+        for piece in inputs:
+            self._taken(piece)
+        self._running[self._runner.start(i, inputs)] = state.start(inputs)
+
+    def _may_go_on(self, task: Any) -> bool:
+        stage = self._running[task].stage
+        return self._runner.last(task) or self._policy.go_on(self.view(), stage)
+
+    def _force(self, shut: Sequence[Any]) -> Any:
+        """Let something go on although there is no room, if nothing else can: the last stage.
+
+        Parameters
+        ----------
+        shut : sequence
+            Tasks that wait for room.
+
+        Returns
+        -------
+        object
+            One of them, or None.
+        """
+        view = self.view()
+        others = list(map(self._runner.stage, self._waiting()))
+        if not stands_still(view, [self._running[task].stage for task in shut], others):
+            return None
+        if self._done.pieces and not self._again:  # the consumer has to take something first
+            return None
+        if others and any(self._runner.held().values()):
+            self._runner.release()
+            return None
+        drains = [i for i in range(len(self._states)) if view.drains(i)]
+        able = max((i for i in drains if view.startable(i)), default=-1)
+        ready = [task for task in shut if self._running[task].stage in drains]
+        # one that has given the most will soon have ended: others then need not be forced
+        first = max(ready, key=lambda task: self._running[task].progress, default=None)
+        if first is not None and self._running[first].stage >= able:
+            self.forced += 1
+            return first
+        if able >= 0:
+            self.forced += 1
+            self._launch(able)
+        return None
+
+    def _accept(self, task: Any) -> None:
+        """Take the output of a task, or its end."""
+        piece = self._runner.take(task)
+        self._moves += 1
+        del self._ready[task]
+        if piece is AGAIN:
+            return
+        if piece is not None and piece.rejected is not None:
+            self.rejects.append(piece)
+            return
+        running = self._running[task]
+        state = self._states[running.stage]
+        if piece is None:
+            del self._running[task]
+            state.ended(running)
+            self._gone(*running.inputs)
+            return
+        place = (*running.inputs[0].place, running.outputs)
+        self._give(piece._replace(place=place, stage=running.stage))
+        state.gave(running, piece)
+
+    def _renew(self, task: Any) -> None:
+        """Take an output that was made again, or the end of its task."""
+        piece = self._runner.take(task)
+        self._moves += 1
+        del self._ready[task]
+        if piece is None:
+            del self._again[task]
+        elif piece is not AGAIN:
+            self.renewed.append(self._again[task]._replace(value=piece.value))
+
+    def _give(self, piece: Piece) -> None:
+        """Put an output where it goes."""
+        state = self._states[piece.stage]
+        link = state.links
+        state.buffered += piece.nbytes
+        self._out[piece.place[0]] += link.takers
+        if link.takers > 1:
+            piece = piece._replace(shared=Shared(link.takers, link.takers))
+            self._shared += piece.nbytes
+        for sink, which in link.sinks:
+            self._done.add(piece._replace(sink=sink, place=(*piece.place, *which)))
+        for k, which in link.after:
+            self._states[k].queue.add(piece._replace(place=(*piece.place, *which)))
+
+    def _taken(self, piece: Piece) -> None:
+        """Note that somebody has taken a piece, and will let go of it."""
+        shared = piece.shared
+        if shared is not None:
+            shared.waiting -= 1
+        if piece.stage >= 0 and (shared is None or not shared.waiting):
+            self._states[piece.stage].buffered -= piece.nbytes
+
+    def _gone(self, *pieces: Piece) -> None:
+        """Note that somebody has let go of pieces; tell of inputs of which they were the last."""
+        for piece in pieces:
+            if piece.shared is not None:
+                piece.shared.using -= 1
+                self._shared -= 0 if piece.shared.using else piece.nbytes
+            i = piece.place[0]
+            self._out[i] -= 1
+            if not self._out[i]:
+                del self._out[i]
+                if self.complete is not None:
+                    self.complete(i)
+
+    def _watch(self, watchdog: Watchdog, *, moved: bool) -> None:
+        """Tell whether something has happened, or the consumer or the source has to do it."""
+        if moved or self._done.pieces or not (self._next_ones() or self._running or self._again):
+            watchdog.moved()
+        else:
+            watchdog.check(self._activity, self._waited_for)
+
+    def _activity(self) -> Activity:
+        """What is done for that which is waited for."""
+        waiting = self._waiting()
+        if waiting:
+            return self._runner.activity(waiting)
+        seen = self._runner.activity([])
+        needed = [Doing("waits", state.needs) for state in self._next_ones()]
+        return replace(seen, tasks=needed)
+
+    def _waited_for(self) -> list[str]:
+        """Stages of `_activity`."""
+        waiting = map(self._runner.stage, self._waiting())
+        states = [self._states[i] for i in waiting] or self._next_ones()
+        return [f"stage {state.stage.name!r}" for state in states]
+
+    def _waiting(self) -> list[Any]:
+        """Tasks without an output that could be taken."""
+        return [task for task in (*self._running, *self._again) if task not in self._ready]
+
+    def _next_ones(self) -> list[StageState]:
+        """Stages that have inputs."""
+        first = [self._states[i] for i, intake in self._intakes.items() if intake.next is not None]
+        return first + [state for state in self._states if state.queue.pieces]

@@ -1,0 +1,123 @@
+"""Calls of functions of the user's: tried again, set aside, or the end of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from dask_exo.pipeline.streaming.provenance import Frame, Origin
+from dask_exo.remote_error import Failure
+
+
+class Trouble(NamedTuple):
+    """What is done about exceptions.
+
+    Attributes
+    ----------
+    retries : int
+        How often a call is tried again.
+    skip : bool
+        Whether its input is set aside then; else the pipeline ends.
+    """
+
+    retries: int = 0
+    skip: bool = False
+
+
+RAISE = Trouble()
+
+
+class Rejected(NamedTuple):
+    """Why an input was set aside.
+
+    Attributes
+    ----------
+    stage, function : str
+        Names.
+    origin : Origin
+        Of its rows.
+    failure : Failure
+    """
+
+    stage: str
+    function: str
+    origin: Origin
+    failure: Failure
+
+
+class CallError(Exception):
+    """A call has failed for good; `failure` says why, and on which rows."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.key)
+        self.failure = failure
+
+
+class Calls:
+    """The calls of one task.
+
+    Parameters
+    ----------
+    stage : str
+        Its name.
+
+    Attributes
+    ----------
+    rejects : list of (Rejected, object)
+        Inputs that were set aside, in the order of the calls.
+    """
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self.rejects: list[tuple[Rejected, Any]] = []
+
+    def outputs(
+        self, function: str, trouble: Trouble, call: Callable[[], Iterator[Any]], of: Frame
+    ) -> Iterator[Any]:
+        """What a call gives; nothing where its input is set aside.
+
+        Where that may happen, nothing is given before all has been made.
+
+        Parameters
+        ----------
+        function : str
+            Name of what is called.
+        trouble : Trouble
+        call : callable
+            Calls it; gives what it yields.
+        of : Frame
+            The input.
+
+        Raises
+        ------
+        CallError
+            It has failed, and may not be set aside.
+        """
+        given = 0
+        for attempt in range(trouble.retries + 1):
+            try:
+                if trouble.skip:
+                    yield from list(call())
+                    return
+                for i, one in enumerate(call()):
+                    if i >= given:
+                        given = i + 1
+                        yield one
+            except Exception as error:  # noqa: BLE001  raised in the driver, or kept
+                if attempt == trouble.retries:
+                    self.failed(function, trouble, error, of)
+            else:
+                return
+
+    def failed(self, function: str, trouble: Trouble, error: Exception, of: Frame) -> None:
+        """Set an input aside; raise `CallError` where it may not be."""
+        failure = Failure.of(named(self._stage, function, of.origin), error)
+        if not trouble.skip:
+            raise CallError(failure) from error
+        self.rejects.append((Rejected(self._stage, function, of.origin, failure), of.data))
+
+
+def named(stage: str, function: str, origin: Origin) -> str:
+    """For people, which call it was."""
+    where = stage if function == stage else f"{function} in {stage}"
+    return f"{where} on {origin}"

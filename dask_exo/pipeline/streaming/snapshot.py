@@ -1,0 +1,259 @@
+"""What a policy sees of a pipeline, and what it is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dask_exo.cluster.resources import has
+
+
+@dataclass(frozen=True)
+class StageView:
+    """One stage.
+
+    Attributes
+    ----------
+    queued : int
+        Inputs that wait for a task.
+    running : int
+        Tasks that have not ended.
+    buffered : int
+        Bytes of its outputs that nobody has taken yet.
+    piece : int
+        Bytes that one output is expected to have: the largest seen, or the target before that.
+    splits : bool
+        Whether one task may give several outputs, and so wait in the middle for room.
+    needs : mapping
+        Resources of one task.
+    limit : int, optional
+        Tasks side by side, where the user or a baseline has fixed that.
+    seconds : float, optional
+        Mean duration of a task, without waiting for room.
+    taken, given : float
+        Mean bytes that a task takes in and gives out.
+    coming : float
+        Bytes that its tasks which run are expected to give, beside those that they have given.
+    finished : bool
+        Whether all its inputs have come and all its tasks have ended.
+    idle : int
+        Workers that are kept for it and have nothing to do.
+    full : bool
+        Whether it has as many workers as it shall have, idle ones or not.
+    before, later : tuple of int
+        Stages whose outputs it takes, none of a source; all that something of its outputs comes to.
+    shares : bool
+        Whether others take its inputs too, so that its outputs do not take their place.
+    held, device : int
+        The most bytes of a GPU that one of its tasks has held, and those that a GPU has for all; 0
+        as long as that is not known.
+    """
+
+    queued: int
+    running: int
+    buffered: int
+    piece: int
+    splits: bool
+    needs: Mapping[str, float]
+    limit: int | None = None
+    seconds: float | None = None
+    taken: float = 0.0
+    given: float = 0.0
+    coming: float = 0.0
+    finished: bool = False
+    idle: int = 0
+    full: bool = False
+    before: tuple[int, ...] = ()
+    later: tuple[int, ...] = ()
+    shares: bool = False
+    held: int = 0
+    device: int = 0
+
+
+@dataclass(frozen=True)
+class View:
+    """A graph of stages at one moment.
+
+    Attributes
+    ----------
+    stages : tuple of StageView
+        (S,) each after those whose outputs it takes.
+    used : int
+        Bytes that count: outputs that are buffered, inputs of running tasks, each once however many
+        take it, and one output of each running task that has more to come.
+    limit : int
+        Bytes that there may be.
+    free, total : mapping
+        Resources.
+    now : float
+        Seconds.
+    """
+
+    stages: tuple[StageView, ...]
+    used: int
+    limit: int
+    free: Mapping[str, float]
+    total: Mapping[str, float]
+    now: float = 0.0
+
+    def rest(self, i: int) -> tuple[int, ...]:
+        """Stage ``i``, and all later ones that something of it comes to."""
+        return (i, *self.stages[i].later)
+
+    def startable(self, i: int) -> bool:
+        """Whether a task of stage ``i`` has an input, and resources."""
+        stage = self.stages[i]
+        if not stage.queued or (stage.limit is not None and stage.running >= stage.limit):
+            return False
+        if stage.idle:
+            return True
+        return not stage.full and has(self.free, stage.needs)
+
+    def grows(self, i: int) -> int:
+        """Bytes that a task of stage ``i`` needs beside those of its input.
+
+        The only output of a task takes the place of its input. One that gives several holds its
+        input until the last of them; and where it has a slot that later stages need to take its
+        outputs, there has to be room for all of those.
+        """
+        stage = self.stages[i]
+        if stage.splits and self.blocks(i):
+            return max(stage.piece, int(stage.given))
+        if stage.splits or stage.shares or not stage.before:
+            return stage.piece
+        return max(0, stage.piece - int(stage.taken))
+
+    def blocks(self, i: int) -> bool:
+        """Whether there are too few resources for tasks of stage ``i`` and of all later ones."""
+        stages = [self.stages[k] for k in self.rest(i)]
+        return any(
+            need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in stages)
+            for name, need in self.stages[i].needs.items()
+        )
+
+    def room(self, i: int) -> bool:
+        """Whether one more output of stage ``i`` leaves room for one of each later stage.
+
+        If that holds for every output, the last one that was made can always go through all
+        stages and leave, so that nothing ever waits for room for good. Of a branch that has been
+        given room since, all goes on to its ends, and gives it back.
+        """
+        return self._fits(self._needed(i))
+
+    def room_to_start(self, i: int) -> bool:
+        """Whether a task of stage ``i`` can start, and go on after its first output."""
+        first = self.stages[i].piece if self.stages[i].splits else 0
+        return self._fits(first + self._needed(i))
+
+    def _needed(self, i: int) -> int:
+        """Bytes for an output of stage ``i``, and to start a task of each later stage."""
+        later = (self.stages[j] for j in self.stages[i].later)
+        first = sum(s.piece for s in later if s.splits and s.seconds is not None)
+        return first + sum(map(self.grows, self.rest(i)))
+
+    def drains(self, i: int) -> bool:
+        """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""
+        return all(has(self.total, self.stages[k].needs) for k in self.rest(i))
+
+    def _fits(self, nbytes: int) -> bool:
+        return not nbytes or self.used + nbytes <= self.limit
+
+
+def waits(view: View, i: int) -> str:
+    """What keeps more tasks of stage ``i`` from running; nothing, if they start now."""
+    stage = view.stages[i]
+    if stage.finished:
+        return ""
+    if not stage.queued:
+        return "input"
+    if not view.startable(i):
+        return "slots"
+    return "" if view.room_to_start(i) else "memory"
+
+
+def stands_still(view: View, shut: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether no task can come to its end.
+
+    Where a node has gone, more tasks may have been started than there are resources. Those that
+    wait for room then hold what the others need to begin.
+
+    Parameters
+    ----------
+    view : View
+    shut : sequence of int
+        Stages of tasks that wait for room.
+    others : sequence of int
+        Stages of all other tasks: they run, if there are resources for them.
+    """
+    held = Counter[str]()
+    for i in shut:
+        held.update(view.stages[i].needs)
+    return not any(
+        all(held[name] + need <= view.total.get(name, 0) + 1e-9 for name, need in needs.items())
+        for needs in (view.stages[i].needs for i in set(others))
+    )
+
+
+class Policy(Protocol):
+    """Decides what runs next; sees no cluster and no clock."""
+
+    def start(self, view: View) -> int | None:
+        """The stage of which a task shall start now; None to wait."""
+        ...
+
+    def go_on(self, view: View, i: int) -> bool:
+        """Whether a task of stage ``i`` that has given an output may make its next one."""
+        ...
+
+
+@dataclass
+class Estimate:
+    """What is known of the tasks of a stage: totals, and means of the last ones.
+
+    Attributes
+    ----------
+    count, outputs, nbytes, worked
+        Tasks that have ended; outputs, their bytes, and seconds of work, of all tasks.
+    seconds, taken, given
+        Means for each task.
+    piece : int
+        Bytes of the largest output.
+    splits : bool or None
+        Whether a task has given several outputs; None as long as none has ended.
+    held, device : int
+        See `StageView`.
+    """
+
+    count: int = 0
+    outputs: int = 0
+    nbytes: int = 0
+    worked: float = 0.0
+    seconds: float = 0.0
+    taken: float = 0.0
+    given: float = 0.0
+    piece: int = 0
+    splits: bool | None = None
+    held: int = 0
+    device: int = 0
+    weight: float = field(default=0.2, repr=False)
+
+    def saw(self, seconds: float, nbytes: int) -> None:
+        """Count an output."""
+        self.outputs += 1
+        self.nbytes += nbytes
+        self.worked += seconds
+
+    def holds(self, peak: int, room: int) -> None:
+        """Note what a task has held of a GPU, and what that has for all."""
+        self.held = max(self.held, peak)
+        self.device = min(self.device or room, room)
+
+    def learn(self, seconds: float, taken: int, given: int) -> None:
+        """Add a task that has ended."""
+        self.count += 1
+        share = max(self.weight, 1 / self.count)  # recent tasks count most
+        self.seconds += (seconds - self.seconds) * share
+        self.taken += (taken - self.taken) * share
+        self.given += (given - self.given) * share

@@ -1,0 +1,210 @@
+"""A stage as it runs: its queue, its tasks and what they count for.
+
+What policies ask for is kept up to date as it changes, so that a question does not look at tasks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from dask_exo.pipeline.streaming.snapshot import Estimate, StageView
+from dask_exo.pipeline.streaming.topology import Links
+from dask_exo.pipeline.streaming.types import Piece, Stage
+
+
+@dataclass(eq=False)
+class Running:
+    """A task that has not ended.
+
+    Attributes
+    ----------
+    stage : int
+    inputs : list of Piece
+    taken, own : int
+        Bytes of its inputs; and of those that nobody else has.
+    more : bool
+        Whether it may give another output.
+    outputs, given, seconds
+        Number of its outputs so far, their bytes, and the work that they took.
+    """
+
+    stage: int
+    inputs: list[Piece]
+    taken: int
+    own: int
+    more: bool = True
+    outputs: int = 0
+    given: int = 0
+    seconds: float = 0.0
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How near its outputs are to the end of the pipeline, and it to its own."""
+        return self.stage, self.outputs
+
+
+@dataclass
+class Queue:
+    """Inputs of a stage, and the bytes of those that nobody else has."""
+
+    pieces: deque[Piece] = field(default_factory=deque)
+    nbytes: int = 0
+    rows: int = 0
+
+    def add(self, piece: Piece) -> None:
+        """Append one."""
+        self.pieces.append(piece)
+        self.nbytes += 0 if piece.shared else piece.nbytes
+        self.rows += piece.rows
+
+    def take(self) -> Piece:
+        """Remove the first one."""
+        piece = self.pieces.popleft()
+        self.nbytes -= 0 if piece.shared else piece.nbytes
+        self.rows -= piece.rows
+        return piece
+
+    def clear(self) -> None:
+        """Remove all."""
+        self.pieces.clear()
+        self.nbytes = self.rows = 0
+
+
+class StageState:
+    """One stage as it runs.
+
+    Parameters
+    ----------
+    number : int
+    stage : Stage
+    links : Links
+    shares : bool
+        Whether others take its inputs too.
+    target : int
+        Bytes that an output is assumed to have before one has been seen.
+
+    Attributes
+    ----------
+    queue : Queue
+        Its inputs.
+    buffered : int
+        Bytes of its outputs that have not been taken by all.
+    known : Estimate
+    held : int
+        Bytes that its tasks count for: inputs, and the output that each makes.
+    needs : mapping
+        Resources of a task at the moment.
+    """
+
+    def __init__(
+        self, number: int, stage: Stage, links: Links, target: int, *, shares: bool
+    ) -> None:
+        self.stage, self.queue, self.known = stage, Queue(), Estimate()
+        self.links, self._shares = links, shares
+        self.held = self.buffered = 0
+        self.needs = stage.needs
+        self._number, self._target = number, target
+        self._tasks: dict[Running, None] = {}
+        self._given = 0  # bytes that tasks which run have given
+
+    @property
+    def count(self) -> int:
+        """Tasks that run."""
+        return len(self._tasks)
+
+    @property
+    def piece(self) -> int:
+        """Bytes that an output is expected to have."""
+        return self.known.piece or self._target
+
+    def queued(self, *, flush: bool) -> int:
+        """Inputs for tasks: none if there is too little for one task, unless it is the end."""
+        if not flush and self.queue.rows < self.stage.least:
+            return 0
+        return len(self.queue.pieces)
+
+    def take(self) -> list[Piece]:
+        """The inputs of the next task."""
+        inputs, rows = [self.queue.take()], 0
+        while self.queue.pieces and (rows := rows + inputs[-1].rows) < self.stage.least:
+            inputs.append(self.queue.take())
+        return inputs
+
+    def start(self, inputs: list[Piece]) -> Running:
+        """Note that a task runs."""
+        taken = sum(piece.nbytes for piece in inputs)
+        own = sum(piece.nbytes for piece in inputs if piece.shared is None)
+        running = Running(self._number, inputs, taken, own)
+        self._tasks[running] = None
+        self.held += self._holds(running)
+        return running
+
+    def gave(self, running: Running, piece: Piece) -> None:
+        """Note an output of a task."""
+        before = self._holds(running)
+        running.outputs += 1
+        running.given += piece.nbytes
+        running.seconds += piece.seconds
+        running.more = piece.more
+        self._given += piece.nbytes
+        self.held += self._holds(running) - before
+        self.known.saw(piece.seconds, piece.nbytes)
+        if piece.held is not None:
+            self.known.holds(*piece.held)
+        if piece.nbytes > self.known.piece:
+            self.known.piece = piece.nbytes
+            self._count()
+
+    def ended(self, running: Running) -> None:
+        """Note the end of a task."""
+        del self._tasks[running]
+        self.held -= self._holds(running)
+        self._given -= running.given
+        self.known.learn(running.seconds, running.taken, running.given)
+        splits = bool(self.known.splits) or running.outputs > 1
+        if splits != self.known.splits:
+            self.known.splits = splits
+            self._count()
+
+    def clear(self) -> None:
+        """Forget the queue and all tasks."""
+        self.queue.clear()
+        self._tasks.clear()
+        self.held = self.buffered = self._given = 0
+
+    def view(self, queued: int, idle: int, *, full: bool, finished: bool) -> StageView:
+        """What a policy sees of it."""
+        known = self.known
+        return StageView(
+            queued,
+            self.count,
+            self.buffered,
+            self.piece,
+            known.splits is not False,
+            self.needs,
+            self.stage.limit,
+            known.seconds if known.count else None,
+            known.taken,
+            known.given,
+            max(0.0, self.count * known.given - self._given),
+            finished,
+            idle,
+            full,
+            self.links.before,
+            self.links.later,
+            self._shares,
+            known.held,
+            known.device,
+        )
+
+    def _holds(self, running: Running) -> int:
+        if not running.more:
+            return 0  # it is about to end
+        if self.known.splits is False:
+            return max(running.own, self.piece)  # one takes the place of the other
+        return running.own + self.piece
+
+    def _count(self) -> None:
+        """Count anew, when what an output is expected to have, or where, has changed."""
+        self.held = sum(map(self._holds, self._tasks))

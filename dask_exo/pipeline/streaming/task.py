@@ -1,0 +1,249 @@
+"""What runs in a task of a pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import dask
+import pandas as pd
+
+from dask_exo.cluster.failpoints import reach
+from dask_exo.partitions.digest import digest
+from dask_exo.partitions.gpu import memory
+from dask_exo.pipeline.streaming.device_prefetch import staged
+from dask_exo.pipeline.streaming.provenance import Frame, Origin, joined
+from dask_exo.pipeline.streaming.repartition import repartition, size
+from dask_exo.pipeline.streaming.retries import CallError, Calls, Rejected, Trouble
+from dask_exo.pipeline.streaming.transforms import (
+    Frames,
+    Place,
+    Transform,
+    apply,
+    frame_of,
+    on_host,
+)
+from dask_exo.remote_error import Failure
+
+
+class Code(NamedTuple):
+    """Everything of a stage that its tasks need.
+
+    Attributes
+    ----------
+    key : str
+        Of this stage of this pipeline.
+    transforms : sequence of Transform
+    target : int
+        Bytes of its outputs.
+    trouble : Trouble
+        What is done about exceptions where the inputs are made.
+    settings : mapping
+        Of Dask's configuration.
+    nondeterminism : str
+        What happens where a task that starts anew gives other pieces than before: ``"error"``,
+        ``"warn"`` or ``"ignore"``.
+    """
+
+    key: str
+    transforms: Sequence[Transform]
+    target: int
+    trouble: Trouble
+    settings: Mapping[str, Any]
+    nondeterminism: str = "error"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return " > ".join(transform.name for transform in self.transforms) or "source"
+
+    @property
+    def skips(self) -> bool:
+        """Whether whatever goes wrong costs no more than the input of a task."""
+        return self.trouble.skip and all(t.trouble.skip for t in self.transforms)
+
+
+class Start(NamedTuple):
+    """What a task has to know of its inputs.
+
+    Attributes
+    ----------
+    place : tuple of int
+        Of the first of them.
+    skip : int
+        Pieces that were given before the task was lost: they are not given again.
+    origins : sequence of Origin
+        Of each of them.
+    only : bool
+        Whether no more than one piece is wanted.
+    """
+
+    place: Place
+    skip: int
+    origins: Sequence[Origin]
+    only: bool = False
+
+
+class About(NamedTuple):
+    """What goes with each piece.
+
+    Attributes
+    ----------
+    nbytes, rows : int
+    seconds : float
+        Of work.
+    more : bool
+        Whether another may follow.
+    origin : Origin
+    rejected : Rejected, optional
+        Why it was set aside.
+    failure : Failure, optional
+        What has ended the task; there is no piece then.
+    before, digest : int
+        Of all pieces of the task before this one, and of those and this one: who has seen another
+        digest before has got pieces of an attempt that made others.
+    held : Held, optional
+        Of a device, by the task so far; None where its process has none.
+    """
+
+    nbytes: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    more: bool = False
+    origin: Origin = Origin(())
+    rejected: Rejected | None = None
+    failure: Failure | None = None
+    before: int = 0
+    digest: int = 0
+    held: memory.Held | None = None
+
+
+class Worker:
+    """Runs tasks of stages that ask for the same; keeps what the classes among them have made.
+
+    Parameters
+    ----------
+    code : Code, optional
+        Of a stage that is going to have tasks: its instances are made before there is one.
+    """
+
+    def __init__(self, code: Code | None = None) -> None:
+        self._funcs: dict[str, list[Callable[..., Any]]] = {}
+        if code is not None:
+            with contextlib.suppress(Exception):  # raised where a task needs it
+                self._made(code)
+
+    def run(self, code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
+        """Do what a stage does to some pieces.
+
+        Parameters
+        ----------
+        code : Code
+        start : Start
+        *inputs
+            Frames, or callables that make them.
+
+        Yields
+        ------
+        object
+            In turns a frame, and what is to be known `About` it.
+        """
+        try:
+            funcs = self._made(code)
+        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+            yield None
+            yield About(failure=Failure.of(code.name, error))
+            return
+        yield from _pieces(code, funcs, start, inputs)
+
+    def _made(self, code: Code) -> list[Callable[..., Any]]:
+        funcs = self._funcs.get(code.key)
+        if funcs is None:
+            with dask.config.set(code.settings):
+                funcs = [transform.make() for transform in code.transforms]
+            self._funcs[code.key] = funcs
+        return funcs
+
+
+def run(code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
+    """Do as `Worker.run`, once."""
+    yield from Worker().run(code, start, *inputs)
+
+
+def _pieces(
+    code: Code, funcs: Sequence[Callable[[Any], Any]], start: Start, inputs: Sequence[Any]
+) -> Iterator[Any]:
+    since, told = time.perf_counter(), 0
+    memory.begin()
+    try:
+        with dask.config.set(code.settings):
+            for i, (about, frame) in enumerate(_made(code, funcs, start, inputs)):
+                before = told
+                if code.nondeterminism != "ignore":
+                    told = digest(before.to_bytes(4), frame)
+                if i < start.skip:
+                    continue
+                reach("piece", code.name)
+                seconds = time.perf_counter() - since
+                yield frame
+                more, held = about.more and not start.only, memory.held()
+                yield about._replace(
+                    seconds=seconds, before=before, digest=told, held=held, more=more
+                )
+                if start.only:
+                    return
+                since = time.perf_counter()  # now somebody wants the next one
+    except CallError as error:
+        yield None
+        yield About(failure=error.failure)
+    except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
+        yield None
+        yield About(failure=Failure.of(code.name, error))
+
+
+def _made(
+    code: Code, funcs: Sequence[Callable[[Any], Any]], start: Start, inputs: Sequence[Any]
+) -> Iterator[tuple[About, Any]]:
+    """Pieces, and before each those inputs that were set aside meanwhile."""
+    calls = Calls(code.name)
+    frames = _frames(code, calls, start, inputs)
+    for transform, func in zip(code.transforms, funcs, strict=True):
+        frames = apply(transform, func, frames, start.place, calls)
+    for cut in repartition(staged(frames), code.target):
+        yield from _set_aside(calls)
+        yield About(cut.nbytes, len(cut.frame), 0.0, cut.more, cut.origin), cut.frame
+    yield from _set_aside(calls)
+
+
+def _set_aside(calls: Calls) -> Iterator[tuple[About, Any]]:
+    """What has been set aside since this was asked before."""
+    while calls.rejects:
+        rejected, data = calls.rejects.pop(0)
+        data = on_host(data)
+        nbytes, rows = (0, 0) if data is None else (size(data), len(data))
+        yield About(nbytes, rows, more=True, origin=rejected.origin, rejected=rejected), data
+
+
+def _frames(code: Code, calls: Calls, start: Start, inputs: Sequence[Any]) -> Frames:
+    """The inputs of a task as one frame; each that is to be made by itself."""
+    made: list[Frame] = []
+    for one, origin in zip(inputs, start.origins, strict=True):
+        of = Frame(None, last=False, origin=origin)
+        for data in calls.outputs("source", code.trouble, partial(_input, one), of):
+            made.append(Frame(data, last=True, origin=origin.counted(len(data))))  # noqa: PERF401
+    full = [one for one in made if len(one.data)] or made[:1]
+    if len(full) > 1:
+        origin = joined([one.origin for one in full])
+        yield Frame(pd.concat([one.data for one in full]), last=True, origin=origin)
+    else:
+        yield full[0] if full else Frame(None, last=True)
+
+
+def _input(one: Any) -> Iterator[Any]:
+    data = one() if callable(one) else one
+    if isinstance(data, Failure):  # of a task whose reference was known before it ran
+        data.reraise()
+    yield on_host(frame_of(data))

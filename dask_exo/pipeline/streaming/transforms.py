@@ -1,0 +1,236 @@
+"""What a stage does to frames: transforms one after the other, in one task.
+
+Each takes an iterator of frames and gives one. With each frame goes whether it is known to be the
+last, so that whoever gets it does not have to wait for a next one. What functions yield goes on at
+once; of that the last is not known.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from dask_exo.partitions import protocol
+from dask_exo.partitions.batching import as_numpy
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import to_device
+from dask_exo.partitions.oom_split import in_halves
+from dask_exo.pipeline.streaming.provenance import Frame
+from dask_exo.pipeline.streaming.retries import RAISE, Calls, Trouble
+
+Frames = Iterator[Frame]
+
+Given = tuple[Any, bool]
+"""What a function gives, and whether that is all: of what it yields that is not known."""
+
+Place = tuple[int, ...]
+"""Where a piece belongs: number of the source's input, then number of the output in each stage."""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A function of the user's, and how it is called.
+
+    Attributes
+    ----------
+    kind : str
+        ``"partitions"``, ``"batches"``, ``"rows"``, ``"filter"``, or ``"write"``, of which the
+        function gets a name for the frame as well, that no other frame of the pipeline has.
+    func : callable
+        Or a class, of which each worker makes an instance once, and calls that.
+    args, kwargs
+        For the function after the data, or for the class.
+    batch_size : int, optional
+        Rows of a batch; None for as many as there are.
+    format : str
+        What a batch is: ``"pandas"``, ``"numpy"`` (a dict of arrays), ``"arrow"`` or ``"device"``,
+        a frame in the memory of a GPU, where what is returned may stay for the next transform.
+    """
+
+    kind: str
+    func: Any
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int | None = None
+    format: str = "pandas"
+    trouble: Trouble = RAISE
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return str(getattr(self.func, "__name__", type(self.func).__name__))
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it is a class."""
+        return inspect.isclass(self.func)
+
+    def make(self) -> Callable[..., Any]:
+        """The function to call with data."""
+        if self.stateful:
+            made: Callable[..., Any] = self.func(*self.args, **self.kwargs)
+            return made
+        return lambda *data: self.func(*data, *self.args, **self.kwargs)
+
+
+def apply(
+    transform: Transform,
+    func: Callable[..., Any],
+    frames: Frames,
+    place: Place = (),
+    calls: Calls | None = None,
+) -> Frames:
+    """Transform frames.
+
+    Parameters
+    ----------
+    transform : Transform
+    func : callable
+        What ``transform.make()`` has made.
+    frames : iterator of Frame
+    place : tuple of int
+        Of the task's input.
+    calls : Calls, optional
+        Takes the inputs of calls that fail, where these are set aside.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"a": range(5)})
+    >>> double = Transform("batches", lambda b: b * 2, batch_size=2)
+    >>> made = apply(double, double.make(), iter([Frame(frame, last=True)]))
+    >>> [(len(one.data), one.last) for one in made]
+    [(2, False), (2, False), (1, True)]
+    """
+    calls = calls or Calls(transform.name)
+    for number, frame in enumerate(frames):
+        if frame.data is None:
+            yield frame
+            continue
+        name = "-".join(map(str, (*place, number)))
+        for batch in _batches(transform, frame):
+            if transform.kind == "rows":
+                outputs = _of_rows(transform, func, calls, batch)
+            else:
+                call = partial(_call, transform, func, batch.data, name)
+                outputs = calls.outputs(transform.name, transform.trouble, call, batch)
+            yield from _given(outputs, batch)
+
+
+def _batches(transform: Transform, frame: Frame) -> Frames:
+    """What each call gets."""
+    data, last, origin = frame
+    size = transform.batch_size
+    if transform.kind != "batches" or size is None or len(data) <= size:
+        yield frame
+        return
+    for start in range(0, len(data), size):
+        batch = data.iloc[start : start + size]
+        stop = start + len(batch)
+        yield Frame(batch, last and stop == len(data), origin.part(start, stop))
+
+
+def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) -> Iterator[Given]:
+    """Call a function; give its frames."""
+    if transform.kind == "batches":
+        form = FORMATS[transform.format]
+        several = in_halves(lambda batch: func(form(batch)), data, transform.name)
+    else:
+        frame = on_host(data)
+        if transform.kind == "write":
+            several = [func(frame, name)]
+        elif transform.kind == "filter":
+            several = [frame[func(frame)]]
+        else:
+            several = [func(frame)]
+    for made in several:
+        if isinstance(made, Iterator):
+            for one in made:
+                yield frame_of(one), False
+        else:
+            yield frame_of(made), len(several) == 1
+
+
+def _of_rows(
+    transform: Transform, func: Callable[..., Any], calls: Calls, frame: Frame
+) -> Iterator[Given]:
+    """Call a function with each row; give a frame of all that comes of them, if anything does."""
+    made: list[Any] = []
+    name, trouble = transform.name, transform.trouble
+    data = on_host(frame.data)
+    for i, row in enumerate(data.to_dict("records")):
+        try:
+            made += list(func(row))
+        except Exception as error:  # noqa: BLE001  tried again, raised or kept
+            one = Frame(data.iloc[i : i + 1], last=False, origin=frame.origin.part(i, i + 1))
+            if not trouble.retries:
+                calls.failed(name, trouble, error, one)
+                continue
+            left = trouble._replace(retries=trouble.retries - 1)
+            made += calls.outputs(name, left, partial(_iterate, func, row), one)
+    if made:
+        yield pd.DataFrame(made), True
+
+
+def _iterate(func: Callable[..., Any], row: Any) -> Iterator[Any]:
+    yield from func(row)
+
+
+def _given(outputs: Iterator[Given], batch: Frame) -> Frames:
+    """What a call has given, with what is known of it; None if that is nothing."""
+    nothing = True
+    for data, only in outputs:
+        nothing = False
+        origin = batch.origin.made(len(batch.data), len(data), alone=only)
+        yield Frame(data, batch.last and only, origin)
+    if nothing:
+        yield Frame(None, batch.last, batch.origin)
+
+
+def frame_of(data: Any) -> Any:
+    """Whatever a function returns, as a frame; one of a device stays there."""
+    if protocol.on_device(data):
+        return data if hasattr(data, "columns") else data.to_frame()
+    if isinstance(data, pd.Series):
+        return data.to_frame()
+    if isinstance(data, Mapping):
+        return pd.DataFrame({name: _column(values) for name, values in data.items()})
+    if hasattr(data, "to_pandas"):
+        return data.to_pandas()
+    if isinstance(data, pd.DataFrame):
+        return data
+    raise TypeError(
+        f"a function of a pipeline returned {type(data).__name__}; it has to return a DataFrame, "
+        f"a dict of columns, an Arrow table, or an iterator of those"
+    )
+
+
+def _column(values: Any) -> Any:
+    return list(values) if getattr(values, "ndim", 1) > 1 else values
+
+
+def _arrow(frame: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_pandas(on_host(frame), preserve_index=False)
+
+
+def on_host(frame: Any) -> Any:
+    """A frame in host memory."""
+    return frame.to_pandas() if protocol.on_device(frame) else frame
+
+
+def _on_device(frame: Any) -> Any:
+    return frame if protocol.on_device(frame) else to_device(frame, arrays.here())
+
+
+FORMATS: dict[str, Callable[[Any], Any]] = {
+    "pandas": on_host,
+    "numpy": lambda frame: as_numpy(on_host(frame)),
+    "arrow": _arrow,
+    "device": _on_device,
+}

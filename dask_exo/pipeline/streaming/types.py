@@ -1,0 +1,192 @@
+"""What goes through a pipeline, and what runs it: pieces, stages, and where tasks run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from dask_exo.cluster.task_status import Activity
+from dask_exo.partitions.gpu.memory import Held
+from dask_exo.pipeline.streaming.provenance import Origin
+from dask_exo.pipeline.streaming.retries import Rejected
+from dask_exo.pipeline.streaming.snapshot import View
+
+
+@dataclass(eq=False)
+class Shared:
+    """A piece that several stages take, or several ends.
+
+    Attributes
+    ----------
+    waiting : int
+        Those that have not taken it.
+    using : int
+        Those that have not let go of it: it counts until then.
+    """
+
+    waiting: int
+    using: int
+
+
+class Made(NamedTuple):
+    """What a piece was made of: where it is lost with its node, it is made again.
+
+    Attributes
+    ----------
+    inputs : tuple of Piece
+        Of the task that made it. They have no values, which would keep these in the store, but for
+        those that are small enough to be kept.
+    number : int
+        Of the output of that task.
+    digest : int
+        Of all outputs of the task up to this one.
+    """
+
+    inputs: tuple[Piece, ...]
+    number: int
+    digest: int
+
+
+class Piece(NamedTuple):
+    """An output of a task.
+
+    Attributes
+    ----------
+    value : object
+        A reference of it.
+    nbytes, rows : int
+    place : tuple of int
+        Where it belongs: number of the source's input, then number of the output in each stage.
+    more : bool
+        Whether the task may give another one after it.
+    seconds : float
+        Work that it took.
+    origin : Origin
+        Rows of the source that it was made of.
+    rejected : Rejected, optional
+        Why it is no output, but an input that was set aside.
+    shared : Shared, optional
+        By whom, where several take it.
+    stage, sink : int
+        That has made it; where it comes out.
+    held : Held, optional
+        What its task has held of a device so far, where it was on one.
+    made : Made, optional
+        What it was made of, if not by a source.
+    small : bool
+        Whether it costs nothing to keep its value.
+    """
+
+    value: Any
+    nbytes: int
+    rows: int
+    place: tuple[int, ...] = ()
+    more: bool = False
+    seconds: float = 0.0
+    origin: Origin = Origin(())
+    rejected: Rejected | None = None
+    shared: Shared | None = None
+    stage: int = -1
+    sink: int = 0
+    held: Held | None = None
+    made: Made | None = None
+    small: bool = False
+
+
+class Stage(NamedTuple):
+    """What a stage asks for.
+
+    Attributes
+    ----------
+    name : str
+    needs : mapping
+        Resources of one task.
+    least : int
+        Rows to give to one task at least, by giving it several pieces.
+    limit : int, optional
+        Tasks side by side at most.
+    least_workers : int
+        Workers that are started before there is anything to do.
+    takes : tuple of int, optional
+        Stages before it whose outputs it takes, none if it is a source; by default the one before.
+    """
+
+    name: str
+    needs: Mapping[str, float]
+    least: int = 0
+    limit: int | None = None
+    least_workers: int = 0
+    takes: tuple[int, ...] | None = None
+
+
+AGAIN = Piece(None, 0, 0, more=True)
+"""What `Runner.take` returns for a task that had to start anew."""
+
+
+class Runner(Protocol):
+    """Where the tasks run."""
+
+    def now(self) -> float:
+        """Seconds, from some moment on."""
+        ...
+
+    def total(self) -> Mapping[str, float]:
+        """Resources that there are."""
+        ...
+
+    def needs(self, stage: int) -> Mapping[str, float]:
+        """Resources that a task takes: what its stage asks for, or more if it was seen to."""
+        ...
+
+    def start(self, stage: int, inputs: Sequence[Piece]) -> Any:
+        """Start a task; return what stands for it."""
+        ...
+
+    def again(self, piece: Piece) -> Any:
+        """Start a task that makes a piece again, which has to know what it was `made` of."""
+        ...
+
+    def wait(self, tasks: Sequence[Any], timeout: float | None) -> list[Any]:
+        """Wait until some of ``tasks`` have made an output or ended; return those."""
+        ...
+
+    def stage(self, task: Any) -> int:
+        """That it waits for: its own one, or one before it that makes its input again."""
+        ...
+
+    def last(self, task: Any) -> bool:
+        """Whether a task of those that `wait` returned has ended, or will after its output."""
+        ...
+
+    def take(self, task: Any) -> Piece | None:
+        """The next output of a task that has one, and let it go on; None if it has ended."""
+        ...
+
+    def idle(self, stage: int) -> int:
+        """Workers that are kept for a stage and have nothing to do."""
+        ...
+
+    def full(self, stage: int) -> bool:
+        """Whether a stage has as many workers as it shall have."""
+        ...
+
+    def resize(self, view: View) -> bool:
+        """Have as many workers as the rates of stages ask for; return whether that has changed."""
+        ...
+
+    def held(self) -> Mapping[str, float]:
+        """Resources of all workers that have nothing to do."""
+        ...
+
+    def release(self) -> None:
+        """Let go of all workers that have nothing to do."""
+        ...
+
+    def cancel(self, tasks: Sequence[Any]) -> None:
+        """Stop them, and let go of all workers."""
+        ...
+
+    def activity(self, tasks: Sequence[Any]) -> Activity:
+        """What they do at the moment."""
+        ...

@@ -1,0 +1,248 @@
+"""A Dask dataframe of a pipeline that runs when the first of its partitions is asked for."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import dask.dataframe as dd
+import pandas as pd
+from dask.dataframe.dispatch import make_meta, meta_nonempty
+from dask.delayed import delayed
+
+from dask_exo.cluster.futures import Futures
+from dask_exo.errors import CancelledError, PipelineError
+from dask_exo.execution.background import stop_with_all
+from dask_exo.execution.persisted import Local, Promise, Remote, fetch
+from dask_exo.pipeline.operators import Step
+from dask_exo.pipeline.run_handle import Running, Said
+from dask_exo.pipeline.sources import Frames
+from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.provenance import Frame
+from dask_exo.pipeline.streaming.retries import CallError
+from dask_exo.pipeline.streaming.transforms import apply, on_host
+from dask_exo.pipeline.streaming.types import Piece
+
+Start = Callable[[], tuple[Executor, Futures]]
+
+
+class Due(Promise):
+    """A promise that something begins to keep when it is asked for.
+
+    Parameters
+    ----------
+    begin : callable
+        Begins, unless it has.
+    """
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    @property
+    def known(self) -> bool:
+        """See `Promise.known`."""
+        self._begin()
+        return super().known
+
+    def held(self) -> Local | Remote:
+        """See `Promise.held`."""
+        self._begin()
+        return super().held()
+
+
+class Keeping:
+    """Runs a pipeline in a thread and keeps the promises of its partitions, each as it is complete.
+
+    It knows them weakly: when all are dropped, the pipeline ends.
+
+    Parameters
+    ----------
+    start : callable
+        Starts the pipeline.
+    count : int
+        Partitions of its source; what comes of each becomes one.
+    meta : pandas.DataFrame
+        A partition without rows.
+    """
+
+    def __init__(self, start: Start, count: int, meta: pd.DataFrame) -> None:
+        self._start, self._meta = start, meta
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._kept: weakref.WeakValueDictionary[int, Due] = weakref.WeakValueDictionary()
+        self._count = count
+
+    def promises(self) -> list[Promise]:
+        """One for each partition."""
+        made = [Due(self.begin) for _ in range(self._count)]
+        self._kept.update(enumerate(made))
+        return list(made)
+
+    def begin(self) -> None:
+        """Run, unless it runs or has run."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._main, name="dask_exo-pipeline", daemon=True
+                )
+                stop_with_all(self)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End it; promises that are not kept yet fail."""
+        self._stopped = True
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _main(self) -> None:
+        error: BaseException = CancelledError("the pipeline was stopped before its end")
+        try:
+            executor, futures = self._start()
+            try:
+                self._run(executor, futures)
+            finally:
+                executor.cancel()
+        except BaseException as raised:  # noqa: BLE001  raised where a partition is asked for
+            error = raised
+        traceback.clear_frames(error.__traceback__)  # they hold refs
+        for promise in list(self._kept.values()):
+            promise.fail(error)
+
+    def _run(self, executor: Executor, futures: Futures) -> None:
+        said, parts = Said(executor), defaultdict[int, list[Piece]](list)
+        complete: list[int] = []
+        executor.complete = complete.append
+        while not self._stopped and len(self._kept) and not executor.finished:
+            executor.step(0.1)
+            while executor.outputs:
+                piece = executor.take()
+                parts[piece.place[0]].append(piece)
+            while complete:
+                i = complete.pop()
+                self._keep(i, parts.pop(i, []), futures)
+            said.now_and_then()
+        said.now()
+
+    def _keep(self, i: int, pieces: Sequence[Piece], futures: Futures) -> None:
+        """All pieces of a partition are there."""
+        promise = self._kept.pop(i, None)
+        if promise is None:  # nobody wants it any more
+            return
+        promise.futures = futures
+        refs = [piece.value for piece in sorted(pieces, key=lambda piece: piece.place)]
+        nbytes = sum(piece.nbytes for piece in pieces)
+        if not refs:
+            promise.fulfil(Local(self._meta))
+        elif len(refs) == 1:
+            promise.fulfil(Remote(refs[0], nbytes))
+        else:
+            promise.fulfil(Remote(futures.submit(_together, *refs), nbytes))
+
+
+def _together(*frames: Any) -> Any:
+    full = [frame for frame in frames if len(frame)] or frames[:1]
+    return pd.concat(full)
+
+
+def due(start: Start, count: int | None, meta: pd.DataFrame) -> dd.DataFrame:
+    """A Dask dataframe of a pipeline that starts when it is asked for.
+
+    Raises
+    ------
+    PipelineError
+        It is not known how many partitions there will be.
+    """
+    if count is None:
+        raise PipelineError(
+            "to_dask() has to know how many partitions the source has, and an iterator does not "
+            "say: use materialize(), or begin with a list"
+        )
+    return _collection(Keeping(start, count, meta).promises(), meta)
+
+
+def made_of(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
+    """What comes out, without rows: as is said, or found by calling functions with made-up rows.
+
+    Raises
+    ------
+    PipelineError
+        They cannot be called here.
+    """
+    if meta is not None:
+        said: pd.DataFrame = make_meta(meta)
+        return said
+    if not isinstance(source, Frames):
+        raise PipelineError(
+            "to_dask() knows the columns of Dask dataframes only: say what comes out with meta=, "
+            "as a frame without rows"
+        )
+    stateful = [step.transform.name for step in steps if step.transform.stateful]
+    if stateful:
+        raise PipelineError(
+            f"to_dask() does not make a {stateful[0]} only to see which columns it gives: say what "
+            f"comes out with meta=, as a frame without rows"
+        )
+    frames = iter([Frame(meta_nonempty(source.frame._meta), last=True)])
+    for step in steps:
+        frames = apply(step.transform, step.transform.make(), frames)
+    try:
+        found = [on_host(frame.data) for frame in frames if frame.data is not None]
+    except CallError as error:
+        raise PipelineError(
+            f"to_dask() has called the functions with made-up rows to see which columns come out, "
+            f"and {error} failed: say what does with meta=, as a frame without rows"
+        ) from error.__cause__
+    return found[0].iloc[:0] if found else pd.DataFrame()
+
+
+def materialized(running: Running, ends: int = 1) -> list[dd.DataFrame]:
+    """Wait for all that comes out of a run; a Dask dataframe of each end, in order of the input.
+
+    Parameters
+    ----------
+    running : Running
+    ends : int
+        Where something comes out.
+    """
+    left = running.left
+    found: list[list[tuple[Piece, int | None]]] = [[] for _ in range(ends)]
+    with running:
+        for piece in running:
+            whole = left is None or piece.rows <= left
+            found[piece.sink].append((piece, None if whole else left))
+            left = None if left is None else max(0, left - piece.rows)
+    return [_arranged(running, some) for some in found]
+
+
+def _arranged(running: Running, found: list[tuple[Piece, int | None]]) -> dd.DataFrame:
+    """A Dask dataframe of pieces, or of some rows of them."""
+    if not found:  # without rows there are columns; without columns there is nothing
+        empty: dd.DataFrame = dd.from_pandas(pd.DataFrame(), npartitions=1)
+        return empty
+    found.sort(key=lambda one: one[0].place)
+    held = [Remote(piece.value, piece.nbytes) for piece, _ in found]
+    meta = running.fetch(found[0][0]).iloc[:0]
+    promises = [Promise(running.futures, one) for one in held]
+    return _collection(promises, meta, [rows for _, rows in found])
+
+
+def _collection(
+    promises: Sequence[Promise], meta: pd.DataFrame, rows: Sequence[int | None] = ()
+) -> dd.DataFrame:
+    """A Dask dataframe of partitions that are promised, or of some rows of them."""
+    made = [delayed(fetch)(promise) for promise in promises]
+    for i, some in enumerate(rows):
+        if some is not None:
+            made[i] = delayed(_head)(made[i], some)
+    frame: dd.DataFrame = dd.from_delayed(made, meta=meta, verify_meta=False)
+    return frame
+
+
+def _head(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
+    return frame.iloc[:rows]

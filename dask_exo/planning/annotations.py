@@ -1,0 +1,184 @@
+"""What users ask for single tasks, or for a whole computation: ``dask.annotate`` and keywords."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dask_exo.cluster.futures import Needs
+from dask_exo.dask_adapter import CoreExpr, GraphNode, Task
+from dask_exo.errors import ConfigError
+from dask_exo.execution.requests import ONE_CPU, Asking, Asks, together
+
+Key = Any
+
+KNOWN = {"num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user asks for a task.
+
+    Attributes
+    ----------
+    needs : dict
+        Of the place where it runs, as `Futures.submit` takes it.
+    retries : int
+        How often it may run again after an exception.
+    priority : float
+        Tasks with a higher one run before others that are ready.
+    here : bool
+        Whether it must run in the driver, since it changes something there.
+    asks : Asks, optional
+        What functions in it ask for by themselves; ``needs`` are the same.
+    device : bool
+        Whether that is so because its partitions lie on a device.
+    """
+
+    needs: Needs = field(default_factory=dict)
+    retries: int = 0
+    priority: float = 0
+    here: bool = False
+    asks: Asks | None = None
+    device: bool = False
+
+    @property
+    def pool(self) -> Asks | None:
+        """Which workers it runs on that are kept, if any."""
+        return self.asks if self.asks is not None and self.asks.kept else None
+
+    @property
+    def gpus(self) -> float:
+        """How many GPUs, or what part of one."""
+        return float(self.needs.get("num_gpus") or 0)
+
+
+NOTHING = Asked()
+
+
+def asked_of(
+    dsk: Any,
+    graph: Mapping[Key, GraphNode],
+    everywhere: Mapping[str, Any],
+    gpus: Set[Key] = frozenset(),
+    share: float = 1.0,
+) -> dict[Key, Asked]:
+    """What is asked for each task that anything is asked for.
+
+    What a function asks for by `dask_exo.options` stands in the place of the resources that
+    annotations ask for; their ``retries`` and ``priority`` hold as well. Tasks on
+    partitions that lie on a device get a GPU, also if nobody asks for one.
+
+    Parameters
+    ----------
+    dsk : Expr or mapping
+        As Dask hands it to a scheduler.
+    graph : dict
+        That was made of it.
+    everywhere : mapping
+        Annotations around the call, and keywords of it: they hold for all tasks.
+    gpus : set of Key
+        Tasks on partitions that lie on a device.
+    share : float
+        Of a GPU, that each of those takes, if nobody says how much.
+
+    Warns
+    -----
+    UserWarning
+        An annotation means nothing here, or has been dropped by Dask's own optimization.
+    """
+    single: Mapping[str, Mapping[Key, Any]] = {}
+    if isinstance(dsk, CoreExpr):
+        single = dsk.__dask_annotations__()
+        _warn_of_dropped(dsk, single)
+    unknown = sorted((single.keys() | everywhere.keys()) - KNOWN)
+    if unknown:
+        warnings.warn(
+            f"annotations {unknown} mean nothing to dask_exo; it knows {sorted(KNOWN)}",
+            stacklevel=4,
+        )
+    if not single and not everywhere and not Asking.used and not gpus:
+        return {}
+    common = asked_by(everywhere)
+    found = {}
+    for key, node in graph.items():
+        mine = {name: values[key] for name, values in single.items() if key in values}
+        one = asked_by({**everywhere, **mine}) if mine else common
+        if (asks := asks_of(node)) is not None:
+            needs, own = ({}, None) if asks == ONE_CPU else (asks.needs, asks)
+            one = replace(one, needs=needs, asks=own)
+        if key in gpus:
+            one = _on_gpu(one, share)
+        if one != NOTHING:
+            found[key] = one
+    return found
+
+
+def _on_gpu(asked: Asked, share: float) -> Asked:
+    """The same on a worker that is kept, with a part of a GPU, unless another one is asked for."""
+    needs = asked.needs
+    amounts = {"CPU": needs.get("num_cpus", 0), **(needs.get("resources") or {})}
+    amounts["GPU"] = needs.get("num_gpus") or share
+    mine = Asks(tuple(sorted((n, float(a)) for n, a in amounts.items() if a)), kept=True)
+    asks = mine if asked.asks is None else together([asked.asks, mine])
+    return replace(asked, needs={**needs, **asks.needs}, asks=asks, device=True)
+
+
+def asks_of(node: object) -> Asks | None:
+    """What the functions that a task calls ask for by themselves."""
+    found = [asking.asks for asking in asking_in(node)] if Asking.used else []
+    return together(found) if found else None
+
+
+def asking_in(value: object) -> Iterator[Asking]:
+    """Wrappers in a task: its function, or what that is given to call."""
+    if isinstance(value, Asking):
+        yield value
+    elif isinstance(value, functools.partial):
+        for inner in (value.func, *value.args, *value.keywords.values()):
+            yield from asking_in(inner)
+    elif isinstance(value, Task):
+        for inner in (value.func, *value.args, *value.kwargs.values()):
+            if isinstance(inner, (Asking, functools.partial, Task)):
+                yield from asking_in(inner)
+
+
+def asked_by(annotations: Mapping[str, Any]) -> Asked:
+    """What annotations that hold for a task ask for it."""
+    needs: dict[str, Any] = {}
+    resources = dict(annotations.get("resources") or {})
+    for name, option in (("CPU", "num_cpus"), ("GPU", "num_gpus"), ("MEMORY", "memory")):
+        if name in resources:
+            needs[option] = resources.pop(name)
+    if resources:
+        needs["resources"] = resources
+    needs.update({n: annotations[n] for n in ("num_cpus", "num_gpus") if n in annotations})
+    more = annotations.get("ray_remote_args") or {}
+    if not isinstance(more, Mapping):
+        raise ConfigError(
+            f"ray_remote_args={more!r} is no dictionary of Ray's task options: need for example "
+            f"{{'num_cpus': 2}}"
+        )
+    needs.update(more)
+    return Asked(needs, annotations.get("retries", 0), annotations.get("priority", 0))
+
+
+def _warn_of_dropped(dsk: CoreExpr, single: Mapping[str, Any]) -> None:
+    """Dask's optimizations of bags and legacy arrays lose annotations, silently."""
+    names = {
+        name
+        for expr in dsk.walk()
+        if hasattr(type(expr), "hlg")  # not of the object: a dataframe would look for a column
+        for layer in getattr(expr.hlg, "layers", {}).values()
+        for name in layer.annotations or ()
+    }
+    lost = sorted(name for name in names if not single.get(name))
+    if lost:
+        warnings.warn(
+            f"Dask's optimization has dropped the annotations {lost} of this collection: compute "
+            f"it with optimize_graph=False, or put dask.annotate around the call of compute()",
+            stacklevel=5,
+        )

@@ -1,0 +1,82 @@
+"""Medians and quantiles of groups in sorted partitions, however many rows a group has.
+
+Each partition tells its first and last group; a task finds the groups that lie in several of them
+and what is wanted of which partition; each partition picks it, and aggregates the groups that begin
+in it. Only counts and picked values leave a partition. See `dask_exo.partitions.kernels.quantiles`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from dask_exo.dask_adapter import Task, TaskRef, concat_partitions
+from dask_exo.partitions.kernels import quantiles
+from dask_exo.partitions.kernels.quantiles import Edges, Span
+from dask_exo.planning.expressions.skew_resistant import SkewProof
+
+__all__ = ["GroupRanks"]
+
+
+class GroupRanks(SkewProof):
+    """Medians and quantiles of groups: a row for each group, with its keys.
+
+    Operands: ``frame``, sorted by ``keys`` and then by `spans.VALUE`; ``asked``, a list of ranks;
+    ``names``, a column for each of them; ``column``, what the user calls the value.
+    """
+
+    _parameters = ["frame", "keys", "asked", "names", "column"]  # noqa: RUF012  as Dask has it
+
+    @property
+    def plan(self) -> str:
+        """What happens to groups, in a line."""
+        shares = ", ".join("median" if one is None else f"quantile {one:g}" for one in self.asked)
+        return (
+            f"{shares} of {self.column} by group: sorted by group and value, groups are cut like "
+            f"others, and the values asked for are found by their ranks"
+        )
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        meta = self.frame._meta
+        none = quantiles.pick(meta, self.keys, [], self.asked, 0)
+        return quantiles.finish(meta, self.keys, [], none, self.asked, self.names, 0)
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        name, keys, asked = self._name, self.keys, self.asked
+        parts = [TaskRef((self.frame._name, i)) for i in range(self.frame.npartitions)]
+        edges = [
+            Task((f"edges-{name}", i), quantiles.edges, part, keys) for i, part in enumerate(parts)
+        ]
+        spanning = Task((f"spans-{name}", 0), _spans, *(one.ref() for one in edges))
+        picks = [
+            Task((f"pick-{name}", i), quantiles.pick, part, keys, spanning.ref(), asked, i)
+            for i, part in enumerate(parts)
+        ]
+        picked = Task((f"picked-{name}", 0), _together, *(one.ref() for one in picks))
+        found = [
+            Task(
+                (name, i),
+                quantiles.finish,
+                part,
+                keys,
+                spanning.ref(),
+                picked.ref(),
+                asked,
+                self.names,
+                i,
+            )
+            for i, part in enumerate(parts)
+        ]
+        return {task.key: task for task in [*edges, spanning, *picks, picked, *found]}
+
+
+def _spans(*found: Edges | None) -> list[Span]:
+    return quantiles.spans(found)
+
+
+def _together(*picked: Any) -> Any:
+    return concat_partitions(list(picked))

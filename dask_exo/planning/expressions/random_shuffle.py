@@ -1,0 +1,92 @@
+"""Rows in random order: for training, which learns little from rows that come sorted.
+
+Each row draws the number of its output from a generator that its part and the seed decide, and
+each output is put in random order. So the same seed gives the same order, whatever runs it, and
+whichever columns are read.
+
+References: Exoshuffle section 3.3.3.2, figure 3.2d.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from dask_exo.dask_adapter import CoreExpr, Expr, Shuffle, Task, TaskRef
+from dask_exo.partitions.pandas_partition import MARK
+from dask_exo.planning.expressions.reordering import Reorder
+
+__all__ = ["DrawNumbers", "MixRows", "ShuffleRows"]
+
+
+class ShuffleRows(Reorder):
+    """Rows in an order that a seed (a tuple of numbers) decides, over all partitions."""
+
+    _parameters = ["frame", "seed", "npartitions_out"]  # noqa: RUF012  as Dask's expressions have it
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.frame._meta
+
+    def _lower(self) -> CoreExpr:
+        drawn = DrawNumbers(self.frame, self.seed, self._pieces)
+        shuffled = Shuffle(drawn, MARK, self._pieces, False, "tasks")  # noqa: FBT003
+        return MixRows(shuffled, self.seed, self._meta)
+
+
+class DrawNumbers(Expr):
+    """Rows with a column of the number of the output that each goes to.
+
+    The other columns are called "0", "1", ..., so that no label of the user's is in the way.
+    """
+
+    _parameters = ["frame", "seed", "pieces"]  # noqa: RUF012
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return _draw(self.frame._meta, self.seed, 0, self.pieces)
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        name, below = self._name, self.frame._name
+        tasks = [
+            Task((name, i), _draw, TaskRef((below, i)), self.seed, i, self.pieces)
+            for i in range(self.frame.npartitions)
+        ]
+        return {task.key: task for task in tasks}
+
+
+class MixRows(Expr):
+    """What a shuffle by drawn numbers brings together, in random order."""
+
+    _parameters = ["frame", "seed", "meta"]  # noqa: RUF012
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.operand("meta")
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        name, below = self._name, self.frame._name
+        tasks = [
+            Task((name, j), _mix, TaskRef((below, j)), self.seed, j, self._meta.columns)
+            for j in range(self.frame.npartitions)
+        ]
+        return {task.key: task for task in tasks}
+
+
+def _draw(part: Any, seed: tuple[int, ...], i: int, pieces: int) -> Any:
+    numbers = np.random.default_rng([*seed, 0, i]).integers(0, pieces, len(part))
+    plain = part.set_axis([str(i) for i in range(part.shape[1])], axis=1)
+    return plain.assign(**{MARK: numbers})
+
+
+def _mix(part: Any, seed: tuple[int, ...], j: int, labels: Any) -> Any:
+    order = np.random.default_rng([*seed, 1, j]).permutation(len(part))
+    return part.drop(columns=MARK).take(order).set_axis(labels, axis=1)

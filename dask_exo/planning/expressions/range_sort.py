@@ -1,0 +1,213 @@
+"""Sorting as one pass over the input: sorted runs, bounds from samples of them, a shuffle, merges.
+
+``run_i = sort(part_i)``, ``bounds = choose(sample(run_0), ...)``, each row of a run gets the number
+of the output it belongs to, and what a shuffle brings together is sorted again, which is fast
+as it consists of sorted pieces. Nothing is computed before the graph runs. Dask's own
+shuffle is used, so any scheduler can run it; `dask_exo.planning.rewrite` makes an Exoshuffle of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask.dataframe.utils import has_known_categories
+
+from dask_exo.dask_adapter import CoreExpr, Expr, Shuffle, Task, TaskRef
+from dask_exo.partitions import protocol
+from dask_exo.partitions.kernels import categories, multikey_order, range_bounds
+from dask_exo.partitions.kernels.range_bounds import Bounds
+from dask_exo.partitions.kernels.sort_keys import Key
+from dask_exo.partitions.pandas_partition import MARK
+from dask_exo.planning.expressions.reordering import Reorder
+
+__all__ = ["MergeRuns", "NumberRows", "SortRows"]
+
+
+class SortRows(Reorder):
+    """Rows in the order of some columns, over all partitions; equal ones keep their order.
+
+    Operands: ``by``, a list of labels; ``ascending``, a list of as many; ``npartitions_out``, None
+    for as many as there are.
+    """
+
+    _parameters = [  # noqa: RUF012  as Dask's expressions have it
+        "frame",
+        "by",
+        "ascending",
+        "na_position",
+        "npartitions_out",
+        "ignore_index",
+    ]
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        meta = self.frame._meta
+        return meta.reset_index(drop=True) if self.ignore_index else meta
+
+    @property
+    def _read(self) -> list[Any]:
+        return list(self.by)
+
+    def _keys(self) -> tuple[Key, ...]:
+        """The keys, as columns of a frame whose columns are numbered."""
+        meta = self.frame._meta
+        keys = []
+        for name, ascending in zip(self.by, self.ascending, strict=True):
+            is_index = name not in meta.columns
+            column = None if is_index else str(meta.columns.get_loc(name))
+            values = meta.index if is_index else meta[name]
+            known = isinstance(values.dtype, pd.CategoricalDtype) and has_known_categories(values)
+            dtype = values.dtype if known else None
+            keys.append(Key(name, column, ascending, self.na_position == "first", dtype))
+        return tuple(keys)
+
+    def _lower(self) -> CoreExpr:
+        keys, pieces = self._keys(), self._pieces
+        numbered = NumberRows(self.frame, keys, pieces, self.ignore_index)
+        shuffled = Shuffle(
+            numbered,
+            MARK,
+            pieces,
+            # where rows are sorted by it, the index is still needed
+            self.ignore_index and all(key.column is not None for key in keys),
+            "tasks",
+            original_partitioning_index=[key.column for key in keys if key.column is not None],
+        )
+        return MergeRuns(shuffled, numbered if self.ignore_index else None, keys, self._meta)
+
+
+class NumberRows(Expr):
+    """Sorted runs, with a column of the number of the output that each row belongs to.
+
+    The other columns are called "0", "1", ..., so that no label of the user's is in the way.
+    """
+
+    _parameters = ["frame", "keys", "pieces", "with_cuts"]  # noqa: RUF012
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return _number(_plain(self.frame._meta), np.zeros(self.pieces + 1, np.int64))
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def cut_key(self, i: int) -> tuple[str, int]:
+        """Key of the task that tells where run ``i`` is cut, if there is one (``with_cuts``)."""
+        return f"cut-{self._name}", i
+
+    def _layer(self) -> dict[Any, Any]:
+        count, pieces, name = self.frame.npartitions, self.pieces, self._name
+        parts = [TaskRef((self.frame._name, i)) for i in range(count)]
+        keys, tasks = self._known_keys(parts)
+        runs = [Task((f"run-{name}", i), _sorted_run, parts[i], keys) for i in range(count)]
+        size = range_bounds.sample_size(count, pieces)
+        samples = [
+            Task((f"sample-{name}", i), range_bounds.sample, run.ref(), self.keys, i, size)
+            for i, run in enumerate(runs)
+        ]
+        chosen = Task(
+            (f"bounds-{name}", 0),
+            range_bounds.choose,
+            self.keys,
+            pieces,
+            *(s.ref() for s in samples),
+        )
+        tasks += [*runs, *samples, chosen]
+        for i, run in enumerate(runs):
+            where = (self.keys, i, chosen.ref(), pieces)
+            if self.with_cuts:
+                cut = Task(self.cut_key(i), range_bounds.cut, run.ref(), *where)
+                tasks += [cut, Task((name, i), _number, run.ref(), cut.ref())]
+            else:
+                tasks.append(Task((name, i), _cut_and_number, run.ref(), *where))
+        return {task.key: task for task in tasks}
+
+    def _known_keys(self, parts: Sequence[TaskRef]) -> tuple[Any, list[Task]]:
+        """The keys with all their categories; where unknown, by a look at all partitions."""
+        values = multikey_order.columns(_plain(self.frame._meta), self.keys)
+        kinds = [isinstance(column.dtype, pd.CategoricalDtype) for column in values]
+        if all(k.dtype is not None for k, kind in zip(self.keys, kinds, strict=True) if kind):
+            return self.keys, []
+        looks = [
+            Task((f"categories-{self._name}", i), _categories, part, self.keys)
+            for i, part in enumerate(parts)
+        ]
+        keys = Task(
+            (f"keys-{self._name}", 0), categories.unify, self.keys, *(look.ref() for look in looks)
+        )
+        return keys.ref(), [*looks, keys]
+
+
+class MergeRuns(Expr):
+    """Outputs of the shuffle, each put in order.
+
+    Where ``numbered``, what was shuffled, is given, rows are numbered anew.
+    """
+
+    _parameters = ["frame", "numbered", "keys", "meta"]  # noqa: RUF012
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.operand("meta")
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        labels, name, tasks = self._meta.columns, self._name, []
+        start: list[Any] = []
+        if self.numbered is not None:
+            cuts = [TaskRef(self.numbered.cut_key(i)) for i in range(self.numbered.npartitions)]
+            tasks.append(Task((f"starts-{name}", 0), _starts, *cuts))
+            start = [tasks[0].ref()]
+        for j in range(self.frame.npartitions):
+            part = TaskRef((self.frame._name, j))
+            at = [*start, j] if start else []
+            tasks.append(Task((name, j), _merge, part, self.keys, labels, *at))
+        return {task.key: task for task in tasks}
+
+
+def _plain(frame: Any) -> Any:
+    return frame.set_axis([str(i) for i in range(frame.shape[1])], axis=1)
+
+
+def _categories(part: Any, keys: Sequence[Key]) -> categories.Dtypes:
+    return categories.categories(_plain(part), keys)
+
+
+def _sorted_run(part: Any, keys: Sequence[Key]) -> Any:
+    kernels = protocol.kernels(part)
+    return kernels.sort(kernels.recode(_plain(part), keys), keys)
+
+
+def _cut_and_number(run: Any, keys: Sequence[Key], number: int, chosen: Bounds, pieces: int) -> Any:
+    return _number(run, range_bounds.cut(run, keys, number, chosen, pieces))
+
+
+def _number(run: Any, edges: np.ndarray) -> Any:
+    """Add the column of output numbers to a run that is cut at ``edges``."""
+    return run.assign(**{MARK: np.repeat(np.arange(len(edges) - 1), np.diff(edges))})
+
+
+def _starts(*edges: np.ndarray) -> np.ndarray:
+    """(R,) rows before each output."""
+    return np.sum(edges, axis=0)[:-1]
+
+
+def _merge(
+    part: Any,
+    keys: Sequence[Key],
+    labels: pd.Index,
+    starts: np.ndarray | None = None,
+    j: int = 0,
+) -> Any:
+    """Put the sorted pieces of one output in order, under the user's labels."""
+    rows = part.drop(columns=MARK)
+    merged = protocol.kernels(part).sort(rows, keys).set_axis(labels, axis=1)
+    if starts is None:
+        return merged
+    return merged.set_axis(pd.RangeIndex(starts[j], starts[j] + len(merged)))

@@ -1,0 +1,257 @@
+"""Joins that no frequent key slows down: its rows are spread over several outputs.
+
+Both sides get a column of the hashes of their keys. The most frequent of those, counted in every
+part, are placed; all other rows go where their hash says. Then both sides are shuffled by ready
+numbers and joined output by output, by Dask's own expressions.
+
+A side whose rows come out without a partner too says of each row whether it is another copy of one
+that is elsewhere, and drops those that meet no partner before the join.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from dask_exo.dask_adapter import (
+    AssignPartitioningIndex,
+    Blockwise,
+    BlockwiseMerge,
+    CoreExpr,
+    DropDuplicatesBlockwise,
+    Expr,
+    Merge,
+    Shuffle,
+    Task,
+    TaskRef,
+)
+from dask_exo.partitions.kernels import heavy_hitters
+from dask_exo.partitions.kernels.heavy_hitters import KEPT, SPLITTING, Counts, Placement
+from dask_exo.partitions.pandas_partition import MARK
+from dask_exo.planning.expressions.skew_resistant import SkewProof
+
+__all__ = ["FrequentKeys", "JoinOutputs", "Keys", "Partnered", "SpreadMerge", "SpreadRows"]
+
+HASHES = 2**62  # a hash that is not negative in 64 bits
+AGAIN = "_again"  # column that tells other copies than the first
+
+
+class Keys(NamedTuple):
+    """What one side of a join is compared by.
+
+    Attributes
+    ----------
+    columns : list of labels
+        Empty for the index.
+    """
+
+    columns: list[Any]
+
+    @property
+    def hashed(self) -> tuple[list[Any], bool]:
+        """What Dask hashes, and whether it is the index."""
+        return (self.columns, False) if self.columns else (["_index"], True)
+
+    def of(self, part: Any) -> pd.DataFrame:
+        """(n, k) the keys of a part, in numbered columns."""
+        keys = part[self.columns] if self.columns else part.index.to_frame()
+        return keys.set_axis(range(keys.shape[1]), axis=1)
+
+    def __str__(self) -> str:
+        """Names of the columns, or that it is the index."""
+        return ", ".join(map(str, self.columns)) or "the index"
+
+
+class SpreadMerge(Merge):
+    """A join on columns or indexes, after which rows of equal keys may be in several partitions.
+
+    Operands as of Dask's ``Merge``; ``left_on`` and ``right_on`` are lists of columns, or None for
+    an index.
+    """
+
+    @property
+    def unique_partition_mapping_columns_from_shuffle(self) -> set[Any]:
+        """Columns whose equal values are in one partition: none, so that readers shuffle again."""
+        return set()
+
+    def _lower(self) -> CoreExpr:
+        if self._is_single_partition_broadcast or self.is_broadcast_join:
+            return Merge(*self.operands)  # no rows are moved by their keys
+        pieces = self.operand("_npartitions") or max(self.left.npartitions, self.right.npartitions)
+        keys = Keys(self.left_on or []), Keys(self.right_on or [])
+        right = self.right
+        if self.how == "leftsemi":
+            right = DropDuplicatesBlockwise(right)  # its columns are the keys
+        sides = self.left, right
+        hashed = [
+            AssignPartitioningIndex(side, what, MARK, HASHES, side._meta, index)
+            for side, (what, index) in zip(sides, (one.hashed for one in keys), strict=True)
+        ]
+        placed = FrequentKeys(*hashed, self.how, pieces, keys)
+        kept = [name in KEPT[self.how] for name in ("left", "right")]
+        shuffled = [
+            Shuffle(
+                SpreadRows(hashed[i], placed, pieces, i == 0, kept[i], keys[i], kept[1 - i]),
+                MARK,
+                pieces,
+                not (self.left_index or self.right_index),  # a join on columns makes a new index
+                "tasks",
+                original_partitioning_index=keys[i].columns or None,
+            )[[*sides[i].columns, *([AGAIN] if kept[i] else [])]]
+            for i in range(2)
+        ]
+        left, right = (
+            Partnered(shuffled[i], shuffled[1 - i], keys[i], keys[1 - i])
+            if kept[i]
+            else shuffled[i]
+            for i in range(2)
+        )
+        return JoinOutputs(left, right, **self.kwargs)
+
+
+class JoinOutputs(BlockwiseMerge):
+    """The join of each two outputs; here too equal keys may be in several."""
+
+    @property
+    def unique_partition_mapping_columns_from_shuffle(self) -> set[Any]:
+        """None."""
+        return set()
+
+
+class FrequentKeys(SkewProof):
+    """Where the rows of frequent keys go: one value, which a task makes of counts of all parts."""
+
+    _parameters = ["left", "right", "how", "pieces", "keys"]  # noqa: RUF012  as Dask has it
+
+    @property
+    def plan(self) -> str:
+        """What happens to frequent keys, in a line."""
+        both = len(SPLITTING[self.how]) == 2
+        side = "the side that has more of them" if both else "the left side"
+        stray = "; copies without a partner are dropped" if KEPT[self.how] else ""
+        left, right = self.keys
+        return (
+            f"{self.how} join on {left} = {right}: frequent keys of {side} are dealt out to up to "
+            f"{self.pieces:,} partitions, the other side's are copied there{stray}"
+        )
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return pd.DataFrame()
+
+    def _divisions(self) -> tuple[None, None]:
+        return (None, None)
+
+    def _layer(self) -> dict[Any, Any]:
+        name, sides, tasks = self._name, [], []
+        for side, frame in (("left", self.left), ("right", self.right)):
+            counts = [
+                Task((f"count-{side}-{name}", i), _count, TaskRef((frame._name, i)))
+                for i in range(frame.npartitions)
+            ]
+            both = Task((f"counts-{side}-{name}", 0), _together, *(one.ref() for one in counts))
+            tasks += [*counts, both]
+            sides.append(both.ref())
+        tasks.append(Task((name, 0), heavy_hitters.place, *sides, self.how, self.pieces))
+        return {task.key: task for task in tasks}
+
+
+class Partnered(Blockwise):
+    """Outputs of one side, without the copies that are not the first and meet no partner."""
+
+    _parameters = ["frame", "other", "keys", "other_keys"]  # noqa: RUF012
+
+    @staticmethod
+    def operation(part: Any, other: Any, keys: Keys, other_keys: Keys) -> Any:
+        """Drop them from one output."""
+        return _partnered(part, other, keys, other_keys)
+
+
+class SpreadRows(Expr):
+    """Rows of one side, with the number of the output that each goes to in place of the hash.
+
+    Where rows of this side are ``kept`` without a partner, a column `AGAIN` tells the other copies
+    than the first; where those of the other side are (``other_kept``), each of its rows has to
+    find its partners at the first output of the key.
+    """
+
+    _parameters = [  # noqa: RUF012
+        "frame",
+        "placed",
+        "pieces",
+        "is_left",
+        "kept",
+        "keys",
+        "other_kept",
+    ]
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        meta = self.frame._meta
+        return meta.assign(**{AGAIN: np.zeros(len(meta), bool)}) if self.kept else meta
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        name, placed = self._name, TaskRef((self.placed._name, 0))
+        tasks = [
+            Task(
+                (name, i),
+                _spread,
+                TaskRef((self.frame._name, i)),
+                placed,
+                self.pieces,
+                self.is_left,
+                i,
+                self.kept,
+                self.keys if self.other_kept else None,
+            )
+            for i in range(self.frame.npartitions)
+        ]
+        return {task.key: task for task in tasks}
+
+
+def _count(part: Any) -> Counts:
+    return heavy_hitters.count(part[MARK].to_numpy())
+
+
+def _together(*parts: Counts) -> Counts:
+    return heavy_hitters.together(parts)
+
+
+def _spread(  # noqa: PLR0913, PLR0917  one for each operand
+    part: Any,
+    placed: Placement,
+    pieces: int,
+    is_left: bool,  # noqa: FBT001
+    number: int,
+    kept: bool,  # noqa: FBT001
+    keys: Keys | None,
+) -> Any:
+    hashes = part[MARK].to_numpy()
+    rows, outputs, again = heavy_hitters.spread(
+        hashes,
+        placed,
+        pieces,
+        left=is_left,
+        number=number,
+        keys=None if keys is None else keys.of(part),
+    )
+    new = {MARK: outputs}
+    if kept:
+        new[AGAIN] = np.zeros(len(outputs), bool) if again is None else again
+    return (part if rows is None else part.take(rows)).assign(**new)
+
+
+def _partnered(part: Any, other: Any, keys: Keys, other_keys: Keys) -> Any:
+    again = part[AGAIN].to_numpy(bool)
+    part = part.drop(columns=AGAIN)
+    if not again.any():
+        return part
+    there = ~again
+    there[again] = heavy_hitters.partnered(keys.of(part)[again], other_keys.of(other))
+    return part[there]

@@ -1,0 +1,239 @@
+"""Objects that are no code themselves but may hold some: containers, data, instances."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copyreg
+import functools
+import logging
+import multiprocessing.synchronize
+import os
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+from dask.tokenize import TokenizationError, tokenize
+from fsspec import AbstractFileSystem
+from pandas.api.extensions import ExtensionArray, ExtensionDtype
+from pandas.api.types import infer_dtype, is_object_dtype, is_string_dtype
+
+from dask_exo.dask_adapter import CoreExpr
+from dask_exo.planning.fingerprint.node import ADDRESS, Node, UnfollowableError, maybe
+from dask_exo.planning.fingerprint.packages import package
+
+_DATA = (
+    *(np.ndarray, pd.DataFrame, pd.Series, pd.Index, ExtensionArray, ExtensionDtype),
+    *(pa.Array, pa.ChunkedArray, pa.Table, pa.RecordBatch, pa.Schema, pa.DataType, pa.Scalar),
+)
+_BUILTIN = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    *(types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
+    types.MemberDescriptorType,
+)
+_WITHOUT_STATE = (
+    *(type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition),
+    *(threading.Semaphore, threading.local, threading.Thread, logging.Handler),
+    *(concurrent.futures.Executor, multiprocessing.synchronize.SemLock),
+)
+"""What decides when code runs, and not what it returns."""
+_SAFE_CELLS = {"string", "bytes", "integer", "floating", "boolean", "decimal", "date", "empty"}
+_REDUCED = ("made by", "arguments", "state", "items", "pairs")
+
+
+def instance(value: Any) -> Node:
+    """Look at any object: its class, and what pickle would take of it.
+
+    Raises
+    ------
+    UnfollowableError
+        Pickle does not take it, and it has no token of Dask's.
+    """
+    kind = type(value)
+    if kind.__module__ == "typing":
+        inner = [maybe(value, name) for name in ("__origin__", "__args__", "__metadata__")]
+        return Node(kind.__name__, ADDRESS.sub("", repr(value))).all(inner)
+    node = Node("object").add("class", kind)
+    if isinstance(code := maybe(value, "py_func"), types.FunctionType):  # of numba
+        return node.add(code.__name__, code)
+    if callable(maybe(kind, "__dask_graph__")):
+        expr = maybe(value, "expr")
+        return node.add("", dict(value.__dask_graph__()) if expr is None else expr)
+    return _pickled(_stands_for(node, value), value)
+
+
+def _pickled(node: Node, value: Any) -> Node:
+    """Add what pickle would take of an object."""
+    kind = type(value)
+    if (kind.__module__.partition(".")[0], kind.__name__) == ("polars", "LazyFrame"):
+        raise UnfollowableError("a lazy frame of polars, which may read files")
+    try:
+        own = copyreg.dispatch_table.get(kind)
+        reduced = value.__reduce_ex__(4) if own is None else own(value)
+    except Exception as error:
+        if callable(token := maybe(value, "__dask_tokenize__")):
+            return node.add("token", token())
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise UnfollowableError(f"an object of {name}, of which {error}") from error
+    if isinstance(reduced, str):
+        return _by_name(node, value, reduced)
+    for label, part in zip(_REDUCED, reduced, strict=False):
+        iterates = label in ("items", "pairs") and part is not None
+        node.add(label, list(part) if iterates else part)
+    return node
+
+
+def _by_name(node: Node, value: Any, name: str) -> Node:
+    """What pickle takes by its name: the module of that name says what it is."""
+    module = str(getattr(value, "__module__", None) or type(value).__module__)
+    node.texts.append(name)
+    node.add("module", sys.modules.get(module, module))
+    return node.add("state", getattr(value, "__dict__", None))
+
+
+def _stands_for(node: Node, value: Any) -> Node:
+    """Add what an object stands for, where pickle may take only a name."""
+    if isinstance(fragment := maybe(value, "fragment"), ds.Fragment):
+        info = fragment.filesystem.get_file_info(fragment.path)
+        node.texts.append(f"{info.path} {info.size} {info.mtime_ns}")
+        node.given.append(fragment.path)
+    own = maybe(value, "__dict__")
+    if isinstance(own, dict) and "__wrapped__" in own:
+        node.add("wrapped", own["__wrapped__"])
+    return node
+
+
+def _mapping(value: Any) -> Node | None:
+    if type(value) not in (dict, types.MappingProxyType):
+        return None
+    node = Node("dict")
+    for key, one in value.items():
+        node.add("key", key).add(key if type(key) is str else "", one)
+    return node
+
+
+def _sequence(value: Any) -> Node | None:
+    return Node(type(value).__name__).all(value) if type(value) in (list, tuple) else None
+
+
+def _data(value: Any) -> Node | None:
+    """What Dask tells apart by its content; cells that may be code one by one."""
+    if package(type(value).__module__) is None:
+        return None
+    columns = _columns(value)
+    if not any(map(_any_objects, columns)):
+        try:
+            node = Node("data", tokenize(value, ensure_deterministic=True))
+        except TokenizationError:
+            return None
+        node.given += [path for column in columns for path in _paths(column)]
+        return node
+    if isinstance(value, pd.DataFrame):
+        whole = [value.iloc[:, place] for place in range(value.shape[1])]
+        return Node("frame").all((value.index, value.columns, *whole))
+    if isinstance(value, pd.Series):
+        return Node("series").all((value.index, value.name, value.array))
+    name, shape = getattr(value, "name", None), getattr(value, "shape", "")
+    return Node("cells", shape).all((name, np.asarray(value, dtype=object).ravel().tolist()))
+
+
+def _columns(value: Any) -> list[Any]:
+    """The columns of strings or of any objects."""
+    if isinstance(value, pd.DataFrame):
+        kinds = [place for place, dtype in enumerate(value.dtypes) if is_string_dtype(dtype)]
+        return [value.iloc[:, place] for place in kinds]
+    return [value] if is_string_dtype(getattr(value, "dtype", None)) else []
+
+
+def _paths(column: Any) -> Iterator[str]:
+    """The cells of a column of strings, if the first is a path or a URL."""
+    if not isinstance(column, (pd.Series, pd.Index)):
+        return
+    first = next(iter(column[:100].dropna()), None)
+    if isinstance(first, str) and ("://" in first or os.path.exists(first)):  # noqa: PTH110
+        yield from map(str, column.dropna().unique())
+
+
+def _any_objects(column: Any) -> bool:
+    """Whether the cells of a column may be any objects."""
+    if not is_object_dtype(column.dtype):
+        return False
+    cells = np.asarray(column, dtype=object).ravel()
+    return infer_dtype(cells, skipna=True) not in _SAFE_CELLS
+
+
+def _builtin(value: Any) -> Node:
+    owner = getattr(value, "__self__", None)
+    node = Node("builtin", getattr(value, "__qualname__", value.__name__))
+    if owner is None or isinstance(owner, types.ModuleType):
+        module = str(getattr(value, "__module__", None) or "builtins")
+        return node.add("module", sys.modules.get(module, module))
+    return node.add("self", owner)
+
+
+def _ufunc(value: np.ufunc) -> Node:
+    for module in (np, sys.modules.get("scipy.special")):
+        if module is not None and getattr(module, value.__name__, None) is value:
+            return Node("ufunc", value.__name__, package(module.__name__))
+    raise UnfollowableError(f"{value!r}, of which numpy does not show what it calls")
+
+
+def _vectorize(value: np.vectorize) -> Node:
+    return Node("vectorize").all((value.pyfunc, value.otypes, value.signature, value.excluded))
+
+
+def _cached(value: Any) -> Node:
+    return Node("lru_cache").add("function", value.__wrapped__)
+
+
+def _partial(value: functools.partial[Any]) -> Node:
+    return Node("partial").add("function", value.func).add("", value.keywords).all(value.args)
+
+
+def _method(value: types.MethodType) -> Node:
+    return Node("method").add(value.__func__.__name__, value.__func__).add("self", value.__self__)
+
+
+def _property(value: property) -> Node:
+    return Node("property").all((value.fget, value.fset, value.fdel))
+
+
+def _wrapping(value: Any) -> Node:
+    return Node(type(value).__name__).add("function", value.__func__)
+
+
+def _system(value: AbstractFileSystem) -> Node:
+    node = Node("file system").add("class", type(value))
+    node.systems.append(value)
+    return node.add("arguments", value.storage_args).add("options", value.storage_options)
+
+
+def _expression(value: CoreExpr) -> Node:
+    return Node("expression").add("class", type(value)).all(value.operands)
+
+
+KINDS: tuple[tuple[Any, Callable[[Any], Node | None]], ...] = (
+    ((dict, types.MappingProxyType), _mapping),
+    ((list, tuple), _sequence),
+    (_DATA, _data),
+    (functools.partial, _partial),
+    (types.MethodType, _method),
+    (_BUILTIN, _builtin),
+    (np.ufunc, _ufunc),
+    (np.vectorize, _vectorize),
+    (functools._lru_cache_wrapper, _cached),
+    ((staticmethod, classmethod), _wrapping),
+    (property, _property),
+    (AbstractFileSystem, _system),
+    (CoreExpr, _expression),
+    (weakref.ref, lambda value: Node("reference").add("", value())),
+    (memoryview, lambda value: Node("memory").add("", bytes(value))),
+    (logging.Logger, lambda value: Node("logger", value.name)),
+    (_WITHOUT_STATE, lambda value: Node(type(value).__name__)),
+)

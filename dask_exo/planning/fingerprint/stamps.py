@@ -1,0 +1,275 @@
+"""What is behind a string, if it is the name of data: content, or what changes with it.
+
+A small local file counts by its content, a larger one by size, inode, and times of modification and
+of change, of which no program can set the last one back. A directory counts by all files in it, a
+pattern by those that match. An object in a store counts by its etag, or what its file system has in
+place of it, a page by its etag or its time. What has nothing of that cannot be told.
+"""
+
+from __future__ import annotations
+
+import bisect
+import email.utils
+import glob
+import hashlib
+import itertools
+import os
+import re
+import stat
+import tempfile
+import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+
+from dask_exo.planning.fingerprint.node import LONG, UnfollowableError
+
+SMALL = 16 * 1024  # bytes of a file that is read: as quick as to look at it
+MOST_FILES = 10_000  # of a directory or pattern
+MOST_PAGES = 64  # of one graph
+PATIENCE = 5.0  # seconds that a server has to say what it has
+STRONG = 2.0  # seconds after which a page that was changed has another time
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://\S+")
+_STAGED = re.compile(r"/\.[^/]+\.exo-|_exo-staging-")
+"""Where `to_parquet` writes before a commit: what is there comes out of tasks."""
+_MAGIC = re.compile(r"[*?\[]")
+_PATTERN = re.compile(r"/|\.\w+$")
+_FIELD = re.compile(r"\{[^{}]*\}|%\(\w+\)\w|%[-#0]?\d*[a-zA-Z]|\$\{?\w+\}?")
+"""Where a number or name is put into a template."""
+_FILE = re.compile(r"[\w./~-]*\w\.\w+|[\w.~-]*/[\w./-]+")
+_SEPARATOR = re.compile(r"""[\s,;'"()=<>|]+""")
+_DATABASES = (".db", ".sqlite", ".sqlite3")
+MOST_LETTERS = 256  # of a part of a path
+
+
+class Stamps:
+    """What is behind the strings of one graph, each looked at once.
+
+    Parameters
+    ----------
+    besides : str, optional
+        A directory that is left out wherever it is: of what this program writes itself.
+    """
+
+    def __init__(self, besides: str | None = None) -> None:
+        self._besides = None if besides is None else os.path.realpath(besides)
+        self._known: dict[str, str | UnfollowableError] = {}
+        self._beginnings: dict[str, str] = {}
+        self._listings: dict[str, list[str]] = {}
+        self._folders: dict[str, Path | None] = {}
+        self._pages = 0
+
+    def of(self, name: str, systems: Sequence[AbstractFileSystem] = ()) -> str:
+        """Return the stamp of the data with a name, or nothing if there is none.
+
+        Parameters
+        ----------
+        name : str
+            Any string: a path, a pattern, a URL, or something else.
+        systems : sequence of AbstractFileSystem
+            Where it may be, if it is nowhere else.
+
+        Raises
+        ------
+        UnfollowableError
+            It is the name of data of which nobody can tell whether they have changed.
+        """
+        if name not in self._known:
+            try:
+                self._known[name] = self._look(name)
+            except UnfollowableError as error:
+                self._known[name] = error
+        known = self._known[name]
+        if isinstance(known, UnfollowableError):
+            raise known
+        if known or not systems or "/" not in name:
+            return known
+        return _in_one(systems, name)
+
+    def near(self, names: Iterable[str]) -> set[str]:
+        """Return the stamps of files whose paths code may put together of some strings."""
+        names = {name for name in names if 1 < len(name) < MOST_LETTERS and "\n" not in name}
+        folders = {self._folder(name) for name in names}
+        beside = {
+            str(folder / name)
+            for folder in folders
+            for name in names
+            if folder is not None and _FILE.fullmatch(name)
+        }
+        return {self.of(name) for name in beside} | {self._near(name) for name in names}
+
+    def _folder(self, name: str) -> Path | None:
+        """The directory of a file, if a string names one."""
+        if name not in self._folders:
+            self._folders[name] = Path(name).parent if Path(name).is_file() else None
+        return self._folders[name]
+
+    def _near(self, name: str) -> str:
+        """The stamp of all files that begin or end like a string."""
+        if name not in self._beginnings:
+            folder, base = os.path.split(name)
+            found: list[str] = []
+            if name.startswith((".", "/")) and name.strip("./"):
+                found = glob.glob(f"*{glob.escape(name)}")  # noqa: PTH207
+            stem = os.path.splitext(base)[0] or base  # noqa: PTH122
+            if stem and not (folder and _everywhere(folder)):
+                found += [str(Path(folder) / one) for one in self._beginning(folder, stem)]
+            self._beginnings[name] = self._several(name, iter(found)) if found else ""
+        return self._beginnings[name]
+
+    def _beginning(self, folder: str, stem: str) -> list[str]:
+        """Names in a directory that begin like this."""
+        if folder not in self._listings:
+            try:
+                self._listings[folder] = sorted(os.listdir(folder or "."))  # noqa: PTH208
+            except OSError:
+                self._listings[folder] = []
+        names = self._listings[folder]
+        start = bisect.bisect_left(names, stem)
+        return list(itertools.takewhile(lambda one: one.startswith(stem), names[start:]))
+
+    def _look(self, name: str) -> str:
+        if not name or len(name) > LONG or "\0" in name or _STAGED.search(name):
+            return ""
+        if "://" in name and "::" in name:
+            raise UnfollowableError(f"whether {name} has changed: it is a chain of file systems")
+        if (url := _URL.fullmatch(name)) and url[1] not in ("file", "local"):
+            return self._page(name) if url[1] in ("http", "https") else _object(name, url[1])
+        path = os.path.expandvars(re.sub("^(file|local)://", "", name))
+        try:
+            path = str(Path(path).expanduser()) if path.startswith("~") else path
+            found = os.stat(path)  # noqa: PTH116  of thousands of strings, most of them no paths
+        except (OSError, ValueError, RuntimeError):
+            return self._pattern(path) or self._words(name)
+        if stat.S_ISREG(found.st_mode):
+            return _file(path, found)
+        if stat.S_ISDIR(found.st_mode) and not _everywhere(path):
+            return self._several(path, iter([path]))
+        return ""
+
+    def _pattern(self, path: str) -> str:
+        """The stamp of all files that a pattern or template may mean."""
+        pattern = _FIELD.sub("*", path)
+        fixed = os.path.dirname(_MAGIC.split(pattern)[0])  # noqa: PTH120
+        if "\n" in path or not _MAGIC.search(pattern) or not _PATTERN.search(pattern):
+            return ""
+        if fixed and _everywhere(fixed):
+            return ""
+        found = glob.iglob(pattern, recursive=True)  # noqa: PTH207  as written, not resolved
+        return self._several(path, found)
+
+    def _words(self, text: str) -> str:
+        """The stamps of paths in a longer text, such as a command."""
+        words = {one for one in _SEPARATOR.split(text) if one != text and "://" not in one}
+        return " ".join(filter(None, [self.of(one) for one in sorted(words) if _FILE.search(one)]))
+
+    def _several(self, name: str, paths: Iterator[str]) -> str:
+        whole, count = hashlib.sha256(), 0
+        files = (one for path in paths for one in _within(path, self._besides))
+        for path in sorted(_some(name, files)):
+            whole.update(f"{path} {_file(path)}\n".encode(errors="surrogatepass"))
+            count += 1
+        return f"{count} files {whole.hexdigest()}"
+
+    def _page(self, url: str) -> str:
+        self._pages += 1
+        if self._pages > MOST_PAGES:
+            raise UnfollowableError(f"more than {MOST_PAGES} pages to look at, such as {url}")
+        request = urllib.request.Request(url, method="HEAD")
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                headers = answer.headers
+        except (OSError, ValueError) as error:
+            raise UnfollowableError(f"whether {url} has changed: {error}") from error
+        if headers["ETag"]:
+            return f"{headers['ETag']} {headers['Content-Length']}"
+        changed, now = (_seconds(headers[name]) for name in ("Last-Modified", "Date"))
+        if changed is None or now is None or now - changed < STRONG:
+            raise UnfollowableError(f"whether {url} has changed: it comes with no etag")
+        return f"{changed} {headers['Content-Length']}"
+
+
+def _seconds(date: str | None) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(date or "").timestamp()
+    except ValueError:
+        return None
+
+
+def _file(path: str, found: os.stat_result | None = None) -> str:
+    try:
+        found = found or Path(path).stat()
+        if found.st_size <= SMALL and not path.endswith(_DATABASES):
+            return f"{found.st_size} {hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    log = f"{path}-wal"  # of a database, which writes there first
+    if path.endswith(_DATABASES) and Path(log).exists():
+        return f"{_state(found)} {_file(log)}"
+    return _state(found)
+
+
+def _state(found: os.stat_result) -> str:
+    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
+
+
+def _everywhere(path: str) -> bool:
+    """Whether it is a directory that strings name by chance, or that all programs write to."""
+    temporary = os.path.realpath(tempfile.gettempdir())
+    return not path.strip("./~") or os.path.realpath(path) == temporary
+
+
+def _within(path: str, besides: str | None) -> Iterator[str]:
+    """A file, or all files of a directory but hidden and compiled ones."""
+    if not os.path.isdir(path):  # noqa: PTH112  of thousands
+        yield path
+        return
+    seen = {besides}
+    for place, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [one for one in folders if not one.startswith((".", "__pycache__"))]
+        yield from (str(Path(place) / one) for one in names if not one.startswith("."))
+
+
+def _some(name: str, paths: Iterator[str]) -> list[str]:
+    found = []
+    for path in paths:
+        found.append(path)
+        if len(found) > MOST_FILES:
+            raise UnfollowableError(f"{name!r} has more than {MOST_FILES:,} files")
+    return found
+
+
+def _object(url: str, protocol: str) -> str:
+    """The stamp of what a file system of fsspec has."""
+    if protocol not in fsspec.available_protocols():
+        raise UnfollowableError(f"whether {url} has changed: fsspec does not know {protocol!r}")
+    try:
+        fs, path = url_to_fs(url)
+        fs.invalidate_cache()
+        if _MAGIC.search(path) or fs.isdir(path):
+            found: Any = fs.glob(path) if _MAGIC.search(path) else fs.find(path)
+            return " ".join(f"{one} {fs.checksum(one)}" for one in _some(url, iter(sorted(found))))
+        return str(fs.checksum(path)) if fs.exists(path) else ""
+    except UnfollowableError:
+        raise
+    except Exception as error:
+        raise UnfollowableError(f"whether {url} has changed: {error}") from error
+
+
+def _in_one(systems: Sequence[AbstractFileSystem], path: str) -> str:
+    for fs in systems:
+        try:
+            return f"{path} {fs.checksum(path)}"
+        except (OSError, NotImplementedError, ValueError):
+            continue
+    return ""

@@ -1,0 +1,223 @@
+"""What a task of a graph will give, as a number that is the same in the next program.
+
+The fingerprint of a task is a hash of the closure of its function and arguments, of the data that
+strings in them name, of the versions of what computes, and of the fingerprints of the tasks before
+it. Keys are left out but for the numbers in them: Dask's names are not all the same in the next
+program. Equal fingerprints mean equal values, as far as functions return the same for the same
+arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from dask.utils import key_split
+
+from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef
+from dask_exo.execution.persisted import promised
+from dask_exo.planning.fingerprint.closure import Closure, Closures
+from dask_exo.planning.fingerprint.node import UnfollowableError, constant
+from dask_exo.planning.fingerprint.stamps import Stamps
+from dask_exo.planning.normalize import Graph, Key
+from dask_exo.planning.passes.unfuse import taken_apart
+
+VERSIONS = ("dask-exo", "dask", "pandas", "numpy", "pyarrow")
+
+# what Dask puts behind the name of a delayed value that is not pure
+_RANDOM = re.compile(r"-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A task that has no fingerprint, and why."""
+
+    reason: str
+
+
+Fingerprint = str | Unknown
+
+
+def fingerprints(
+    graph: Graph, keys: Iterable[Key], besides: str | None = None
+) -> dict[Key, Fingerprint]:
+    """Fingerprints of some tasks, and of all before them.
+
+    Parameters
+    ----------
+    graph : dict
+        Normalized; with all that ``keys`` need.
+    keys : iterable of Key
+    besides : str, optional
+        A directory whose files do not count: where values are kept.
+
+    Returns
+    -------
+    dict
+        32 hexadecimal digits for each, or why there are none.
+    """
+    graph, content = taken_apart(graph), _Content(besides)
+    found: dict[Key, Fingerprint] = {}
+    stack = list(keys)
+    while stack:
+        key = stack[-1]
+        missing = [below for below in graph[key].dependencies if below not in found]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if key not in found:
+            found[key] = _fingerprint(key, graph[key], found, content)
+    return found
+
+
+def _fingerprint(
+    key: Key, node: GraphNode, known: Mapping[Key, Fingerprint], content: _Content
+) -> Fingerprint:
+    below: dict[Key, str] = {}
+    for source in node.dependencies:
+        one = known[source]
+        if isinstance(one, Unknown):
+            return one
+        below[source] = one
+    if isinstance(node, Alias):
+        return below[node.target]
+    if (promise := promised(node)) is not None:
+        unknown = Unknown("it is made of a persisted value that has no fingerprint itself")
+        return promise.fingerprint or unknown
+    return _of_task(key, node, below, content)
+
+
+def _of_task(key: Key, node: GraphNode, below: Mapping[Key, str], content: _Content) -> Fingerprint:
+    name = str(key[0]) if isinstance(key, tuple) else str(key)
+    if _RANDOM.search(name):
+        return Unknown(f"{name!r} is a delayed value that is not pure: use dask.delayed(pure=True)")
+    numbers = [n for n in key[1:] if isinstance(n, int)] if isinstance(key, tuple) else []
+    try:
+        text = content.of(node, below)
+    except UnfollowableError as error:
+        return Unknown(f"what {key_split(key)!r} reads cannot be followed: {error}")
+    except Exception as error:  # noqa: BLE001  objects run code of their own when looked at
+        return Unknown(f"what {key_split(key)!r} reads cannot be followed: {error!r}")
+    whole = f"{_versions()}\n{numbers}\n{text}"
+    return hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+@functools.cache
+def _versions() -> str:
+    found = [f"{name} {metadata.version(name)}" for name in VERSIONS]
+    return ", ".join([*found, f"python {platform.python_version()}"])
+
+
+class _Content:
+    """Texts that say what the tasks of one graph are made of."""
+
+    def __init__(self, besides: str | None) -> None:
+        self._closures, self._stamps = Closures(), Stamps(besides)
+        self._texts: dict[Closure, str] = {}
+
+    def of(self, node: GraphNode, below: Mapping[Key, str]) -> str:
+        """Return all of a task, in which ``below`` stands for the tasks that it refers to.
+
+        Raises
+        ------
+        UnfollowableError
+            Nothing can stand for something that it reads.
+        """
+        names: list[str] = []
+        closures: list[Closure] = []
+        whole = self._text(node, below, names, closures)
+        systems = [fs for closure in closures for fs in closure.systems]
+        stamps = {self._stamps.of(name, systems) for name in names}
+        does = {what for closure in closures for what in closure.does}
+        if "environ" in does or {"builds", "opens"} <= does:
+            for closure in closures:
+                names += [*closure.given, *closure.literals]
+            stamps |= set(_environment(names)) if "environ" in does else set()
+            stamps |= self._stamps.near(names) if {"builds", "opens"} <= does else set()
+        return "\n".join([whole, *sorted(stamps - {""})])
+
+    def _text(
+        self, value: Any, below: Mapping[Key, str], names: list[str], closures: list[Closure]
+    ) -> str:
+        kind = type(value)
+        if kind is str:
+            names.append(value)
+            return repr(value)
+        if kind in _CONSTANTS:
+            return str(constant(value))
+        if kind is TaskRef:
+            return below[value.key]
+        if kind is Alias:
+            return below[value.target]
+        if (inner := _parts(value)) is not None:
+            before = len(names)
+            parts = [self._text(one, below, names, closures) for one in inner]
+            if kind in _CONTAINERS:
+                _no_pages(names[before:])
+            parts = sorted(parts) if kind in _SETS else parts
+            return f"{kind.__name__}({', '.join(parts)})"
+        closure = self._closures.of(value)
+        closures.append(closure)
+        return self._whole(closure)
+
+    def _whole(self, closure: Closure) -> str:
+        """A closure with the data that it names."""
+        if closure not in self._texts:
+            named = sorted(closure.given | closure.literals)
+            _no_pages(closure.literals if closure.systems else named)
+            stamps = [self._stamps.of(name, closure.systems) for name in named]
+            self._texts[closure] = "\n".join([closure.digest, *filter(None, stamps)])
+        return self._texts[closure]
+
+
+def _no_pages(names: Iterable[str]) -> None:
+    """Raise for URLs that may be data as well: nobody is asked for those."""
+    for name in names:
+        if name.startswith(("http://", "https://")):
+            raise UnfollowableError(
+                f"whether {name} has changed: of pages only those are looked at that are arguments"
+            )
+
+
+def _environment(names: Iterable[str]) -> Iterator[str]:
+    """Variables of the environment that begin with one of these names."""
+    begin = tuple({name.upper() for name in names if len(name) > 1})
+    for name in sorted(os.environ):  # noqa: TID251  code reads it
+        if name.upper().startswith(begin):
+            yield f"${name}={os.environ[name]}"  # noqa: TID251
+
+
+SHORT = 32  # items of a container that are looked at one by one, which longer ones are together
+_CONSTANTS = frozenset({bool, int, float, complex, type(None)})
+_SETS = frozenset({set, frozenset})
+_CONTAINERS = frozenset({list, tuple, dict}) | _SETS
+
+
+def _parts(value: Any) -> Iterable[Any] | None:
+    """What a task or container consists of."""
+    if isinstance(value, Task):
+        func = getattr(value, "klass", value.func)  # of containers in tasks
+        named = [one for item in value.kwargs.items() for one in item]
+        return (func, *value.args, len(value.args), *named)
+    if isinstance(value, DataNode):
+        return [value.value]
+    if type(value) in _CONTAINERS and (len(value) <= SHORT or _reads_others(value)):
+        return [one for item in value.items() for one in item] if type(value) is dict else value
+    return None
+
+
+def _reads_others(value: Any) -> bool:
+    """Whether there are other tasks in a container, which are what they are by their own text."""
+    if type(value) is dict:
+        value = [*value, *value.values()]
+    elif type(value) not in _CONTAINERS:
+        return isinstance(value, (GraphNode, TaskRef))
+    return any(map(_reads_others, value))

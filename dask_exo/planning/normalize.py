@@ -1,0 +1,92 @@
+"""Whatever Dask hands a scheduler becomes ``{key: GraphNode}``, culled to what is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dask.core import flatten
+from dask.utils import key_split
+
+from dask_exo.dask_adapter import CoreExpr, GraphNode, Task, convert_legacy_graph
+from dask_exo.execution.persisted import fetch, named
+from dask_exo.planning import passes, placement
+from dask_exo.planning.rewrite import rewrite
+
+Key = Any  # Dask's: str, bytes, int, float, or a tuple of keys
+Graph = dict[Key, GraphNode]
+
+# Before Python 3.12 ``cached_property``, of which Dask's expressions have many, takes a lock for
+# each property of a class: two threads that walk expressions can lock each other out.
+_one_at_a_time = threading.RLock()  # making a graph may compute: metadata of `from_map`, say
+
+
+def group_of(key: Key) -> str:
+    """Name of the collection that a key belongs to: tasks of one group take alike."""
+    return str(key[0]) if isinstance(key, tuple) else str(key_split(key))
+
+
+def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], frozenset[Key]]:
+    """Materialize, convert, cull, and run the passes.
+
+    Parameters
+    ----------
+    dsk : Expr or mapping
+        An expression, a high-level graph, or a raw ``dict``.
+    keys : key or nested list of keys
+        What is asked for.
+
+    Returns
+    -------
+    graph : dict
+        What ``keys`` need, as task-spec nodes.
+    names : dict
+        The key under which each of ``keys`` is in ``graph``: rewriting renames.
+    gpus : frozenset of Key
+        Tasks that need a GPU, since partitions that they make or read lie there.
+
+    Raises
+    ------
+    KeyError
+        A key is not in the graph.
+    ShuffleMethodError
+        The graph has a shuffle in it that needs distributed's workers, or a shared disk, and is
+        not understood.
+    """
+    wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]
+    names = {key: key for key in wanted}
+    where: placement.Places = {}
+    if isinstance(dsk, CoreExpr):
+        with _one_at_a_time:
+            new = rewrite(dsk)
+            layers, where = new.__dask_graph__(), placement.places(new)
+        renamed = dict(zip(flatten(dsk.__dask_keys__()), flatten(new.__dask_keys__()), strict=True))
+        names = {key: renamed.get(key, key) for key in wanted}
+    else:
+        layers = dsk
+    graph = convert_legacy_graph(layers if isinstance(layers, Mapping) else dict(layers))
+    graph = cull(graph, names.values())
+    passed = passes.apply(placement.apart(graph, where), set(names.values()))
+    graph = graph if passed is graph else cull(passed, names.values())
+    return graph, names, placement.needing(graph, where)
+
+
+def _future(key: Key) -> GraphNode:
+    """The node that stands for a future, of which a graph has only the key."""
+    future = named.get(key)
+    if future is None:
+        raise KeyError(f"{key!r} is neither in the graph nor the key of a future that somebody has")
+    return Task(key, fetch, future.promise)
+
+
+def cull(graph: Graph, keys: Iterable[Key]) -> Graph:
+    """The part of ``graph`` that ``keys`` depend on."""
+    kept: Graph = {}
+    stack = list(keys)
+    while stack:
+        key = stack.pop()
+        if key not in kept:
+            kept[key] = graph[key] if key in graph else _future(key)
+            stack.extend(kept[key].dependencies)
+    return kept

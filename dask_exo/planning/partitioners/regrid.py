@@ -1,0 +1,143 @@
+"""Chunks of arrays, by their place in the array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_exo.dask_adapter import concatenate3
+from dask_exo.errors import IntegrityError
+from dask_exo.planning.partitioners.exchange import Split
+from dask_exo.shuffle.blocks import Pickled, pickled
+from dask_exo.shuffle.integrity import Tally, tally
+
+Index = tuple[int, ...]
+"""(ndim,) position in a grid."""
+
+
+class Chunk(NamedTuple):
+    """One part: a chunk, and where it is in the grid of old chunks."""
+
+    at: Index
+    data: Any
+
+
+class Piece(NamedTuple):
+    """Along one axis: what a new chunk gets of an old one.
+
+    Attributes
+    ----------
+    chunk : int
+        The new chunk.
+    place : int
+        Which of the pieces of the new chunk this is.
+    where : slice
+        Which part of the old chunk.
+    """
+
+    chunk: int
+    place: int
+    where: slice
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Regrid(Split):
+    """How the chunks of an array are cut into those of another grid.
+
+    Attributes
+    ----------
+    pieces : list
+        (ndim, old chunks along the axis) the pieces that each old chunk is cut into.
+    grid : list
+        (ndim, new chunks along the axis) how many pieces each new chunk consists of.
+
+    Examples
+    --------
+    >>> halves = Regrid.of([[[(0, slice(0, 3))], [(0, slice(3, 4)), (1, slice(0, 2))]]], [(4, 2)])
+    >>> halves(Chunk((0,), np.arange(4)), Chunk((1,), np.arange(4, 6)))
+    [array([0, 1, 2]), array([3, 4, 5])]
+    """
+
+    pieces: Sequence[Sequence[Sequence[Piece]]]
+    grid: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(
+        cls,
+        recipes: Sequence[Sequence[Sequence[tuple[int, slice]]]],
+        old: Sequence[Sequence[float]],
+        kept: Sequence[Index] | None = None,
+    ) -> Regrid:
+        """Follow Dask's recipes.
+
+        Parameters
+        ----------
+        recipes : list
+            (ndim, new chunks along the axis) of which slices of which old chunks it consists.
+        old : sequence
+            (ndim, old chunks along the axis) sizes of the old chunks.
+        kept : sequence of tuple of int, optional
+            New chunks that are asked for; None means all.
+        """
+        pieces: list[list[list[Piece]]] = [[[] for _ in axis] for axis in old]
+        for mine, axis in zip(pieces, recipes, strict=True):
+            for chunk, recipe in enumerate(axis):
+                for place, (source, where) in enumerate(recipe):
+                    mine[source].append(Piece(chunk, place, where))
+        grid = [[len(recipe) for recipe in axis] for axis in recipes]
+        shape = [len(axis) for axis in grid]
+        numbers = None if kept is None else tuple(_number(index, shape) for index in kept)
+        return cls(count=math.prod(shape), kept=numbers, pieces=pieces, grid=grid)
+
+    def cut(self, parts: Sequence[Chunk], owned: Sequence[range]) -> tuple[list[Pickled], Tally]:
+        """Cut some chunks along the lines of the new grid."""
+        shape = [len(axis) for axis in self.grid]
+        slots = {number: slot for slot, number in enumerate(self.numbers)}
+        lists: list[list[Any]] = [[] for _ in slots]
+        counts = np.zeros(len(slots), np.int64)
+        for at, data in parts:
+            for crossing in product(*(axis[i] for axis, i in zip(self.pieces, at, strict=True))):
+                chunk, place, where = zip(*crossing, strict=True)
+                slot = slots.get(_number(chunk, shape))
+                if slot is not None:
+                    piece = _compact(data[where])
+                    lists[slot].append((place, piece))
+                    counts[slot] += piece.size
+        return pickled(lists, owned), tally(counts)
+
+    def assemble(self, packed: Sequence[Pickled], slot: int, column: int) -> tuple[Any, Tally]:
+        """Put one new chunk together."""
+        lengths = [len(axis) for axis in self.grid]
+        at = tuple(map(int, np.unravel_index(self.numbers[column], lengths)))
+        shape = tuple(axis[i] for axis, i in zip(self.grid, at, strict=True))
+        placed = [piece for p in packed for piece in p.block(slot)]
+        if len(placed) != math.prod(shape):
+            raise IntegrityError(
+                f"chunk {at} of an array consists of {math.prod(shape)} pieces, {len(placed)} "
+                f"of which came; no result is returned. Compute it again"
+            )
+        nested = np.empty(shape, dtype=object)
+        for place, piece in placed:
+            nested[place] = piece
+        size = sum(piece.size for _, piece in placed)
+        return concatenate3(nested.tolist()), tally(np.array([size]), column)
+
+
+def _number(index: Sequence[int], shape: Sequence[int]) -> int:
+    """Position of a new chunk among all, the last axis running fastest."""
+    number = 0
+    for i, n in zip(index, shape, strict=True):
+        number = number * n + i
+    return number
+
+
+def _compact(piece: Any) -> Any:
+    """Elements one after the other, so that their bytes need not be copied once more."""
+    if type(piece) is np.ndarray and not (piece.flags.c_contiguous or piece.flags.f_contiguous):
+        return piece.copy()
+    return piece

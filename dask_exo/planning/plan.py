@@ -1,0 +1,373 @@
+"""From a graph to the units that run: bundles of tasks, and shuffle stages.
+
+A *bundle* is a convex piece of the graph with one output that runs as one task. Linear chains
+are fused. A shuffle is a *stage*: its parts are bundles too, fused into the maps where nobody
+else reads them, and each of its outputs is a *column* that the one bundle reading it
+assembles for itself, so that neither the unsplit nor the unsorted partition enters the store.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+from dask.sizeof import sizeof
+from dask.utils import key_split
+
+from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, role
+from dask_exo.events import CheckpointSeen
+from dask_exo.execution.checkpoints.outputs import Keeping, PartLabel
+from dask_exo.execution.persisted import Promise, promised
+from dask_exo.planning.annotations import NOTHING, Asked
+from dask_exo.planning.normalize import Graph, Key, group_of
+from dask_exo.planning.partitioners import Exchange, Split
+
+
+class ColumnKey(NamedTuple):
+    """Name of one output of a shuffle, before it is assembled."""
+
+    stage: Key
+    slot: int
+
+
+@dataclass(slots=True)
+class Bundle:
+    """Tasks that run together and leave one value.
+
+    Attributes
+    ----------
+    key : Key
+        Of the value.
+    nodes : list of (Key, GraphNode)
+        Dependencies first; empty where the value is an input as it is. A node's own ``key`` is not
+        always the one under which it is in the graph.
+    inputs : dict
+        Name under which the nodes know a value → key of the unit that makes it.
+    literals : dict
+        Name → small value that goes with the code.
+    priority : int
+        Lower runs first.
+    asked : Asked
+        What the user asks for it.
+    label : PartLabel, optional
+        Where its value is kept, if it is a part of a shuffle that may be.
+    """
+
+    key: Key
+    nodes: list[tuple[Key, GraphNode]] = field(default_factory=list)
+    inputs: dict[Key, Key] = field(default_factory=dict)
+    literals: dict[Key, Any] = field(default_factory=dict)
+    priority: int = 0
+    asked: Asked = NOTHING
+    label: PartLabel | None = None
+
+    @property
+    def group(self) -> str:
+        """Name of the collection it belongs to: bundles of one group take alike."""
+        return group_of(self.key)
+
+    @property
+    def sources(self) -> set[Key]:
+        """Keys of the values it reads."""
+        return set(self.inputs.values())
+
+    @property
+    def getitem(self) -> bool:
+        """Whether it only picks an item out of a value."""
+        return [getattr(node, "func", None) for _, node in self.nodes] == [operator.getitem]
+
+    def absorb(self, inner: Bundle) -> None:
+        """Run ``inner``, whose value this one reads, under whatever names, inside it."""
+        names = [name for name, source in self.inputs.items() if source == inner.key]
+        for name in names:
+            del self.inputs[name]
+        aliases = [(name, Alias(name, inner.key)) for name in names if name != inner.key]
+        self.nodes[:0] = [*inner.nodes, *aliases]
+        self.inputs.update(inner.inputs)
+        self.literals.update(inner.literals)
+
+
+@dataclass(slots=True)
+class Stage:
+    """One shuffle: M parts in, one column for each output that is read.
+
+    Attributes
+    ----------
+    key : Key
+    split : Split
+        With only the outputs that are read.
+    parts : list of Bundle
+        (M,)
+    columns : list of ColumnKey
+        (R,)
+    priority : int
+    asked : Asked
+        What the maps ask for, which make the parts and cut them.
+    keeping : Keeping, optional
+        What is known of its outputs, if they may be kept.
+    """
+
+    key: Key
+    split: Split
+    parts: list[Bundle]
+    columns: list[ColumnKey]
+    priority: int
+    asked: Asked = NOTHING
+    keeping: Keeping | None = None
+
+    @property
+    def sources(self) -> set[Key]:
+        """Keys of the values that its parts read."""
+        return {source for part in self.parts for source in part.inputs.values()}
+
+    @property
+    def name(self) -> str:
+        """Short name for people."""
+        return key_split(self.key[0].removeprefix("exchange-"))
+
+    @property
+    def label(self) -> str:
+        """The same, told apart from those of other shuffles of the same kind."""
+        return f"{self.name}-{self.key[0][-4:]}"
+
+
+@dataclass(slots=True)
+class Plan:
+    """All units of one run.
+
+    Attributes
+    ----------
+    bundles : list of Bundle
+    stages : list of Stage
+    literals : dict
+        Values that are in the graph itself.
+    given : dict
+        Values that other computations have made or are making.
+    results : dict
+        Key in the graph → key of the unit, literal or given value that has its value.
+    seen : tuple of CheckpointSeen
+        What was found of collections that may be kept.
+    fingerprints : dict
+        Of results, if checkpoints are on.
+    """
+
+    bundles: list[Bundle]
+    stages: list[Stage]
+    literals: dict[Key, Any]
+    given: dict[Key, Promise]
+    results: dict[Key, Key]
+    seen: tuple[CheckpointSeen, ...] = ()
+    fingerprints: Mapping[Key, str] = field(default_factory=dict)
+
+
+def plan(
+    graph: Graph,
+    keys: set[Key],
+    *,
+    small: int,
+    asked: Mapping[Key, Asked] | None = None,
+    fuse: bool = True,
+) -> Plan:
+    """Cut a graph into units.
+
+    Parameters
+    ----------
+    graph : dict
+        Normalized and culled.
+    keys : set of Key
+        Those asked for: their values are kept.
+    small : int
+        Bytes up to which a literal is copied into each task that reads it.
+    asked : mapping, optional
+        What the user asks for tasks.
+    fuse : bool
+        Whether tasks may run inside others, and their values not be seen by the driver.
+    """
+    aliases = _aliases(graph)
+    literals = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
+    given = {key: found for key, node in graph.items() if (found := promised(node))}
+    results = {key: aliases.get(key, key) for key in keys}
+    kept = set(results.values()) if fuse else set(graph)
+    planner = _Planner(graph, aliases, literals, kept, small=small, asked=asked or {})
+    there = literals.keys() | given.keys()
+    for key in sorted(graph, key=planner.ranks.__getitem__):
+        if key not in there and not isinstance(graph[key], (Alias, Exchange)):
+            planner.add(key)
+    stages = [planner.stage(node) for node in graph.values() if isinstance(node, Exchange)]
+    planner.order_columns()
+    return Plan(list(planner.bundles.values()), stages, literals, given, results)
+
+
+class _Planner:
+    """The bundles made so far, and the facts about the graph that fusing them asks for."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        aliases: dict[Key, Key],
+        literals: dict[Key, Any],
+        kept: set[Key],
+        *,
+        small: int,
+        asked: Mapping[Key, Asked],
+    ) -> None:
+        self.ranks: dict[Key, int] = order(graph)
+        self.bundles: dict[Key, Bundle] = {}
+        self._graph, self._aliases, self._kept, self._asked = graph, aliases, kept, asked
+        self._light = {key: value for key, value in literals.items() if sizeof(value) <= small}
+        self._columns: dict[Key, set[int]] = defaultdict(set)
+        self._staying: dict[tuple[int, ...], bool] = {}  # by the identities of arguments
+        self._readers: dict[Key, set[Key]] = defaultdict(set)
+        for key, node in graph.items():
+            if not isinstance(node, Alias):
+                for name in node.dependencies:
+                    self._readers[aliases.get(name, name)].add(key)
+
+    def add(self, key: Key) -> None:
+        """Make the bundle of one node, around those of its inputs that can run inside it."""
+        node = self._graph[key]
+        asked = self._asked.get(key, NOTHING)
+        if (role(node) in ("storing", "loading") and self._stays(node)) or (
+            role(node) == "loading" and self._from_here(node)
+        ):
+            asked = replace(asked, here=True)
+        bundle = Bundle(key, priority=self.ranks[key], asked=asked)
+        for name in sorted(node.dependencies, key=self.ranks.__getitem__):
+            source = self._aliases.get(name, name)
+            if isinstance(self._graph[source], Exchange):
+                source = ColumnKey(source, _slot(node))
+                self._columns[source.stage].add(source.slot)
+                node = Task(key, _same, Alias(name))
+            if source in self._light:
+                bundle.literals[name] = self._light[source]
+            else:
+                bundle.inputs[name] = source
+        bundle.nodes.append((key, node))
+        for source in self._fusable(bundle):
+            bundle.absorb(self.bundles.pop(source))
+        self.bundles[key] = bundle
+
+    def _stays(self, node: GraphNode) -> bool:
+        """Whether a task of ``da.store`` uses a target or a lock that is in this process only."""
+        assert isinstance(node, Task)
+        mine = [self._literal(arg) for arg in (*node.args[1:], *node.kwargs.values())]
+        fixed = tuple(id(arg) for arg in mine if not isinstance(arg, (tuple, bool, type(None))))
+        if fixed not in self._staying:
+            self._staying[fixed] = any(isinstance(arg, np.ndarray) for arg in mine) or any(
+                not _sendable(arg) for arg in mine
+            )
+        return self._staying[fixed]
+
+    def _from_here(self, node: GraphNode) -> bool:
+        """Whether a task reads back what one that stays in this process has stored."""
+        sources = [self._aliases.get(name, name) for name in node.dependencies]
+        return any(key in self.bundles and self.bundles[key].asked.here for key in sources)
+
+    def _literal(self, arg: Any) -> Any:
+        """An argument, or None if a task makes it."""
+        if isinstance(arg, (Alias, TaskRef)):
+            key = arg.target if isinstance(arg, Alias) else arg.key
+            arg = self._graph.get(self._aliases.get(key, key))
+        if isinstance(arg, GraphNode):
+            return arg.value if isinstance(arg, DataNode) else None
+        return arg
+
+    def stage(self, exchange: Exchange) -> Stage:
+        """Make a stage; bundles that only it reads become its parts."""
+        sources = [self._aliases.get(ref.key, ref.key) for ref in exchange.args]
+        uses, rank = Counter(sources), self.ranks[exchange.key]
+        asked = self._asked.get(exchange.key, NOTHING)
+        asked = asked if asked.device else NOTHING
+        parts = [
+            self.bundles.pop(source)
+            if uses[source] == 1 and self._private(source, asked)
+            else Bundle(source, inputs={source: source}, priority=rank, asked=asked)
+            for source in sources
+        ]
+        split: Split = exchange.split
+        used = sorted(self._columns[exchange.key])
+        if len(used) < len(split.numbers):
+            split = split.only(used)
+        columns = [ColumnKey(exchange.key, j) for j in used]
+        return Stage(exchange.key, split, parts, columns, rank, asked)
+
+    def order_columns(self) -> None:
+        """Let tasks that are alike to Dask run in the order of the columns that they assemble.
+
+        Dask sorts them as text: 1, 10, 100, 2. Neighbours have their blocks side by side.
+        """
+        alike: dict[Any, list[tuple[int, Bundle]]] = defaultdict(list)
+        for bundle in self.bundles.values():
+            columns = [source for source in bundle.inputs.values() if isinstance(source, ColumnKey)]
+            if columns:
+                kind = columns[0].stage, frozenset(self._readers[bundle.key])
+                alike[kind].append((columns[0].slot, bundle))
+        for found in alike.values():
+            priorities = sorted(bundle.priority for _, bundle in found)
+            found.sort(key=operator.itemgetter(0))
+            for priority, (_, bundle) in zip(priorities, found, strict=True):
+                bundle.priority = priority
+
+    def _private(self, source: Key, asked: Asked) -> bool:
+        """Whether a bundle makes this value in the same kind of place for one node alone."""
+        if source not in self.bundles or self.bundles[source].asked != asked or asked.here:
+            return False
+        return len(self._readers[source]) == 1 and source not in self._kept
+
+    def _fusable(self, bundle: Bundle) -> list[Key]:
+        """Inputs whose bundles may run inside this one without losing parallelism.
+
+        A lone input may, if nobody else reads it. Of several, those may that only assemble
+        columns, one of each shuffle at most: that is a merge of two shuffles, and not the final
+        concatenation of all of one shuffle's outputs.
+        """
+        inputs = bundle.inputs.values()
+        private = [source for source in inputs if self._private(source, bundle.asked)]
+        if len(bundle.inputs) == 1:
+            return private
+        assembling = [source for source in private if _stages_read(self.bundles[source])]
+        stages = [stage for s in assembling for stage in _stages_read(self.bundles[s])]
+        return assembling if len(stages) == len(set(stages)) else []
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _sendable(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001  whatever it is, it is the reason
+        return False
+    return True
+
+
+def _slot(output: GraphNode) -> int:
+    """Which output of the shuffle an output node of `ExoShuffle` takes."""
+    assert isinstance(output, Task)
+    slot = output.args[1]
+    assert isinstance(slot, int)
+    return slot
+
+
+def _aliases(graph: Graph) -> dict[Key, Key]:
+    """Where each alias leads in the end."""
+    found: dict[Key, Key] = {}
+    for key, node in graph.items():
+        target: GraphNode | None = node
+        while isinstance(target, Alias):
+            found[key] = target.target
+            target = graph.get(target.target)
+    return found
+
+
+def _stages_read(bundle: Bundle) -> list[Key]:
+    """Stages whose columns a bundle reads, if it reads nothing else."""
+    sources = bundle.inputs.values()
+    stages = [source.stage for source in sources if isinstance(source, ColumnKey)]
+    return stages if len(stages) == len(bundle.inputs) else []

@@ -1,0 +1,221 @@
+"""What earlier programs have kept takes the place of the tasks that would make it again.
+
+The pass looks for values that may be kept: outputs of shuffles, and what is marked. Those that are
+there become tasks that read them, whatever came before falls away with the next culling, and the
+others are told where to keep what they make. Where only a part of a collection is there, one of
+its values is made again and compared: a function that does not always return the same must not give
+a collection of old and new partitions which do not belong together.
+
+References: ExoFlow (Ray's exactly-once workflows), of which this is the case without side effects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask.utils import key_split
+
+from dask_exo.checkpoint import Entry, Store
+from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
+from dask_exo.events import CheckpointSeen
+from dask_exo.execution.checkpoints.outputs import Keeping, Label, Mark, keep, restore
+from dask_exo.execution.persisted import promised
+from dask_exo.planning.fingerprint import Fingerprint, Unknown, fingerprints
+from dask_exo.planning.normalize import Graph, Key, cull, group_of
+from dask_exo.planning.partitioners import Exchange, take
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A graph of what is still to be done.
+
+    Attributes
+    ----------
+    graph : dict
+    keepings : dict
+        What is known of the outputs of each shuffle in it that may be kept.
+    parts : dict
+        Where parts of shuffles may be kept.
+    seen : tuple of CheckpointSeen
+        For people: what was found of each collection.
+    fingerprints : dict
+        Of the keys that are asked for, as far as there are any.
+    """
+
+    graph: Graph
+    keepings: dict[Key, Keeping] = field(default_factory=dict)
+    parts: dict[Key, Label] = field(default_factory=dict)
+    seen: tuple[CheckpointSeen, ...] = ()
+    fingerprints: dict[Key, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Group:
+    """Values of one collection: their fingerprints, and entries or values where they are there.
+
+    Its name is that of its folder.
+    """
+
+    name: str
+    keys: dict[Key, str]
+    found: dict[Key, Entry | DataNode]
+    probe: Key | None = None
+
+    @property
+    def replaced(self) -> dict[Key, Entry | DataNode]:
+        return {key: one for key, one in self.found.items() if key != self.probe}
+
+
+def resume(
+    graph: Graph, keys: Set[Key], store: Store, *, shuffles: bool, share: float | None
+) -> Resumed:
+    """Replace what is there; label what is not.
+
+    Parameters
+    ----------
+    graph : dict
+        Normalized and culled.
+    keys : set of Key
+        What is asked for.
+    store : Store
+    shuffles : bool
+        Whether parts and outputs of shuffles may be kept too, and not only what is marked.
+    share : float, optional
+        See `Keeping`.
+    """
+    parts = _parts(graph) if shuffles else set()
+    members = _members(graph, parts, shuffles=shuffles)
+    asked_for = [*(key for mine in members.values() for key in mine), *keys]
+    known = fingerprints(graph, asked_for, besides=store.url)
+    groups, seen = [], []
+    for collection, mine in members.items():
+        refused = next((known[key] for key in mine if isinstance(known[key], Unknown)), None)
+        found: dict[Key, Entry | DataNode] = {}
+        if refused is None:
+            name = _folder(graph, mine[0], known)
+            group = _Group(name, {key: str(known[key]) for key in mine}, found)
+            found.update(_found(graph, group, store))
+            groups.append(group)
+        reason = refused.reason if isinstance(refused, Unknown) else ""
+        if found or mine[0] not in parts:  # few parts are worth it: it says nothing if none is
+            seen.append(CheckpointSeen(collection, len(mine), len(found), reason))
+    live = _replaced(graph, keys, groups, store)
+    labels = {key: _label(group, key, store) for group in groups for key in group.keys}
+    outputs: dict[Key, dict[int, Label]] = defaultdict(dict)
+    for key, node in live.items():
+        if key in labels and isinstance(node, Task) and isinstance(node.func, Mark):
+            live[key] = Task(key, keep, *node.args, labels[key])
+        elif key in labels and (place := _place(node, live)) is not None:
+            outputs[place[0]][place[1]] = labels[key]
+    keepings = {stage: Keeping(mine, share) for stage, mine in outputs.items()}
+    read = {key for group in groups for key in group.replaced}
+    making = {key: labels[key] for key in (parts & labels.keys() & live.keys()) - read}
+    asked = {key: one for key in keys if isinstance(one := known[key], str)}
+    return Resumed(live, keepings, making, tuple(seen), asked)
+
+
+def _members(graph: Graph, parts: Set[Key], *, shuffles: bool) -> dict[str, list[Key]]:
+    """Keys of the values that may be kept, by their collections."""
+    found: dict[str, list[Key]] = defaultdict(list)
+    for key, node in graph.items():
+        if _marked(node) or key in parts or (shuffles and _place(node, graph) is not None):
+            found[group_of(key)].append(key)
+    return found
+
+
+def _marked(node: GraphNode) -> bool:
+    return isinstance(node, Task) and isinstance(node.func, Mark)
+
+
+def _parts(graph: Graph) -> set[Key]:
+    """Values on the way into shuffles that are not kept anyway.
+
+    Parts of shuffles, and what these are made of together with others: a sort samples its parts
+    before it cuts them.
+    """
+    readers = Counter(_made(graph, name) for node in graph.values() for name in node.dependencies)
+    shuffles = [node for node in graph.values() if isinstance(node, Exchange)]
+    parts = {_made(graph, name) for node in shuffles for name in node.dependencies}
+    inputs = {_made(graph, name) for key in parts for name in graph[key].dependencies}
+    found = parts | {key for key in inputs if readers[key] > 1}
+    return {key for key in found if _makes(graph[key]) and _place(graph[key], graph) is None}
+
+
+def _made(graph: Graph, key: Key) -> Key:
+    """The key under which a value is made: names are given to it on the way."""
+    while isinstance(node := graph[key], Alias):
+        key = node.target
+    return key
+
+
+def _makes(node: GraphNode) -> bool:
+    """Whether a node is a task that makes a value, and is not asked to keep it."""
+    plain = isinstance(node, Task) and not isinstance(node, Exchange)
+    return plain and not (_marked(node) or promised(node))
+
+
+def _folder(graph: Graph, key: Key, known: Mapping[Key, Fingerprint]) -> str:
+    """Where the values of a collection are: those of one shuffle together, marked ones by kind."""
+    place = _place(graph[key], graph)
+    return key_split(key) if place is None else f"{key_split(key)}-{known[place[0]]}"
+
+
+def _place(node: GraphNode, graph: Graph) -> tuple[Key, int] | None:
+    """Which output of which shuffle a task takes, if it does."""
+    if not isinstance(node, Task) or node.func is not take:
+        return None
+    (stage,) = node.dependencies
+    return (stage, node.args[1]) if isinstance(graph[stage], Exchange) else None
+
+
+def _found(graph: Graph, group: _Group, store: Store) -> Iterator[tuple[Key, Entry | DataNode]]:
+    """What is there of a collection, as far as it still counts."""
+    entries = store.found(group.name)
+    for key, name in group.keys.items():
+        if name not in entries:
+            continue
+        node = graph[key]
+        assert isinstance(node, Task)
+        if isinstance(node.func, Mark) and node.func.still is not None:
+            value = store.read(entries[name])
+            if node.func.still(value):
+                yield key, DataNode(key, value)
+        else:
+            yield key, entries[name]
+
+
+def _replaced(graph: Graph, keys: Set[Key], groups: list[_Group], store: Store) -> Graph:
+    """The graph without what is there, but for one value of each collection that is there in part.
+
+    Making that one again may need other collections, of which parts are there too.
+    """
+    while True:
+        new = dict(graph)
+        for group in groups:
+            new.update(_reading(group.replaced, store))
+        live = cull(new, keys)
+        more = [group for group in groups if group.probe is None and _in_part(group, live)]
+        for group in more:
+            group.probe = next(key for key in group.keys if key in group.found and key in live)
+        if not more:
+            return live
+
+
+def _reading(found: Mapping[Key, Entry | DataNode], store: Store) -> Iterator[tuple[Key, Any]]:
+    for key, one in found.items():
+        yield key, one if isinstance(one, DataNode) else Task(key, restore, store, one)
+
+
+def _in_part(group: _Group, live: Graph) -> bool:
+    needed = [key in group.found for key in group.keys if key in live]
+    return any(needed) and not all(needed)
+
+
+def _label(group: _Group, key: Key, store: Store) -> Label:
+    before = group.found.get(key) if key == group.probe else None
+    if isinstance(before, DataNode):  # it has been read; what is kept is looked up by its name
+        before = store.found(group.name).get(group.keys[key])
+    return Label(store, group.name, group.keys[key], before)

@@ -1,0 +1,215 @@
+"""Replace every shuffle that Dask lowered by one Exoshuffle node.
+
+The scheduler gets the optimized expression. All of Dask's concrete shuffles subclass
+``SimpleShuffle`` and take a column of ready partition numbers, so one node stands for each;
+a ``HashJoinP2P`` is first turned back into two shuffles and a blockwise merge. Expressions are
+immutable and interned by name, so a changed node needs a new name, and so do all above it:
+the caller maps old keys to new ones by position.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from typing import Any
+
+from dask_exo.dask_adapter import (
+    Alias,
+    BlockwiseMerge,
+    CoreExpr,
+    Expr,
+    Fused,
+    HashJoinP2P,
+    P2PShuffle,
+    PartitionsFiltered,
+    Projection,
+    RearrangeByColumn,
+    RepartitionToFewer,
+    SelectPartitions,
+    SimpleShuffle,
+    Task,
+    TaskRef,
+    TaskShuffle,
+    optimize_blockwise_fusion,
+)
+from dask_exo.partitions.pandas_partition import MARK
+from dask_exo.planning.expressions.range_sort import NumberRows
+from dask_exo.planning.partitioners import Exchange, Rows, take
+from dask_exo.planning.substitute_kernels import faster
+
+__all__ = ["ExoShuffle", "rewrite"]
+
+
+class ExoShuffle(PartitionsFiltered, Expr):
+    """A shuffle by a column of partition numbers.
+
+    Operands as of Dask's ``SimpleShuffle``; ``drop_column`` stands for P2P's habit of leaving the
+    partition numbers out; ``runs`` for what the rows of each part are sorted by.
+    """
+
+    _parameters = [  # noqa: RUF012  as Dask's expressions have it
+        "frame",
+        "partitioning_index",
+        "npartitions_out",
+        "ignore_index",
+        "keys",
+        "meta",
+        "drop_column",
+        "runs",
+        "_partitions",
+    ]
+    _defaults = {"runs": None, "_partitions": None}  # noqa: RUF012
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.operand("meta")
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.npartitions_out + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        numbers = self._partitions if self._filtered else range(self.npartitions_out)
+        first = {number: j for j, number in reversed(list(enumerate(numbers)))}
+        slots = {number: slot for slot, number in enumerate(sorted(first))}
+        split = Rows(
+            column=self.partitioning_index,
+            count=self.npartitions_out,
+            kept=tuple(slots) if self._filtered else None,
+            keys=self.keys,
+            ignore_index=self.ignore_index,
+            drop=self.drop_column,
+            runs=self.runs,
+        )
+        frame, name = self.frame, self._name
+        refs = [TaskRef((frame._name, i)) for i in range(frame.npartitions)]
+        whole = Exchange((f"exchange-{name}", 0), split, *refs)
+        layer: dict[Any, Any] = {whole.key: whole}
+        for j, number in enumerate(numbers):
+            if first[number] == j:
+                layer[name, j] = Task((name, j), take, TaskRef(whole.key), slots[number])
+            else:  # somebody wants the same partition twice
+                layer[name, j] = Alias((name, j), (name, first[number]))
+        return layer
+
+
+def rewrite(expr: CoreExpr) -> CoreExpr:
+    """Replace all shuffles in an optimized expression, then fuse its blockwise chains.
+
+    Parameters
+    ----------
+    expr : Expr
+        Lowered, as Dask hands it to a scheduler; possibly a sequence of expressions.
+
+    Returns
+    -------
+    Expr
+        With one key for each key of ``expr``, in the same order.
+    """
+    return optimize_blockwise_fusion(_drop_numbers(_replace(expr, {})))
+
+
+def _drop_numbers(expr: CoreExpr) -> CoreExpr:
+    """Let shuffles leave out the partition numbers that all their readers leave out anyway."""
+    readers: dict[str, list[CoreExpr]] = defaultdict(list)
+    for node in expr.walk():
+        for below in node.dependencies():
+            if isinstance(below, ExoShuffle):
+                readers[below._name].append(node)
+    done: dict[str, CoreExpr] = {}
+    for name, above in readers.items():
+        shuffle = next(below for below in above[0].dependencies() if below._name == name)
+        unread = all(isinstance(one, Projection) and MARK not in one.columns for one in above)
+        if not unread or shuffle.drop_column or shuffle.partitioning_index not in (MARK, [MARK]):
+            continue
+        without = shuffle.substitute_parameters(
+            {"drop_column": True, "meta": shuffle._meta.drop(columns=MARK)}
+        )
+        for one in above:
+            same = isinstance(one.operand("columns"), list) and one.columns == without.columns
+            done[one._name] = without if same else Projection(without, one.operand("columns"))
+    return _replace(expr, done) if done else expr
+
+
+def _replace(expr: CoreExpr, done: dict[str, CoreExpr]) -> CoreExpr:
+    """Rebuild ``expr`` bottom-up, through operands and lists of operands (``Fused.exprs``)."""
+    if expr._name in done:
+        return done[expr._name]
+    operands = [_replace_operand(operand, done) for operand in expr.operands]
+    changed = any(new is not old for new, old in zip(operands, expr.operands, strict=True))
+    new = type(expr)(*operands) if changed else expr
+    if isinstance(new, HashJoinP2P):
+        new = _replace(_as_two_shuffles(new), done)
+    elif isinstance(new, SimpleShuffle):
+        new = _as_exoshuffle(new)
+    else:
+        new = faster(new)
+    if isinstance(new, Fused) and changed:
+        new = _without_unread(new)
+    done[expr._name] = new
+    return new
+
+
+def _replace_operand(operand: Any, done: dict[str, CoreExpr]) -> Any:
+    if isinstance(operand, CoreExpr):
+        return _replace(operand, done)
+    if isinstance(operand, list) and any(isinstance(item, CoreExpr) for item in operand):
+        new = [_replace_operand(item, done) for item in operand]
+        changed = any(a is not b for a, b in zip(new, operand, strict=True))
+        return new if changed else operand
+    return operand
+
+
+def _without_unread(fused: Fused) -> CoreExpr:
+    """A fused expression without those that none of the others reads any more."""
+    first, *others = fused.exprs
+    read = {first._name}
+    kept = [first]
+    todo = [first]
+    while todo:
+        read.update(below._name for below in todo.pop().dependencies())
+        found = [one for one in others if one._name in read]
+        others = [one for one in others if one._name not in read]
+        kept += found
+        todo += found
+    return fused if not others else Fused(kept, *fused.operands[1:])
+
+
+def _as_exoshuffle(shuffle: SimpleShuffle) -> ExoShuffle:
+    frame, column = shuffle.frame, shuffle.partitioning_index
+    if type(frame) is RepartitionToFewer and frame.new_partitions == shuffle.npartitions_out:
+        frame = frame.frame  # Dask narrows before its own shuffles; an Exoshuffle need not
+    keys = shuffle.original_partitioning_index
+    keys = tuple(keys) if isinstance(keys, list) else ()
+    return ExoShuffle(
+        frame,
+        column,
+        shuffle.npartitions_out,
+        bool(shuffle.ignore_index) and isinstance(shuffle, TaskShuffle),  # the others keep it
+        keys,
+        shuffle._meta,
+        isinstance(shuffle, P2PShuffle),
+        frame.keys if isinstance(frame, NumberRows) else None,
+        list(shuffle._partitions) if shuffle._filtered else None,
+    )
+
+
+def _as_two_shuffles(join: HashJoinP2P) -> CoreExpr:
+    """The hash join as Dask lowers it for every other shuffle method."""
+    npartitions = join.operand("_npartitions")
+    left, right = (
+        RearrangeByColumn(
+            side, on, npartitions_out=npartitions, method="tasks", index_shuffle=index
+        )
+        for side, on, index in (
+            (join.left, join.shuffle_left_on, join.left_index),
+            (join.right, join.shuffle_right_on, join.right_index),
+        )
+    )
+    names = BlockwiseMerge._parameters
+    kwargs = {name: join.operand(name) for name in names if name in HashJoinP2P._parameters}
+    merged: CoreExpr = BlockwiseMerge(
+        **{**kwargs, "left": left, "right": right, "_npartitions": npartitions}
+    )
+    if join._filtered:
+        merged = SelectPartitions(merged, list(join._partitions))
+    return merged.simplify().lower_completely().simplify()

@@ -1,0 +1,302 @@
+"""Keeps what events tell, as far as a report wants it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import NamedTuple
+
+from dask.utils import key_split
+
+from dask_exo import events
+from dask_exo.report.shuffle_matrix import Matrix
+from dask_exo.report.spans import Span, Spans
+from dask_exo.report.summary import Figures, Group, Share, Shuffle, Stage, Task
+from dask_exo.task_span import Ran
+
+TOP = 10  # tasks that are named
+TOKEN = re.compile(r"-([0-9a-f]{4})[0-9a-f]{28}$")
+DRAWN = 40  # shuffles of which it is kept who sent how much to whom: those with most bytes
+
+
+class Sample(NamedTuple):
+    """How the cluster was at a time: bytes in the stores, spilled so far, of workers; tasks."""
+
+    time: float
+    used: int
+    spilled: int
+    rss: int
+    in_flight: int
+
+
+@dataclass
+class _Count:
+    count: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+    first: float = float("inf")
+    last: float = 0.0
+
+
+def label(key: object) -> str:
+    """A key for people: a partition of a collection by its number, a hash by its first digits.
+
+    Examples
+    --------
+    >>> label(("read-parquet-" + 8 * "b62f", 3)), label("total")
+    ('read-parquet-b62f 3', 'total')
+    """
+    name, *place = key if isinstance(key, tuple) else (key,)
+    return " ".join(map(str, (TOKEN.sub(r"-\1", str(name)), *place)))
+
+
+@dataclass
+class _Top:
+    """The tasks with most of something."""
+
+    tasks: list[tuple[float, Task]] = field(default_factory=list)
+
+    def add(self, amount: float, key: object, seconds: float, nbytes: int) -> None:
+        """Keep a task if it is among them."""
+        if len(self.tasks) < TOP or amount > self.tasks[-1][0]:
+            self.tasks.append((amount, Task(label(key), seconds, nbytes)))
+            self.tasks.sort(key=lambda one: -one[0])
+            del self.tasks[TOP:]
+
+    def all(self) -> tuple[Task, ...]:
+        """Those, the first one has most."""
+        return tuple(task for _, task in self.tasks)
+
+
+Name = tuple[int, str]
+"""A run, and a shuffle of it."""
+
+
+class Record:
+    """An observer.
+
+    Parameters
+    ----------
+    detailed : bool
+        Whether to keep what is drawn: spans, samples and matrices. Otherwise it is a few numbers
+        for each group of tasks, however many there are.
+
+    Attributes
+    ----------
+    spans : Spans
+    samples : list of Sample
+    matrices : dict
+        (run, name of a shuffle) → `Matrix`
+    started : float
+        Seconds since 1970, or infinity.
+    """
+
+    def __init__(self, *, detailed: bool = False) -> None:
+        self.detailed = detailed
+        self.spans, self.matrices = Spans(), dict[Name, Matrix]()
+        self.samples: list[Sample] = []
+        self.started, self._ended = float("inf"), 0.0
+        self._lock = threading.Lock()
+        self._runs = Counter[str]()
+        self._amounts = Counter[str]()
+        self._places = events.PlacesSeen(0, 0, 0, 0.0)
+        self._work = self._gpu_work = 0.0
+        self._peak = self._peak_rss = 0
+        self._rss: dict[tuple[str, int], int] = {}
+        self._groups: dict[str, _Count] = defaultdict(_Count)
+        self._shuffles: dict[Name, events.ShuffleFinished] = {}
+        self._merges = Counter[Name]()
+        self._stages: dict[str, events.StageSeen] = {}
+        self._shares: dict[str, Share] = {}
+        self._waits: dict[str, Counter[str]] = defaultdict(Counter)
+        self._slow, self._large = _Top(), _Top()
+        self._recovered, self._directories = Counter[str](), Counter[str]()
+        self._refused: dict[str, str] = {}
+
+    def __call__(self, event: events.Event) -> None:
+        """Take note of one event."""
+        with self._lock:
+            self._note(event)
+            self._ended = max(self._ended, event.time)
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the first run to what was heard last."""
+        return max(0.0, self._ended - self.started)
+
+    @singledispatchmethod
+    def _note(self, event: events.Event) -> None:
+        """Nothing to note."""
+
+    @_note.register
+    def _(self, event: events.RunStarted) -> None:
+        self.started = min(self.started, event.time)
+        self._runs["begun"] += 1
+
+    @_note.register
+    def _(self, _event: events.RanHere) -> None:
+        self._runs["here"] += 1
+
+    @_note.register
+    def _(self, event: events.PlacesSeen) -> None:
+        self._places = max(self._places, event, key=lambda one: one.slots)
+
+    @_note.register
+    def _(self, event: events.RunFinished) -> None:
+        self._runs["failed"] += event.failed
+        for name in ("calls", "objects", "spilled", "restored"):
+            self._amounts[name] += getattr(event, name)
+        self._directories.update(event.directories)
+
+    @_note.register
+    def _(self, event: events.ClusterSeen) -> None:
+        self._peak = max(self._peak, event.used)
+        if self.detailed:
+            rss = sum(self._rss.values())
+            self.samples.append(Sample(event.time, event.used, event.spilled, rss, event.in_flight))
+
+    @_note.register
+    def _(self, event: events.TasksFinished) -> None:
+        self._work += event.seconds
+        self._gpu_work += event.seconds * event.gpus
+        ran = event.ran or Ran("", 0, event.time - event.seconds, event.seconds, 0)
+        mine = self._groups[event.group]
+        mine.count += event.count
+        mine.seconds += event.seconds
+        mine.nbytes += event.nbytes
+        mine.first = min(mine.first, ran.start)
+        mine.last = max(mine.last, ran.start + ran.seconds)
+        self._rss[ran.node, ran.process] = ran.rss
+        self._peak_rss = max(self._peak_rss, sum(self._rss.values()))
+        for key, seconds, nbytes in event.each:
+            self._slow.add(seconds, key, seconds, nbytes)
+            self._large.add(nbytes, key, seconds, nbytes)
+        if self.detailed:
+            self._span(event, ran)
+
+    def _span(self, event: events.TasksFinished, ran: Ran) -> None:
+        """Lay the tasks of a call one after the other."""
+        start = ran.start
+        if len(event.each) <= 1:  # of several parts of a shuffle in one call only the sum is known
+            stop = start + ran.seconds
+            self.spans.add(
+                Span(ran.node, ran.process, event.group, start, stop, event.count, event.nbytes)
+            )
+            return
+        for key, seconds, nbytes in event.each:
+            group, count = str(key_split(key)), 1
+            self.spans.add(
+                Span(ran.node, ran.process, group, start, start + seconds, count, nbytes)
+            )
+            start += seconds
+
+    @_note.register
+    def _(self, event: events.PartsCut) -> None:
+        if not self.detailed:
+            return
+        name = event.run, event.name
+        if name not in self.matrices:
+            self.matrices[name] = Matrix(event.parts, len(event.sent))
+        self.matrices[name].add(event.start, event.count, event.sent)
+        if len(self.matrices) > DRAWN:
+            others = [one for one in self.matrices if one != name]
+            del self.matrices[min(others, key=lambda one: self.matrices[one].totals.sum())]
+
+    @_note.register
+    def _(self, event: events.ShuffleSeen) -> None:
+        self._merges[event.run, event.name] = event.merges
+
+    @_note.register
+    def _(self, event: events.ShuffleFinished) -> None:
+        self._shuffles[event.run, event.name] = event
+
+    @_note.register
+    def _(self, event: events.StageSeen) -> None:
+        self._stages[event.name] = event
+        self._waits[event.name][event.waits] += 1
+
+    @_note.register
+    def _(self, event: events.Recovered) -> None:
+        self._recovered[event.what] += event.count
+
+    @_note.register
+    def _(self, event: events.CallsRepeated) -> None:
+        for group, count in event.groups.items():
+            self._recovered[f"{group} made again, since it was lost"] += count
+
+    @_note.register
+    def _(self, event: events.GaveWay) -> None:
+        self._recovered[f"{event.group} with fewer neighbours, as memory ran out"] += 1
+
+    @_note.register
+    def _(self, event: events.CheckpointSeen) -> None:
+        if event.refused:
+            self._refused[label(event.group)] = event.refused
+
+    @_note.register
+    def _(self, event: events.ShareRaised) -> None:
+        known = self._shares.get(event.name)
+        asked = event.before if known is None else known.asked
+        self._shares[event.name] = Share(event.name, asked, event.share, event.held, event.device)
+
+    def figures(self, price: float | None = None) -> Figures:
+        """All of it as numbers; ``price`` is that of a node for an hour."""
+        with self._lock:
+            places, stages = self._places, [self._stage(name) for name in self._stages]
+            gpu_work = self._gpu_work + sum(stage.seconds * stage.gpus for stage in stages)
+            return Figures(
+                runs=self._runs["begun"],
+                failed=self._runs["failed"],
+                here=self._runs["here"],
+                seconds=self.seconds,
+                nodes=places.nodes,
+                slots=places.slots,
+                store=places.store,
+                gpus=places.gpus,
+                **{name: self._amounts[name] for name in ("calls", "objects")},
+                **{name: self._amounts[name] for name in ("spilled", "restored")},
+                peak_store=self._peak,
+                peak_rss=self._peak_rss,
+                work=self._work + sum(stage.seconds for stage in stages),
+                gpu_work=gpu_work,
+                price=price,
+                groups=tuple(self._group(name) for name in self._groups),
+                shuffles=tuple(self._shuffle(name) for name in self._shuffles),
+                stages=tuple(stages),
+                slowest=self._slow.all(),
+                largest=self._large.all(),
+                shares=tuple(self._shares.values()),
+                recovered=dict(self._recovered),
+                directories=dict(self._directories),
+                refused=dict(self._refused),
+            )
+
+    def _group(self, name: str) -> Group:
+        one, begun = self._groups[name], min(self.started, self._ended)
+        return Group(name, one.count, one.seconds, one.nbytes, one.first - begun, one.last - begun)
+
+    def _shuffle(self, name: Name) -> Shuffle:
+        one, matrix = self._shuffles[name], self.matrices.get(name)
+        return Shuffle(
+            one.name,
+            one.algorithm,
+            one.reason,
+            one.maps,
+            one.reducers,
+            one.rounds,
+            self._merges[name],
+            one.calls,
+            one.rows,
+            one.nbytes,
+            one.seconds,
+            None if matrix is None else int(matrix.totals.max(initial=0.0)),
+        )
+
+    def _stage(self, name: str) -> Stage:
+        one, waits = self._stages[name], self._waits[name]
+        looks = sum(waits.values())
+        shares = {why: n / looks for why, n in waits.items() if why}
+        return Stage(name, one.outputs, one.nbytes, one.seconds, one.gpus, shares)

@@ -1,0 +1,1 @@
+"""The shuffle algorithms, one file each."""

@@ -1,0 +1,52 @@
+"""Magnet: push-based shuffle that keeps the maps' outputs, for fast recovery.
+
+As soon as ``per_round`` maps are submitted, so are the merges of their blocks, on the nodes of
+the reducers. The outputs of the maps stay, in memory or on disk, as long as a reducer needs a
+merged block: where a node is lost, its blocks are merged again and no part is made again. The price
+is that twice as much is spilled.
+
+References: Exoshuffle section 3.3.2.3 (ES-push), after Magnet (Shen et al., VLDB 2020).
+"""
+
+from __future__ import annotations
+
+from dask_exo.cluster.futures import Futures, Steps
+from dask_exo.shuffle.layout import merged_objects
+from dask_exo.shuffle.map_stage import Maps
+from dask_exo.shuffle.merge_limits import Caps
+from dask_exo.shuffle.merge_stage import Merge, Merged
+from dask_exo.shuffle.spec import Column, Row, Spec
+
+
+def magnet(
+    futures: Futures,
+    maps: Maps,
+    spec: Spec,
+    *,
+    per_round: int,
+    width: int = 1,
+    caps: Caps | None = None,
+) -> Steps[list[Column]]:
+    """Map parts, a window of them at a time; merge each ``per_round`` on the reducers' nodes.
+
+    Returns
+    -------
+    list of Column : (R,)
+        One merged object of each merge (one in a round, unless that exceeds ``caps``); the
+        maps' own live as long.
+    """
+    merged = Merged(futures, maps, spec, width, caps)
+    kept: list[Row] = []
+    merging: list[Merge] = []
+    while maps:
+        rows = yield from maps.take(per_round, revisable=True)  # (T, W)
+        merging += merged.merge(rows)
+        kept += rows
+    yield from maps.finish()
+    yield from merged.settle(merging)
+    return merged.columns(kept)
+
+
+def magnet_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int = 1) -> int:
+    """Packed blocks, receipts and merged blocks that `magnet` makes: M·(W + 1) + rounds·R."""
+    return calls * (nodes + 1) + rounds * merged_objects(reducers, nodes, width)

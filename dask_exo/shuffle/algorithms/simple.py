@@ -1,0 +1,33 @@
+"""Simple shuffle: every reducer pulls its block from every map.
+
+Right while the data stays in memory: each row is copied once by the map and once by the
+reducer. Blocks of one node's reducers are packed into one object, so M·W objects are made
+where the textbook's M·R would be. Out of core, each of the R reducers restores every spilled
+packed object whole: use `push`.
+
+References: Exoshuffle section 3.3.2.1, listing 2 (``simple_shuffle``).
+"""
+
+from __future__ import annotations
+
+from dask_exo.cluster.futures import Futures, Steps
+from dask_exo.shuffle.layout import columns_of
+from dask_exo.shuffle.map_stage import Maps
+from dask_exo.shuffle.spec import Column, Spec
+
+
+def simple(futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:  # noqa: ARG001
+    """Map every part; reducer ``r`` of node ``w`` reads object ``w`` of each.
+
+    Returns
+    -------
+    list of Column : (R,)
+    """
+    rows = yield from maps.take(len(maps), revisable=True)  # (M, W)
+    yield from maps.finish()
+    return columns_of(rows, spec)
+
+
+def simple_objects(calls: int, nodes: int) -> int:
+    """Packed objects and receipts that `simple` makes in ``calls`` map calls on W nodes."""
+    return calls * (nodes + 1)

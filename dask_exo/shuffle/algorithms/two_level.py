@@ -1,0 +1,85 @@
+"""Two-level shuffle: for so many maps and nodes that M·W objects are too many.
+
+The W nodes form G groups. A map packs one object for each group instead of one for each node, and
+a merge of each group, on each of its nodes in turn, takes a round apart for all reducers of the
+group. With G = √W that makes M·√W objects. The price: what is merged on one node of a group travels
+once more, to the node of its reducer. Rounds are bounded as in `push`.
+
+References: the two-stage exchange of Exoshuffle-CloudSort, section 4, has W groups of one node;
+the general one is that of multi-level sample sort (Axtmann et al., SPAA 2015).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import count
+
+from dask_exo.cluster.futures import Futures, Steps, evenly
+from dask_exo.shuffle.layout import merged_objects
+from dask_exo.shuffle.map_stage import Maps
+from dask_exo.shuffle.merge_limits import Caps
+from dask_exo.shuffle.merge_stage import Merge, Merged
+from dask_exo.shuffle.spec import Column, Spec
+
+
+def two_level(  # noqa: PLR0913  its knobs are its keywords
+    futures: Futures,
+    maps: Maps,
+    spec: Spec,
+    *,
+    per_round: int,
+    groups: int,
+    alive: int = 2,
+    width: int = 1,
+    caps: Caps | None = None,
+) -> Steps[list[Column]]:
+    """Map ``per_round`` parts at a time into G groups; merge each round within the groups.
+
+    Returns
+    -------
+    list of Column : (R,)
+        One object of each merge: one in a round, unless that exceeds ``caps``.
+    """
+    merged = Merged(futures, maps, spec, width, caps)
+    merging: deque[list[Merge]] = deque()  # the merges of the rounds before
+    able = [w for w, mine in enumerate(spec.owned) if mine]
+    teams = [[able[i] for i in team] for team in evenly(len(able), groups) if team]
+    owned = [range(spec.owned[team[0]].start, spec.owned[team[-1]].stop) for team in teams]
+    turns = count()
+    while maps:
+        turn = next(turns)
+        # the parts that were mapped to be measured are packed for each node already
+        probed = maps.probed
+        rows = yield from maps.take(0 if probed else per_round, owned=owned, revisable=True)
+        while len(merging) >= alive - 1:
+            yield from merged.settle(merging.popleft())
+        here = [spec.nodes[team[turn % len(team)]].id for team in teams]
+        merging.append(merged.merge(rows, None if probed else here))  # of (T, G)
+        del rows
+    yield from maps.finish()
+    while merging:
+        yield from merged.settle(merging.popleft())
+    return merged.columns()
+
+
+def two_level_objects(  # noqa: PLR0913  each is a number of its own
+    calls: int,
+    reducers: int,
+    nodes: int,
+    *,
+    groups: int,
+    rounds: int,
+    width: int = 1,
+    probes: int = 0,
+) -> int:
+    """Objects that `two_level` makes: M·(G + 1) + rounds·R, with probes·(W - G) more.
+
+    Parameters
+    ----------
+    calls, probes : int
+        Map calls, and those among them that were made to measure.
+    rounds : int
+        Of merges, that of the probes included.
+    """
+    packed = calls * (groups + 1) + probes * (nodes - groups)
+    return packed + rounds * merged_objects(reducers, nodes, width)

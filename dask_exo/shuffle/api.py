@@ -1,0 +1,231 @@
+"""Shuffles for programs that are not Dask's: any parts, any blocks, any algorithm.
+
+>>> from dask_exo.testing import InlineFutures
+>>> def by_length(words):
+...     return [[w for w in words if len(w) % 2 == r] for r in range(2)]
+>>> def join(*lists):
+...     return sorted(sum(lists, []))
+>>> f = InlineFutures()
+>>> out = run([["a", "bb"], ["cc", "d"]], Program(2, by_length, join), futures=f)
+>>> f.get(out)
+[['bb', 'cc'], ['a', 'd']]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dask_exo.cluster.futures import Futures, Node, Ref, default, drive
+from dask_exo.cluster.watchdog import Watchdog
+from dask_exo.config import Config
+from dask_exo.errors import ShuffleArgumentError
+from dask_exo.shuffle import registry
+from dask_exo.shuffle.blocks import Pickled, merge, pickled
+from dask_exo.shuffle.integrity import tally
+from dask_exo.shuffle.map_stage import Maps, Refs
+from dask_exo.shuffle.run import exchange, limits_of
+from dask_exo.shuffle.spec import Column, Receipt, Spec
+from dask_exo.shuffle.streaming_state import States
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a shuffle does to data.
+
+    Attributes
+    ----------
+    reducers : int
+        R.
+    map : callable
+        ``map(part)``: (R,) blocks, which may be anything that can be pickled; arrays and frames in
+        them are not copied.
+    reduce : callable
+        ``reduce(*blocks)``: an output, of the blocks of all parts in the order of the parts.
+    combine : callable, optional
+        ``combine(*blocks)``: one block that stands for some, for algorithms that merge. It must be
+        associative. By default merged blocks stay side by side.
+    """
+
+    reducers: int
+    map: Callable[[Any], Sequence[Any]]
+    reduce: Callable[..., Any]
+    combine: Callable[..., Any] | None = None
+
+    def cut(self, owned: Sequence[range], *parts: Any) -> list[Any]:
+        """Map parts; see `Spec`."""
+        start = time.perf_counter()
+        lists: list[list[Any]] = [[] for _ in range(self.reducers)]
+        for part in parts:
+            blocks = self.map(part)
+            if len(blocks) != self.reducers:
+                raise ValueError(
+                    f"map returned {len(blocks)} blocks; there are {self.reducers} reducers"
+                )
+            for mine, block in zip(lists, blocks, strict=True):
+                mine.append(block)
+        packed = pickled(lists, owned)
+        sent = tally(np.array([len(mine) for mine in lists]))
+        sizes = tuple(one.nbytes for one in packed)
+        return [*packed, Receipt(sent, sum(sizes), time.perf_counter() - start, sizes=sizes)]
+
+    def merge(self, slots: Sequence[range], *packed: Pickled) -> Iterator[Any]:
+        """Combine blocks; see `Spec`."""
+        if self.combine is None:
+            yield from merge(slots, *packed)
+            return
+        for mine in slots:
+            blocks = {slot: [self.combine(*_values(packed, slot))] for slot in mine}
+            yield from pickled(blocks, [mine])
+
+    def on(self, nodes: Sequence[Node]) -> Spec:
+        """The shuffle of this program on a cluster."""
+        return Spec(
+            self.reducers, tuple(nodes), self.cut, self.merge, combines=self.combine is not None
+        )
+
+    def output(self, slot: int, *packed: Pickled) -> Any:
+        """Reduce block ``slot`` of each."""
+        return self.reduce(*_values(packed, slot))
+
+
+def run(
+    parts: Sequence[Any],
+    program: Program,
+    algorithm: str = "auto",
+    *,
+    futures: Futures | None = None,
+) -> list[Ref]:
+    """Shuffle parts.
+
+    Parameters
+    ----------
+    parts : (M,)
+        Values, or refs of them (on Ray an ``ObjectRef``).
+    program : Program
+    algorithm : str
+        One of `names`, or ``'auto'``: by the measured size of the first maps.
+    futures : Futures, optional
+        The cluster; by default that which Dask's code runs on, which is started if need be.
+
+    Returns
+    -------
+    list : (R,)
+        Refs of the outputs (``ray.get`` brings them); the reducers are still running.
+
+    Raises
+    ------
+    ConfigError
+        There is no such algorithm.
+    ValueError
+        There are no parts.
+    """
+    registry.check(algorithm)
+    if not parts:
+        raise ValueError("there are no parts to shuffle")
+    futures = futures or default()
+    limits = replace(limits_of(Config.current()), algorithm=algorithm)
+    spec = program.on(futures.nodes())
+    watchdog = Watchdog(futures, Config.current().stall_timeout)
+    shuffled = drive(futures, exchange(futures, Refs(parts), spec, limits), watchdog.wait)
+    return _outputs(futures, program, shuffled.columns)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a shuffle has come to after some of its parts.
+
+    Attributes
+    ----------
+    outputs : list
+        (R,) refs of the outputs, of those parts.
+    parts : int
+        How many those are.
+    share : float
+        Of all parts, up to 1.
+    """
+
+    outputs: list[Ref]
+    parts: int
+    share: float
+
+
+def stream(
+    parts: Sequence[Any],
+    program: Program,
+    *,
+    every: int | None = None,
+    futures: Futures | None = None,
+) -> Iterator[Seen]:
+    """Shuffle parts by `streaming`, and tell after each round what there is.
+
+    While the caller looks, the first maps of the next round run. Where the program can ``combine``,
+    a reducer holds one combined block, and a look at it costs no more at the end than at the
+    beginning.
+
+    Parameters
+    ----------
+    parts : (M,)
+        Values, or refs of them, in the order in which they are taken.
+    program : Program
+    every : int, optional
+        Parts of a round; by default a twentieth of them.
+    futures : Futures, optional
+        See `run`.
+
+    Yields
+    ------
+    Seen
+        The last one is of all parts: its outputs are those of `run`.
+
+    Raises
+    ------
+    ShuffleArgumentError
+        ``every`` is less than 1.
+    ValueError
+        There are no parts.
+
+    Examples
+    --------
+    >>> from dask_exo.testing import InlineFutures
+    >>> count = Program(1, lambda word: [len(word)], lambda *n: sum(n), combine=lambda *n: sum(n))
+    >>> words = ["to", "be", "or", "not", "to", "be"]
+    >>> f = InlineFutures()
+    >>> [f.get(seen.outputs) for seen in stream(words, count, every=2, futures=f)]
+    [[4], [9], [13]]
+    """
+    if not parts:
+        raise ValueError("there are no parts to shuffle")
+    every = max(1, len(parts) // 20) if every is None else every
+    if every < 1:
+        raise ShuffleArgumentError(f"every={every!r}: need a number of parts, from 1 on")
+    return _stream(parts, program, every, futures or default())
+
+
+def _stream(parts: Sequence[Any], program: Program, every: int, futures: Futures) -> Iterator[Seen]:
+    limits, spec = limits_of(Config.current()), program.on(futures.nodes())
+    window = spec.slots * limits.tasks_per_slot
+    maps = Maps(futures, Refs(parts), spec, window=window, target=limits.bundle_target)
+    # enough states for every slot to have some to look at
+    states = States(futures, maps, spec, -(-spec.reducers // (4 * spec.slots)))
+    wait = Watchdog(futures, Config.current().stall_timeout).wait
+    for stop in range(every, len(parts) + every, every):
+        seen = min(stop, len(parts))
+        outputs = _outputs(futures, program, drive(futures, states.round(every), wait))
+        drive(futures, states.begin(min(every, spec.slots)) if maps else states.finish(), wait)
+        yield Seen(outputs, seen, seen / len(parts))
+
+
+def _outputs(futures: Futures, program: Program, columns: Sequence[Column]) -> list[Ref]:
+    return [
+        futures.submit(program.output, column.slot, *column.refs, node=column.node)
+        for column in columns
+    ]
+
+
+def _values(packed: Sequence[Pickled], slot: int) -> list[Any]:
+    return [value for one in packed for value in one.block(slot)]

@@ -1,0 +1,185 @@
+"""Whether a shuffle has room: its outputs in memory, and on the disks what it spills.
+
+Both are looked at before it starts, and the disks while it runs.
+
+A disk that is full fails whatever needs the object store next. So the shuffle that has made most is
+stopped before: when a batch of spilled values may not fit any more while spilled values still grow.
+What it holds is let go then, and the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from dask_exo.cluster.futures import Disk, Futures, Node, Steps
+from dask_exo.errors import OutOfMemoryError, SpillError
+from dask_exo.shuffle.choose import Shape, human_size
+from dask_exo.shuffle.cost_model import Cost
+from dask_exo.shuffle.map_stage import Maps
+from dask_exo.shuffle.spec import Spec
+
+T = TypeVar("T")
+
+EVERY = 1.0  # seconds between two looks
+
+BATCH = 4  # a quarter of its store is what a node writes at a time
+
+
+SURELY = 2  # times its memory: the size of outputs is taken from that of the first maps
+
+
+def check_outputs(name: str, shape: Shape, nodes: Sequence[Node]) -> None:
+    """Raise `OutOfMemoryError` if an output does not fit the memory of any node.
+
+    Only what surely does not: an output is assembled in memory, and is there at least once.
+
+    Examples
+    --------
+    >>> node = Node("a", slots=2, store=10**9, resources={"memory": 4e9})
+    >>> check_outputs("sort", Shape(80 * 10**9, 100, 20, 1, 2, store=10**9), [node])
+    >>> check_outputs("sort", Shape(80 * 10**9, 100, 8, 1, 2, store=10**9), [node])
+    Traceback (most recent call last):
+    ...
+    dask_exo.errors.OutOfMemoryError: each of the 8 outputs of shuffle sort takes about 10 GB (by \
+its first maps), the largest node has 4 GB for its tasks. Make more of them: npartitions=20 or more
+    """
+    have = max((one for node in nodes if (one := _memory(node))), default=None)
+    need = shape.nbytes // max(shape.reducers, 1)
+    if have is None or need <= SURELY * have:
+        return
+    raise OutOfMemoryError(
+        f"each of the {shape.reducers} outputs of shuffle {name} takes about {human_size(need)} "
+        f"(by its first maps), the largest node has {human_size(have)} for its tasks. Make more "
+        f"of them: npartitions={-(-shape.nbytes // int(have))} or more"
+    )
+
+
+def _memory(node: Node) -> float | None:
+    return (node.resources or {}).get("memory")
+
+
+def check_room(name: str, shape: Shape, cost: Cost | None, disk: int | None) -> None:
+    """Raise `SpillError` if what a shuffle must spill has no room on the disks.
+
+    Examples
+    --------
+    >>> shape = Shape(8 * 10**9, 10, 10, 1, 2, store=10**9)
+    >>> check_room("sort", shape, None, disk=6 * 10**9)
+    Traceback (most recent call last):
+    ...
+    dask_exo.errors.SpillError: shuffle sort moves about 8 GB (by its first maps), the object \
+store has 1 GB, so about 7 GB must be spilled; the disks have room for 6 GB. Name \
+directories on larger disks (exo.spill-directory), or raise exo.object-store-memory
+    """
+    need = max(0, shape.nbytes - shape.store) if cost is None else cost.spilled
+    if disk is None or need <= disk:
+        return
+    moves, store = human_size(shape.nbytes), human_size(shape.store)
+    raise SpillError(
+        f"shuffle {name} moves about {moves} (by its first maps), the object store has {store}, so "
+        f"about {human_size(need)} must be spilled; the disks have room for {human_size(disk)}. "
+        f"Name directories on larger disks (exo.spill-directory), or raise "
+        f"exo.object-store-memory"
+    )
+
+
+def short(before: Mapping[str, int], disks: Sequence[Disk], reserve: int) -> Disk | None:
+    """Find a directory that fills up.
+
+    Parameters
+    ----------
+    before : mapping
+        Bytes of spilled values in each at the last look; one that is not in it is new.
+    disks : sequence of Disk
+        How they are now.
+    reserve : int
+        Bytes that there shall be room for.
+
+    Examples
+    --------
+    >>> now = [Disk("/a", 70, 90, room=30), Disk("/b", 70, 70, room=900)]
+    >>> short({"/a": 60, "/b": 60}, now, reserve=40).path
+    '/a'
+    >>> short({"/a": 70, "/b": 60}, now, reserve=40)  # nothing has come
+    """
+    filling = [d for d in disks if d.room < reserve and d.used > before.get(d.path, d.used)]
+    return min(filling, key=lambda disk: disk.room, default=None)
+
+
+class Watch:
+    """Looks at the disks while a shuffle runs.
+
+    Parameters
+    ----------
+    name : str
+        Of the shuffle.
+    futures : Futures
+    maps : Maps
+        Its maps.
+    spec : Spec
+    """
+
+    def __init__(self, name: str, futures: Futures, maps: Maps, spec: Spec) -> None:
+        self._name, self._futures, self._maps = name, futures, maps
+        self._known = spec.disk is not None
+        self._reserve = max(node.store for node in spec.nodes) // BATCH
+        self._before: dict[str, int] = {}
+        self._due = futures.now + EVERY
+
+    def look(self) -> None:
+        """Raise `SpillError` if a disk fills up and no shuffle has made more than this one."""
+        if not self._known or self._futures.now < self._due:
+            return
+        self._due = self._futures.now + EVERY
+        disks = self._futures.disks()
+        full = short(self._before, disks, self._reserve)
+        if full is not None and self is _largest():
+            grown = full.used - self._before[full.path]
+            raise SpillError(
+                f"shuffle {self._name} was stopped before the disk of {full.path!r} is full: it "
+                f"has room for {human_size(full.room)}, need {human_size(self._reserve)}, which "
+                f"is spilled at a time. Spilled values take {human_size(full.used)} there, "
+                f"{human_size(grown)} more than at the last look; this shuffle has made "
+                f"{human_size(self._maps.nbytes)} so far. Free space there, name directories on "
+                f"larger disks (exo.spill-directory), or raise exo.object-store-memory"
+            )
+        self._before = {disk.path: disk.used for disk in disks}
+
+    def over(self, steps: Steps[T]) -> Steps[T]:
+        """Run a coroutine of the shuffle, and look at the disks whenever it waits."""
+        with _lock:
+            _watches.append(self)
+        try:
+            return (yield from _interrupted(steps, self))
+        finally:
+            with _lock:
+                _watches.remove(self)
+
+    @property
+    def made(self) -> int:
+        """Bytes of the maps so far."""
+        return self._maps.nbytes
+
+
+def _interrupted(steps: Steps[T], watch: Watch) -> Generator[Any, None, T]:
+    try:
+        while True:
+            asked = next(steps)
+            watch.look()
+            yield asked
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
+
+
+_lock = threading.Lock()
+_watches: list[Watch] = []  # of all shuffles of this process, whose connection to a cluster is one
+
+
+def _largest() -> Watch | None:
+    """The shuffle that has made most."""
+    with _lock:
+        return max(_watches, key=lambda watch: watch.made, default=None)

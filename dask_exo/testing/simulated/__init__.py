@@ -1,0 +1,1 @@
+"""A simulated cluster behind the waist: virtual time, faults, stores."""

@@ -1,0 +1,340 @@
+"""The simulated cluster: slots, queues and a virtual clock.
+
+Everything happens in `Cluster.step`, one event after another; events of one time happen
+in the order in which they were planned, so the same submissions give the same trace. A
+task costs a few microseconds of real time, a value about two.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
+from itertools import count as count_up
+from typing import Any
+
+from dask_exo.cluster.futures import Node
+from dask_exo.cluster.output_digest import Made
+from dask_exo.testing.inline import name, yielded
+from dask_exo.testing.simulated.io import Lane, arguments
+from dask_exo.testing.simulated.model import Channels, CostModel, TaskRun
+from dask_exo.testing.simulated.store import (
+    FAILED,
+    FREED,
+    PENDING,
+    Entry,
+    IndexedEntry,
+    Ledger,
+    SimRef,
+    Store,
+)
+from dask_exo.testing.simulated.tasks import (
+    DONE,
+    FETCHING,
+    READY,
+    RUNNING,
+    WAITING,
+    Machine,
+    Task,
+    compute,
+    heard,
+    nearest,
+    next_queue,
+    take,
+)
+
+
+class Cluster:
+    """Queue tasks, give them slots, end them at their time.
+
+    Parameters
+    ----------
+    nodes, cost
+        As `SimFutures` takes them.
+    slowness : callable
+        How many times longer a task takes that starts on the node of an id.
+    execute : bool
+        Whether functions are called.
+    lineage : bool
+        Keep what is needed to make a lost value again.
+    channels : Channels or None
+        Of each node.
+    trace : list of TaskRun or None
+        Filled, if there.
+    """
+
+    def __init__(  # noqa: PLR0913 - what `SimFutures` takes
+        self,
+        nodes: Sequence[Node],
+        cost: CostModel,
+        slowness: Callable[[str], float],
+        *,
+        execute: bool,
+        lineage: bool,
+        channels: Channels | None,
+        trace: list[TaskRun] | None,
+    ) -> None:
+        self.cost, self.slowness = cost, slowness
+        self.execute, self.lineage, self.trace = execute, lineage, trace
+        self.now = 0.0
+        self.ledger = Ledger()
+        self.driver = Store(sys.maxsize, self.ledger, listed=False)
+        self.channels, self.lanes = channels, dict[Store, Lane]()
+        self.machines = [Machine(node, i, self.driver) for i, node in enumerate(nodes)]
+        for machine in self.machines:
+            self.equip(machine)
+        self.idle = {machine: None for machine in self.machines if machine.free}
+        self.anywhere: deque[Task] = deque()
+        self.events: list[tuple[float, int, Task | Callable[[], None]]] = []
+        self.repeats: list[Made] = []
+        self.numbers = count_up(1)
+        self.watched: set[Entry] = set()  # a caller blocks until one of them is finished
+        self.seen = False
+
+    def equip(self, machine: Machine) -> None:
+        """Give a node an empty store, and channels, for one of its lives."""
+        self.lanes.pop(machine.store, None)
+        machine.store = Store(machine.node.store, self.ledger, listed=self.lineage)
+        if self.channels is not None:
+            machine.lane = Lane(self.channels, machine.store, self.lanes)
+            self.lanes[machine.store] = machine.lane
+
+    def entry(self, task: Task | None, index: int) -> Entry:
+        """Make the entry of a value that does not exist yet, with one handle to come."""
+        if self.lineage:
+            return IndexedEntry(self.driver, task, index)
+        return Entry(self.driver, task)
+
+    def step(self) -> bool:
+        """Let the next event happen; tell whether there was one."""
+        if not self.events:
+            return False
+        time, number, what = heapq.heappop(self.events)
+        if not isinstance(what, Task):
+            self.now = time
+            what()
+        elif what.number == number and what.state in (RUNNING, FETCHING):  # else it was stopped
+            self.now = time
+            if what.state == RUNNING:
+                self._due(what)
+            elif (machine := what.machine) is not None and machine.lane is not None:
+                machine.lane.arrived(what)
+                self.fill(machine)
+        return True
+
+    def plan(self, time: float, what: Task | Callable[[], None]) -> int:
+        """Let an event happen at a time; return its number."""
+        number = next(self.numbers)
+        heapq.heappush(self.events, (time, number, what))
+        return number
+
+    def admit(self, task: Task) -> None:
+        """Queue a task, or let it wait for the arguments that do not exist yet."""
+        task.state = WAITING
+        missing = 0
+        for arg in task.args:
+            if type(arg) is SimRef:
+                entry = arg.entry
+                if entry.state == PENDING:
+                    assert entry.task is not None
+                    entry.task.waiters.setdefault(entry, []).append(task)
+                    missing += 1
+                elif entry.state == FAILED:
+                    self.fail(task, entry.value)
+                    return
+        task.missing = missing
+        if not missing:
+            self._queue(task)
+
+    def fail(self, task: Task, error: Exception) -> None:
+        """End a task that does not run, and all that wait for it, with an exception."""
+        todo = [task]
+        while todo:
+            task = todo.pop()
+            if task.state == DONE:
+                continue
+            task.state = DONE
+            for entry in task.outs:
+                if entry is not None and entry.state == PENDING:
+                    entry.state, entry.value, entry.task = FAILED, error, None
+                    self.seen = self.seen or entry in self.watched
+                    todo.extend(task.waiters.pop(entry, ()))
+            task.forget(lineage=self.lineage)
+
+    def cancel(self, tasks: Iterable[Task]) -> None:
+        """Stop tasks, running or not, before others get their slots."""
+        vacated = []
+        for task in tasks:
+            if task.machine is not None:
+                vacated.append(task.machine)
+                self.release(task, "cancelled")
+            self.fail(task, CancelledError(f"{name(task.fn)} was cancelled"))
+        for machine in vacated:
+            self.fill(machine)
+
+    def release(self, task: Task, outcome: str) -> None:
+        """Take a task from its slot."""
+        machine = task.machine
+        assert machine is not None
+        ran = task in machine.running
+        machine.running.pop(task, None)
+        if machine.alive and machine.free:
+            self.idle[machine] = None
+        if machine.lane is not None:
+            machine.lane.leave(task)
+        for store, entry in task.pinned:
+            store.unpin(entry)
+        task.pinned, task.given = [], []
+        task.machine = task.values = None
+        task.moved = task.restored = 0
+        task.late, task.held = 0.0, False
+        if self.trace is not None and ran:
+            place = machine.node.id
+            self.trace.append(TaskRun(task.start, self.now, place, name(task.fn), outcome))
+
+    def fill(self, machine: Machine) -> None:
+        """Give the free slots of a node to tasks in the queues, first come, first served.
+
+        Where arguments take their time, they come first.
+        """
+        lane = machine.lane
+        while True:
+            while lane is not None and lane.ready and machine in self.idle:
+                self._start(lane.ready.popleft(), machine)
+            queue = next_queue(machine, self.anywhere)
+            if queue is None:
+                return
+            task = queue.popleft()
+            if lane is None:
+                self._start(task, machine)
+            else:
+                self._fetch(task, machine, lane)
+
+    def _queue(self, task: Task) -> None:
+        task.state = READY
+        task.number = next(self.numbers)
+        wish = task.wish if task.wish is not None and task.wish.alive else None
+        machine = nearest(task, [m for m in self.idle if m.spare > 0]) if wish is None else wish
+        (self.anywhere if wish is None else wish.queue).append(task)
+        if machine is not None:
+            self.fill(machine)
+
+    def _fetch(self, task: Task, machine: Machine, lane: Lane) -> None:
+        task.state, task.machine = FETCHING, machine
+        end = lane.bring(task, self.now)
+        if end > self.now:
+            task.number = self.plan(end, task)
+        else:
+            lane.arrived(task)
+
+    def _start(self, task: Task, machine: Machine) -> None:
+        if machine.lane is None:
+            self.ledger.moved += take(task, machine.store)
+        else:
+            del machine.lane.ahead[task]
+            if self.lineage and any(e.state == PENDING for e in arguments(task)):
+                self.release(task, "lost")  # an argument, since it came
+                self.admit(task)
+                return
+        task.state, task.machine, task.start, task.step = RUNNING, machine, self.now, 0
+        machine.running[task] = None
+        task.starts += 1
+        if not machine.free:
+            del self.idle[machine]
+        task.price(self.cost, self.slowness)
+        if self.execute:
+            task.given = [a.entry.value if type(a) is SimRef else a for a in task.args]
+        self._plan_step(task)
+
+    def _holds(self, task: Task, which: range, lane: Lane) -> bool:
+        """Let a task that has made values wait for room; tell whether it must."""
+        if task.held:
+            task.held = False
+        else:
+            end = lane.make_room(task, which, self.now)
+            task.held = end > self.now
+            if task.held:
+                task.late += end - self.now
+                task.number = self.plan(end, task)
+                return True
+        lane.settle(task)
+        return False
+
+    def _plan_step(self, task: Task) -> None:
+        """Plan the next value of a generator, the end of another task."""
+        share = 1.0
+        if task.produce is yielded and task.count:
+            share = (task.step + 1) / task.count
+        task.number = self.plan(task.start + task.late + task.seconds * share, task)
+
+    def _due(self, task: Task) -> None:
+        """Store what a running task has made by now, and end it if that is all."""
+        machine = task.machine
+        assert machine is not None
+        first = task.step
+        last = min(first + 1, task.count) if task.produce is yielded else task.count
+        if machine.lane is not None and self._holds(task, range(first, last), machine.lane):
+            return
+        try:
+            values = self._values(task, range(first, last))
+        except Exception as error:  # noqa: BLE001 - whoever asks for the value gets it
+            self.release(task, "failed")
+            self.fail(task, error)
+            self.fill(machine)
+            return
+        task.step = last
+        made = self._store(task, range(first, last), values, machine.store)
+        if last == task.count:
+            self.release(task, "done")
+            again = self.lineage and any(entry is not None for entry in task.outs)
+            if not again:
+                task.forget(lineage=self.lineage)
+            self.fill(machine)
+            if again:  # values of its earlier steps were lost meanwhile
+                self.admit(task)
+        else:
+            self._plan_step(task)
+        if task.waiters:
+            for entry in made:
+                self._wake(task, entry)
+
+    def _values(self, task: Task, which: range) -> list[Any]:
+        if not self.execute:
+            return [None] * len(which)
+        if not self.lineage:
+            return compute(task)
+        values, made = heard(task)
+        self.repeats += [made] if task.starts > 1 and not which.start else []
+        return values
+
+    def _store(self, task: Task, which: range, values: list[Any], store: Store) -> list[Entry]:
+        outs, sizes, lineage = task.outs, task.sizes, self.lineage
+        made = []
+        for i, value in zip(which, values, strict=True):
+            entry = outs[i]
+            if entry is None:
+                continue
+            if entry.refs:
+                entry.size = sizes[i]
+                entry.value = value
+                store.add(entry)
+            else:
+                entry.state = FREED
+            if lineage:
+                outs[i] = None  # comes back if it is lost
+            else:
+                entry.task = None
+            if entry in self.watched:
+                self.seen = True
+            made.append(entry)
+        return made
+
+    def _wake(self, task: Task, entry: Entry) -> None:
+        for waiter in task.waiters.pop(entry, ()):
+            if waiter.state == WAITING:
+                waiter.missing -= 1
+                if not waiter.missing:
+                    # An argument that was there may have been lost since.
+                    (self.admit if self.lineage else self._queue)(waiter)

@@ -1,0 +1,347 @@
+"""A simulated cluster behind the waist: virtual time, slots, stores, spilling, faults.
+
+Shuffles, policies and the driver loop run on it unchanged. With ``execute=True`` the
+tasks compute what they compute anywhere; with ``execute=False`` nothing but their number,
+order, duration and size is simulated, which is how the control plane of a sort of
+100 TB fits into a laptop.
+
+What is modelled, and how:
+
+- A value lies on the node of the task that made it. Taking it on another node moves bytes,
+  which are counted (`SimFutures.moved`) and known to the cost model (`Call.moved`), once for
+  each node while the value is in memory. The copies take no room.
+- The driver's own values (`put`) lie outside the nodes: never spilled, never lost.
+- A dead node takes all its values with it, at once; those that somebody holds are made
+  again by running their tasks again, recursively (lineage).
+
+References: Exoshuffle sections 4.2 (spilling) and 4.3 (lineage); Ray's ownership paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dask_exo.cluster.futures import Disk, Needs, Node, NotThereError, Store
+from dask_exo.cluster.output_digest import Made
+from dask_exo.cluster.task_status import Activity
+from dask_exo.testing.inline import Caller, Produce, result, returned, yielded
+from dask_exo.testing.simulated.cluster import Cluster
+from dask_exo.testing.simulated.faults import plan_faults
+from dask_exo.testing.simulated.model import (
+    Channels,
+    CostModel,
+    DeadlockError,
+    NodeDeath,
+    Stragglers,
+    TaskRun,
+    slowness,
+)
+from dask_exo.testing.simulated.store import FAILED, PENDING, Entry, SimRef
+from dask_exo.testing.simulated.tasks import Task, doing, explain
+
+
+class SimFutures:
+    """Run tasks on a simulated cluster with a virtual clock; implements `Futures`.
+
+    Time passes only in `wait` and `get`. A task waits for its arguments, then for a slot:
+    on the node it asks for while that is alive, else on the node with a free slot that
+    holds most bytes of its arguments, else on the least loaded one. Functions run when
+    their virtual time is over, generators step by step, evenly.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        The cluster.
+    cost : callable
+        `Call` -> `Cost`, pure; asked when a task starts.
+    execute : bool
+        Whether functions are called; if not, all values are None.
+    seed : int
+        Of the generator that ``stragglers`` draws from.
+    faults : sequence of NodeDeath
+        Without any, nothing is kept for lineage.
+    stragglers : mapping or callable, optional
+        How many times longer tasks take: factors by node id, or a function that draws
+        one for each start of a task.
+    measure : callable, optional
+        Bytes of a value that is `put`; 0 by default.
+    channels : Channels, optional
+        Disks and networks of the nodes, which take their own time (`sim_lanes`). Without them
+        arguments are there at once, and what they cost is for ``cost`` to say.
+    trace : bool
+        Whether `trace` is kept.
+
+    Attributes
+    ----------
+    now : float
+        Virtual seconds since the beginning.
+    calls : int
+        Tasks submitted.
+    trace : list of TaskRun
+        Each stay of a task in a slot, in the order of their ends.
+
+    Raises
+    ------
+    ValueError
+        Two nodes have one id, or a fault or factor is for a node that is not there.
+
+    Examples
+    --------
+    >>> from dask_exo.testing import Cost
+    >>> node = Node("a", slots=2, store=100)
+    >>> f = SimFutures([node], lambda call: Cost(seconds=3, sizes=60))
+    >>> refs = [f.submit(pow, 2, i) for i in range(3)]
+    >>> f.get(refs), f.now
+    ([1, 2, 4], 6.0)
+    >>> f.spilled, f.peak_store  # 3 values of 60 bytes, one fits
+    (120, {'a': 60})
+    """
+
+    def __init__(  # noqa: PLR0913 - each has a default, and names one thing that can vary
+        self,
+        nodes: Sequence[Node],
+        cost: CostModel,
+        *,
+        execute: bool = True,
+        seed: int = 0,
+        faults: Sequence[NodeDeath] = (),
+        stragglers: Stragglers | None = None,
+        measure: Callable[[Any], int] = lambda _: 0,
+        channels: Channels | None = None,
+        trace: bool = False,
+    ) -> None:
+        ids = {node.id for node in nodes}
+        if len(ids) != len(nodes):
+            raise ValueError(f"two nodes have one id: {[node.id for node in nodes]}")
+        self.calls = 0
+        self.trace: list[TaskRun] = []
+        self._measure = measure
+        self._cluster = Cluster(
+            nodes,
+            cost,
+            slowness(stragglers, seed, ids),
+            execute=execute,
+            lineage=bool(faults),
+            channels=channels,
+            trace=self.trace if trace else None,
+        )
+        self._machines = {machine.node.id: machine for machine in self._cluster.machines}
+        plan_faults(self._cluster, faults)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self._cluster.now
+
+    @property
+    def objects(self) -> int:
+        """Refs made."""
+        return self._cluster.ledger.objects
+
+    @property
+    def live(self) -> int:
+        """Refs that somebody holds, a task that is to take them included."""
+        return self._cluster.ledger.live
+
+    @property
+    def peak_live(self) -> int:
+        """The most `live` has been."""
+        return self._cluster.ledger.peak_live
+
+    @property
+    def spilled(self) -> int:
+        """Bytes written to disk since the beginning."""
+        return self._cluster.ledger.spilled
+
+    @property
+    def writes(self) -> int:
+        """Values written to disk since the beginning."""
+        return self._cluster.ledger.writes
+
+    @property
+    def restored(self) -> int:
+        """Bytes read back from disk since the beginning."""
+        return self._cluster.ledger.restored
+
+    @property
+    def moved(self) -> int:
+        """Bytes of arguments that tasks took from another node since the beginning."""
+        return self._cluster.ledger.moved
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Bytes in the memory of each node's store, by node id."""
+        return {id_: machine.store.used for id_, machine in self._machines.items()}
+
+    @property
+    def peak_store(self) -> dict[str, int]:
+        """The most bytes there have been in the memory of each node's store, by node id."""
+        return {id_: max(m.peak, m.store.peak) for id_, m in self._machines.items()}
+
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
+    ) -> SimRef:
+        """Start one task; return the ref of its result."""
+        return self._start(result, 1, fn, args, node)[0]
+
+    def split(
+        self,
+        count: int,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
+    ) -> list[SimRef]:
+        """Start one task that returns ``count`` values; return a ref for each."""
+        return self._start(returned, count, fn, args, node)
+
+    def stream(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[SimRef]:
+        """Start one task that yields ``count`` values, evenly; return a ref for each."""
+        return self._start(yielded, count, fn, args, node)
+
+    def worker(self, needs: Needs) -> Caller:  # noqa: ARG002  every task gets one slot
+        """Start a worker: its calls take a slot each, as all others do."""
+        return Caller(self)
+
+    def put(self, value: Any) -> SimRef:
+        """Store a value at the driver."""
+        cluster = self._cluster
+        entry = cluster.entry(None, 0)
+        entry.size, entry.value = self._measure(value), value
+        cluster.driver.add(entry)
+        cluster.ledger.made(1)
+        return SimRef(entry)
+
+    def wait(
+        self, refs: Sequence[SimRef], timeout: float | None = None
+    ) -> tuple[list[SimRef], list[SimRef]]:
+        """Let time pass until at least one of ``refs`` is finished, or for ``timeout``
+        virtual seconds; return those finished by then and the others. Without ``refs``,
+        just let time pass.
+
+        Raises
+        ------
+        DeadlockError
+            Without a timeout: none of them can ever finish.
+        """
+        cluster = self._cluster
+        deadline = float("inf") if timeout is None else cluster.now + timeout
+        done = [ref for ref in refs if ref.entry.state != PENDING]
+        if not refs and timeout is None:
+            return [], []
+        while not done and self._pass([ref.entry for ref in refs], deadline):
+            done = [ref for ref in refs if ref.entry.state != PENDING]
+        if not done:
+            if timeout is None:
+                raise DeadlockError(self._why(refs[0].entry))
+            cluster.now = deadline
+        return done, [ref for ref in refs if ref.entry.state == PENDING]
+
+    def get(self, refs: Sequence[SimRef], timeout: float | None = None) -> list[Any]:
+        """Let time pass until ``refs`` are finished; return their values, in order.
+
+        Raises
+        ------
+        Exception
+            What made the first failed one fail.
+        NotThereError
+            One of them is not there after ``timeout`` virtual seconds.
+        DeadlockError
+            Without a timeout: one of them can never finish.
+        """
+        cluster = self._cluster
+        deadline = float("inf") if timeout is None else cluster.now + timeout
+        values = []
+        for ref in refs:
+            entry = ref.entry
+            while entry.state == PENDING:
+                if cluster.events and cluster.events[0][0] <= deadline:
+                    cluster.step()
+                elif timeout is None:
+                    raise DeadlockError(self._why(entry))
+                else:
+                    cluster.now = deadline
+                    raise NotThereError(f"not there after {timeout} s")
+            if entry.state == FAILED:
+                raise entry.value
+            entry.store.restore(entry)
+            values.append(entry.value)
+        return values
+
+    def cancel(self, refs: Sequence[SimRef]) -> None:
+        """Stop the tasks behind ``refs``, queued or running; what they have not made yet
+        fails with `concurrent.futures.CancelledError`.
+        """
+        entries = [ref.entry for ref in refs]
+        tasks = [e.task for e in entries if e.state == PENDING and e.task is not None]
+        self._cluster.cancel(dict.fromkeys(tasks))
+
+    def nodes(self) -> list[Node]:
+        """The nodes that are alive, in the order in which they were given."""
+        return [machine.node for machine in self._cluster.machines if machine.alive]
+
+    def store(self) -> Store:
+        """How full the stores of the nodes are, and what they have spilled."""
+        return Store(sum(self.used.values()), self.spilled, self.restored)
+
+    def disks(self) -> list[Disk]:
+        """None: what is spilled takes no place."""
+        return []
+
+    def memory(self) -> float | None:
+        """Unknown: only stores are simulated."""
+        return None
+
+    def activity(self, refs: Sequence[SimRef]) -> Activity:
+        """What the tasks behind ``refs`` do at this virtual moment."""
+        tasks = [ref.entry.task if ref.entry.state == PENDING else None for ref in refs]
+        running = {task for machine in self._cluster.machines for task in machine.running}
+        nodes = {node.id: {"CPU": float(node.slots)} for node in self.nodes()}
+        return Activity([doing(task) for task in tasks], len(running.difference(tasks)), nodes)
+
+    def repeats(self) -> list[Made]:
+        """What calls have made that ran again; none where ``execute`` is off."""
+        return list(self._cluster.repeats)
+
+    def _start(
+        self,
+        produce: Produce,
+        count: int,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        node: str | None,
+    ) -> list[SimRef]:
+        if node is not None and node not in self._machines:
+            raise ValueError(f"no node is called {node!r}; there are {sorted(self._machines)}")
+        self.calls += 1
+        cluster = self._cluster
+        task = Task(produce, count, fn, args, None if node is None else self._machines[node])
+        task.serial = self.calls
+        outs = [cluster.entry(task, i) for i in range(count)]
+        task.outs = list(outs)
+        cluster.ledger.made(count)
+        cluster.admit(task)
+        return [SimRef(entry) for entry in outs]
+
+    def _pass(self, watched: Sequence[Entry], deadline: float) -> bool:
+        """Let time pass until one of ``watched`` is finished, and the events of that
+        moment have happened; tell whether it is.
+        """
+        cluster = self._cluster
+        cluster.watched, cluster.seen = set(watched), False
+        events = cluster.events
+        while events and events[0][0] <= (cluster.now if cluster.seen else deadline):
+            cluster.step()
+        cluster.watched = set()
+        return cluster.seen
+
+    def _why(self, entry: Entry) -> str:
+        what = explain(entry, self._cluster.machines)
+        return f"nothing can happen any more at {self.now} s: {what}"

@@ -1,0 +1,218 @@
+"""What a simulated cluster is made of: tasks, machines, and which task goes where."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from dask_exo.cluster.futures import Node, at
+from dask_exo.cluster.output_digest import Made, hearing
+from dask_exo.cluster.task_status import Doing
+from dask_exo.testing.inline import Produce, name, yielded
+from dask_exo.testing.simulated.io import Lane
+from dask_exo.testing.simulated.model import Call, CostModel
+from dask_exo.testing.simulated.store import PENDING, Entry, SimRef, Store, fetched
+
+WAITING, READY, FETCHING, RUNNING, DONE = range(5)
+
+
+class Task:
+    """One submitted call, from its submission to its end.
+
+    Attributes
+    ----------
+    args : tuple
+        Arguments; refs are handles, so that their values stay until the task has ended.
+    outs : list of (Entry or None), (count,)
+        Values it is to make.
+    missing : int
+        Arguments that do not exist yet, while WAITING.
+    waiters : dict
+        Tasks that wait for a value of this one.
+    number : int
+        Place in the queue; the number of the event it waits for, while FETCHING or RUNNING.
+    step : int
+        Values it has made in this run.
+    moved, restored : int
+        Bytes that came for this run from other nodes, and from disks.
+    reserved : int
+        Bytes of store kept free for what it has made.
+    held : bool
+        Whether it waits for that room, since other values must be written to disk first.
+    late : float
+        Seconds of its run that went into such waiting.
+    serial : int
+        Which of all calls it is.
+    starts : int
+        How often it has got a slot.
+    """
+
+    __slots__ = (
+        "args", "count", "fn", "given", "held", "late", "machine", "missing", "moved", "number",
+        "outs", "pinned", "produce", "reserved", "restored", "seconds", "serial", "sizes", "start",
+        "starts", "state", "step", "values", "waiters", "wish",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        produce: Produce,
+        count: int,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        wish: Machine | None,
+    ) -> None:
+        self.produce = produce
+        self.count = count
+        self.fn = fn
+        self.args = args
+        self.wish = wish
+        self.state = WAITING
+        self.missing = self.number = self.step = self.serial = self.starts = 0
+        self.moved = self.restored = self.reserved = 0
+        self.held = False
+        self.start = self.seconds = self.late = 0.0
+        self.sizes: Sequence[int] = ()
+        self.outs: list[Entry | None] = []
+        self.waiters: dict[Entry, list[Task]] = {}
+        self.machine: Machine | None = None
+        self.pinned: list[tuple[Store, Entry]] = []
+        self.given: list[Any] = []
+        self.values: Iterator[Any] | None = None
+
+    def price(self, cost: CostModel, slowness: Callable[[str], float]) -> None:
+        """Ask what a task takes that starts."""
+        assert self.machine is not None
+        node = self.machine.node.id
+        sizes = tuple(arg.entry.size if type(arg) is SimRef else 0 for arg in self.args)
+        call = Call(self.fn, self.args, sizes, self.count, node, self.moved, self.restored)
+        seconds, made = cost(call)
+        self.sizes = [made] * self.count if isinstance(made, int) else made
+        if seconds < 0 or len(self.sizes) != self.count:
+            raise ValueError(f"{seconds} seconds and {made} bytes are no cost of {call}")
+        self.seconds = seconds * slowness(node)
+
+    def forget(self, *, lineage: bool) -> None:
+        """Drop what an ended task held; with lineage, all but what runs it again."""
+        self.state = DONE
+        if lineage:
+            self.outs = [None] * self.count
+            self.args = tuple(
+                arg.entry if type(arg) is SimRef and arg.entry.task is not None else arg
+                for arg in self.args
+            )
+        else:
+            self.outs, self.args = [], ()
+
+
+class Machine:
+    """A simulated node: its store, its running tasks, and those that asked for it."""
+
+    def __init__(self, node: Node, index: int, store: Store) -> None:
+        self.node = node
+        self.index = index
+        self.store = store
+        self.lane: Lane | None = None
+        self.alive = True
+        self.peak = 0  # of the stores it had before its deaths
+        self.running: dict[Task, None] = {}
+        self.queue: deque[Task] = deque()
+
+    @property
+    def free(self) -> int:
+        """Slots in which nothing runs."""
+        return self.node.slots - len(self.running)
+
+    @property
+    def spare(self) -> int:
+        """Free slots that are not spoken for by tasks without one; see `Lane`."""
+        if self.lane is None:
+            return self.free
+        return self.free - len(self.lane.ready) - self.lane.strangers
+
+
+def nearest(task: Task, idle: Collection[Machine]) -> Machine | None:
+    """Choose the node that holds most bytes of the arguments, of ``idle`` ones.
+
+    Among equals the least loaded one, and among those the first.
+    """
+    held: dict[Store, int] = {}
+    if not idle:
+        return None
+    for arg in task.args:
+        if type(arg) is SimRef:
+            store = arg.entry.store
+            held[store] = held.get(store, 0) + arg.entry.size
+    return max(idle, key=lambda m: (held.get(m.store, 0), m.free / m.node.slots, -m.index))
+
+
+def next_queue(machine: Machine, anywhere: deque[Task]) -> deque[Task] | None:
+    """Find the queue whose head is the next task for a node, if the node can take one."""
+    lane, queues = machine.lane, [machine.queue, anywhere]
+    if machine.spare <= 0:
+        queues = [] if lane is None else [machine.queue]
+    for queue in queues:
+        while queue and queue[0].state != READY:
+            queue.popleft()  # cancelled
+    heads = [queue for queue in queues if queue and (lane is None or lane.has_room(queue[0]))]
+    return min(heads, key=lambda queue: queue[0].number, default=None)
+
+
+def take(task: Task, store: Store) -> int:
+    """Bring the arguments of a task to its node in no time; return the bytes of other nodes."""
+    for arg in task.args:
+        if type(arg) is SimRef:
+            entry = arg.entry
+            entry.store.pin(entry)
+            task.pinned.append((entry.store, entry))
+            if entry.store is not store:
+                task.moved += fetched(entry, store)
+    task.restored = sum(store.restore(entry) for store, entry in task.pinned)
+    return task.moved
+
+
+def heard(task: Task) -> tuple[list[Any], Made]:
+    """The next values of a running task, and what it says of itself."""
+    call = str(task.serial)
+    with hearing(call) as said:
+        values = compute(task)
+    return values, said[-1] if said else Made(call, name(task.fn))
+
+
+def compute(task: Task) -> list[Any]:
+    """The next values of a running task."""
+    assert task.machine is not None
+    with at(task.machine.node.id):
+        if task.values is None:
+            task.values = task.produce(task.count, task.fn, task.given)
+        if task.count and task.produce is yielded:
+            return [next(task.values)]
+        return list(task.values)
+
+
+def doing(task: Task | None) -> Doing:
+    """What a task does; None is one that has ended."""
+    if task is None or task.state == DONE:
+        return Doing("ended")
+    if task.state in {FETCHING, RUNNING} and task.machine is not None:
+        return Doing("runs", {"CPU": 1.0}, task.machine.node.id)
+    return Doing("waits", {"CPU": 1.0})
+
+
+def explain(entry: Entry, machines: Sequence[Machine]) -> str:
+    """Say what a value waits for, down to a task that waits for a slot."""
+    hops: list[str] = []
+    task = entry.task
+    while task is not None and len(hops) < 10:
+        args = [arg.entry for arg in task.args if isinstance(arg, SimRef)]
+        pending = [arg for arg in args if arg.state == PENDING]
+        what = f"a slot on {task.wish.node.id if task.wish else 'any node'}"
+        following = None
+        if pending and (following := pending[0].task) is not None:
+            what = f"{name(following.fn)} ({len(pending)} of {len(args)} arguments are missing)"
+        hops.append(f"{name(task.fn)} waits for {what}")
+        task = following
+    nodes = ", ".join(
+        f"{m.node.id} {'has' if m.alive else 'is dead, had'} {m.node.slots} slots" for m in machines
+    )
+    return f"{'; '.join(hops)}. Nodes: {nodes}"

@@ -1,0 +1,187 @@
+"""The shuffles of all epochs, in the driver, and the shares of the consumers.
+
+An epoch begins when its first consumer asks for it, or while the one before is consumed. A
+consumer takes the refs of its share with it. What a slower one has not taken is kept for the last
+few epochs; later it is made again, the same, so that no consumer ever waits for another one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+
+from dask_exo.client.shard_server import Away, Desk, Piece
+from dask_exo.dask_adapter import Alias, GraphNode, convert_legacy_graph
+from dask_exo.partitions.batching import Span
+from dask_exo.training.shards import deal, located
+from dask_exo.validation import number_from
+
+KEPT = 3  # epochs: of a consumer, the next one, and of one that is slower
+
+Rows = dict[int, list[Piece]]
+"""The rows of each consumer that has not taken them yet."""
+
+
+@dataclass(frozen=True)
+class How:
+    """What makes an epoch; see ``ddf.exo.epochs``."""
+
+    count: int
+    batch_size: int
+    seed: int
+    window: int | None
+    drop_last: bool
+    consumers: int
+
+    def __post_init__(self) -> None:
+        number_from(1, "count", self.count)
+        number_from(1, "batch_size", self.batch_size)
+        number_from(0, "seed", self.seed)
+        number_from(1, "split", self.consumers)
+
+
+class Shuffles:
+    """Epochs of a frame.
+
+    Parameters
+    ----------
+    frame : dask.dataframe.DataFrame
+    how : How
+    """
+
+    def __init__(self, frame: dd.DataFrame, how: How) -> None:
+        self._frame, self._how = frame, how
+        self._lock = threading.Lock()
+        self._epochs: dict[int, Future[Rows]] = {}  # the newest last
+        self._reached = [-1] * how.consumers
+        self._desk: Desk | None = None
+        self.shuffled(0)  # refuses wrong arguments at once
+
+    def shuffled(self, epoch: int) -> dd.DataFrame:
+        """The frame in the order of an epoch.
+
+        Partitions are half as long as those of the input: a consumer has one, and gets the next.
+        """
+        seed = np.random.SeedSequence([self._how.seed, epoch]).generate_state(1, np.uint64)[0]
+        return self._frame.exo.random_shuffle(
+            seed=int(seed), window=self._how.window, npartitions=2 * self._frame.npartitions
+        )
+
+    def share(self, consumer: int, epoch: int) -> list[Piece]:
+        """Wait for the rows of a consumer in an epoch, and begin the next one.
+
+        Raises
+        ------
+        Exception
+            Whatever making them raises.
+        """
+        mine: list[Piece] | None = None
+        while mine is None:
+            with self._lock:
+                self._reached[consumer] = epoch - 1
+                made = self._epochs.get(epoch) or self._begin(epoch)
+            try:
+                rows = made.result()
+            except BaseException:
+                self._forget(epoch, made)
+                raise
+            with self._lock:
+                mine = rows.pop(consumer, None)
+            if mine is None:  # taken: it goes back to an epoch that it has had
+                self._forget(epoch, made)
+        with self._lock:
+            self._reached[consumer] = epoch
+            self._tidy()
+            if epoch + 1 < self._how.count and epoch + 1 not in self._epochs:
+                self._begin(epoch + 1)
+        return mine
+
+    def leave(self, consumer: int) -> None:
+        """Keep nothing more for a consumer, unless it asks again."""
+        with self._lock:
+            self._reached[consumer] = self._how.count
+            self._tidy()
+            if self._desk is not None:
+                self._desk.left(consumer)
+
+    def away(self) -> Away:
+        """The same, for another process."""
+        with self._lock:
+            if self._desk is None or not self._desk.open:
+                self._desk = Desk(self, len(self._reached))
+        return Away(self._desk.name)
+
+    def _begin(self, epoch: int) -> Future[Rows]:
+        """Start an epoch for those who have not had it; the lock is held."""
+        made: Future[Rows] = Future()
+        places = {
+            i: (i + epoch) % self._how.consumers
+            for i, reached in enumerate(self._reached)
+            if reached < epoch
+        }
+        self._epochs.pop(epoch, None)
+        self._epochs[epoch] = made
+        while len(self._epochs) > KEPT:
+            del self._epochs[next(iter(self._epochs))]
+        args = (self, made, epoch, places)
+        threading.Thread(target=_make, args=args, name="dask_exo-epoch", daemon=True).start()
+        return made
+
+    def _forget(self, epoch: int, made: Future[Rows]) -> None:
+        with self._lock:
+            if self._epochs.get(epoch) is made:
+                del self._epochs[epoch]
+
+    def _tidy(self) -> None:
+        """Let go of what nobody will ask for; the lock is held."""
+        for epoch, made in list(self._epochs.items()):
+            if made.done() and made.exception() is None:
+                rows = made.result()
+                for consumer in [i for i in rows if self._reached[i] >= epoch]:
+                    del rows[consumer]
+            if all(reached >= epoch for reached in self._reached):
+                del self._epochs[epoch]
+
+    def pieces(self, epoch: int, places: dict[int, int]) -> Rows:
+        """Shuffle an epoch, and deal its rows to consumers, given the place of each.
+
+        Places change from epoch to epoch, so that windows do too.
+        """
+        nodes, lengths = _persisted(self.shuffled(epoch))
+        how = self._how
+        dealt = deal(sum(lengths), how.consumers, how.batch_size, drop_last=how.drop_last)
+        return {
+            consumer: [
+                Span(nodes[span.part], span.start, span.stop)
+                for span in located(dealt[place], lengths)
+            ]
+            for consumer, place in places.items()
+        }
+
+
+def _make(shuffles: Shuffles, made: Future[Rows], epoch: int, places: dict[int, int]) -> None:
+    try:
+        made.set_result(shuffles.pieces(epoch, places))
+    except BaseException as error:  # noqa: BLE001  raised where rows are asked for
+        made.set_exception(error)
+
+
+def _persisted(frame: dd.DataFrame) -> tuple[list[GraphNode], Sequence[int]]:
+    """Compute partitions where they stay; how to get each, and how long it is."""
+    kept = frame.persist()
+    graph: dict[Any, GraphNode] = convert_legacy_graph(kept.__dask_graph__())
+    lengths = kept.map_partitions(len, meta=(None, "int64")).compute()
+    return [_source(graph, key) for key in kept.__dask_keys__()], [int(n) for n in lengths]
+
+
+def _source(graph: dict[Any, GraphNode], key: Any) -> GraphNode:
+    node = graph[key]
+    while isinstance(node, Alias):
+        node = graph[node.target]
+    return node

@@ -1,0 +1,166 @@
+"""The iterator of one consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import dask.dataframe as dd
+import pandas as pd
+from dask.tokenize import tokenize
+
+from dask_exo.client.shard_server import Piece, Source
+from dask_exo.errors import ShuffleArgumentError
+from dask_exo.partitions.batching import cut
+from dask_exo.training.batches import FORMATS, Fetch, ahead, fetched
+from dask_exo.training.epoch_shuffle import How, Shuffles
+from dask_exo.training.shards import without
+
+Step = tuple[int, int, int, Any]
+"""Epoch, how many batches it has given, of how many, and the last one of them."""
+
+
+class Epochs(Iterator[Any]):
+    """Batches of several epochs, one after the other, for one consumer; see ``ddf.exo.epochs``.
+
+    It can be sent to another process of the same Ray program, a task or an actor, and goes on
+    there. Rows come from the driver, which must live.
+
+    Attributes
+    ----------
+    epoch : int
+        Of the last batch, from 0.
+    batches : int
+        That this epoch has given.
+    steps : int
+        Batches of each epoch, the same for all consumers; 0 before the first batch.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        how: How,
+        format: str,  # noqa: A002  as everybody calls it
+        consumer: int,
+        identity: str,
+    ) -> None:
+        self._source, self._how, self._format = source, how, format
+        self._consumer, self._identity = consumer, identity
+        self._steps: Iterator[Step] | None = None
+        self.epoch = self.batches = self.steps = 0
+
+    def __next__(self) -> Any:
+        """The next batch."""
+        if self._steps is None:
+            ended = 0 < self.steps == self.batches
+            start = (self.epoch + 1, 0) if ended else (self.epoch, self.batches)
+            self._steps = _steps(
+                partial(self._source.share, self._consumer), self._how, self._format, start
+            )
+        try:
+            self.epoch, self.batches, self.steps, batch = next(self._steps)
+        except StopIteration:
+            self._source.leave(self._consumer)
+            raise
+        except BaseException:
+            self._steps = None  # whoever goes on, tries again
+            raise
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, in numbers and text."""
+        where = {"epoch": self.epoch, "batches": self.batches, "steps": self.steps}
+        return {**where, "of": self._identity}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after the batch at which ``state`` was taken.
+
+        Raises
+        ------
+        ShuffleArgumentError
+            The state is one of other data, of other batches, or of another consumer.
+        """
+        if state["of"] != self._identity:
+            raise ShuffleArgumentError(
+                f"the state is of {state['of']}, and this is {self._identity}: batches would "
+                f"not be the ones that are missing. Give the arguments that the state was made with"
+            )
+        self.epoch, self.batches, self.steps = state["epoch"], state["batches"], state["steps"]
+        self._steps = None
+
+    def close(self) -> None:
+        """End before the last batch: nothing more is kept for this consumer."""
+        self._steps = iter(())
+        self._source.leave(self._consumer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        source = self._source.away() if isinstance(self._source, Shuffles) else self._source
+        args = (source, self._how, self._format, self._consumer, self._identity)
+        return _restored, (args, self.state_dict())
+
+
+def _steps(
+    share: Callable[[int], list[Piece]],
+    how: How,
+    format: str,  # noqa: A002  as everybody calls it
+    start: tuple[int, int],
+) -> Iterator[Step]:
+    """Batches that come after those that have been given.
+
+    It does not know the iterator: what both hold in the store is freed with the last reference.
+    """
+    first, done = start
+    with ThreadPoolExecutor(2, "exo-epochs") as pool:  # a batch, and a partition for it
+        for epoch in range(first, how.count):
+            done = done if epoch == first else 0
+            skip = done * how.batch_size
+            fetches, rows = _fetches(share(epoch), skip)
+            steps = done + -(-rows // how.batch_size)
+            parts = ahead(fetched(fetches), pool)
+            batches = map(FORMATS[format], cut(parts, how.batch_size))
+            for batch in ahead(batches, pool):
+                done += 1
+                yield epoch, done, steps, batch
+
+
+def _fetches(pieces: list[Piece], skip: int) -> tuple[list[Fetch], int]:
+    """How to get the rows without the first ``skip``, and how many these are."""
+    left = without(pieces, skip)
+    return [partial(_fetch, piece) for piece in left], sum(p.stop - p.start for p in left)
+
+
+def _fetch(piece: Piece) -> pd.DataFrame:
+    return piece.part({}).iloc[piece.start : piece.stop]
+
+
+def _restored(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
+    restored = Epochs(*args)
+    restored.load_state_dict(state)
+    return restored
+
+
+def epochs(
+    frame: dd.DataFrame,
+    how: How,
+    format: str,  # noqa: A002  as everybody calls it
+) -> list[Epochs]:
+    """The iterators of all consumers.
+
+    Raises
+    ------
+    ShuffleArgumentError
+        An argument is not one that it can have.
+    """
+    if format not in FORMATS:
+        raise ShuffleArgumentError(f"format={format!r}: there are {', '.join(FORMATS)}")
+    source = Shuffles(frame, how)
+    identity = (
+        f"seed {how.seed}, window {how.window}, batches of {how.batch_size}, "
+        f"drop_last={how.drop_last}, data {tokenize(frame)}, consumer"
+    )
+    return [
+        Epochs(source, how, format, i, f"{identity} {i} of {how.consumers}")
+        for i in range(how.consumers)
+    ]

@@ -1,0 +1,86 @@
+"""Which rows of an epoch each consumer gets: equal steps for all, whoever is slower.
+
+A consumer gets neighbouring rows of the shuffled epoch, so that each partition is read by one
+consumer, or by two where it is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+from dask_exo.partitions.batching import Span
+
+Part = TypeVar("Part")
+
+
+def deal(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list[range]:
+    """Deal the rows of an epoch, so that all consumers get the same number of batches.
+
+    With ``drop_last`` all batches are full, and fewer rows than one batch for each consumer are
+    left over. Without it consumers differ by one row at most, and none is left over, but where
+    that row would be a batch of its own: then fewer rows than consumers are.
+
+    Parameters
+    ----------
+    rows, consumers, batch_size : int
+    drop_last : bool
+        Whether a last batch with fewer rows is left out.
+
+    Returns
+    -------
+    list of range
+        The rows of each consumer.
+
+    Examples
+    --------
+    >>> deal(10, 3, 2, drop_last=False)
+    [range(0, 4), range(4, 7), range(7, 10)]
+    >>> deal(10, 3, 2, drop_last=True)
+    [range(0, 2), range(2, 4), range(4, 6)]
+    >>> deal(10, 3, 3, drop_last=False)
+    [range(0, 3), range(3, 6), range(6, 9)]
+    """
+    each, more = divmod(rows, consumers)
+    if drop_last:
+        each -= each % batch_size
+    if each % batch_size == 0:
+        more = 0
+    ends = [0, *accumulate(each + (i < more) for i in range(consumers))]
+    return [range(a, b) for a, b in pairwise(ends)]
+
+
+def located(rows: range, lengths: Sequence[int]) -> list[Span[int]]:
+    """Where rows of an epoch are, given the lengths of its partitions.
+
+    Examples
+    --------
+    >>> located(range(2, 5), [3, 0, 4])
+    [Span(part=0, start=2, stop=3), Span(part=2, start=0, stop=2)]
+    """
+    spans = []
+    first = 0
+    for part, length in enumerate(lengths):
+        start, stop = max(rows.start - first, 0), min(rows.stop - first, length)
+        if start < stop:
+            spans.append(Span(part, start, stop))
+        first += length
+    return spans
+
+
+def without(spans: Sequence[Span[Part]], rows: int) -> list[Span[Part]]:
+    """Spans without their first ``rows``.
+
+    Examples
+    --------
+    >>> without([Span(0, 2, 3), Span(2, 0, 2)], 2)
+    [Span(part=2, start=1, stop=2)]
+    """
+    kept = []
+    for span in spans:
+        skipped = min(rows, span.stop - span.start)
+        rows -= skipped
+        if span.start + skipped < span.stop:
+            kept.append(span._replace(start=span.start + skipped))
+    return kept
