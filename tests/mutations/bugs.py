@@ -27,12 +27,12 @@ class Bug(NamedTuple):
 
 
 UNIT, SIM, PARITY = "tests/unit", "tests/sim", "tests/parity/test_scheduler.py"
-SHUFFLE = (f"{UNIT}/test_shuffle.py::test_every_row_arrives_once_and_in_input_order",)
+SHUFFLE = (f"{UNIT}/shuffle/test_shuffle.py::test_every_row_arrives_once_and_in_input_order",)
 AS_DASK = (f"{PARITY}::test_a_dataframe_is_computed_as_by_dask",)
 IN_ORDER = (f"{PARITY}::test_input_order_is_kept_within_an_output_partition",)
 LATE = (f"{SIM}/test_stragglers.py",)
-STREAM = (f"{UNIT}/test_stream_runner.py",)
-ORDER = (f"{UNIT}/test_order.py::test_rows_are_in_the_order_of_pandas",)
+STREAM = (f"{UNIT}/pipeline/test_runner.py",)
+ORDER = (f"{UNIT}/partitions/test_multikey_order.py::test_rows_are_in_the_order_of_pandas",)
 
 BUGS = [
     # rows
@@ -76,14 +76,14 @@ BUGS = [
         "partitions/kernels/range_partition.py",
         "numbers = found - 1 if ascending",
         "numbers = found if ascending",
-        (f"{UNIT}/test_place.py",),
+        (f"{UNIT}/partitions/test_range_partition.py",),
     ),
     Bug(
         "null keys go to the wrong end",
         "partitions/kernels/range_partition.py",
         'numbers[s.isna().to_numpy()] = count - 2 if na_position == "last" else 0',
         "pass",
-        (f"{UNIT}/test_place.py",),
+        (f"{UNIT}/partitions/test_range_partition.py",),
     ),
     Bug(
         "null keys are sorted among the others",
@@ -104,14 +104,14 @@ BUGS = [
         "partitions/kernels/sorted_runs.py",
         "at += chunk.length",
         "at += chunk.length - (at == 0)",
-        (f"{UNIT}/test_in_order.py",),
+        (f"{UNIT}/partitions/test_sorted_runs.py",),
     ),
     Bug(
         "a merge of runs goes past the end of a chunk",
         "partitions/kernels/kway_merge.py",
         "found = found[: np.flatnonzero(np.isin(found, ends))[0] + 1] if ends else found",
         "found = found[: np.flatnonzero(np.isin(found, ends))[-1] + 1] if ends else found",
-        (f"{UNIT}/test_runs.py",),
+        (f"{UNIT}/partitions/test_kway_merge.py",),
     ),
     Bug(
         "a quantile takes the rank below",
@@ -125,7 +125,7 @@ BUGS = [
         "training/shards.py",
         "start, stop = max(rows.start - first, 0), min(rows.stop - first, length)",
         "start, stop = max(rows.start - first, 1), min(rows.stop - first, length)",
-        (f"{UNIT}/test_epochs_deal.py",),
+        (f"{UNIT}/training/test_shards.py",),
     ),
     # what is checked
     Bug(
@@ -140,14 +140,14 @@ BUGS = [
         "shuffle/integrity.py",
         "if sent.places != arrived.places or (",
         "if (",
-        (f"{UNIT}/test_integrity.py",),
+        (f"{UNIT}/shuffle/test_integrity.py",),
     ),
     Bug(
         "changed keys count as the same",
         "shuffle/integrity.py",
         "comparable and sent.keys != arrived.keys",
         "comparable and not sent",
-        (f"{UNIT}/test_integrity.py",),
+        (f"{UNIT}/shuffle/test_integrity.py",),
     ),
     # what is late or lost
     Bug(
@@ -198,14 +198,16 @@ BUGS = [
         "execution/values.py",
         "if not self._readers[key]:\n            del self._held[key]",
         "if self._readers[key] < 0:\n            del self._held[key]",
-        (f"{UNIT}/test_pressure.py::test_a_value_is_let_go_when_its_last_reader_takes_it",),
+        (
+            f"{UNIT}/execution/test_memory_pressure.py::test_a_value_is_let_go_when_its_last_reader_takes_it",
+        ),
     ),
     Bug(
         "the limit of a merge is ignored",
         "shuffle/merge_limits.py",
         "if i > start and held + size > cap:",
         "if cap < 0:",
-        (f"{UNIT}/test_caps.py",),
+        (f"{UNIT}/shuffle/test_merge_limits.py",),
     ),
     Bug(
         "the store's budget is ignored",
@@ -233,21 +235,21 @@ BUGS = [
         "execution/admission.py",
         "if view.tight or ",
         "if ",
-        (f"{UNIT}/test_pressure.py",),
+        (f"{UNIT}/execution/test_memory_pressure.py",),
     ),
     Bug(
         "a task without memory is sent again as it was",
         "execution/memory_pressure.py",
         '"num_cpus": slots}',
         '"num_cpus": had.get("num_cpus", 1)}',
-        (f"{UNIT}/test_pressure.py",),
+        (f"{UNIT}/execution/test_memory_pressure.py",),
     ),
     Bug(
         "a full disk is not noticed",
         "shuffle/spill_guard.py",
         "if d.room < reserve and",
         "if d.room < 0 and",
-        (f"{UNIT}/test_room.py",),
+        (f"{UNIT}/shuffle/test_spill_guard.py",),
     ),
     # waiting
     Bug(
@@ -255,7 +257,7 @@ BUGS = [
         "cluster/stall_diagnosis.py",
         'one.state in {"runs", "unknown"}',
         'one.state == "unknown"',
-        (f"{UNIT}/test_stall.py", f"{SIM}/test_stall_sim.py"),
+        (f"{UNIT}/cluster/test_watchdog.py", f"{SIM}/test_stall_sim.py"),
     ),
     Bug(
         "tasks of one call see each other's writes",
@@ -270,34 +272,36 @@ BUGS = [
         "partitions/kernels/searchsorted.py",
         'np.greater if side == "left" else np.greater_equal',
         "np.greater if side else np.greater_equal",
-        (f"{UNIT}/test_place.py::test_partitions_of_numbers_are_those_of_dask",),
+        (
+            f"{UNIT}/partitions/test_range_partition.py::test_partitions_of_numbers_are_those_of_dask",
+        ),
     ),
     Bug(
         "a row that is not grouped counts its nulls",
         "partitions/kernels/partial_aggregation.py",
         "return values.notna()",
         "return values.notna() | True",
-        (f"{UNIT}/test_partials.py",),
+        (f"{UNIT}/partitions/test_partial_aggregation.py",),
     ),
     Bug(
         "a cluster of groups is left out",
         "partitions/kernels/radix_groupby.py",
         "in pairwise(offsets)",
         "in pairwise(offsets[1:])",
-        (f"{UNIT}/test_clusters.py",),
+        (f"{UNIT}/partitions/test_radix_groupby.py",),
     ),
     Bug(
         "the first row of a side of a join is never found",
         "partitions/kernels/array_join.py",
         "matched = rows >= 0",
         "matched = rows > 0",
-        (f"{UNIT}/test_lookup.py",),
+        (f"{UNIT}/partitions/test_array_join.py",),
     ),
     Bug(
         "the length of a string is not hashed",
         "partitions/kernels/siphash.py",
         "_add(state, rest | (lengths.astype(np.uint64) << np.uint64(56)))",
         "_add(state, rest)",
-        (f"{UNIT}/test_hashed.py",),
+        (f"{UNIT}/partitions/test_hash_partition.py",),
     ),
 ]
