@@ -18,8 +18,7 @@ from random import Random
 from typing import NamedTuple
 
 from dask_exo.pipeline.policies import POLICIES
-from dask_exo.pipeline.streaming.topology import links
-from dask_exo.pipeline.streaming.types import Piece, Stage
+from dask_exo.pipeline.streaming.types import Piece, Stage, links
 from dask_exo.testing.simulated.pipeline import Outcome, simulate
 from dask_exo.testing.simulated.stream import Fault, SimRunner
 

@@ -20,7 +20,7 @@ from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.run_metrics import Looks, observed
 from dask_exo.partitions.batching import cut
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.lineage import again
+from dask_exo.pipeline.streaming.recovery import again
 from dask_exo.pipeline.streaming.types import Piece
 from dask_exo.report.progress import showing
 

@@ -11,8 +11,7 @@ the limit; a stage that nobody has measured yet is probed by one task.
 
 from __future__ import annotations
 
-from dask_exo.pipeline.streaming.snapshot import View
-from dask_exo.pipeline.streaming.throughput import onward
+from dask_exo.pipeline.streaming.snapshot import View, onward
 
 EVERY = 1.0  # seconds between two looks at the budget
 

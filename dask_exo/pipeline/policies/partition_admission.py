@@ -14,8 +14,7 @@ away meanwhile with the slots that they have left.
 
 from __future__ import annotations
 
-from dask_exo.pipeline.streaming.snapshot import View
-from dask_exo.pipeline.streaming.throughput import onward, work
+from dask_exo.pipeline.streaming.snapshot import View, onward, work
 
 
 class PartitionAdmission:

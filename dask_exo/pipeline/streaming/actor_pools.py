@@ -14,13 +14,38 @@ from typing import Any
 
 from dask_exo import events
 from dask_exo.cluster.resources import Amounts, has
-from dask_exo.pipeline.streaming.autoscaler import Pool, resized
-from dask_exo.pipeline.streaming.gpu_fraction import GPU, shares
-from dask_exo.pipeline.streaming.prestart import Kind, early, places
+from dask_exo.pipeline.streaming.autoscaler import GPU, Pool, places, resized, shares
 from dask_exo.pipeline.streaming.snapshot import View
 from dask_exo.pipeline.streaming.task import Worker
 from dask_exo.pipeline.streaming.types import Stage
 from dask_exo.pipeline.streaming.waist import Streams
+
+Kind = frozenset[tuple[str, float]]
+"""What a worker has; workers of one kind run the tasks of all stages that ask for it."""
+
+
+def early(i: int, kinds: Sequence[Kind], alone: Sequence[bool]) -> bool:
+    """Whether workers of stage ``i`` may start early: they take nothing that others could use.
+
+    Parameters
+    ----------
+    i : int
+    kinds : sequence of Kind
+        (S,) what each stage asks for.
+    alone : sequence of bool
+        (S,) whether the tasks of a stage have no workers.
+
+    Examples
+    --------
+    >>> cpu, gpu = frozenset({("CPU", 1.0)}), frozenset({("GPU", 1.0)})
+    >>> [early(i, [cpu, gpu, cpu, gpu], [True, False, False, False]) for i in range(4)]
+    [False, True, False, False]
+    """
+    same = [kind == kinds[i] and not one for kind, one in zip(kinds, alone, strict=True)]
+    names = {name for name, _ in kinds[i]}
+    taken = {name for kind, one in zip(kinds, same, strict=True) if not one for name, _ in kind}
+    return same[i] and i == same.index(True) and not names & taken
+
 
 IDLE = 30.0  # seconds without work after which a worker is let go
 LOOK = 1.0  # seconds between two looks at how many there should be

@@ -8,13 +8,11 @@ rates change, sizes follow if that makes the slowest stage faster by more than w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 from dask_exo.cluster.resources import Amounts, has
-from dask_exo.pipeline.streaming.prestart import places
-from dask_exo.pipeline.streaming.snapshot import View
-from dask_exo.pipeline.streaming.throughput import work
+from dask_exo.pipeline.streaming.snapshot import StageView, View, work
 
 BETTER = 1.15  # times as fast the slowest stage has to become, for sizes to change
 
@@ -106,3 +104,69 @@ def _most(view: View, pool: Pool) -> float:
     limits = [view.stages[k].limit for k in pool]
     most = sum(limit if limit is not None else float("inf") for limit in limits)
     return min(most, max(1, places(view.stages[pool[0]].needs, None, view.total)))
+
+
+GPU = "GPU"
+PARTS = 16  # of a GPU: a worker that comes to hold a little more is not started anew
+
+
+def shares(view: View, pools: Sequence[Pool]) -> list[float]:
+    """Share of a GPU that a worker of each pool takes, or number of GPUs.
+
+    Parameters
+    ----------
+    view : View
+    pools : sequence of Pool
+        (P,)
+
+    Returns
+    -------
+    list of float
+        (P,) Never less than before; 0 of a pool that asks for none.
+    """
+    return [max(_share(view.stages[k]) for k in pool) for pool in pools]
+
+
+def _share(stage: StageView) -> float:
+    asked = stage.needs.get(GPU, 0.0)
+    if not 0 < asked < 1 or not stage.held:
+        return asked
+    together = stage.device // stage.held
+    if not together:
+        return 1.0
+    # of workers that are all alike as many fit as before it was rounded
+    seen = min(ceil(PARTS * stage.held / stage.device) / PARTS, 1 / together)
+    return max(asked, seen)
+
+
+def places(needs: Amounts, limit: int | None, total: Mapping[str, float]) -> int:
+    """Workers that a cluster has room for, and that may work side by side.
+
+    A share of a GPU is one of a single GPU.
+
+    Parameters
+    ----------
+    needs : mapping
+        Of each.
+    limit : int, optional
+        How many there may be.
+    total : mapping
+        Of the cluster.
+
+    Examples
+    --------
+    >>> places({"GPU": 0.5}, None, {"CPU": 1.0, "GPU": 2.0})
+    4
+    >>> places({"GPU": 0.4}, None, {"CPU": 1.0, "GPU": 2.0})
+    4
+    """
+    room = [_places(name, need, total.get(name, 0)) for name, need in needs.items() if need]
+    most = [] if limit is None else [limit]
+    return min([*room, *most], default=0)
+
+
+def _places(name: str, need: float, total: float) -> int:
+    if name != "GPU" or need >= 1:
+        return int(total / need + 1e-9)
+    whole, rest = divmod(total, 1.0)
+    return int(whole) * int(1 / need + 1e-9) + int(rest / need + 1e-9)

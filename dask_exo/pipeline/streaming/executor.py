@@ -16,10 +16,8 @@ from dask_exo.cluster.task_status import Activity, Doing
 from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.events import StageSeen
 from dask_exo.pipeline.streaming.snapshot import Policy, View, stands_still, waits
-from dask_exo.pipeline.streaming.source_queue import Intake
-from dask_exo.pipeline.streaming.stage_state import Queue, Running, StageState
-from dask_exo.pipeline.streaming.topology import Links, links
-from dask_exo.pipeline.streaming.types import AGAIN, Piece, Runner, Shared, Stage
+from dask_exo.pipeline.streaming.stage_state import Intake, Queue, Running, StageState
+from dask_exo.pipeline.streaming.types import AGAIN, Links, Piece, Runner, Shared, Stage, links
 
 SOON = 0.05  # seconds until an input that was not there is looked for again
 

@@ -14,10 +14,12 @@ from dask_exo.cluster.resources import has
 from dask_exo.cluster.task_status import Activity, Doing
 from dask_exo.errors import ValueLostError, WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import Crews
-from dask_exo.pipeline.streaming.determinism import compare
-from dask_exo.pipeline.streaming.lineage import again, emptied, made_of
-from dask_exo.pipeline.streaming.recovery_errors import (
+from dask_exo.pipeline.streaming.recovery import (
+    again,
+    compare,
+    emptied,
     given_up,
+    made_of,
     not_given,
     origin,
     origin_of,
@@ -25,8 +27,7 @@ from dask_exo.pipeline.streaming.recovery_errors import (
 )
 from dask_exo.pipeline.streaming.snapshot import View
 from dask_exo.pipeline.streaming.task import About, Code, Start, run
-from dask_exo.pipeline.streaming.topology import links
-from dask_exo.pipeline.streaming.types import AGAIN, Made, Piece, Stage
+from dask_exo.pipeline.streaming.types import AGAIN, Made, Piece, Stage, links
 from dask_exo.pipeline.streaming.waist import Streams
 
 SHORT = 1.0  # seconds of a task behind which another may wait for the same worker

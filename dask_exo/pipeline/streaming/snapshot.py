@@ -257,3 +257,36 @@ class Estimate:
         self.seconds += (seconds - self.seconds) * share
         self.taken += (taken - self.taken) * share
         self.given += (given - self.given) * share
+
+
+def work(view: View) -> list[float] | None:
+    """Seconds of work of each stage for a byte that each source gives.
+
+    Returns
+    -------
+    list of float, optional
+        (S,) None as long as a stage has not been measured.
+    """
+    found: list[float] = []
+    given: list[float] = []  # bytes
+    for stage in view.stages:
+        size = stage.taken if stage.before else stage.given
+        if stage.seconds is None or not size:
+            return None
+        come = sum(given[k] for k in stage.before) if stage.before else 1.0
+        found.append(stage.seconds * come / size)
+        given.append(stage.given * come / size)
+    return found
+
+
+def onward(view: View, i: int) -> dict[int, float]:
+    """Bytes that each later stage takes of a byte that stage ``i`` gives; of those measured."""
+    given, found = {i: 1.0}, {}
+    for k in view.stages[i].later:
+        stage = view.stages[k]
+        come = sum(given.get(b, 0.0) for b in stage.before)
+        if stage.seconds is not None and stage.taken:
+            found[k], given[k] = come, come * stage.given / stage.taken
+        else:
+            given[k] = come
+    return found

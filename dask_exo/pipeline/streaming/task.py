@@ -14,7 +14,8 @@ import pandas as pd
 from dask_exo.cluster.failpoints import reach
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.gpu import memory
-from dask_exo.pipeline.streaming.device_prefetch import staged
+from dask_exo.partitions.gpu.packed import begin
+from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.streaming.provenance import Frame, Origin, joined
 from dask_exo.pipeline.streaming.repartition import repartition, size
 from dask_exo.pipeline.streaming.retries import CallError, Calls, Rejected, Trouble
@@ -247,3 +248,33 @@ def _input(one: Any) -> Iterator[Any]:
     if isinstance(data, Failure):  # of a task whose reference was known before it ran
         data.reraise()
     yield on_host(frame_of(data))
+
+
+def staged(frames: Frames) -> Frames:
+    """Frames in host memory, in their order.
+
+    One that lies on a device is given when the next one has been made, unless it is the last.
+
+    Parameters
+    ----------
+    frames : iterator of Frame
+    """
+    coming: Callable[[], Frame] | None = None
+    for frame in frames:
+        following = _begin(frame)
+        if coming is not None:
+            yield coming()
+        coming = following
+        if frame.last or not isinstance(frame.data, DeviceFrame):
+            yield coming()
+            coming = None
+    if coming is not None:
+        yield coming()
+
+
+def _begin(frame: Frame) -> Callable[[], Frame]:
+    """Begin to copy a frame."""
+    if not isinstance(frame.data, DeviceFrame):
+        return lambda: frame._replace(data=on_host(frame.data))
+    packed = begin(frame.data)
+    return lambda: frame._replace(data=packed().frame("numpy").to_pandas())

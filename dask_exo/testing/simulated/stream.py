@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from dask_exo.cluster.resources import has
 from dask_exo.cluster.task_status import Activity, Doing
 from dask_exo.pipeline.streaming.snapshot import View
-from dask_exo.pipeline.streaming.topology import links
-from dask_exo.pipeline.streaming.types import AGAIN, Piece, Stage
+from dask_exo.pipeline.streaming.types import AGAIN, Piece, Stage, links
 
 Work = Callable[[int, Sequence[Piece]], list[tuple[float, int]]]
 """``work(stage, inputs)``: seconds and bytes of each output of a task."""
@@ -98,7 +97,7 @@ class SimRunner:
         See `Work`.
     faults : sequence of Fault
     sinks : sequence of sequence of int, optional
-        See `dask_exo.pipeline.streaming.topology.links`.
+        See `dask_exo.pipeline.streaming.types.links`.
 
     Attributes
     ----------

@@ -19,10 +19,9 @@ from dask_exo.errors import DeviceError
 from dask_exo.partitions.gpu import arrays, memory, staging
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.operators import Step, groups
-from dask_exo.pipeline.streaming.device_prefetch import staged
 from dask_exo.pipeline.streaming.provenance import Frame, Origin, Rows
 from dask_exo.pipeline.streaming.retries import Trouble
-from dask_exo.pipeline.streaming.task import Code, Start, run
+from dask_exo.pipeline.streaming.task import Code, Start, run, staged
 from dask_exo.pipeline.streaming.transforms import Transform
 
 SIMULATE = {"exo.gpu.simulate": True}

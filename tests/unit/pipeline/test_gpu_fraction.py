@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from dask_exo.events import ShareRaised
 from dask_exo.partitions.gpu.memory import Held
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.streaming.autoscaler import places, shares
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.gpu_fraction import shares
-from dask_exo.pipeline.streaming.prestart import places
 from dask_exo.pipeline.streaming.retries import RAISE
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import StageView, View

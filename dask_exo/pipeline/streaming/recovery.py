@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline.streaming.provenance import Origin, Rows, joined
 from dask_exo.pipeline.streaming.retries import Rejected, named
-from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.pipeline.streaming.task import About
+from dask_exo.pipeline.streaming.types import Made, Piece
 from dask_exo.remote_error import Failure
+
+
+def made_of(inputs: Sequence[Piece], number: int, digest: int) -> Made:
+    """What an output was made of, without keeping in the store what can be made again.
+
+    Examples
+    --------
+    >>> source = Piece("a recipe", 0, 0, (0,), small=True)
+    >>> piece = Piece("a ref", 9, 1, (0, 0), stage=0, made=made_of([source], 0, 7))
+    >>> made_of([piece], 2, 8).inputs[0].value is None
+    True
+    >>> made_of([piece], 2, 8).inputs[0].made.inputs[0].value
+    'a recipe'
+    """
+    return Made(tuple(map(emptied, inputs)), number, digest)
+
+
+def emptied(piece: Piece) -> Piece:
+    """A piece without its value, unless that is small."""
+    return piece if piece.small else piece._replace(value=None, shared=None)
+
+
+def again(piece: Piece) -> bool:
+    """Whether a piece can be made again."""
+    if piece.made is None:
+        return piece.small
+    return all(map(again, piece.made.inputs))
 
 
 def origin(piece: Piece) -> Origin:
@@ -52,3 +81,35 @@ def set_aside(stage: str, piece: Piece, error: Exception) -> Piece:
     where = origin(piece)
     failure = Failure.of(named(stage, stage, where), error)
     return piece._replace(more=True, rejected=Rejected(stage, stage, where, failure))
+
+
+def compare(about: About, seen: int, mode: str, stage: str, origin: Origin) -> None:
+    """Compare what a task says it gave before a piece with what has come of it.
+
+    Parameters
+    ----------
+    about : About
+        Of the piece.
+    seen : int
+        Digest of the pieces before it, as they came.
+    mode : str
+        What happens where they are others: ``"error"`` or ``"warn"``.
+    stage : str
+    origin : Origin
+        Of the input of the task.
+
+    Raises
+    ------
+    NonDeterminismError
+        They are others, and this is to be an error.
+    """
+    if about.before == seen:
+        return
+    text = (
+        f"stage {stage!r} ran again on {origin}, since a worker or a node was lost, and gave other "
+        f"pieces than before, of which some are used already: let it depend on its input only. If "
+        f"the difference does no harm, set exo.fault.nondeterminism to 'warn' or 'ignore'"
+    )
+    if mode == "error":
+        raise NonDeterminismError(text)
+    warnings.warn(text, stacklevel=2)
