@@ -23,7 +23,7 @@ import pandas as pd
 import pyarrow.dataset
 
 from asv_bench.benchmarks.common import OnRay
-from dask_exo.partitions.batching import cut
+from dask_exo.partitions.batching import rebatch
 from dask_exo.training import spread
 from dask_exo.training.batches import ahead, fetched
 
@@ -114,7 +114,7 @@ def unshuffled(ddf: dd.DataFrame) -> Batches:
     def epoch(_: int) -> Iterator[Batch]:
         with ThreadPoolExecutor(1) as pool:
             reads = [ddf.partitions[i].compute for i in range(ddf.npartitions)]
-            for batch in cut(ahead(fetched(reads), pool), BATCH):
+            for batch in rebatch(ahead(fetched(reads), pool), BATCH):
                 yield {name: batch[name].to_numpy() for name in batch.columns}
 
     return epoch

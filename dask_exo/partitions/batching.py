@@ -1,12 +1,18 @@
-"""Batches of rows: cut from frames that come one after the other."""
+"""Batches of rows: cut from partitions, and put together again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
+from dask.array.dispatch import concatenate_lookup
+from dask.dataframe.dispatch import concat
+from dask.utils import is_arraylike, is_dataframe_like, is_index_like, is_series_like
+
+from dask_exo.errors import OptionsError
 
 Part = TypeVar("Part")
 
@@ -32,7 +38,7 @@ def as_numpy(frame: pd.DataFrame) -> dict[Any, np.ndarray]:
     return {name: frame[name].to_numpy() for name in frame.columns}
 
 
-def cut(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
+def rebatch(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
     """Cut the rows of partitions into batches; the last one may be smaller.
 
     Batches are copies: whoever has a view keeps all of its partition.
@@ -57,3 +63,95 @@ def cut(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
         del part
     if rest:
         yield pd.concat(rest) if len(rest) > 1 else rest[0]
+
+
+def has_rows(data: Any) -> bool:
+    """Whether it is a frame, a series, an index, or an array with at least one dimension."""
+    if is_dataframe_like(data) or is_series_like(data) or is_index_like(data):
+        return True
+    return bool(is_arraylike(data) and data.ndim)
+
+
+def split_rows(data: Any, rows: int | None, nbytes: int | None) -> Iterator[Any]:
+    """Batches of so many rows and bytes at most; one of data without rows.
+
+    Where they are cut depends on the rows alone. A row with more bytes is a batch of its own.
+
+    Parameters
+    ----------
+    data : object
+        See `has_rows`.
+    rows, nbytes : int, optional
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"a": range(10)}, index=range(10))
+    >>> [len(batch) for batch in split_rows(frame, 4, None)]
+    [4, 4, 2]
+    >>> [len(batch) for batch in split_rows(frame.a.to_numpy(), 8, 32)]
+    [4, 4, 2]
+    """
+    step = max(1, len(data) if rows is None else rows)
+    for start in range(0, max(1, len(data)), step):
+        yield from _smaller(_rows(data, start, start + step), nbytes)
+
+
+def concat_results(made: Iterable[Any], name: str) -> Any:
+    """Put together, in order, what a function has returned or yielded for batches.
+
+    Parameters
+    ----------
+    made : iterable
+        Data with rows, or iterators of it; a single value of another kind is returned as it is.
+    name : str
+        Of the function.
+
+    Raises
+    ------
+    OptionsError
+        There is nothing, or several values that have no rows.
+    """
+    pieces = [one for some in made for one in (some if isinstance(some, Iterator) else [some])]
+    if len(pieces) == 1:
+        return pieces[0]
+    if not pieces:
+        raise OptionsError(f"{name} has yielded nothing: yield a frame without rows at least")
+    without = [type(one).__name__ for one in pieces if not has_rows(one)]
+    if without:
+        raise OptionsError(
+            f"{name} has returned {without[0]} for a batch of a partition: need a frame, a series, "
+            f"an index or an array, whose rows can be put together"
+        )
+    full = [one for one in pieces if len(one)] or pieces[:1]
+    if len(full) == 1:
+        return full[0]
+    if hasattr(full[0], "iloc") or is_index_like(full[0]):
+        return concat(full)
+    return concatenate_lookup.dispatch(type(full[0]))(full)
+
+
+def _smaller(batch: Any, nbytes: int | None) -> Iterator[Any]:
+    count = 0 if nbytes is None or len(batch) <= 1 else -(-_size(batch) // nbytes)
+    if count <= 1:
+        yield batch
+        return
+    count = min(count, len(batch))
+    edges = [len(batch) * i // count for i in range(count + 1)]
+    for start, stop in pairwise(edges):
+        yield from _smaller(_rows(batch, start, stop), nbytes)
+
+
+def _rows(data: Any, start: int, stop: int) -> Any:
+    if start == 0 and stop >= len(data):
+        return data
+    return data.iloc[start:stop] if hasattr(data, "iloc") else data[start:stop]
+
+
+def _size(data: Any) -> int:
+    """Bytes, without those of a series' or frame's index."""
+    if is_dataframe_like(data):
+        return int(data.memory_usage(index=False, deep=True).sum())
+    if is_series_like(data):
+        return int(data.memory_usage(index=False, deep=True))
+    return int(data.memory_usage(deep=True) if is_index_like(data) else data.nbytes)

@@ -14,7 +14,7 @@ import pandas as pd
 from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_exo.dask_adapter import concat_partitions
-from dask_exo.partitions.kernels.argsort import counting
+from dask_exo.partitions.kernels.integer_sort import counting
 
 Frame = Any
 """A pandas ``DataFrame``."""

@@ -14,7 +14,7 @@ import numpy as np
 from dask.utils import Dispatch
 
 from dask_exo.partitions import pandas_partition, wire_format
-from dask_exo.partitions.kernels import categories, multikey_order
+from dask_exo.partitions.kernels import categories, sort_keys
 from dask_exo.partitions.kernels.sort_keys import Key
 
 
@@ -48,7 +48,7 @@ class Kernels(Protocol):
         ...
 
     def sort(self, frame: Any, keys: Sequence[Key]) -> Any:
-        """See `dask_exo.partitions.kernels.multikey_order.sort`."""
+        """See `dask_exo.partitions.kernels.sort_keys.sort`."""
         ...
 
     def array(self, frame: Any, values: np.ndarray) -> Any:
@@ -65,7 +65,7 @@ _HOST: Any = SimpleNamespace(
     travelling=wire_format.travelling,
     checksum=pandas_partition.checksum,
     recode=categories.recode,
-    sort=multikey_order.sort,
+    sort=sort_keys.sort,
     array=lambda _, values: values,
 )
 

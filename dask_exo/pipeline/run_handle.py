@@ -18,7 +18,7 @@ from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.run_metrics import Looks, observed
-from dask_exo.partitions.batching import cut
+from dask_exo.partitions.batching import rebatch
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.recovery import again
 from dask_exo.pipeline.streaming.types import Piece
@@ -183,7 +183,7 @@ class Batches(Iterator[Any]):
     ) -> Generator[Any, None, None]:
         with start() as running:
             frames = _frames(running)
-            for batch in frames if size is None else cut(frames, size):
+            for batch in frames if size is None else rebatch(frames, size):
                 yield form(batch)
 
 

@@ -14,7 +14,7 @@ from dask_exo.client.shard_server import Piece as Rows
 from dask_exo.dask_adapter import Task
 from dask_exo.errors import PipelineError
 from dask_exo.execution.persisted import Promise, Remote, fetch
-from dask_exo.partitions.batching import cut
+from dask_exo.partitions.batching import rebatch
 from dask_exo.pipeline.run_handle import Running
 from dask_exo.pipeline.shards import Dealing
 from dask_exo.pipeline.streaming.transforms import FORMATS
@@ -148,7 +148,7 @@ class Split(Iterator[Any]):
         """The next batch."""
         if self._batches is None:
             frames = _frames(self._source, self._consumer)
-            batches = frames if self._size is None else cut(frames, self._size)
+            batches = frames if self._size is None else rebatch(frames, self._size)
             self._batches = map(FORMATS[self._format], batches)
         try:
             return next(self._batches)

@@ -13,7 +13,7 @@ from dask.tokenize import tokenize
 
 from dask_exo.client.shard_server import Piece, Source
 from dask_exo.errors import ShuffleArgumentError
-from dask_exo.partitions.batching import cut
+from dask_exo.partitions.batching import rebatch
 from dask_exo.training.batches import FORMATS, Fetch, ahead, fetched
 from dask_exo.training.epoch_shuffle import How, Shuffles
 from dask_exo.training.shards import without
@@ -119,7 +119,7 @@ def _steps(
             fetches, rows = _fetches(share(epoch), skip)
             steps = done + -(-rows // how.batch_size)
             parts = ahead(fetched(fetches), pool)
-            batches = map(FORMATS[format], cut(parts, how.batch_size))
+            batches = map(FORMATS[format], rebatch(parts, how.batch_size))
             for batch in ahead(batches, pool):
                 done += 1
                 yield epoch, done, steps, batch

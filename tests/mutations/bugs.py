@@ -101,7 +101,7 @@ BUGS = [
     ),
     Bug(
         "the last row of a chunk is overwritten",
-        "partitions/kernels/sorted_runs.py",
+        "partitions/kernels/kway_merge.py",
         "at += chunk.length",
         "at += chunk.length - (at == 0)",
         (f"{UNIT}/partitions/test_sorted_runs.py",),
@@ -269,7 +269,7 @@ BUGS = [
     # kernels in the place of Dask's
     Bug(
         "a bound itself belongs to the partition before it",
-        "partitions/kernels/searchsorted.py",
+        "partitions/kernels/integer_sort.py",
         'np.greater if side == "left" else np.greater_equal',
         "np.greater if side else np.greater_equal",
         (
@@ -299,7 +299,7 @@ BUGS = [
     ),
     Bug(
         "the length of a string is not hashed",
-        "partitions/kernels/siphash.py",
+        "partitions/kernels/hash_partition.py",
         "_add(state, rest | (lengths.astype(np.uint64) << np.uint64(56)))",
         "_add(state, rest)",
         (f"{UNIT}/partitions/test_hash_partition.py",),

@@ -22,7 +22,7 @@ import dask_exo
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import OptionsError
-from dask_exo.partitions.row_batches import cut, joined
+from dask_exo.partitions.batching import concat_results, split_rows
 from dask_exo.testing import InlineFutures
 
 GPU = {"num_cpus": 1, "num_gpus": 1}
@@ -250,11 +250,11 @@ def add(frame, k):
 def test_batches_are_the_rows_in_order_within_the_limits(rows, size, nbytes):
     frame = pd.DataFrame({"a": np.arange(rows), "s": ["x" * (i % 5) for i in range(rows)]})
     for data in (frame, frame.a, frame.a.to_numpy(), frame.index):
-        batches = list(cut(data, size, nbytes))
+        batches = list(split_rows(data, size, nbytes))
         assert all(len(one) <= (size or rows) for one in batches)
         if nbytes is not None and isinstance(data, np.ndarray):
             assert all(one.nbytes <= nbytes for one in batches)
-        whole = joined(batches, "f")
+        whole = concat_results(batches, "f")
         assert type(whole) is type(data)
         assert list(np.asarray(whole).ravel()) == list(np.asarray(data).ravel())
 

@@ -19,8 +19,8 @@ from dask_exo.cluster.resource_request import Asks
 from dask_exo.dask_adapter import inferring
 from dask_exo.errors import OptionsError
 from dask_exo.execution.requests.instance_cache import instance
+from dask_exo.partitions.batching import concat_results, has_rows, split_rows
 from dask_exo.partitions.oom_split import in_halves
-from dask_exo.partitions.row_batches import cut, has_rows, joined
 
 
 class Asking:
@@ -90,20 +90,22 @@ class Asking:
         rows = bool(args) and has_rows(args[0])
         if self._batch_size is None and self._max_batch_bytes is None:
             made = func(*args, **kwargs)
-            return joined([made], self.name) if rows and isinstance(made, Iterator) else made
+            return (
+                concat_results([made], self.name) if rows and isinstance(made, Iterator) else made
+            )
         if not rows:
             what = type(args[0]).__name__ if args else "nothing"
             raise OptionsError(
                 f"{self.name} is to be called with batches of rows, but its first argument is "
                 f"{what}: need a frame, a series, an index or an array"
             )
-        batches = cut(args[0], self._batch_size, self._max_batch_bytes)
+        batches = split_rows(args[0], self._batch_size, self._max_batch_bytes)
 
         def call(batch: Any) -> Any:
             return func(batch, *args[1:], **kwargs)
 
         made = (one for batch in batches for one in in_halves(call, batch, self.name))
-        return joined(made, self.name)
+        return concat_results(made, self.name)
 
     @property
     def name(self) -> str:

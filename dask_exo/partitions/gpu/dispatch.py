@@ -37,7 +37,7 @@ from dask.sizeof import sizeof
 from dask_exo.dask_adapter import get_collection_type
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
-from dask_exo.partitions.gpu import arrays, hashing, interop, memory, shuffle
+from dask_exo.partitions.gpu import arrays, interop, memory, shuffle
 from dask_exo.partitions.gpu_columns import reductions
 from dask_exo.partitions.gpu_columns.column import Column
 from dask_exo.partitions.gpu_frames.concat import concat
@@ -107,9 +107,9 @@ def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT0
     if isinstance(obj, DeviceIndex):
         obj, index = obj.to_series(), False
     frame = isinstance(obj, DeviceFrame)
-    found = [hashing.of(column) for column in (obj.arrays if frame else [obj.column])]
+    found = [shuffle.hash_column(column) for column in (obj.arrays if frame else [obj.column])]
     if index:
-        found += [hashing.of(level) for level in obj.index.levels]
+        found += [shuffle.hash_column(level) for level in obj.index.levels]
     one = combine(found) if frame or index else found[0]
     return DeviceSeries.of(Column(one, np.dtype(np.uint64)), obj.index)
 

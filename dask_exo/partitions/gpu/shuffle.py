@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.errors import SortKeyError
-from dask_exo.partitions.gpu import arrays, hashing, interop, sort_keys, staging
-from dask_exo.partitions.gpu.dictionary import encode, recategorize
+from dask_exo.partitions.gpu import arrays, interop, sort_keys, staging
+from dask_exo.partitions.gpu.dictionary import encode, look_up, recategorize
 from dask_exo.partitions.gpu_columns.column import CATEGORY, TEXT, Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
@@ -138,7 +139,7 @@ def destinations(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
         ids = frame[columns[0]].column.values
     else:
         chosen = frame[columns] if columns else frame
-        ids = combine([hashing.of(c) for c in chosen.arrays])
+        ids = combine([hash_column(c) for c in chosen.arrays])
     small = np.min_scalar_type(max(npartitions - 1, 0))
     return (ids % npartitions).astype(small)
 
@@ -240,3 +241,38 @@ __all__ = [
     "sort",
     "travelling",
 ]
+
+
+_NULL = np.uint64(np.iinfo(np.uint64).max)
+_MASK = 2**64 - 1
+
+
+def hash_column(column: Column) -> Any:
+    """(n,) uint64, as `pandas.util.hash_array` of the column.
+
+    Examples
+    --------
+    >>> hash_column(Column(np.array([1, 2]), np.dtype("i8"))).tolist()
+    [6238072747940578789, 15839785061582574730]
+    """
+    if column.kind in (TEXT, CATEGORY):
+        words = pd.util.hash_array(column.dictionary.array, categorize=False)
+        return look_up(column, np.append(words.astype(np.uint64), _NULL))
+    values = column.values
+    if column.kind == "f":  # all NaN have one hash, and so have both zeros
+        values = column.xp.where(column.xp.isnan(values), values.dtype.type(np.nan), values + 0)
+    if column.kind == "b":
+        mixed = _mix_bits(values.astype(np.uint64))
+    else:
+        mixed = _mix_bits(values.view(f"u{values.dtype.itemsize}").astype(np.uint64))
+    if column.nullable and column.valid is not None:
+        return column.xp.where(column.valid, mixed, np.uint64(hash(pd.NA) & _MASK))
+    return mixed
+
+
+def _mix_bits(words: Any) -> Any:
+    words = words ^ (words >> np.uint64(30))
+    words = words * np.uint64(0xBF58476D1CE4E5B9)
+    words = words ^ (words >> np.uint64(27))
+    words = words * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

@@ -11,8 +11,7 @@ from pandas.api.types import pandas_dtype
 from pandas.errors import IntCastingNaNError
 
 from dask_exo.partitions.gpu.dictionary import recategorize
-from dask_exo.partitions.gpu.dictionary_map import distinct, through
-from dask_exo.partitions.gpu.interop import to_index
+from dask_exo.partitions.gpu.interop import distinct, through, to_index
 from dask_exo.partitions.gpu_columns.column import (
     CATEGORY,
     NUMBERS,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu.dictionary import recategorize
-from dask_exo.partitions.gpu.dictionary_map import through
+from dask_exo.partitions.gpu.interop import through
 from dask_exo.partitions.gpu_columns import calendar
 from dask_exo.partitions.gpu_columns.column import CATEGORY, TEXT, Column
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu.dictionary_map import through
+from dask_exo.partitions.gpu.interop import through
 from dask_exo.partitions.gpu_columns import unary
 from dask_exo.partitions.gpu_columns.cast import cast
 from dask_exo.partitions.gpu_columns.column import NUMBERS, Column, as_nullable

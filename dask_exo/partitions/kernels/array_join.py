@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.dask_adapter import merge_chunk
-from dask_exo.partitions.kernels.argsort import counting
+from dask_exo.partitions.kernels.integer_sort import counting
 from dask_exo.partitions.wire_format import travelling
 
 SPARSE = 8  # places for each row, above which a hash table is smaller

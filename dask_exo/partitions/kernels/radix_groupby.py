@@ -27,7 +27,7 @@ from dask_exo.dask_adapter import (
     finalize_var,
 )
 from dask_exo.partitions.kernels import cardinality
-from dask_exo.partitions.kernels.argsort import counting
+from dask_exo.partitions.kernels.integer_sort import counting
 
 CACHED = 2**15  # groups whose table and sums fit the cache of a core
 FEWEST = 2**18  # rows that are worth clustering

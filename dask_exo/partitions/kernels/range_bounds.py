@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dask_exo.partitions.kernels import multikey_order
+from dask_exo.partitions.kernels import sort_keys
 from dask_exo.partitions.kernels.sort_keys import Key
 from dask_exo.partitions.pandas_partition import Frame
 
@@ -81,7 +81,7 @@ def sample(run: Frame, keys: Sequence[Key], number: int, size: int) -> Sample:
     offset = number * _GOLDEN % 1
     rows = ((np.arange(count) + offset) * (total / max(count, 1))).astype(np.int64)
     rows = np.minimum(rows, total - 1)  # where the product was rounded up
-    taken = [multikey_order.rows_of(column, rows) for column in multikey_order.columns(run, keys)]
+    taken = [sort_keys.rows_of(column, rows) for column in sort_keys.columns(run, keys)]
     return Sample(pd.concat(taken, axis=1, ignore_index=True), rows, total)
 
 
@@ -104,7 +104,7 @@ def choose(keys: Sequence[Key], pieces: int, *samples: Sample) -> Bounds:
     rows = np.concatenate([one.rows for _, one in full])
     weights = np.concatenate([_weights(one) for _, one in full])
     # equal keys stay in the order of runs and rows
-    found = multikey_order.order(_series(frame), keys)
+    found = sort_keys.order(_series(frame), keys)
     weights = weights[found]
     before = np.cumsum(weights) - weights
     wanted = np.arange(1, pieces) * (weights.sum() / pieces)
@@ -136,8 +136,8 @@ def cut(run: Frame, keys: Sequence[Key], number: int, bounds: Bounds, pieces: in
     others = np.flatnonzero(bounds.runs != number)
     if others.size:
         # equal rows of earlier runs come before the bound, those of later ones after it
-        inner[others] = multikey_order.locate(
-            multikey_order.columns(run, keys),
+        inner[others] = sort_keys.locate(
+            sort_keys.columns(run, keys),
             _series(bounds.keys.iloc[others]),
             keys,
             bounds.runs[others] > number,

@@ -11,8 +11,8 @@ from dask.utils import M
 
 from dask_exo.dask_adapter import percentiles_summary, set_partitions_pre
 from dask_exo.partitions.kernels import string_sort
+from dask_exo.partitions.kernels.integer_sort import count_below
 from dask_exo.partitions.kernels.prefetch import warm
-from dask_exo.partitions.kernels.searchsorted import count_below
 from dask_exo.partitions.wire_format import travelling
 
 

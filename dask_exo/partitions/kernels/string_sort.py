@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_exo.partitions.kernels.argsort import stable
-from dask_exo.partitions.kernels.searchsorted import count_below
+from dask_exo.partitions.kernels.integer_sort import count_below, stable
 
 _WORD = 8  # bytes
 

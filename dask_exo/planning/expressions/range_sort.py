@@ -18,7 +18,7 @@ from dask.dataframe.utils import has_known_categories
 
 from dask_exo.dask_adapter import CoreExpr, Expr, Shuffle, Task, TaskRef
 from dask_exo.partitions import protocol
-from dask_exo.partitions.kernels import categories, multikey_order, range_bounds
+from dask_exo.partitions.kernels import categories, range_bounds, sort_keys
 from dask_exo.partitions.kernels.range_bounds import Bounds
 from dask_exo.partitions.kernels.sort_keys import Key
 from dask_exo.partitions.pandas_partition import MARK
@@ -128,7 +128,7 @@ class NumberRows(Expr):
 
     def _known_keys(self, parts: Sequence[TaskRef]) -> tuple[Any, list[Task]]:
         """The keys with all their categories; where unknown, by a look at all partitions."""
-        values = multikey_order.columns(_plain(self.frame._meta), self.keys)
+        values = sort_keys.columns(_plain(self.frame._meta), self.keys)
         kinds = [isinstance(column.dtype, pd.CategoricalDtype) for column in values]
         if all(k.dtype is not None for k, kind in zip(self.keys, kinds, strict=True) if kind):
             return self.keys, []

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from dask_exo.partitions import pandas_partition, protocol
+from dask_exo.partitions.kernels.kway_merge import in_order
 from dask_exo.partitions.kernels.sort_keys import Key
-from dask_exo.partitions.kernels.sorted_runs import in_order
 from dask_exo.partitions.wire_format import Travelling, alike, below, on_host
 from dask_exo.planning.partitioners.exchange import Split
 from dask_exo.shuffle.blocks import Apart, Packed, pack

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_exo.errors import SortKeyError
-from dask_exo.partitions.kernels import categories, multikey_order, range_bounds
-from dask_exo.partitions.kernels.argsort import stable
+from dask_exo.partitions.kernels import categories, range_bounds, sort_keys
+from dask_exo.partitions.kernels.integer_sort import stable
 from dask_exo.partitions.kernels.sort_keys import Key, encode
 
 TIMES = [pd.NaT, *map(pd.Timestamp, ["2026-01-01", "1999-12-31 23:59:59", "2026-03-29 03:00"])]
@@ -103,8 +103,8 @@ def by_pandas(frame: pd.DataFrame, keys: list[Key]) -> list[int]:
 def test_rows_are_in_the_order_of_pandas(case) -> None:
     frame, keys = case
     expected = by_pandas(frame, keys)
-    assert multikey_order.order(multikey_order.columns(frame, keys), keys).tolist() == expected
-    pd.testing.assert_frame_equal(multikey_order.sort(frame, keys), frame.take(expected))
+    assert sort_keys.order(sort_keys.columns(frame, keys), keys).tolist() == expected
+    pd.testing.assert_frame_equal(sort_keys.sort(frame, keys), frame.take(expected))
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -114,9 +114,7 @@ def test_every_kind_of_column_is_sorted_as_by_pandas(name, ascending, first) -> 
     values = COLUMNS[name][0]
     frame = pd.DataFrame({"0": column(name, [*values, *values[::-1], *values])})
     keys = [Key("k", "0", ascending, first)]
-    assert multikey_order.order(multikey_order.columns(frame, keys), keys).tolist() == by_pandas(
-        frame, keys
-    )
+    assert sort_keys.order(sort_keys.columns(frame, keys), keys).tolist() == by_pandas(frame, keys)
 
 
 def test_infinities_are_values_and_not_nulls() -> None:
@@ -125,7 +123,7 @@ def test_infinities_are_values_and_not_nulls() -> None:
     for ascending in (True, False):
         for first in (True, False):
             keys = [Key("k", "0", ascending, first)]
-            got = multikey_order.order(multikey_order.columns(frame, keys), keys).tolist()
+            got = sort_keys.order(sort_keys.columns(frame, keys), keys).tolist()
             assert got == by_pandas(frame, keys)
 
 
@@ -148,28 +146,24 @@ def test_three_keys_too_wide_for_one_integer() -> None:
     pool = rng.integers(-(2**63), BIG, 7)
     frame = pd.DataFrame(rng.choice(pool, (3000, 3)), columns=["0", "1", "2"])
     keys = [Key(n, n, a) for n, a in zip("012", (True, False, True), strict=True)]
-    assert multikey_order.order(multikey_order.columns(frame, keys), keys).tolist() == by_pandas(
-        frame, keys
-    )
+    assert sort_keys.order(sort_keys.columns(frame, keys), keys).tolist() == by_pandas(frame, keys)
 
 
 def test_a_frame_that_is_sorted_is_not_copied() -> None:
     frame = pd.DataFrame({"0": [1, 1, 2]})
-    assert multikey_order.sort(frame, [Key("a", "0")]) is frame
+    assert sort_keys.sort(frame, [Key("a", "0")]) is frame
 
 
 def test_the_index_can_be_a_key() -> None:
     frame = pd.DataFrame({"0": range(4)}, index=pd.Index([3.0, None, 1.0, 3.0], name="t"))
-    got = multikey_order.sort(frame, [Key("t", None, ascending=False)])
+    got = sort_keys.sort(frame, [Key("t", None, ascending=False)])
     pd.testing.assert_frame_equal(got, frame.sort_index(ascending=False, kind="stable"))
 
 
 def test_unhashable_values_are_sorted() -> None:
     frame = pd.DataFrame({"0": [[2], [1, 5], None, [1], [1, 5]]})
     keys = [Key("k", "0")]
-    assert multikey_order.order(multikey_order.columns(frame, keys), keys).tolist() == by_pandas(
-        frame, keys
-    )
+    assert sort_keys.order(sort_keys.columns(frame, keys), keys).tolist() == by_pandas(frame, keys)
 
 
 def test_values_without_a_common_order_are_refused() -> None:
@@ -188,8 +182,8 @@ def test_a_bound_is_located_where_pandas_would_put_it(case, data) -> None:
     after = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
     kept = frame.take(sorted(set(range(len(frame))) - set(chosen[::2])))  # some are not there
     theirs = frame.take(chosen)
-    got = multikey_order.locate(
-        multikey_order.columns(kept, keys), multikey_order.columns(theirs, keys), keys, after
+    got = sort_keys.locate(
+        sort_keys.columns(kept, keys), sort_keys.columns(theirs, keys), keys, after
     ).tolist()
     for j, place in enumerate(got):
         bound = theirs.iloc[[j]]
@@ -201,7 +195,7 @@ def test_a_bound_is_located_in_many_rows() -> None:
     values = np.sort(np.random.default_rng(2).integers(0, 10**6, 300_000))
     theirs = np.arange(-1, 10**6, 997)
     after = theirs % 2 == 0
-    got = multikey_order.locate([pd.Series(values)], [pd.Series(theirs)], [Key("a", "0")], after)
+    got = sort_keys.locate([pd.Series(values)], [pd.Series(theirs)], [Key("a", "0")], after)
     sides = [np.searchsorted(values, theirs, side) for side in ("left", "right")]
     assert np.array_equal(got, np.where(after, sides[1], sides[0]))
 

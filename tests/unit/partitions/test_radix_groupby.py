@@ -13,7 +13,7 @@ from pandas.testing import assert_frame_equal, assert_series_equal
 
 from dask_exo import Scheduler
 from dask_exo.partitions.kernels import radix_groupby
-from dask_exo.partitions.kernels.argsort import counting
+from dask_exo.partitions.kernels.integer_sort import counting
 from dask_exo.testing import InlineFutures
 
 EXO = Scheduler(InlineFutures())

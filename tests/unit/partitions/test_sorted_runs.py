@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
-from dask_exo.partitions.kernels import multikey_order
+from dask_exo.partitions.kernels import sort_keys
+from dask_exo.partitions.kernels.kway_merge import ascending, in_order
 from dask_exo.partitions.kernels.sort_keys import Key
-from dask_exo.partitions.kernels.sorted_runs import ascending, in_order
 from dask_exo.partitions.wire_format import below, travelling
 from dask_exo.planning.partitioners import rows as split
 from dask_exo.testing import InlineFutures
@@ -54,11 +54,11 @@ def whole(frame: pd.DataFrame):
 def test_runs_of_any_columns_are_merged_as_pandas_sorts(frame, by, ascend, cuts, limit) -> None:
     keys = [Key(name, name, ascending=ascend) for name in by]
     ends = sorted({0, len(frame), *(cut for cut in cuts if cut < len(frame))})
-    parts = [multikey_order.sort(frame.iloc[a:b], keys) for a, b in pairwise(ends)] or [frame]
+    parts = [sort_keys.sort(frame.iloc[a:b], keys) for a, b in pairwise(ends)] or [frame]
     # two of three parts are in one table, as merges leave them
     tables = [below([whole(part) for part in parts[i : i + 2]]) for i in range(0, len(parts), 2)]
     got = in_order(tables, keys, limit).frame()
-    pd.testing.assert_frame_equal(got, multikey_order.sort(pd.concat(parts), keys))
+    pd.testing.assert_frame_equal(got, sort_keys.sort(pd.concat(parts), keys))
     assert sum(len(ascending(table, keys)) for table in tables) <= len(parts)
 
 
@@ -66,7 +66,7 @@ def test_one_copy_and_not_two_is_held() -> None:
     rng = np.random.default_rng(1)
     keys = [Key("k", "k")]
     parts = [pd.DataFrame(rng.random((20_000, 9)), columns=list("kabcdefgh")) for _ in range(10)]
-    tables = [whole(multikey_order.sort(part, keys)) for part in parts]
+    tables = [whole(sort_keys.sort(part, keys)) for part in parts]
     nbytes = sum(table.nbytes for table in tables)
 
     def peak(make) -> float:
@@ -78,7 +78,7 @@ def test_one_copy_and_not_two_is_held() -> None:
         return found / nbytes
 
     assert peak(lambda: in_order(tables, keys, nbytes // 20).frame()) < 1.3
-    assert peak(lambda: multikey_order.sort(below(tables).frame(), keys)) > 2
+    assert peak(lambda: sort_keys.sort(below(tables).frame(), keys)) > 2
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9, 1.0])

@@ -12,7 +12,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.partitions.batching import Span, cut
+from dask_exo.partitions.batching import Span, rebatch
 from dask_exo.training.batches import ahead, fetched
 from dask_exo.training.shards import deal, located, without
 
@@ -73,7 +73,7 @@ def test_two_partitions_are_in_memory_and_no_more(lengths, size) -> None:
         return pd.DataFrame(np.asarray(memory), copy=False)
 
     parts = ahead(fetched([partial(part, length) for length in lengths]), AtOnce())
-    rows = sum(len(batch) for batch in ahead(cut(parts, size), AtOnce()))
+    rows = sum(len(batch) for batch in ahead(rebatch(parts, size), AtOnce()))
     assert rows == sum(lengths)
     assert most <= 2 * max(lengths, default=0) + size
     assert not alive
@@ -83,6 +83,6 @@ def test_two_partitions_are_in_memory_and_no_more(lengths, size) -> None:
 def test_batches_are_the_rows_cut_anew(lengths, size) -> None:
     ends = np.cumsum([0, *lengths])
     parts = [pd.DataFrame({"n": range(a, b)}) for a, b in pairwise(ends)]
-    got = [batch.n.tolist() for batch in cut(iter(parts), size)]
+    got = [batch.n.tolist() for batch in rebatch(iter(parts), size)]
     whole = list(range(ends[-1]))
     assert got == [whole[i : i + size] for i in range(0, len(whole), size)]
