@@ -17,10 +17,10 @@ from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.retries import RAISE
 from dask_exo.pipeline.streaming.runner import StreamRunner
-from dask_exo.pipeline.streaming.snapshot import View
-from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.snapshot import PipelineView
+from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import Piece, Stage
+from dask_exo.pipeline.streaming.types import Block, Stage
 from dask_exo.testing import SimStreams
 
 PART = 100  # bytes of a piece
@@ -76,7 +76,7 @@ class Played(NamedTuple):
 class OnDemand(StreamRunner):
     """A worker for whatever waits, as long as there is room; idle ones go after half a minute."""
 
-    def resize(self, view: View) -> bool:
+    def resize(self, view: PipelineView) -> bool:
         """No size is decided."""
         return False
 
@@ -89,10 +89,10 @@ def play(
     """Run a job to its end; by default with any number of workers."""
     bounds = bounds or [(0, None)] * (len(job.names) - 1)
     stages = job.stages(bounds)
-    codes = [Code("source", [], 10**6, RAISE, {})]
+    codes = [StageCode("source", [], 10**6, RAISE, {})]
     for stage in stages[1:]:
         model = type(stage.name, (Model,), {})
-        codes.append(Code(stage.name, [Transform("partitions", model)], 10**6, RAISE, {}))
+        codes.append(StageCode(stage.name, [Transform("partitions", model)], 10**6, RAISE, {}))
     numbers = {code.name: i for i, code in enumerate(codes)}
     streams = SimStreams(
         job.resources,
@@ -101,7 +101,7 @@ def play(
         deaths=job.deaths,
     )
     running = runner(streams, stages, codes, clock=lambda: streams.time)
-    inputs = iter([Piece(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(job.inputs)])
+    inputs = iter([Block(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(job.inputs)])
     executor = Executor(
         stages, [inputs], running, PartitionAdmission(), limit=job.limit, target=PART
     )

@@ -19,7 +19,7 @@ from dask_exo.pipeline.policies.conservative import Conservative
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.policies.staged import Staged
 from dask_exo.pipeline.streaming.snapshot import Policy
-from dask_exo.pipeline.streaming.types import Piece, Stage
+from dask_exo.pipeline.streaming.types import Block, Stage
 from dask_exo.testing.optimal_schedule import Chain, Operator, lower_bound, search
 from dask_exo.testing.simulated.pipeline import Outcome, simulate
 from dask_exo.testing.simulated.stream import SimRunner
@@ -47,7 +47,7 @@ class Workload(NamedTuple):
         runner = SimRunner(stages, self.slots, self.work)
         return simulate(runner, self.inputs, policy, limit=partitions * PART, target=PART)
 
-    def work(self, stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+    def work(self, stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         """See `dask_exo.testing.simulated.stream.Work`."""
         return [(one, PART) for one in self.seconds(stage, inputs[0].place[0])]
 
@@ -110,7 +110,7 @@ def of_size(rows: int, call: float = 0.01) -> Workload:
 def fused(work: Workload) -> Outcome:
     """All stages in one task, which holds what each of them asks for."""
 
-    def together(_: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+    def together(_: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         n = inputs[0].place[0]
         first = work.seconds(0, n)
         later = sum(sum(work.seconds(i, n)) for i in range(1, len(work.needs)))
@@ -124,7 +124,7 @@ def fused(work: Workload) -> Outcome:
 def whole(work: Workload, policy: Policy, partitions: int) -> Outcome:
     """Without streaming repartition: a source gives all that it has made at its end."""
 
-    def at_once(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+    def at_once(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         if stage == 0:
             each = work.seconds(0, inputs[0].place[0])
             return [(sum(each), PART * len(each))]

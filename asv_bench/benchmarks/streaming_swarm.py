@@ -18,7 +18,7 @@ from random import Random
 from typing import NamedTuple
 
 from dask_exo.pipeline.policies import POLICIES
-from dask_exo.pipeline.streaming.types import Piece, Stage, links
+from dask_exo.pipeline.streaming.types import Block, Stage, links
 from dask_exo.testing.simulated.pipeline import Outcome, simulate
 from dask_exo.testing.simulated.stream import Fault, SimRunner
 
@@ -142,7 +142,7 @@ class Ledger:
         found = links(case.stages, case.sinks)
         self._shares = [any(found[k].takers > 1 for k in link.before) for link in found]
 
-    def work(self, stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+    def work(self, stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         """See `dask_exo.testing.simulated.stream.Work`."""
         case, spec, rng = self.case, self.case.specs[stage], self._rng
         mean = spec.seconds / spec.outputs * len(inputs)

@@ -21,15 +21,15 @@ from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.build import execute, rejects_of
 from dask_exo.pipeline.dead_letters import Rejects
-from dask_exo.pipeline.operators import Step, amounts, check_format, name_of, trouble_of
-from dask_exo.pipeline.run_handle import Batches, Running
-from dask_exo.pipeline.shard_server import Shared, Split
+from dask_exo.pipeline.operators import Step, amounts, check_format, name_of, parse_error_policy
+from dask_exo.pipeline.run_handle import Batches, PipelineRun
+from dask_exo.pipeline.shard_server import SharedRun, Split
 from dask_exo.pipeline.sources import Source
 from dask_exo.pipeline.stage_graph import Union, planned
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.retries import RAISE, Trouble
+from dask_exo.pipeline.streaming.retries import RAISE, ErrorPolicy
 from dask_exo.pipeline.streaming.transforms import FORMATS, Transform
-from dask_exo.pipeline.to_dask import due, made_of, materialized
+from dask_exo.pipeline.to_dask import collect_dataframes, infer_meta, lazy_dataframe
 from dask_exo.validation import concurrency, number_from
 
 
@@ -57,7 +57,7 @@ class Pipeline:
     memory: int | None = None
     target: int | None = None
     rows: int | None = None
-    trouble: Trouble = RAISE
+    error_policy: ErrorPolicy = RAISE
     _runs: list[Rejects] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -146,7 +146,7 @@ class Pipeline:
     ) -> list[Split]:
         """Run once for several consumers, in threads or other processes; each row goes to one.
 
-        A piece goes to whoever asks first. The run begins when one does, and goes on as they take.
+        A block goes to whoever asks first. The run begins when one does, and goes on as they take.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class Pipeline:
         if batch_size is not None:
             number_from(1, "batch_size", batch_size, PipelineError)
         check_format(format)
-        shared = Shared(partial(self._start, self._runs), count, equal=equal)
+        shared = SharedRun(partial(self._start, self._runs), count, equal=equal)
         return [Split(shared, i, batch_size, format) for i in range(count)]
 
     def materialize(self) -> dd.DataFrame:
@@ -177,7 +177,7 @@ class Pipeline:
 
         Its partitions stay in the object store as long as somebody has it.
         """
-        return materialized(self._start(self._runs))[0]
+        return collect_dataframes(self._start(self._runs))[0]
 
     def compute(self) -> pd.DataFrame:
         """Run, and return all that comes out as one frame, in the order of the input."""
@@ -204,11 +204,11 @@ class Pipeline:
         """
         if self.rows is not None:
             raise PipelineError("to_dask() cannot stop after a limit(): use materialize()")
-        columns = made_of(self.source, self.steps, meta)
-        return due(partial(self._executor, self._runs), self.source.count, columns)
+        columns = infer_meta(self.source, self.steps, meta)
+        return lazy_dataframe(partial(self._executor, self._runs), self.source.count, columns)
 
     def to_parquet(self, path: str, *, compute: bool = True, **options: Any) -> Any:
-        """Run, and write each piece to a file in a directory; return the files.
+        """Run, and write each block to a file in a directory; return the files.
 
         Parameters
         ----------
@@ -254,15 +254,15 @@ class Pipeline:
         named = ("num_cpus", "num_gpus", "resources")
         asked = amounts_of({name: rest.pop(name) for name in named if name in rest})
         side_by_side = concurrency(rest.pop("concurrency", None), PipelineError)
-        retries = rest.pop("retries", self.trouble.retries)
-        on_error = rest.pop("on_error", "skip" if self.trouble.skip else "raise")
-        trouble = trouble_of(retries, on_error)
-        transform = Transform(kind, func, args, rest, batch_size, form, trouble)
+        retries = rest.pop("retries", self.error_policy.retries)
+        on_error = rest.pop("on_error", "skip" if self.error_policy.skip else "raise")
+        error_policy = parse_error_policy(retries, on_error)
+        transform = Transform(kind, func, args, rest, batch_size, form, error_policy)
         step = Step(transform, asked, side_by_side)
         return replace(self, steps=(*self.steps, step))
 
-    def _start(self, runs: list[Rejects]) -> Running:
-        return Running(*self._executor(runs), self.rows)
+    def _start(self, runs: list[Rejects]) -> PipelineRun:
+        return PipelineRun(*self._executor(runs), self.rows)
 
     def _executor(self, runs: list[Rejects]) -> tuple[Executor, Futures]:
         """What runs; what it sets aside can be seen in ``runs``, in place of the run before."""

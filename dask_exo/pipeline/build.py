@@ -13,8 +13,8 @@ from dask_exo.config import Config
 from dask_exo.pipeline.dead_letters import Rejects
 from dask_exo.pipeline.operators import check_needs, code_of, stage_of, without_gpus
 from dask_exo.pipeline.policies import POLICIES
-from dask_exo.pipeline.run_handle import brought
-from dask_exo.pipeline.sources import Pieces, Source
+from dask_exo.pipeline.run_handle import fetch_block
+from dask_exo.pipeline.sources import BlockIterator, Source
 from dask_exo.pipeline.stage_graph import Chain, Part, planned, sources_of
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.runner import StreamRunner
@@ -48,10 +48,10 @@ def execute(
     store = sum(node.store for node in futures.nodes())
     memory = memory or int(config.stream_memory_fraction * store)
     target = min(target or config.stream_target, max(1, memory // 8))
-    started = begun(sources_of(ends), config, streams.put)
+    started = start_sources(sources_of(ends), config, streams.put)
     parts, sinks = _planned(ends, lambda source: started[id(source)][1], simulate=simulate)
     stages = [stage_of(part.steps)._replace(takes=part.takes) for part in parts]
-    codes = [code_of(part.steps, target, part.trouble, config) for part in parts]
+    codes = [code_of(part.steps, target, part.error_policy, config) for part in parts]
     inputs = [started[id(part.source)][0] for part in parts if part.source is not None]
     runner = StreamRunner(streams, stages, codes)
     policy = POLICIES[config.stream_policy]()
@@ -81,22 +81,22 @@ def _planned(
 def rejects_of(executor: Executor, futures: Futures) -> Rejects:
     """What a run sets aside."""
     patience = Config.current().stall_timeout
-    return Rejects(executor.rejects, partial(brought, futures, patience=patience))
+    return Rejects(executor.rejects, partial(fetch_block, futures, patience=patience))
 
 
-def begun(
+def start_sources(
     sources: Sequence[Source], config: Config, put: Callable[[Any], Any]
-) -> dict[int, tuple[Pieces, bool]]:
+) -> dict[int, tuple[BlockIterator, bool]]:
     """Partitions of all sources, by their ids, of which no two have the same number."""
     found, first = {}, 0
     for source in sources:
-        pieces, makes = source.start(config, put)
-        found[id(source)] = (_numbered(pieces, first) if first else pieces, makes)
+        blocks, makes = source.start(config, put)
+        found[id(source)] = (_numbered(blocks, first) if first else blocks, makes)
         first += MANY if source.count is None else source.count
     return found
 
 
-def _numbered(pieces: Pieces, first: int) -> Iterator[Any]:
-    """Pieces with numbers from ``first`` on."""
-    for piece in pieces:
-        yield piece and piece._replace(place=(first + piece.place[0],))
+def _numbered(blocks: BlockIterator, first: int) -> Iterator[Any]:
+    """Blocks with numbers from ``first`` on."""
+    for block in blocks:
+        yield block and block._replace(place=(first + block.place[0],))

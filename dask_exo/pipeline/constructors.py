@@ -14,11 +14,11 @@ from dask_exo.errors import PipelineError
 from dask_exo.pipeline.api import Pipeline
 from dask_exo.pipeline.build import execute, rejects_of
 from dask_exo.pipeline.file_source import listed, paths_of, read
-from dask_exo.pipeline.operators import trouble_of
-from dask_exo.pipeline.run_handle import Running
-from dask_exo.pipeline.sources import Several, source_of
+from dask_exo.pipeline.operators import parse_error_policy
+from dask_exo.pipeline.run_handle import PipelineRun
+from dask_exo.pipeline.sources import ChainedSources, source_of
 from dask_exo.pipeline.stage_graph import Union
-from dask_exo.pipeline.to_dask import materialized
+from dask_exo.pipeline.to_dask import collect_dataframes
 
 
 def of(
@@ -36,7 +36,7 @@ def of(
         The elements of a bag are rows: the items of a dict are its columns, and all else is in one
         column "item". An iterable gives partitions: frames, dicts of columns, Arrow tables, or refs
         of Ray or futures of those. It is iterated in a thread, no more than a few partitions ahead
-        of the tasks. Several sources come one after the other.
+        of the tasks. ChainedSources sources come one after the other.
     memory : int or str, optional
         Bytes of partitions that there may be between stages; by default
         ``exo.stream.memory-fraction`` of the object store.
@@ -65,10 +65,10 @@ def of(
     if not sources:
         raise PipelineError("a pipeline needs a source, or several: of(ddf)")
     found = [source_of(source) for source in sources]
-    source = found[0] if len(found) == 1 else Several(found)
+    source = found[0] if len(found) == 1 else ChainedSources(found)
     sizes = [None if size is None else parse_bytes(size) for size in (memory, target)]
-    trouble = trouble_of(retries, on_error)
-    return Pipeline(source, memory=sizes[0], target=sizes[1], trouble=trouble)
+    error_policy = parse_error_policy(retries, on_error)
+    return Pipeline(source, memory=sizes[0], target=sizes[1], error_policy=error_policy)
 
 
 def from_files(
@@ -134,14 +134,14 @@ def union(*pipelines: Pipeline) -> Pipeline:
     """
     first = _checked(pipelines, "union")
     return Pipeline(
-        Union(pipelines), memory=first.memory, target=first.target, trouble=first.trouble
+        Union(pipelines), memory=first.memory, target=first.target, error_policy=first.error_policy
     )
 
 
 def materialize(*pipelines: Pipeline) -> tuple[dd.DataFrame, ...]:
     """Run several pipelines together; return a Dask dataframe of what came out of each.
 
-    Where they have been made from the same pipeline, that runs once, and each of its pieces goes to
+    Where they have been made from the same pipeline, that runs once, and each of its blocks goes to
     all of them. So one can write files, see `Pipeline.to_parquet` with ``compute=False``, of what
     the others go on with.
 
@@ -160,7 +160,7 @@ def materialize(*pipelines: Pipeline) -> tuple[dd.DataFrame, ...]:
     rejects = rejects_of(executor, futures)
     for pipeline in pipelines:
         pipeline._runs[:] = [rejects]
-    return tuple(materialized(Running(executor, futures, None), len(pipelines)))
+    return tuple(collect_dataframes(PipelineRun(executor, futures, None), len(pipelines)))
 
 
 def _checked(pipelines: tuple[Pipeline, ...], what: str) -> Pipeline:

@@ -13,7 +13,7 @@ from dask.core import flatten
 from dask_exo.cluster.futures import LARGE
 from dask_exo.config import Config
 from dask_exo.execution.persisted import Local, Promise, Remote
-from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.pipeline.streaming.types import Block
 from dask_exo.planning.annotations import NOTHING
 from dask_exo.planning.plan import Bundle
 from dask_exo.scheduler import Scheduler, planned
@@ -35,7 +35,7 @@ class Recipe:
 
 def inputs(
     expr: Any, config: Config, put: Callable[[Any], Any]
-) -> tuple[Iterator[Piece | None], bool]:
+) -> tuple[Iterator[Block | None], bool]:
     """Partitions of a collection.
 
     Where each can be made by itself, a stage of the pipeline makes it when it is wanted. Others,
@@ -51,7 +51,7 @@ def inputs(
 
     Returns
     -------
-    pieces : iterator
+    blocks : iterator
         None where there is none yet.
     makes : bool
         Whether a stage has to make them.
@@ -67,11 +67,11 @@ def inputs(
     )
     if alone:
         recipes = (_sent(Recipe(bundles[name]), put) for name in names)
-        return (Piece(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True
+        return (Block(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True
     return arriving(list(Scheduler().start(expr, keys).values())), False
 
 
-class Packed:
+class PickledRecipe:
     """A recipe as bytes, which goes with the call of its task."""
 
     def __init__(self, data: bytes) -> None:
@@ -89,7 +89,7 @@ def _sent(recipe: Recipe, put: Callable[[Any], Any]) -> Any:
     """
     arrays: list[Any] = []
     data = cloudpickle.dumps(recipe, protocol=5, buffer_callback=arrays.append)
-    return put(recipe) if arrays or len(data) > LARGE else Packed(data)
+    return put(recipe) if arrays or len(data) > LARGE else PickledRecipe(data)
 
 
 def _free(bundle: Bundle) -> bool:
@@ -97,25 +97,25 @@ def _free(bundle: Bundle) -> bool:
     return not bundle.inputs and bundle.asked == NOTHING
 
 
-def arriving(promises: Sequence[Promise]) -> Iterator[Piece | None]:
-    """Pieces of a computation in the background, in whatever order they come.
+def arriving(promises: Sequence[Promise]) -> Iterator[Block | None]:
+    """Blocks of a computation in the background, in whatever order they come.
 
-    A promise is dropped with its piece, so that whoever takes that can let its value go.
+    A promise is dropped with its block, so that whoever takes that can let its value go.
     """
     waiting = dict(enumerate(promises))
     del promises
     while waiting:
         come = [i for i, promise in waiting.items() if promise.known]
         for i in come:
-            yield _piece(waiting.pop(i).held(), i)
+            yield _block(waiting.pop(i).held(), i)
         if waiting and not come:
             yield None
 
 
-def _piece(held: Local | Remote, number: int) -> Piece:
+def _block(held: Local | Remote, number: int) -> Block:
     if isinstance(held, Remote):
-        return Piece(held.ref, held.nbytes, 0, (number,))
-    return Piece(partial(_same, held.value), 0, 0, (number,), small=True)
+        return Block(held.ref, held.nbytes, 0, (number,))
+    return Block(partial(_same, held.value), 0, 0, (number,), small=True)
 
 
 def _same(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, overload
 import pandas as pd
 
 from dask_exo.pipeline.streaming.provenance import Origin
-from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.pipeline.streaming.types import Block
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,18 @@ class Rejects(Sequence[Reject]):
 
     Parameters
     ----------
-    pieces : list of Piece
+    blocks : list of Block
     get : callable
         Fetches a value.
     """
 
     def __init__(
-        self, pieces: Sequence[Piece] = (), get: Callable[[Any], Any] = lambda value: value
+        self, blocks: Sequence[Block] = (), get: Callable[[Any], Any] = lambda value: value
     ) -> None:
-        self._pieces, self._get = pieces, get
+        self._blocks, self._get = blocks, get
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self._blocks)
 
     @overload
     def __getitem__(self, at: int) -> Reject: ...
@@ -79,9 +79,9 @@ class Rejects(Sequence[Reject]):
     def __getitem__(self, at: int | slice) -> Reject | Sequence[Reject]:
         """One of them, or some."""
         if isinstance(at, slice):
-            return Rejects(self._pieces[at], self._get)
-        piece = self._pieces[at]
-        rejected = piece.rejected
+            return Rejects(self._blocks[at], self._get)
+        block = self._blocks[at]
+        rejected = block.rejected
         assert rejected is not None
         return Reject(
             rejected.stage,
@@ -89,18 +89,18 @@ class Rejects(Sequence[Reject]):
             rejected.origin,
             rejected.failure.error(),
             rejected.failure.text,
-            lambda: self._get(piece.value),
+            lambda: self._get(block.value),
         )
 
     def table(self) -> pd.DataFrame:
         """One row for each: where it happened, its rows, and what was raised."""
         columns = ["stage", "function", "partition", "start", "stop", "exact", "rows", "error"]
         found = []
-        for one, piece in zip(self, self._pieces, strict=False):
+        for one, block in zip(self, self._blocks, strict=False):
             first = one.origin.rows[0]
             where = (one.stage, one.function, first.partition, first.start, first.stop)
             error = f"{type(one.error).__name__}: {one.error}"
-            found.append((*where, one.origin.exact, piece.rows, error))
+            found.append((*where, one.origin.exact, block.rows, error))
         return pd.DataFrame(found, columns=columns).astype({"stop": "Int64"})
 
     def __repr__(self) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 from dask_exo.cluster.resources import Amounts, has
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
-from dask_exo.pipeline.streaming.retries import Trouble
-from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.retries import ErrorPolicy
+from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import FORMATS, Transform
 from dask_exo.pipeline.streaming.types import Stage
 from dask_exo.validation import number_from
@@ -80,19 +80,21 @@ def stage_of(steps: Sequence[Step]) -> Stage:
     return Stage(name_of(steps), steps[0].needs, least, high, low)
 
 
-def code_of(steps: Sequence[Step], target: int, trouble: Trouble, config: Config) -> Code:
+def code_of(
+    steps: Sequence[Step], target: int, error_policy: ErrorPolicy, config: Config
+) -> StageCode:
     """What the tasks of a stage need; ``target`` is the bytes of its outputs."""
     transforms = [step.transform for step in steps]
     name, mode = uuid.uuid4().hex, config.nondeterminism
-    return Code(name, transforms, target, trouble, config.settings, mode)
+    return StageCode(name, transforms, target, error_policy, config.settings, mode)
 
 
-def trouble_of(retries: Any, on_error: Any) -> Trouble:
+def parse_error_policy(retries: Any, on_error: Any) -> ErrorPolicy:
     """What is done about exceptions."""
     number_from(0, "retries", retries, PipelineError)
     if on_error not in ("raise", "skip"):
         raise PipelineError(f"on_error={on_error!r}: need 'raise' or 'skip'")
-    return Trouble(int(retries), on_error == "skip")
+    return ErrorPolicy(int(retries), on_error == "skip")
 
 
 def name_of(steps: Sequence[Step]) -> str:

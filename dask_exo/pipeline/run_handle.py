@@ -20,51 +20,51 @@ from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.run_metrics import Looks, observed
 from dask_exo.partitions.batching import rebatch
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.recovery import again
-from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.pipeline.streaming.recovery import can_recompute
+from dask_exo.pipeline.streaming.types import Block
 from dask_exo.report.progress import showing
 
 SOON = 0.02  # seconds until it is looked again whether the consumer wants something
 EVERY = 1.0  # seconds between two reports of how the stages are
 
 
-class Said:
+class StageReporter:
     """Says how the stages of a pipeline are."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._last = 0.0
 
-    def now(self) -> None:
+    def report(self) -> None:
         """Say it."""
         self._last = time.monotonic()
         for seen in self._executor.seen():
             events.emit(seen)
 
-    def now_and_then(self) -> None:
+    def report_occasionally(self) -> None:
         """Say it if it was not said lately."""
         if time.monotonic() - self._last > EVERY:
-            self.now()
+            self.report()
 
 
-class Running(Iterator[Piece]):
-    """A pipeline under way, in a thread of its own; gives the pieces of its last stage.
+class PipelineRun(Iterator[Block]):
+    """A pipeline under way, in a thread of its own; gives the blocks of its last stage.
 
     Attributes
     ----------
     left : int or None
         Rows that are still wanted; None for all.
     futures : Futures
-        Where its pieces are.
+        Where its blocks are.
     """
 
     def __init__(self, executor: Executor, futures: Futures, rows: int | None) -> None:
         self._executor, self.futures = executor, futures
         self.left = rows
         self._patience = Config.current().stall_timeout
-        self._out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
-        self._lost: queue.SimpleQueue[Piece] = queue.SimpleQueue()
-        self._renewed: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        self._out: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
+        self._lost: queue.SimpleQueue[Block] = queue.SimpleQueue()
+        self._renewed: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
         self._asked = threading.Semaphore(0)
         self._stopped = False
         self._shown = contextlib.ExitStack()
@@ -72,14 +72,14 @@ class Running(Iterator[Piece]):
         stop_with_all(self)
         self._thread.start()
 
-    def __next__(self) -> Piece:
-        """The next piece; raises what made a stage fail."""
+    def __next__(self) -> Block:
+        """The next block; raises what made a stage fail."""
         if self._stopped or self.left == 0:
             self.stop()
             raise StopIteration
         self._asked.release()
         got = self._out.get()
-        if isinstance(got, Piece):
+        if isinstance(got, Block):
             if self.left is not None:
                 self.left -= min(got.rows, self.left)
             return got
@@ -88,21 +88,21 @@ class Running(Iterator[Piece]):
             raise StopIteration
         raise got
 
-    def fetch(self, piece: Piece) -> pd.DataFrame:
-        """The frame of the last piece that was given; made again where it was lost with a node."""
+    def fetch(self, block: Block) -> pd.DataFrame:
+        """The frame of the last block that was given; made again where it was lost with a node."""
         frame: pd.DataFrame
         try:
-            frame = brought(self.futures, piece.value, patience=self._patience)
+            frame = fetch_block(self.futures, block.value, patience=self._patience)
         except ValueLostError:
-            renewed = self._again(piece) if again(piece) else None
+            renewed = self._again(block) if can_recompute(block) else None
             if renewed is None:
                 raise
-            frame = brought(self.futures, renewed.value, patience=self._patience)
+            frame = fetch_block(self.futures, renewed.value, patience=self._patience)
         return frame
 
-    def _again(self, piece: Piece) -> Piece | None:
-        """A piece that was made again; None if the pipeline has ended."""
-        self._lost.put(piece)
+    def _again(self, block: Block) -> Block | None:
+        """A block that was made again; None if the pipeline has ended."""
+        self._lost.put(block)
         got = self._renewed.get()
         if isinstance(got, BaseException):
             raise got
@@ -114,7 +114,7 @@ class Running(Iterator[Piece]):
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> PipelineRun:
         self._shown.enter_context(showing(Config.current().progress))
         return self
 
@@ -128,14 +128,14 @@ class Running(Iterator[Piece]):
             with observed(self.futures) as looks:
                 events.emit(events.RunStarted({}))
                 self._run(looks)
-        except BaseException as raised:  # noqa: BLE001  raised where the next piece is asked for
+        except BaseException as raised:  # noqa: BLE001  raised where the next block is asked for
             error = raised
         finally:
             self._out.put(error)
             self._renewed.put(error)
 
     def _run(self, looks: Looks) -> None:
-        executor, owed, said = self._executor, 0, Said(self._executor)
+        executor, owed, reporter = self._executor, 0, StageReporter(self._executor)
         try:
             while not self._stopped:
                 while self._asked.acquire(blocking=False):
@@ -150,14 +150,14 @@ class Running(Iterator[Piece]):
                 if executor.finished:
                     if owed:
                         break
-                    executor.step(0)  # lets workers go; the last piece may have to be made again
+                    executor.step(0)  # lets workers go; the last block may have to be made again
                     owed += self._asked.acquire(timeout=SOON)
                     continue
                 executor.step(SOON if owed or executor.outputs else 0.1)
-                said.now_and_then()
+                reporter.report_occasionally()
                 looks.look(executor.held_back)
         finally:
-            said.now()
+            reporter.report()
             executor.cancel()
 
 
@@ -165,7 +165,10 @@ class Batches(Iterator[Any]):
     """Batches of what comes out of a pipeline, which starts when the first one is asked for."""
 
     def __init__(
-        self, start: Callable[[], Running], size: int | None, form: Callable[[pd.DataFrame], Any]
+        self,
+        start: Callable[[], PipelineRun],
+        size: int | None,
+        form: Callable[[pd.DataFrame], Any],
     ) -> None:
         self._steps = self._run(start, size, form)
 
@@ -179,7 +182,7 @@ class Batches(Iterator[Any]):
 
     @staticmethod
     def _run(
-        start: Callable[[], Running], size: int | None, form: Callable[[pd.DataFrame], Any]
+        start: Callable[[], PipelineRun], size: int | None, form: Callable[[pd.DataFrame], Any]
     ) -> Generator[Any, None, None]:
         with start() as running:
             frames = _frames(running)
@@ -187,16 +190,16 @@ class Batches(Iterator[Any]):
                 yield form(batch)
 
 
-def brought(futures: Futures, ref: Ref, *, patience: float | None) -> Any:
-    """The value of a piece; ``patience`` is `Config.stall_timeout`."""
-    return bring(futures, [ref], patience, lambda _: "a piece")[0]
+def fetch_block(futures: Futures, ref: Ref, *, patience: float | None) -> Any:
+    """The value of a block; ``patience`` is `Config.stall_timeout`."""
+    return bring(futures, [ref], patience, lambda _: "a block")[0]
 
 
-def _frames(running: Running) -> Iterator[pd.DataFrame]:
+def _frames(running: PipelineRun) -> Iterator[pd.DataFrame]:
     """The frames of a pipeline, no more rows than are wanted."""
     left = running.left
-    for piece in running:
-        frame = running.fetch(piece)
+    for block in running:
+        frame = running.fetch(block)
         if left is not None:
             frame, left = frame.iloc[:left], left - min(left, len(frame))
         yield frame

@@ -15,17 +15,17 @@ from dask_exo.dask_adapter import Task
 from dask_exo.errors import PipelineError
 from dask_exo.execution.persisted import Promise, Remote, fetch
 from dask_exo.partitions.batching import rebatch
-from dask_exo.pipeline.run_handle import Running
-from dask_exo.pipeline.shards import Dealing
+from dask_exo.pipeline.run_handle import PipelineRun
+from dask_exo.pipeline.shards import Sharder
 from dask_exo.pipeline.streaming.transforms import FORMATS
-from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.pipeline.streaming.types import Block
 from dask_exo.remote_error import Failure
 
 LOOK = 1.0  # seconds between two looks at whether somebody has left
 
 
-class Shared:
-    """A run whose pieces are dealt to consumers. It begins when the first one asks.
+class SharedRun:
+    """A run whose blocks are dealt to consumers. It begins when the first one asks.
 
     Parameters
     ----------
@@ -33,13 +33,13 @@ class Shared:
         Starts the run.
     consumers : int
     equal : bool
-        See `Dealing`.
+        See `Sharder`.
     """
 
-    def __init__(self, start: Callable[[], Running], consumers: int, *, equal: bool) -> None:
+    def __init__(self, start: Callable[[], PipelineRun], consumers: int, *, equal: bool) -> None:
         self._start = start
-        self._running: Running | None = None
-        self._dealing = Dealing(consumers, equal=equal)
+        self._running: PipelineRun | None = None
+        self._sharder = Sharder(consumers, equal=equal)
         self._asked = [0] * consumers
         self._changed = threading.Condition()
         self._pulling = False
@@ -70,12 +70,12 @@ class Shared:
                     f"tasks that are not retried"
                 )
             self._asked[consumer] += 1
-            while self._failure is None and not self._dealing.over(consumer):
-                span = self._dealing.deal(consumer)
+            while self._failure is None and not self._sharder.over(consumer):
+                span = self._sharder.assign(consumer)
                 if span is not None:
                     self._changed.notify_all()
                     return [span]
-                if self._dealing.wants(consumer) and not self._pulling:
+                if self._sharder.wants(consumer) and not self._pulling:
                     self._pull()
                 else:
                     self._changed.wait(LOOK)
@@ -86,11 +86,11 @@ class Shared:
     def leave(self, consumer: int) -> None:
         """A consumer wants nothing more; the run ends with the last one."""
         with self._changed:
-            self._dealing.leave(consumer)
+            self._sharder.leave(consumer)
             self._changed.notify_all()
             if self._desk is not None:
                 self._desk.left(consumer)
-            running = self._running if self._dealing.deserted else None
+            running = self._running if self._sharder.abandoned else None
         if running is not None:
             running.stop()
 
@@ -102,33 +102,33 @@ class Shared:
         return Away(self._desk.name)
 
     def _pull(self) -> None:
-        """Wait for the next piece; the lock is held, but not meanwhile."""
+        """Wait for the next block; the lock is held, but not meanwhile."""
         self._pulling = True
         self._changed.release()
-        piece, left, failure = None, None, None
+        block, left, failure = None, None, None
         try:
             if self._running is None:
                 self._running = self._start()
             left = self._running.left
-            piece = next(self._running, None)
+            block = next(self._running, None)
         except Exception as error:  # noqa: BLE001  raised where rows are asked for
             failure = Failure.of("iter_split", error)
         finally:
             self._changed.acquire()
             self._pulling, self._failure = False, failure
             self._changed.notify_all()
-        if piece is None:
-            self._dealing.end()
+        if block is None:
+            self._sharder.end()
         else:
-            rows = piece.rows if left is None else min(piece.rows, left)
-            self._dealing.add(self._node(piece), rows)
-        if self._dealing.deserted and self._running is not None:  # all have left meanwhile
+            rows = block.rows if left is None else min(block.rows, left)
+            self._sharder.add(self._node(block), rows)
+        if self._sharder.abandoned and self._running is not None:  # all have left meanwhile
             self._running.stop()
 
-    def _node(self, piece: Piece) -> Task:
+    def _node(self, block: Block) -> Task:
         assert self._running is not None
-        promise = Promise(self._running.futures, Remote(piece.value, piece.nbytes))
-        return Task(("piece", *piece.place), fetch, promise)
+        promise = Promise(self._running.futures, Remote(block.value, block.nbytes))
+        return Task(("block", *block.place), fetch, promise)
 
 
 class Split(Iterator[Any]):
@@ -168,7 +168,7 @@ class Split(Iterator[Any]):
                 f"consumer {self._consumer} of iter_split has begun: send it to another process "
                 f"before its first batch"
             )
-        source = self._source.away() if isinstance(self._source, Shared) else self._source
+        source = self._source.away() if isinstance(self._source, SharedRun) else self._source
         self._dropped.detach()  # whoever has it now says when it ends
         return Split, (source, self._consumer, self._size, self._format)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from dask_exo.partitions.batching import Span
 
-AHEAD = 2  # pieces for each consumer that may wait, so that few have to be cut
+AHEAD = 2  # blocks for each consumer that may wait, so that few have to be cut
 
 
-class Dealing:
-    """Deals pieces to consumers that ask, each row to one of them.
+class Sharder:
+    """Deals blocks to consumers that ask, each row to one of them.
 
     Where all shall get the same number of rows, none ever gets more than an equal share of the rows
-    that are known; that share only grows, so that at the end all can have it. A piece is dealt
+    that are known; that share only grows, so that at the end all can have it. A block is dealt
     whole if others that wait allow it, and is cut if not.
 
     Parameters
@@ -26,13 +26,13 @@ class Dealing:
 
     Examples
     --------
-    >>> dealing = Dealing(2, equal=True)
-    >>> dealing.add("a", 3)
-    >>> dealing.add("b", 4)
-    >>> dealing.end()
-    >>> dealing.deal(0), dealing.deal(1), dealing.deal(1)
+    >>> sharder = Sharder(2, equal=True)
+    >>> sharder.add("a", 3)
+    >>> sharder.add("b", 4)
+    >>> sharder.end()
+    >>> sharder.assign(0), sharder.assign(1), sharder.assign(1)
     (Span(part='a', start=0, stop=3), Span(part='b', start=0, stop=3), None)
-    >>> dealing.over(1)
+    >>> sharder.over(1)
     True
     """
 
@@ -46,7 +46,7 @@ class Dealing:
         self._share: int | None = None  # of each, where it may not grow any more
 
     def add(self, part: Any, rows: int) -> None:
-        """There is one more piece."""
+        """There is one more block."""
         if rows:
             self._waiting.append(Span(part, 0, rows))
             self._rows += rows
@@ -64,7 +64,7 @@ class Dealing:
         del self._dealt[consumer]
 
     @property
-    def deserted(self) -> bool:
+    def abandoned(self) -> bool:
         """Whether nobody wants anything more."""
         return all(map(self.over, list(self._dealt)))
 
@@ -77,7 +77,7 @@ class Dealing:
         return not (self._room(consumer) if self._equal else self._waiting)
 
     def wants(self, consumer: int) -> bool:
-        """Whether another piece has to come before this consumer gets some."""
+        """Whether another block has to come before this consumer gets some."""
         if self._ended or consumer not in self._dealt:
             return False
         if not self._waiting:
@@ -88,7 +88,7 @@ class Dealing:
             and self._room(consumer) < _length(self._waiting[0])
         )
 
-    def deal(self, consumer: int) -> Span[Any] | None:
+    def assign(self, consumer: int) -> Span[Any] | None:
         """Rows for a consumer; None where there are none for it now."""
         if not self._waiting or self.over(consumer) or self.wants(consumer):
             return None

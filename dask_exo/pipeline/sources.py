@@ -21,13 +21,13 @@ from dask_exo.execution.persisted import Local
 from dask_exo.partitions import protocol
 from dask_exo.pipeline.dask_source import inputs
 from dask_exo.pipeline.streaming.repartition import size
-from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.pipeline.streaming.types import Block
 
 AHEAD = 2  # partitions that an iterator is ahead of the tasks
 LOOK = 0.002  # seconds in which a partition that is as good as there comes
 ITEM = "item"  # column of the elements of a bag that are no dicts
 
-Pieces = Iterator[Piece | None]
+BlockIterator = Iterator[Block | None]
 """Inputs of a pipeline; None where there is none yet."""
 
 
@@ -45,12 +45,12 @@ class Source(Protocol):
         """See above."""
         ...
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
         """Partitions, and whether a stage has to make them; see `partitions.inputs`."""
         ...
 
 
-class Frames:
+class DataFrameSource:
     """A Dask dataframe."""
 
     def __init__(self, frame: dd.DataFrame) -> None:
@@ -61,12 +61,12 @@ class Frames:
         """See `Source`."""
         return int(self.frame.npartitions)
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
         """See `Source`."""
         return inputs(self.frame.expr.optimize(), config, put)
 
 
-class Elements:
+class BagSource:
     """A Dask bag: a row for each element."""
 
     def __init__(self, bag: db.Bag) -> None:
@@ -77,13 +77,13 @@ class Elements:
         """See `Source`."""
         return int(self._bag.npartitions)
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
         """See `Source`."""
         made = [delayed(records)(part) for part in self._bag.to_delayed()]
         return inputs(collections_to_expr(made).optimize(), config, put)
 
 
-class Given:
+class IterableSource:
     """Partitions that somebody has, or makes one after the other.
 
     Parameters
@@ -101,7 +101,7 @@ class Given:
         """See `Source`."""
         return len(self._items) if isinstance(self._items, Sized) else None
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:  # noqa: ARG002
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:  # noqa: ARG002
         """See `Source`.
 
         Raises
@@ -116,11 +116,11 @@ class Given:
                 "pipeline with a new one, or with a list"
             )
         self._used = True
-        pieces = (_piece(item, i, put) for i, item in enumerate(items))
-        return pulled(pieces), False
+        blocks = (_block(item, i, put) for i, item in enumerate(items))
+        return pulled(blocks), False
 
 
-class Several:
+class ChainedSources:
     """Sources one after the other."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -131,10 +131,10 @@ class Several:
         """See `Source`."""
         return sum_of([source.count for source in self._sources])
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[Pieces, bool]:
+    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
         """See `Source`."""
         started = [source.start(config, put) for source in self._sources]
-        return _numbered([pieces for pieces, _ in started]), any(makes for _, makes in started)
+        return _numbered([blocks for blocks, _ in started]), any(makes for _, makes in started)
 
 
 def sum_of(counts: Sequence[int | None]) -> int | None:
@@ -156,20 +156,20 @@ def source_of(given: Any) -> Source:
     if isinstance(given, dd.DataFrame):
         # what lies on GPUs comes back by tasks that have them; stages copy what they want there
         there = protocol.on_device(given._meta)
-        return Frames(given.to_backend("pandas") if there else given)
+        return DataFrameSource(given.to_backend("pandas") if there else given)
     if isinstance(given, db.Bag):
-        return Elements(given)
+        return BagSource(given)
     single = isinstance(given, (str, bytes, Mapping, pd.DataFrame))
     if single or hasattr(given, "__dask_graph__") or not isinstance(given, Iterable):
         raise PipelineError(
             f"a pipeline cannot begin with a {type(given).__name__}: need a Dask dataframe or bag, "
             f"or an iterable of frames or refs; of files, see dask_exo.pipeline.from_files"
         )
-    return Given(given)
+    return IterableSource(given)
 
 
 def records(elements: Iterable[Any]) -> pd.DataFrame:
-    """Elements of a bag as rows: the items of a dict are columns, all else is one called "item".
+    """BagSource of a bag as rows: the items of a dict are columns, all else is one called "item".
 
     Examples
     --------
@@ -183,10 +183,10 @@ def records(elements: Iterable[Any]) -> pd.DataFrame:
     return pd.DataFrame(dicts)
 
 
-def pulled(items: Iterator[Piece]) -> Iterator[Piece | None]:
+def pulled(items: Iterator[Block]) -> Iterator[Block | None]:
     """Take items in a thread, which is never more than a few ahead; None while there is none."""
     asked, ended = threading.Semaphore(AHEAD), threading.Event()
-    out: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+    out: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
     args = (items, asked, ended, out)
     threading.Thread(target=_pull, args=args, name="dask_exo-source", daemon=True).start()
     try:
@@ -208,25 +208,25 @@ def pulled(items: Iterator[Piece]) -> Iterator[Piece | None]:
 
 
 def _pull(
-    items: Iterator[Piece],
+    items: Iterator[Block],
     asked: threading.Semaphore,
     ended: threading.Event,
-    out: queue.SimpleQueue[Piece | BaseException | None],
+    out: queue.SimpleQueue[Block | BaseException | None],
 ) -> None:
     end: BaseException | None = None
     try:
         while asked.acquire() and not ended.is_set():
-            piece = next(items, None)
-            if piece is None:
+            block = next(items, None)
+            if block is None:
                 break
-            out.put(piece)
-            del piece
+            out.put(block)
+            del block
     except BaseException as error:  # noqa: BLE001  raised where the next one is asked for
         end = error
     out.put(end)
 
 
-def _piece(item: Any, number: int, put: Callable[[Any], Any]) -> Piece:
+def _block(item: Any, number: int, put: Callable[[Any], Any]) -> Block:
     """An input of a pipeline."""
     nbytes = 0
     if isinstance(item, Future):
@@ -234,16 +234,16 @@ def _piece(item: Any, number: int, put: Callable[[Any], Any]) -> Piece:
         item = held.value if isinstance(held, Local) else held.ref
     if isinstance(item, pd.DataFrame):
         nbytes = size(item)
-    return Piece(put(item), nbytes, 0, (number,), small=0 < nbytes <= LARGE)
+    return Block(put(item), nbytes, 0, (number,), small=0 < nbytes <= LARGE)
 
 
-def _numbered(sources: Sequence[Pieces]) -> Pieces:
-    """Pieces of one source after the other, which are numbered anew."""
+def _numbered(sources: Sequence[BlockIterator]) -> BlockIterator:
+    """Blocks of one source after the other, which are numbered anew."""
     number = 0
-    for pieces in sources:
-        for piece in pieces:
-            if piece is None:
+    for blocks in sources:
+        for block in blocks:
+            if block is None:
                 yield None
             else:
-                yield piece._replace(place=(number,))
+                yield block._replace(place=(number,))
                 number += 1

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dask_exo.pipeline.operators import Step, groups
 from dask_exo.pipeline.sources import Source, sum_of
-from dask_exo.pipeline.streaming.retries import Trouble
+from dask_exo.pipeline.streaming.retries import ErrorPolicy
 
 
 class Chain(Protocol):
@@ -25,7 +25,7 @@ class Chain(Protocol):
         ...
 
     @property
-    def trouble(self) -> Trouble:
+    def error_policy(self) -> ErrorPolicy:
         """What is done about exceptions where partitions are made."""
         ...
 
@@ -48,7 +48,7 @@ class Part(NamedTuple):
     steps: list[Step]
     takes: tuple[int, ...]
     source: Source | None
-    trouble: Trouble
+    error_policy: ErrorPolicy
 
 
 def sources_of(chains: Sequence[Chain]) -> list[Source]:
@@ -67,7 +67,7 @@ def planned(
     """Stages of pipelines that run together; what these have in common is there once.
 
     Two have the same beginning where they have been made from the same pipeline. There the stages
-    are cut, as each piece goes to both.
+    are cut, as each block goes to both.
 
     Parameters
     ----------
@@ -139,6 +139,6 @@ class _Plan:
         if source is None and not steps:
             return takes
         for some in groups(steps, makes=source is not None and self._makes(source)):
-            self.parts.append(Part(some, takes, source, chain.trouble))
+            self.parts.append(Part(some, takes, source, chain.error_policy))
             takes, source = (len(self.parts) - 1,), None
         return takes

@@ -19,18 +19,18 @@ from dask_exo.errors import CancelledError, PipelineError
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
 from dask_exo.pipeline.operators import Step
-from dask_exo.pipeline.run_handle import Running, Said
-from dask_exo.pipeline.sources import Frames
+from dask_exo.pipeline.run_handle import PipelineRun, StageReporter
+from dask_exo.pipeline.sources import DataFrameSource
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.provenance import Frame
 from dask_exo.pipeline.streaming.retries import CallError
 from dask_exo.pipeline.streaming.transforms import apply, on_host
-from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.pipeline.streaming.types import Block
 
 Start = Callable[[], tuple[Executor, Futures]]
 
 
-class Due(Promise):
+class LazyPromise(Promise):
     """A promise that something begins to keep when it is asked for.
 
     Parameters
@@ -55,7 +55,7 @@ class Due(Promise):
         return super().held()
 
 
-class Keeping:
+class PartitionProducer:
     """Runs a pipeline in a thread and keeps the promises of its partitions, each as it is complete.
 
     It knows them weakly: when all are dropped, the pipeline ends.
@@ -75,12 +75,12 @@ class Keeping:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._kept: weakref.WeakValueDictionary[int, Due] = weakref.WeakValueDictionary()
+        self._kept: weakref.WeakValueDictionary[int, LazyPromise] = weakref.WeakValueDictionary()
         self._count = count
 
     def promises(self) -> list[Promise]:
         """One for each partition."""
-        made = [Due(self.begin) for _ in range(self._count)]
+        made = [LazyPromise(self.begin) for _ in range(self._count)]
         self._kept.update(enumerate(made))
         return list(made)
 
@@ -115,28 +115,28 @@ class Keeping:
             promise.fail(error)
 
     def _run(self, executor: Executor, futures: Futures) -> None:
-        said, parts = Said(executor), defaultdict[int, list[Piece]](list)
+        reporter, parts = StageReporter(executor), defaultdict[int, list[Block]](list)
         complete: list[int] = []
         executor.complete = complete.append
         while not self._stopped and len(self._kept) and not executor.finished:
             executor.step(0.1)
             while executor.outputs:
-                piece = executor.take()
-                parts[piece.place[0]].append(piece)
+                block = executor.take()
+                parts[block.place[0]].append(block)
             while complete:
                 i = complete.pop()
                 self._keep(i, parts.pop(i, []), futures)
-            said.now_and_then()
-        said.now()
+            reporter.report_occasionally()
+        reporter.report()
 
-    def _keep(self, i: int, pieces: Sequence[Piece], futures: Futures) -> None:
-        """All pieces of a partition are there."""
+    def _keep(self, i: int, blocks: Sequence[Block], futures: Futures) -> None:
+        """All blocks of a partition are there."""
         promise = self._kept.pop(i, None)
         if promise is None:  # nobody wants it any more
             return
         promise.futures = futures
-        refs = [piece.value for piece in sorted(pieces, key=lambda piece: piece.place)]
-        nbytes = sum(piece.nbytes for piece in pieces)
+        refs = [block.value for block in sorted(blocks, key=lambda block: block.place)]
+        nbytes = sum(block.nbytes for block in blocks)
         if not refs:
             promise.fulfil(Local(self._meta))
         elif len(refs) == 1:
@@ -150,7 +150,7 @@ def _together(*frames: Any) -> Any:
     return pd.concat(full)
 
 
-def due(start: Start, count: int | None, meta: pd.DataFrame) -> dd.DataFrame:
+def lazy_dataframe(start: Start, count: int | None, meta: pd.DataFrame) -> dd.DataFrame:
     """A Dask dataframe of a pipeline that starts when it is asked for.
 
     Raises
@@ -163,10 +163,10 @@ def due(start: Start, count: int | None, meta: pd.DataFrame) -> dd.DataFrame:
             "to_dask() has to know how many partitions the source has, and an iterator does not "
             "say: use materialize(), or begin with a list"
         )
-    return _collection(Keeping(start, count, meta).promises(), meta)
+    return _collection(PartitionProducer(start, count, meta).promises(), meta)
 
 
-def made_of(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
+def infer_meta(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
     """What comes out, without rows: as is said, or found by calling functions with made-up rows.
 
     Raises
@@ -177,7 +177,7 @@ def made_of(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
     if meta is not None:
         said: pd.DataFrame = make_meta(meta)
         return said
-    if not isinstance(source, Frames):
+    if not isinstance(source, DataFrameSource):
         raise PipelineError(
             "to_dask() knows the columns of Dask dataframes only: say what comes out with meta=, "
             "as a frame without rows"
@@ -201,32 +201,32 @@ def made_of(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
     return found[0].iloc[:0] if found else pd.DataFrame()
 
 
-def materialized(running: Running, ends: int = 1) -> list[dd.DataFrame]:
+def collect_dataframes(running: PipelineRun, ends: int = 1) -> list[dd.DataFrame]:
     """Wait for all that comes out of a run; a Dask dataframe of each end, in order of the input.
 
     Parameters
     ----------
-    running : Running
+    running : PipelineRun
     ends : int
         Where something comes out.
     """
     left = running.left
-    found: list[list[tuple[Piece, int | None]]] = [[] for _ in range(ends)]
+    found: list[list[tuple[Block, int | None]]] = [[] for _ in range(ends)]
     with running:
-        for piece in running:
-            whole = left is None or piece.rows <= left
-            found[piece.sink].append((piece, None if whole else left))
-            left = None if left is None else max(0, left - piece.rows)
+        for block in running:
+            whole = left is None or block.rows <= left
+            found[block.sink].append((block, None if whole else left))
+            left = None if left is None else max(0, left - block.rows)
     return [_arranged(running, some) for some in found]
 
 
-def _arranged(running: Running, found: list[tuple[Piece, int | None]]) -> dd.DataFrame:
-    """A Dask dataframe of pieces, or of some rows of them."""
+def _arranged(running: PipelineRun, found: list[tuple[Block, int | None]]) -> dd.DataFrame:
+    """A Dask dataframe of blocks, or of some rows of them."""
     if not found:  # without rows there are columns; without columns there is nothing
         empty: dd.DataFrame = dd.from_pandas(pd.DataFrame(), npartitions=1)
         return empty
     found.sort(key=lambda one: one[0].place)
-    held = [Remote(piece.value, piece.nbytes) for piece, _ in found]
+    held = [Remote(block.value, block.nbytes) for block, _ in found]
     meta = running.fetch(found[0][0]).iloc[:0]
     promises = [Promise(running.futures, one) for one in held]
     return _collection(promises, meta, [rows for _, rows in found])

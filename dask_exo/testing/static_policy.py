@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dask_exo.pipeline.streaming.snapshot import View
+from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 
 class Static:
@@ -22,13 +22,13 @@ class Static:
     def __init__(self, slots: Sequence[int]) -> None:
         self._slots = tuple(slots)
 
-    def start(self, view: View) -> int | None:
+    def start(self, view: PipelineView) -> int | None:
         """The last stage that can, within its slots."""
         for i in reversed(range(len(view.stages))):
             if view.startable(i) and view.stages[i].running < self._slots[i] and view.room(i):
                 return i
         return None
 
-    def go_on(self, view: View, i: int) -> bool:
+    def may_continue(self, view: PipelineView, i: int) -> bool:
         """Whether there is room."""
         return view.room(i)

@@ -174,8 +174,8 @@ BUGS = [
     Bug(
         "a task of a pipeline that starts anew gives again what it gave",
         "pipeline/streaming/runner.py",
-        "start = Start(task.inputs[0].place, task.given, origins, task.only is not None)",
-        "start = Start(task.inputs[0].place, 0, origins, task.only is not None)",
+        "start = TaskInputs(task.inputs[0].place, task.given, origins, task.only is not None)",
+        "start = TaskInputs(task.inputs[0].place, 0, origins, task.only is not None)",
         STREAM,
     ),
     Bug(
@@ -188,8 +188,8 @@ BUGS = [
     Bug(
         "a piece is lost between two stages",
         "pipeline/streaming/executor.py",
-        "self._give(piece._replace(place=place, stage=running.stage))",
-        "running.outputs != 1 and self._give(piece._replace(place=place, stage=running.stage))",
+        "self._give(block._replace(place=place, stage=running.stage))",
+        "running.outputs != 1 and self._give(block._replace(place=place, stage=running.stage))",
         (f"{SIM}/test_stream_faults.py",),
     ),
     # memory

@@ -13,7 +13,7 @@ from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.errors import StalledError
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.types import Piece, Stage
+from dask_exo.pipeline.streaming.types import Block, Stage
 from dask_exo.shuffle import Program
 from dask_exo.shuffle import run as shuffle
 from dask_exo.testing import Cost, DeadlockError, InlineFutures, NodeDeath, SimFutures
@@ -101,7 +101,7 @@ def pipeline(*faults):
     runner = SimRunner(STAGES, [{"CPU": 2}, {"GPU": 1}], work, faults)
     futures = Clock([Node("a", 2, 10**9, resources={"CPU": 2.0})])
     futures.runner = runner
-    inputs = iter([Piece(None, 0, 1, (i,)) for i in range(8)])
+    inputs = iter([Block(None, 0, 1, (i,)) for i in range(8)])
     watchdog = Watchdog(futures, 600.0)
     executor = Executor(
         STAGES, [inputs], runner, PartitionAdmission(), limit=10**4, target=100, watchdog=watchdog
@@ -130,7 +130,7 @@ def test_a_pipeline_whose_consumer_is_slow_is_no_stall() -> None:
     futures.runner = runner
     executor = Executor(
         STAGES,
-        [iter([Piece(None, 0, 1, (0,))])],
+        [iter([Block(None, 0, 1, (0,))])],
         runner,
         PartitionAdmission(),
         limit=10**4,

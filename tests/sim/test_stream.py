@@ -15,7 +15,7 @@ from dask_exo.pipeline.policies.adaptive import Adaptive
 from dask_exo.pipeline.policies.conservative import Conservative
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.policies.staged import Staged
-from dask_exo.pipeline.streaming.types import Piece, Stage
+from dask_exo.pipeline.streaming.types import Block, Stage
 from dask_exo.testing.simulated.pipeline import Outcome, simulate
 from dask_exo.testing.simulated.stream import SimRunner
 from dask_exo.testing.static_policy import Static
@@ -38,7 +38,7 @@ def inference(policy, limit, noise=0.0, call=0.0):
     """Thesis section 2.5.3.1: 160 loads of 5 s and five pieces each; 8 CPUs and 4 GPUs."""
     rng = Random(0)
 
-    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+    def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         def seconds(mean: float) -> float:
             return mean * rng.uniform(1 - noise, 1 + noise) + call
 
@@ -90,7 +90,7 @@ def test_the_others_need_more_memory_or_more_time() -> None:
 def test_two_stages_find_their_share_of_the_slots(inputs) -> None:
     """Thesis figure 2.15: stages of 1 and 2 s on 8 slots, beside half of the slots for each."""
 
-    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+    def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         return [(1.0 + stage, 100)]
 
     stages = [Stage("one", {"CPU": 1}), Stage("two", {"CPU": 1})]
@@ -122,7 +122,7 @@ def test_any_pipeline_ends_with_everything_once(pipeline, room, policy) -> None:
     stages, spec, resources, inputs, seed = pipeline
     rng, busy = Random(seed), dict.fromkeys(resources, 0.0)
 
-    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+    def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         seconds, count, nbytes = spec[stage]
         each = [
             (len(inputs) * seconds / count * rng.uniform(0.5, 1.5), nbytes) for _ in range(count)
@@ -161,7 +161,7 @@ def calls(slots: int) -> float:
         nonlocal count
         count += event == "call"
 
-    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+    def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         return [(1.0 + 0.01 * inputs[0].place[0], 100)]
 
     stages = [Stage("one", {"CPU": 1}), Stage("two", {"GPU": 1})]

@@ -11,7 +11,7 @@ the limit; a stage that nobody has measured yet is probed by one task.
 
 from __future__ import annotations
 
-from dask_exo.pipeline.streaming.snapshot import View, onward
+from dask_exo.pipeline.streaming.snapshot import PipelineView, onward
 
 EVERY = 1.0  # seconds between two looks at the budget
 
@@ -23,12 +23,12 @@ class Adaptive:
         self._budget: float | None = None
         self._looked = 0.0
 
-    def start(self, view: View) -> int | None:
+    def start(self, view: PipelineView) -> int | None:
         """A source if the budget allows, else the stage with the least buffered outputs."""
         self._replenish(view)
         assert self._budget is not None
         for i, source in enumerate(view.stages):
-            cost = max(source.given, source.piece)
+            cost = max(source.given, source.block_bytes)
             probing = source.seconds is None and source.running > 0
             fits = view.used + cost <= view.limit or view.used == 0
             affordable = self._budget >= cost and fits and not probing
@@ -42,11 +42,11 @@ class Adaptive:
         ]
         return min(able, key=lambda i: view.stages[i].buffered, default=None)
 
-    def go_on(self, view: View, i: int) -> bool:
+    def may_continue(self, view: PipelineView, i: int) -> bool:
         """Whether there is room."""
         return view.room(i)
 
-    def _replenish(self, view: View) -> None:
+    def _replenish(self, view: PipelineView) -> None:
         if self._budget is None:
             self._budget, self._looked = view.limit, view.now
         passed = view.now - self._looked
@@ -55,12 +55,12 @@ class Adaptive:
         self._looked = view.now
         for i, source in enumerate(view.stages):
             if not source.before:
-                size = max(source.given, source.piece)
+                size = max(source.given, source.block_bytes)
                 more = passed * size / max(pace(view, i, size), 1e-9)
                 self._budget = min(view.limit, (self._budget or 0.0) + more)
 
 
-def pace(view: View, i: int, size: float) -> float:
+def pace(view: PipelineView, i: int, size: float) -> float:
     """Seconds that the stages after a source need for ``size`` bytes of its output."""
     total = 0.0
     for k, come in onward(view, i).items():

@@ -5,26 +5,26 @@ References: thesis section 2.4.3.2, "conservative policy"; the ablation of figur
 
 from __future__ import annotations
 
-from dask_exo.pipeline.streaming.snapshot import View
+from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 
 class Conservative:
     """See `Policy`."""
 
-    def start(self, view: View) -> int | None:
+    def start(self, view: PipelineView) -> int | None:
         """The stage with the least buffered outputs of those whose outputs fit."""
         able = [
             i
             for i, stage in enumerate(view.stages)
             if view.startable(i)
-            and view.used + max(stage.given, stage.piece) + _later(view, i) <= view.limit
+            and view.used + max(stage.given, stage.block_bytes) + _later(view, i) <= view.limit
         ]
         return min(able, key=lambda i: view.stages[i].buffered, default=None)
 
-    def go_on(self, view: View, i: int) -> bool:  # noqa: ARG002
+    def may_continue(self, view: PipelineView, i: int) -> bool:  # noqa: ARG002
         """Always: the room is reserved."""
         return True
 
 
-def _later(view: View, i: int) -> float:
-    return sum(view.stages[k].piece for k in view.stages[i].later)
+def _later(view: PipelineView, i: int) -> float:
+    return sum(view.stages[k].block_bytes for k in view.stages[i].later)

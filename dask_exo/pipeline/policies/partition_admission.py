@@ -14,13 +14,13 @@ away meanwhile with the slots that they have left.
 
 from __future__ import annotations
 
-from dask_exo.pipeline.streaming.snapshot import View, onward, work
+from dask_exo.pipeline.streaming.snapshot import PipelineView, onward, work
 
 
 class PartitionAdmission:
     """The default policy; see `Policy`."""
 
-    def start(self, view: View) -> int | None:
+    def start(self, view: PipelineView) -> int | None:
         """The last stage that can, of those with less than their share; see `Policy.start`."""
         waiting = _waiting(view)
         able = [
@@ -35,12 +35,12 @@ class PartitionAdmission:
             return able[0] if able else None
         return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i))
 
-    def go_on(self, view: View, i: int) -> bool:
-        """Whether there is room; see `Policy.go_on`."""
+    def may_continue(self, view: PipelineView, i: int) -> bool:
+        """Whether there is room; see `Policy.may_continue`."""
         return view.room(i)
 
 
-def _waiting(view: View) -> set[int]:
+def _waiting(view: PipelineView) -> set[int]:
     """Stages that wait for room that will come: none before them may take any."""
     return {
         i
@@ -51,7 +51,7 @@ def _waiting(view: View) -> set[int]:
     }
 
 
-def _fair(view: View, i: int) -> int:
+def _fair(view: PipelineView, i: int) -> int:
     """Tasks of stage ``i`` that keep its rate equal to that of the others with its resources."""
     each = work(view)
     if each is None:
@@ -66,7 +66,7 @@ def _fair(view: View, i: int) -> int:
     return int(min(shares, default=0))
 
 
-def _fits(view: View, i: int) -> bool:
+def _fits(view: PipelineView, i: int) -> bool:
     """Whether what a task of stage ``i`` gives fits by the time it ends."""
     stage, later = view.stages[i], [view.stages[k] for k in view.stages[i].later]
     if not _leaves_slots(view, i):
@@ -78,7 +78,7 @@ def _fits(view: View, i: int) -> bool:
     if not stage.running:
         return True
     # what such tasks give in a second stays for as long as the later stages work on it
-    each = stage.piece + stage.given / stage.seconds * residence(view, i)
+    each = stage.block_bytes + stage.given / stage.seconds * residence(view, i)
     if (stage.running + 0.5) * each > view.limit:  # to the nearest number of tasks
         return False
     others = sum(s.coming for k, s in enumerate(view.stages) if k != i and not s.before)
@@ -86,7 +86,7 @@ def _fits(view: View, i: int) -> bool:
     return view.used + coming - drain(view, i) * stage.seconds <= view.limit
 
 
-def residence(view: View, i: int) -> float:
+def residence(view: PipelineView, i: int) -> float:
     """Seconds that an output of stage ``i`` is worked on, weighted by how large it is meanwhile.
 
     One output of a task takes the place of its input; of several, one is made at a time.
@@ -95,12 +95,14 @@ def residence(view: View, i: int) -> float:
     for k, come in onward(view, i).items():
         stage = view.stages[k]
         assert stage.seconds is not None
-        meanwhile = stage.taken + stage.piece if stage.splits else max(stage.taken, stage.given)
+        meanwhile = (
+            stage.taken + stage.block_bytes if stage.splits else max(stage.taken, stage.given)
+        )
         seconds += stage.seconds * come * meanwhile / stage.taken
     return seconds
 
 
-def drain(view: View, i: int) -> float:
+def drain(view: PipelineView, i: int) -> float:
     """Bytes per second of outputs of stage ``i`` that later ones take, if one more of it runs."""
     slowest, later = float("inf"), onward(view, i)
     for name, total in view.total.items():
@@ -118,7 +120,7 @@ def drain(view: View, i: int) -> float:
     return slowest
 
 
-def _share(view: View, i: int) -> float:
+def _share(view: PipelineView, i: int) -> float:
     """Tasks of stage ``i`` for which there are slots, if it and all later stages share them."""
     those = [view.stages[k] for k in view.rest(i)]
     shares = [
@@ -129,7 +131,7 @@ def _share(view: View, i: int) -> float:
     return min(shares, default=1.0)
 
 
-def _leaves_slots(view: View, i: int) -> bool:
+def _leaves_slots(view: PipelineView, i: int) -> bool:
     """Whether a task that may have to wait for room leaves each later stage resources for one."""
     for name, need in view.stages[i].needs.items():
         idle = (view.stages[k] for k in view.stages[i].later if not view.stages[k].running)

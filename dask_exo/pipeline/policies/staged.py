@@ -5,19 +5,19 @@ References: thesis section 2.5.
 
 from __future__ import annotations
 
-from dask_exo.pipeline.streaming.snapshot import View
+from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 
 class Staged:
     """A stage begins when the one before has ended; memory is not limited."""
 
-    def start(self, view: View) -> int | None:
+    def start(self, view: PipelineView) -> int | None:
         """The first stage that has not ended."""
         for i, stage in enumerate(view.stages):
             if not stage.finished:
                 return i if view.startable(i) else None
         return None
 
-    def go_on(self, view: View, i: int) -> bool:  # noqa: ARG002
+    def may_continue(self, view: PipelineView, i: int) -> bool:  # noqa: ARG002
         """Always."""
         return True

@@ -15,8 +15,8 @@ from typing import Any
 from dask_exo import events
 from dask_exo.cluster.resources import Amounts, has
 from dask_exo.pipeline.streaming.autoscaler import GPU, Pool, places, resized, shares
-from dask_exo.pipeline.streaming.snapshot import View
-from dask_exo.pipeline.streaming.task import Worker
+from dask_exo.pipeline.streaming.snapshot import PipelineView
+from dask_exo.pipeline.streaming.task import StageActor
 from dask_exo.pipeline.streaming.types import Stage
 from dask_exo.pipeline.streaming.waist import Streams
 
@@ -51,7 +51,7 @@ IDLE = 30.0  # seconds without work after which a worker is let go
 LOOK = 1.0  # seconds between two looks at how many there should be
 
 
-class Crews:
+class ActorPools:
     """The workers of a pipeline.
 
     Parameters
@@ -60,7 +60,7 @@ class Crews:
     stages : sequence of Stage
         (S,)
     codes : sequence
-        (S,) refs of their `Code`.
+        (S,) refs of their `StageCode`.
     alone : sequence of bool
         (S,) whether the tasks of a stage have no workers.
     now : callable
@@ -133,7 +133,7 @@ class Crews:
                 left.subtract({name: len(workers) * need for name, need in asks})
             if not has(left, needs) and self._asks[other].keys() & needs.keys():
                 self._dismiss(other, since=float("inf"))
-        worker = self._streams.worker(Worker, self._codes[stage], needs=needs)
+        worker = self._streams.worker(StageActor, self._codes[stage], needs=needs)
         self._workers[kind].add(worker)
         self._idle[kind].append((self._now(), worker))
         self._replace()
@@ -183,7 +183,7 @@ class Crews:
         self._forget(self._kinds[stage], worker)
         self._streams.stop(worker)
 
-    def resize(self, view: View) -> bool:
+    def resize(self, view: PipelineView) -> bool:
         """Have as many as measured rates ask for, with as much of a GPU as they were seen to hold.
 
         Returns
@@ -227,7 +227,7 @@ class Crews:
     def _places(self, stage: int, resources: Amounts) -> int:
         return places(self.needs(stage), self._stages[stage].limit, resources)
 
-    def _share_out(self, view: View) -> bool:
+    def _share_out(self, view: PipelineView) -> bool:
         """Take more of a GPU for workers that hold more; return whether any do."""
         pools = list(self._pools.values())
         more = False

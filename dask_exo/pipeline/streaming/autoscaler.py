@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from dask_exo.cluster.resources import Amounts, has
-from dask_exo.pipeline.streaming.snapshot import StageView, View, work
+from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView, work
 
 BETTER = 1.15  # times as fast the slowest stage has to become, for sizes to change
 
@@ -20,12 +20,14 @@ Pool = tuple[int, ...]
 """Stages that ask for the same, whose tasks run in the same places."""
 
 
-def resized(view: View, pools: Sequence[Pool], sizes: Sequence[int] | None) -> list[int] | None:
+def resized(
+    view: PipelineView, pools: Sequence[Pool], sizes: Sequence[int] | None
+) -> list[int] | None:
     """How many tasks of each pool shall run side by side.
 
     Parameters
     ----------
-    view : View
+    view : PipelineView
     pools : sequence of Pool
         (P,) all stages, those too that have no workers: they share the resources.
     sizes : sequence of int, optional
@@ -99,7 +101,7 @@ def _rate(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     return min(rates, default=0.0)
 
 
-def _most(view: View, pool: Pool) -> float:
+def _most(view: PipelineView, pool: Pool) -> float:
     """Tasks that may run side by side: as many as the user has said, and as there is room for."""
     limits = [view.stages[k].limit for k in pool]
     most = sum(limit if limit is not None else float("inf") for limit in limits)
@@ -110,12 +112,12 @@ GPU = "GPU"
 PARTS = 16  # of a GPU: a worker that comes to hold a little more is not started anew
 
 
-def shares(view: View, pools: Sequence[Pool]) -> list[float]:
+def shares(view: PipelineView, pools: Sequence[Pool]) -> list[float]:
     """Share of a GPU that a worker of each pool takes, or number of GPUs.
 
     Parameters
     ----------
-    view : View
+    view : PipelineView
     pools : sequence of Pool
         (P,)
 

@@ -1,6 +1,6 @@
 """One loop for all policies: what has come goes into queues, and the policy says what starts.
 
-A pipeline is a graph of stages. A task of a stage takes some pieces and gives others, one at a
+A pipeline is a graph of stages. A task of a stage takes some blocks and gives others, one at a
 time; each of these waits in the queue of all stages that take it, and counts once until the last
 one has let go of it. Only references are held here.
 """
@@ -15,9 +15,17 @@ from typing import Any
 from dask_exo.cluster.task_status import Activity, Doing
 from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.events import StageSeen
-from dask_exo.pipeline.streaming.snapshot import Policy, View, stands_still, waits
-from dask_exo.pipeline.streaming.stage_state import Intake, Queue, Running, StageState
-from dask_exo.pipeline.streaming.types import AGAIN, Links, Piece, Runner, Shared, Stage, links
+from dask_exo.pipeline.streaming.snapshot import PipelineView, Policy, bottleneck, is_deadlocked
+from dask_exo.pipeline.streaming.stage_state import Queue, RunningTask, SourceQueue, StageState
+from dask_exo.pipeline.streaming.types import (
+    AGAIN,
+    Block,
+    ConsumerCounts,
+    Links,
+    Runner,
+    Stage,
+    links,
+)
 
 SOON = 0.05  # seconds until an input that was not there is looked for again
 
@@ -29,12 +37,12 @@ class Executor:
     ----------
     stages : sequence of Stage
         (S,) each after those whose outputs it takes.
-    inputs : sequence of iterator of (Piece or None)
-        Of each source; None where the next one is not there yet. No two pieces have the same place.
+    inputs : sequence of iterator of (Block or None)
+        Of each source; None where the next one is not there yet. No two blocks have the same place.
     runner : Runner
     policy : Policy
     limit : int
-        Bytes; see `View.used`.
+        Bytes; see `PipelineView.used`.
     target : int
         Bytes that an output is assumed to have before one has been seen.
     sinks : sequence of sequence of int, optional
@@ -45,12 +53,12 @@ class Executor:
     Attributes
     ----------
     peak : int
-        The most that `View.used` has been.
+        The most that `PipelineView.used` has been.
     forced : int
         How often something had to go on without room, since nothing else could.
-    rejects : list of Piece
+    rejects : list of Block
         Inputs that were set aside.
-    renewed : list of Piece
+    renewed : list of Block
         Outputs that were made again; see `again`.
     complete : callable, optional
         Is called with the number of each input of a source of which all outputs have been taken.
@@ -59,7 +67,7 @@ class Executor:
     def __init__(  # noqa: PLR0913  one of each
         self,
         stages: Sequence[Stage],
-        inputs: Sequence[Iterator[Piece | None]],
+        inputs: Sequence[Iterator[Block | None]],
         runner: Runner,
         policy: Policy,
         *,
@@ -73,49 +81,49 @@ class Executor:
         self._limit = limit
         self._links = links(stages, sinks)
         sources = [i for i, link in enumerate(self._links) if not link.before]
-        self._intakes = {i: Intake(some) for i, some in zip(sources, inputs, strict=True)}
+        self._sources = {i: SourceQueue(some) for i, some in zip(sources, inputs, strict=True)}
         self._states = [
             StageState(i, stage, link, target, shares=self._shared_before(link))
             for i, (stage, link) in enumerate(zip(stages, self._links, strict=True))
         ]
-        self._shared = 0  # bytes of pieces that several take
+        self._shared = 0  # bytes of blocks that several take
         self._done = Queue()  # of the consumer
-        self._running: dict[Any, Running] = {}
+        self._running: dict[Any, RunningTask] = {}
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
-        self._again: dict[Any, Piece] = {}  # tasks that make outputs again
+        self._again: dict[Any, Block] = {}  # tasks that make outputs again
         self._renews = False  # whether outputs had to be made again: more may have to be
-        self.renewed: list[Piece] = []
+        self.renewed: list[Block] = []
         self.peak = self.forced = 0
-        self.rejects: list[Piece] = []
+        self.rejects: list[Block] = []
         self.complete: Callable[[int], object] | None = None
-        self._out: Counter[int] = Counter()  # pieces of each input of a source that are there
+        self._out: Counter[int] = Counter()  # blocks of each input of a source that are there
 
     @property
     def finished(self) -> bool:
         """Whether all has come out, and been taken."""
         self._look()
-        queued = self._done.pieces or any(state.queue.pieces for state in self._states)
-        over = all(intake.over for intake in self._intakes.values())
+        queued = self._done.blocks or any(state.queue.blocks for state in self._states)
+        over = all(source.over for source in self._sources.values())
         return over and not (queued or self._running or self._again)
 
     @property
     def outputs(self) -> int:
-        """Pieces that the consumer has not taken."""
-        return len(self._done.pieces)
+        """Blocks that the consumer has not taken."""
+        return len(self._done.blocks)
 
-    def take(self) -> Piece:
-        """Give an output to the consumer; `Piece.sink` says where it has come out."""
-        piece = self._done.take()
-        self._taken(piece)
-        self._gone(piece)
-        return piece._replace(shared=None)
+    def take(self) -> Block:
+        """Give an output to the consumer; `Block.sink` says where it has come out."""
+        block = self._done.take()
+        self._taken(block)
+        self._gone(block)
+        return block._replace(shared=None)
 
-    def again(self, piece: Piece) -> None:
+    def again(self, block: Block) -> None:
         """Make an output again that was lost after it had been taken: see `renewed`.
 
         Nothing new starts before that is done, so that there are resources for it.
         """
-        self._again[self._runner.again(piece)] = piece
+        self._again[self._runner.again(block)] = block
         self._renews = True
 
     def step(self, timeout: float | None = None) -> None:
@@ -137,7 +145,7 @@ class Executor:
         waiting = self._waiting()
         if open_ or forced is not None:
             timeout = 0
-        elif not waiting or any(intake.late for intake in self._intakes.values()):
+        elif not waiting or any(source.late for source in self._sources.values()):
             # for the next input, for the consumer, or for resources
             timeout = SOON if timeout is None else min(timeout, SOON)
         if waiting or timeout != 0:
@@ -162,7 +170,7 @@ class Executor:
                 state.known.outputs,
                 state.known.nbytes,
                 state.known.worked,
-                waits(view, i),
+                bottleneck(view, i),
                 state.stage.needs.get("GPU", 0.0),
             )
             for i, state in enumerate(self._states)
@@ -171,7 +179,7 @@ class Executor:
     def held_back(self) -> tuple[int, str]:
         """How many tasks run, and what keeps the last stage that could have more from it."""
         view = self.view()
-        reasons = [waits(view, i) for i in range(len(self._states))]
+        reasons = [bottleneck(view, i) for i in range(len(self._states))]
         return len(self._running), next((one for one in reversed(reasons) if one), "input")
 
     def cancel(self) -> None:
@@ -185,10 +193,10 @@ class Executor:
         self._shared = 0
         for state in self._states:
             state.clear()
-        for intake in self._intakes.values():
-            intake.close()
+        for source in self._sources.values():
+            source.close()
 
-    def view(self) -> View:
+    def view(self) -> PipelineView:
         """What the policy sees."""
         total = self._runner.total()
         self._look()
@@ -199,9 +207,9 @@ class Executor:
             for name, need in state.needs.items():
                 free[name] = free.get(name, 0) - need * state.count
             used += state.queue.nbytes + state.held
-            intake = self._intakes.get(i)
-            if intake is not None:
-                flush, queued = intake.over, int(intake.next is not None)
+            source = self._sources.get(i)
+            if source is not None:
+                flush, queued = source.over, int(source.next is not None)
             else:
                 flush = all(done[k] for k in state.links.before)
                 queued = state.queued(flush=flush)
@@ -211,7 +219,7 @@ class Executor:
         for name, amount in self._runner.held().items():
             free[name] = free.get(name, 0) - amount
         self.peak = max(self.peak, used)
-        return View(tuple(stages), used, self._limit, free, total, self._runner.now())
+        return PipelineView(tuple(stages), used, self._limit, free, total, self._runner.now())
 
     def _shared_before(self, link: Links) -> bool:
         """Whether others take what a stage takes."""
@@ -219,10 +227,10 @@ class Executor:
 
     def _look(self) -> None:
         """Look for the next input of each source."""
-        for intake in self._intakes.values():
-            piece = intake.look()
-            if piece is not None:
-                self._out[piece.place[0]] += 1
+        for source in self._sources.values():
+            block = source.look()
+            if block is not None:
+                self._out[block.place[0]] += 1
 
     def _start(self) -> None:
         if self._again:
@@ -237,14 +245,14 @@ class Executor:
     def _launch(self, i: int) -> None:
         state = self._states[i]
         self._moves += 1
-        inputs = [self._intakes[i].take()] if i in self._intakes else state.take()
-        for piece in inputs:
-            self._taken(piece)
+        inputs = [self._sources[i].take()] if i in self._sources else state.take()
+        for block in inputs:
+            self._taken(block)
         self._running[self._runner.start(i, inputs)] = state.start(inputs)
 
     def _may_go_on(self, task: Any) -> bool:
         stage = self._running[task].stage
-        return self._runner.last(task) or self._policy.go_on(self.view(), stage)
+        return self._runner.last(task) or self._policy.may_continue(self.view(), stage)
 
     def _force(self, shut: Sequence[Any]) -> Any:
         """Let something go on although there is no room, if nothing else can: the last stage.
@@ -261,9 +269,9 @@ class Executor:
         """
         view = self.view()
         others = list(map(self._runner.stage, self._waiting()))
-        if not stands_still(view, [self._running[task].stage for task in shut], others):
+        if not is_deadlocked(view, [self._running[task].stage for task in shut], others):
             return None
-        if self._done.pieces and not self._again:  # the consumer has to take something first
+        if self._done.blocks and not self._again:  # the consumer has to take something first
             return None
         if others and any(self._runner.held().values()):
             self._runner.release()
@@ -283,64 +291,64 @@ class Executor:
 
     def _accept(self, task: Any) -> None:
         """Take the output of a task, or its end."""
-        piece = self._runner.take(task)
+        block = self._runner.take(task)
         self._moves += 1
         del self._ready[task]
-        if piece is AGAIN:
+        if block is AGAIN:
             return
-        if piece is not None and piece.rejected is not None:
-            self.rejects.append(piece)
+        if block is not None and block.rejected is not None:
+            self.rejects.append(block)
             return
         running = self._running[task]
         state = self._states[running.stage]
-        if piece is None:
+        if block is None:
             del self._running[task]
             state.ended(running)
             self._gone(*running.inputs)
             return
         place = (*running.inputs[0].place, running.outputs)
-        self._give(piece._replace(place=place, stage=running.stage))
-        state.gave(running, piece)
+        self._give(block._replace(place=place, stage=running.stage))
+        state.gave(running, block)
 
     def _renew(self, task: Any) -> None:
         """Take an output that was made again, or the end of its task."""
-        piece = self._runner.take(task)
+        block = self._runner.take(task)
         self._moves += 1
         del self._ready[task]
-        if piece is None:
+        if block is None:
             del self._again[task]
-        elif piece is not AGAIN:
-            self.renewed.append(self._again[task]._replace(value=piece.value))
+        elif block is not AGAIN:
+            self.renewed.append(self._again[task]._replace(value=block.value))
 
-    def _give(self, piece: Piece) -> None:
+    def _give(self, block: Block) -> None:
         """Put an output where it goes."""
-        state = self._states[piece.stage]
+        state = self._states[block.stage]
         link = state.links
-        state.buffered += piece.nbytes
-        self._out[piece.place[0]] += link.takers
+        state.buffered += block.nbytes
+        self._out[block.place[0]] += link.takers
         if link.takers > 1:
-            piece = piece._replace(shared=Shared(link.takers, link.takers))
-            self._shared += piece.nbytes
+            block = block._replace(shared=ConsumerCounts(link.takers, link.takers))
+            self._shared += block.nbytes
         for sink, which in link.sinks:
-            self._done.add(piece._replace(sink=sink, place=(*piece.place, *which)))
+            self._done.add(block._replace(sink=sink, place=(*block.place, *which)))
         for k, which in link.after:
-            self._states[k].queue.add(piece._replace(place=(*piece.place, *which)))
+            self._states[k].queue.add(block._replace(place=(*block.place, *which)))
 
-    def _taken(self, piece: Piece) -> None:
-        """Note that somebody has taken a piece, and will let go of it."""
-        shared = piece.shared
+    def _taken(self, block: Block) -> None:
+        """Note that somebody has taken a block, and will let go of it."""
+        shared = block.shared
         if shared is not None:
             shared.waiting -= 1
-        if piece.stage >= 0 and (shared is None or not shared.waiting):
-            self._states[piece.stage].buffered -= piece.nbytes
+        if block.stage >= 0 and (shared is None or not shared.waiting):
+            self._states[block.stage].buffered -= block.nbytes
 
-    def _gone(self, *pieces: Piece) -> None:
-        """Note that somebody has let go of pieces; tell of inputs of which they were the last."""
-        for piece in pieces:
-            if piece.shared is not None:
-                piece.shared.using -= 1
-                self._shared -= 0 if piece.shared.using else piece.nbytes
-            i = piece.place[0]
+    def _gone(self, *blocks: Block) -> None:
+        """Note that somebody has let go of blocks; tell of inputs of which they were the last."""
+        for block in blocks:
+            if block.shared is not None:
+                block.shared.using -= 1
+                self._shared -= 0 if block.shared.using else block.nbytes
+            i = block.place[0]
             self._out[i] -= 1
             if not self._out[i]:
                 del self._out[i]
@@ -349,7 +357,7 @@ class Executor:
 
     def _watch(self, watchdog: Watchdog, *, moved: bool) -> None:
         """Tell whether something has happened, or the consumer or the source has to do it."""
-        if moved or self._done.pieces or not (self._next_ones() or self._running or self._again):
+        if moved or self._done.blocks or not (self._next_ones() or self._running or self._again):
             watchdog.moved()
         else:
             watchdog.check(self._activity, self._waited_for)
@@ -375,5 +383,5 @@ class Executor:
 
     def _next_ones(self) -> list[StageState]:
         """Stages that have inputs."""
-        first = [self._states[i] for i, intake in self._intakes.items() if intake.next is not None]
-        return first + [state for state in self._states if state.queue.pieces]
+        first = [self._states[i] for i, source in self._sources.items() if source.next is not None]
+        return first + [state for state in self._states if state.queue.blocks]

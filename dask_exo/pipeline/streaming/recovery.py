@@ -7,51 +7,51 @@ from collections.abc import Sequence
 
 from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline.streaming.provenance import Origin, Rows, joined
-from dask_exo.pipeline.streaming.retries import Rejected, named
-from dask_exo.pipeline.streaming.task import About
-from dask_exo.pipeline.streaming.types import Made, Piece
+from dask_exo.pipeline.streaming.retries import RejectReason, named
+from dask_exo.pipeline.streaming.task import BlockMetadata
+from dask_exo.pipeline.streaming.types import Block, Lineage
 from dask_exo.remote_error import Failure
 
 
-def made_of(inputs: Sequence[Piece], number: int, digest: int) -> Made:
+def lineage_of(inputs: Sequence[Block], number: int, digest: int) -> Lineage:
     """What an output was made of, without keeping in the store what can be made again.
 
     Examples
     --------
-    >>> source = Piece("a recipe", 0, 0, (0,), small=True)
-    >>> piece = Piece("a ref", 9, 1, (0, 0), stage=0, made=made_of([source], 0, 7))
-    >>> made_of([piece], 2, 8).inputs[0].value is None
+    >>> source = Block("a recipe", 0, 0, (0,), small=True)
+    >>> block = Block("a ref", 9, 1, (0, 0), stage=0, made=lineage_of([source], 0, 7))
+    >>> lineage_of([block], 2, 8).inputs[0].value is None
     True
-    >>> made_of([piece], 2, 8).inputs[0].made.inputs[0].value
+    >>> lineage_of([block], 2, 8).inputs[0].made.inputs[0].value
     'a recipe'
     """
-    return Made(tuple(map(emptied, inputs)), number, digest)
+    return Lineage(tuple(map(without_value, inputs)), number, digest)
 
 
-def emptied(piece: Piece) -> Piece:
-    """A piece without its value, unless that is small."""
-    return piece if piece.small else piece._replace(value=None, shared=None)
+def without_value(block: Block) -> Block:
+    """A block without its value, unless that is small."""
+    return block if block.small else block._replace(value=None, shared=None)
 
 
-def again(piece: Piece) -> bool:
-    """Whether a piece can be made again."""
-    if piece.made is None:
-        return piece.small
-    return all(map(again, piece.made.inputs))
+def can_recompute(block: Block) -> bool:
+    """Whether a block can be made again."""
+    if block.made is None:
+        return block.small
+    return all(map(can_recompute, block.made.inputs))
 
 
-def origin(piece: Piece) -> Origin:
+def origin(block: Block) -> Origin:
     """Rows of an input; those of the source are counted where they are made."""
-    return piece.origin if piece.origin.rows else Origin((Rows(piece.place[0]),))
+    return block.origin if block.origin.rows else Origin((Rows(block.place[0]),))
 
 
-def origin_of(inputs: Sequence[Piece]) -> Origin:
+def origin_of(inputs: Sequence[Block]) -> Origin:
     """Rows of all inputs of a task."""
     return joined(list(map(origin, inputs)))
 
 
 def given_up(
-    stage: str, inputs: Sequence[Piece], times: int, last: WorkerLostError
+    stage: str, inputs: Sequence[Block], times: int, last: WorkerLostError
 ) -> WorkerLostError:
     """The error of a task that was lost too often."""
     rows = origin_of(inputs)
@@ -68,30 +68,30 @@ def given_up(
     )
 
 
-def not_given(stage: str, piece: Piece) -> NonDeterminismError:
-    """The error of a stage that does not give a piece again which was lost."""
+def not_given(stage: str, block: Block) -> NonDeterminismError:
+    """The error of a stage that does not give a block again which was lost."""
     return NonDeterminismError(
-        f"stage {stage!r} ran again on {origin(piece)}, since a node was lost, and did not give "
-        f"the piece that it gave before: let it depend on its input only"
+        f"stage {stage!r} ran again on {origin(block)}, since a node was lost, and did not give "
+        f"the block that it gave before: let it depend on its input only"
     )
 
 
-def set_aside(stage: str, piece: Piece, error: Exception) -> Piece:
-    """An input as a piece that says why it is none."""
-    where = origin(piece)
+def set_aside(stage: str, block: Block, error: Exception) -> Block:
+    """An input as a block that says why it is none."""
+    where = origin(block)
     failure = Failure.of(named(stage, stage, where), error)
-    return piece._replace(more=True, rejected=Rejected(stage, stage, where, failure))
+    return block._replace(more=True, rejected=RejectReason(stage, stage, where, failure))
 
 
-def compare(about: About, seen: int, mode: str, stage: str, origin: Origin) -> None:
-    """Compare what a task says it gave before a piece with what has come of it.
+def compare(about: BlockMetadata, seen: int, mode: str, stage: str, origin: Origin) -> None:
+    """Compare what a task says it gave before a block with what has come of it.
 
     Parameters
     ----------
-    about : About
-        Of the piece.
+    about : BlockMetadata
+        Of the block.
     seen : int
-        Digest of the pieces before it, as they came.
+        Digest of the blocks before it, as they came.
     mode : str
         What happens where they are others: ``"error"`` or ``"warn"``.
     stage : str
@@ -107,7 +107,7 @@ def compare(about: About, seen: int, mode: str, stage: str, origin: Origin) -> N
         return
     text = (
         f"stage {stage!r} ran again on {origin}, since a worker or a node was lost, and gave other "
-        f"pieces than before, of which some are used already: let it depend on its input only. If "
+        f"blocks than before, of which some are used already: let it depend on its input only. If "
         f"the difference does no harm, set exo.fault.nondeterminism to 'warn' or 'ignore'"
     )
     if mode == "error":

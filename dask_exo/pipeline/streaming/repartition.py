@@ -1,7 +1,7 @@
-"""Streaming repartition: pieces of a target size, as soon as there are enough rows for one.
+"""Streaming repartition: blocks of a target size, as soon as there are enough rows for one.
 
-Where pieces are cut depends on the rows and the target alone, so that a task that runs again gives
-the same pieces.
+Where blocks are cut depends on the rows and the target alone, so that a task that runs again gives
+the same blocks.
 
 References: thesis section 2.4.2.1.
 """
@@ -19,7 +19,7 @@ from dask_exo.pipeline.streaming.transforms import Frames
 
 
 class Cut(NamedTuple):
-    """A piece: a frame, its bytes, whether another may follow, and the rows it was made of."""
+    """A block: a frame, its bytes, whether another may follow, and the rows it was made of."""
 
     frame: Any
     nbytes: int
@@ -60,15 +60,15 @@ def repartition(frames: Frames, target: int) -> Iterator[Cut]:
     ----------
     frames : iterator of Frame
     target : int
-        Bytes: a piece has that many or more only by one frame, or one row.
+        Bytes: a block has that many or more only by one frame, or one row.
 
     Examples
     --------
     >>> frame = pd.DataFrame({"a": range(100)}, index=range(100))
-    >>> pieces = list(
+    >>> blocks = list(
     ...     repartition(iter([Frame(frame, last=False), Frame(frame, last=True)]), target=1000)
     ... )
-    >>> [(len(p.frame), p.more) for p in pieces]
+    >>> [(len(p.frame), p.more) for p in blocks]
     [(100, True), (100, False)]
     >>> [len(p.frame) for p in repartition(iter([Frame(frame, last=True)]), target=500)]
     [50, 50]
@@ -87,7 +87,7 @@ def repartition(frames: Frames, target: int) -> Iterator[Cut]:
 
 
 def _cut(frames: list[Frame], nbytes: int, target: int, *, more: bool) -> Iterator[Cut]:
-    """Pieces of neighbouring frames."""
+    """Blocks of neighbouring frames."""
     full = [one for one in frames if len(one.data)] or frames[:1]
     if not full:
         return

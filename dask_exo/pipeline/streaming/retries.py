@@ -9,7 +9,7 @@ from dask_exo.pipeline.streaming.provenance import Frame, Origin
 from dask_exo.remote_error import Failure
 
 
-class Trouble(NamedTuple):
+class ErrorPolicy(NamedTuple):
     """What is done about exceptions.
 
     Attributes
@@ -24,10 +24,10 @@ class Trouble(NamedTuple):
     skip: bool = False
 
 
-RAISE = Trouble()
+RAISE = ErrorPolicy()
 
 
-class Rejected(NamedTuple):
+class RejectReason(NamedTuple):
     """Why an input was set aside.
 
     Attributes
@@ -53,7 +53,7 @@ class CallError(Exception):
         self.failure = failure
 
 
-class Calls:
+class UserCalls:
     """The calls of one task.
 
     Parameters
@@ -63,16 +63,16 @@ class Calls:
 
     Attributes
     ----------
-    rejects : list of (Rejected, object)
+    rejects : list of (RejectReason, object)
         Inputs that were set aside, in the order of the calls.
     """
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
-        self.rejects: list[tuple[Rejected, Any]] = []
+        self.rejects: list[tuple[RejectReason, Any]] = []
 
     def outputs(
-        self, function: str, trouble: Trouble, call: Callable[[], Iterator[Any]], of: Frame
+        self, function: str, error_policy: ErrorPolicy, call: Callable[[], Iterator[Any]], of: Frame
     ) -> Iterator[Any]:
         """What a call gives; nothing where its input is set aside.
 
@@ -82,7 +82,7 @@ class Calls:
         ----------
         function : str
             Name of what is called.
-        trouble : Trouble
+        error_policy : ErrorPolicy
         call : callable
             Calls it; gives what it yields.
         of : Frame
@@ -94,9 +94,9 @@ class Calls:
             It has failed, and may not be set aside.
         """
         given = 0
-        for attempt in range(trouble.retries + 1):
+        for attempt in range(error_policy.retries + 1):
             try:
-                if trouble.skip:
+                if error_policy.skip:
                     yield from list(call())
                     return
                 for i, one in enumerate(call()):
@@ -104,17 +104,17 @@ class Calls:
                         given = i + 1
                         yield one
             except Exception as error:  # noqa: BLE001  raised in the driver, or kept
-                if attempt == trouble.retries:
-                    self.failed(function, trouble, error, of)
+                if attempt == error_policy.retries:
+                    self.failed(function, error_policy, error, of)
             else:
                 return
 
-    def failed(self, function: str, trouble: Trouble, error: Exception, of: Frame) -> None:
+    def failed(self, function: str, error_policy: ErrorPolicy, error: Exception, of: Frame) -> None:
         """Set an input aside; raise `CallError` where it may not be."""
         failure = Failure.of(named(self._stage, function, of.origin), error)
-        if not trouble.skip:
+        if not error_policy.skip:
             raise CallError(failure) from error
-        self.rejects.append((Rejected(self._stage, function, of.origin, failure), of.data))
+        self.rejects.append((RejectReason(self._stage, function, of.origin, failure), of.data))
 
 
 def named(stage: str, function: str, origin: Origin) -> str:

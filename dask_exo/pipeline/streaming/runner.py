@@ -13,21 +13,21 @@ from dask_exo import events
 from dask_exo.cluster.resources import has
 from dask_exo.cluster.task_status import Activity, Doing
 from dask_exo.errors import ValueLostError, WorkerLostError
-from dask_exo.pipeline.streaming.actor_pools import Crews
+from dask_exo.pipeline.streaming.actor_pools import ActorPools
 from dask_exo.pipeline.streaming.recovery import (
-    again,
+    can_recompute,
     compare,
-    emptied,
     given_up,
-    made_of,
+    lineage_of,
     not_given,
     origin,
     origin_of,
     set_aside,
+    without_value,
 )
-from dask_exo.pipeline.streaming.snapshot import View
-from dask_exo.pipeline.streaming.task import About, Code, Start, run
-from dask_exo.pipeline.streaming.types import AGAIN, Made, Piece, Stage, links
+from dask_exo.pipeline.streaming.snapshot import PipelineView
+from dask_exo.pipeline.streaming.task import BlockMetadata, StageCode, TaskInputs, run
+from dask_exo.pipeline.streaming.types import AGAIN, Block, Lineage, Stage, links
 from dask_exo.pipeline.streaming.waist import Streams
 
 SHORT = 1.0  # seconds of a task behind which another may wait for the same worker
@@ -42,16 +42,16 @@ class Task:
     """A task under way, or one that waits for an input which another one makes again."""
 
     stage: int
-    inputs: list[Piece]
+    inputs: list[Block]
     stream: Any = None
     worker: Any = None
-    about: About | None = None
+    about: BlockMetadata | None = None
     ended: bool = False
     given: int = 0
     lost: int = 0
-    seen: int = 0  # digest of all pieces that were given
-    dropped: list[Piece] | None = None  # inputs that are set aside, as its worker died too often
-    only: Made | None = None  # the output that it makes again, and no other
+    seen: int = 0  # digest of all blocks that were given
+    dropped: list[Block] | None = None  # inputs that are set aside, as its worker died too often
+    only: Lineage | None = None  # the output that it makes can_recompute, and no other
     maker: Task | None = None  # makes an input of it again
     reader: tuple[Task, int] | None = None  # which input of which other one it makes again
 
@@ -64,7 +64,7 @@ class StreamRunner:
     streams : Streams
     stages : sequence of Stage
         (S,)
-    codes : sequence of Code
+    codes : sequence of StageCode
         (S,)
     clock : callable
         Seconds, from some moment on.
@@ -74,7 +74,7 @@ class StreamRunner:
         self,
         streams: Streams,
         stages: Sequence[Stage],
-        codes: Sequence[Code],
+        codes: Sequence[StageCode],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._streams, self._stages, self._clock = streams, stages, clock
@@ -88,14 +88,14 @@ class StreamRunner:
         ]
         self._tasks: dict[Any, Task] = {}
         self._serving: dict[Any, list[Task]] = {}  # in the order in which a worker does them
-        self._waiting: list[Task] = []  # make something again, and wait for a worker
+        self._waiting: list[Task] = []  # make something can_recompute, and wait for a worker
         self._recalled: list[Task] = []  # wait for inputs that were lost, without a worker
         self._moved = clock()  # when something came
-        self._single = [0.0] * len(stages)  # longest task; endless if it gives several pieces
+        self._single = [0.0] * len(stages)  # longest task; endless if it gives several blocks
         self._resources, self._looked = streams.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
-        self._crews = Crews(streams, stages, self._codes, self._alone, self.now)
-        self._crews.open(self._resources)
+        self._pools = ActorPools(streams, stages, self._codes, self._alone, self.now)
+        self._pools.open(self._resources)
         self._started: Counter[int] = Counter()
 
     def now(self) -> float:
@@ -109,10 +109,10 @@ class StreamRunner:
         return self._resources
 
     def needs(self, stage: int) -> Mapping[str, float]:
-        """Resources that a task takes at the moment; see `Crews.needs`."""
-        return self._crews.needs(stage)
+        """Resources that a task takes at the moment; see `ActorPools.needs`."""
+        return self._pools.needs(stage)
 
-    def start(self, stage: int, inputs: Sequence[Piece]) -> Task:
+    def start(self, stage: int, inputs: Sequence[Block]) -> Task:
         """Start a task on a worker that has what the stage needs.
 
         With the first tasks of sources workers start that later stages are going to need, where
@@ -122,15 +122,15 @@ class StreamRunner:
         self._submit(task)
         self._started[stage] += 1
         if stage in self._sources:
-            self._crews.begin_early(self._resources, self._started, self._sources)
+            self._pools.begin_early(self._resources, self._started, self._sources)
         return task
 
-    def again(self, piece: Piece) -> Task:
-        """Start a task that makes a piece again, and nothing else."""
-        assert piece.made is not None
-        made = piece.made
-        task = Task(piece.stage, list(made.inputs), given=made.number, only=made)
-        events.emit(events.CallsRepeated({self._stages[piece.stage].name: 1}))
+    def again(self, block: Block) -> Task:
+        """Start a task that makes a block can_recompute, and nothing else."""
+        assert block.made is not None
+        made = block.made
+        task = Task(block.stage, list(made.inputs), given=made.number, only=made)
+        events.emit(events.CallsRepeated({self._stages[block.stage].name: 1}))
         self._submit(task)
         return task
 
@@ -147,7 +147,7 @@ class StreamRunner:
         WorkerLostError
             Workers died again and again.
         """
-        self._crews.release_tired()
+        self._pools.release_tired()
         self._send_again()
         if not tasks:
             time.sleep(timeout or 0)
@@ -185,7 +185,7 @@ class StreamRunner:
         """Whether it has ended, or will after its output."""
         return task.about is None or not task.about.more
 
-    def take(self, task: Task) -> Piece | None:
+    def take(self, task: Task) -> Block | None:
         """The next output, or None at its end."""
         if task.dropped is not None:
             return task.dropped.pop() if task.dropped else None
@@ -198,7 +198,7 @@ class StreamRunner:
         except WorkerLostError as error:
             self._lose(task, error)
             return AGAIN
-        made = made_of(task.inputs, task.given, about.digest)
+        made = lineage_of(task.inputs, task.given, about.digest)
         task.given += 1
         self._compare(task, about)
         task.seen = about.digest
@@ -206,7 +206,7 @@ class StreamRunner:
             seen = self._single[task.stage]
             self._single[task.stage] = inf if about.more else max(seen, about.seconds)
         task.ended = not about.more  # the next one of its worker may come: it waits there
-        return Piece(
+        return Block(
             ref,
             about.nbytes,
             about.rows,
@@ -220,23 +220,23 @@ class StreamRunner:
 
     def idle(self, stage: int) -> int:
         """Workers that could run a task of a stage at once, or as soon as they end another one."""
-        return self._crews.idle(stage) + len(self._soon(stage))
+        return self._pools.idle(stage) + len(self._soon(stage))
 
     def full(self, stage: int) -> bool:
         """Whether a stage has as many workers as its measured rate asks for."""
-        return self._crews.full(stage, self._resources)
+        return self._pools.full(stage, self._resources)
 
-    def resize(self, view: View) -> bool:
+    def resize(self, view: PipelineView) -> bool:
         """Have as many workers as measured rates ask for; return whether something has changed."""
-        return self._crews.resize(view)
+        return self._pools.resize(view)
 
     def held(self) -> Mapping[str, float]:
         """Resources of all workers that have nothing to do."""
-        return self._crews.held()
+        return self._pools.held()
 
     def release(self) -> None:
         """Let go of all workers that have nothing to do."""
-        self._crews.release()
+        self._pools.release()
 
     def cancel(self, tasks: Sequence[Task]) -> None:
         """Stop tasks, and all workers."""
@@ -265,13 +265,13 @@ class StreamRunner:
         return [leaf.stream for leaf in map(_leaf, tasks) if leaf.stream is not None]
 
     def _submit(self, task: Task) -> None:
-        lost = next((k for k, piece in enumerate(task.inputs) if piece.value is None), None)
+        lost = next((k for k, block in enumerate(task.inputs) if block.value is None), None)
         if lost is not None:
             self._make_again(task, lost)
             return
-        values = [piece.value for piece in task.inputs]
+        values = [block.value for block in task.inputs]
         origins = list(map(origin, task.inputs))
-        start = Start(task.inputs[0].place, task.given, origins, task.only is not None)
+        start = TaskInputs(task.inputs[0].place, task.given, origins, task.only is not None)
         args = (self._codes[task.stage], start, *values)
         stage = task.stage
         seed = f"{self._names[stage]} {start.place}"
@@ -279,32 +279,32 @@ class StreamRunner:
             needs = self._stages[stage].needs
             task.stream = self._streams.task(run, *args, needs=needs, seed=seed)
         else:
-            soon = [] if self._crews.idle(stage) else self._soon(stage)
-            if not self._crews.idle(stage) and not soon:
-                if task.only is not None and self._crews.busy(stage, self._resources):
+            soon = [] if self._pools.idle(stage) else self._soon(stage)
+            if not self._pools.idle(stage) and not soon:
+                if task.only is not None and self._pools.busy(stage, self._resources):
                     self._waiting.append(task)
                     return
-                self._crews.begin(stage, self._resources)
-            task.worker = soon[0] if soon else self._crews.take(stage)
+                self._pools.begin(stage, self._resources)
+            task.worker = soon[0] if soon else self._pools.take(stage)
             self._serving.setdefault(task.worker, []).append(task)
             task.stream = self._streams.start(task.worker, *args, seed=seed)
         self._tasks[task.stream] = task
 
     def _soon(self, stage: int) -> list[Any]:
         """Workers with a short task, behind which another may wait, so that they need not."""
-        if not self._crews.early(stage) or not 0 < self._single[stage] < SHORT:
+        if not self._pools.early(stage) or not 0 < self._single[stage] < SHORT:
             return []
-        if not self._crews.full(stage, self._resources):
+        if not self._pools.full(stage, self._resources):
             return []  # there is room for one more
         return [worker for worker, tasks in self._serving.items() if _short(tasks, stage)]
 
     def _make_again(self, task: Task, which: int) -> None:
-        """Make an input of a task again, from whatever is still there."""
+        """Make an input of a task can_recompute, from whatever is still there."""
         task.stream, task.worker = None, None
         task.maker = self.again(task.inputs[which])
         task.maker.reader = (task, which)
 
-    def _compare(self, task: Task, about: About) -> None:
+    def _compare(self, task: Task, about: BlockMetadata) -> None:
         """See that a task gives what it gave before, if it ran before."""
         seen = task.seen
         if task.only is not None:
@@ -334,7 +334,7 @@ class StreamRunner:
         serving.remove(task)
         if not serving:
             del self._serving[task.worker]
-            self._crews.back(task.stage, task.worker)
+            self._pools.back(task.stage, task.worker)
         self._hand_on()
 
     def _recall(self) -> None:
@@ -346,13 +346,13 @@ class StreamRunner:
         free = self._streams.free()
         for worker, tasks in list(self._serving.items()):
             first = tasks[0]
-            makers = [self._stages[max(piece.stage, 0)].needs for piece in first.inputs]
+            makers = [self._stages[max(block.stage, 0)].needs for block in first.inputs]
             begun = first.given or first.about is not None
             if begun or all(has(free, needs) for needs in makers):
                 continue
-            if not self._streams.there([piece.value for piece in first.inputs]):
+            if not self._streams.there([block.value for block in first.inputs]):
                 del self._serving[worker]
-                self._crews.lost(first.stage, worker)
+                self._pools.lost(first.stage, worker)
                 for task in tasks:
                     del self._tasks[task.stream]
                     task.stream = task.worker = None
@@ -362,13 +362,13 @@ class StreamRunner:
         """Start tasks that were recalled, and whose inputs are there again."""
         recalled, self._recalled = self._recalled, []
         for task in recalled:
-            if self._streams.there([piece.value for piece in task.inputs]):
+            if self._streams.there([block.value for block in task.inputs]):
                 self._submit(task)
             else:
                 self._recalled.append(task)
 
     def _hand_on(self) -> None:
-        """Give workers to tasks that make something again, before others get them."""
+        """Give workers to tasks that make something can_recompute, before others get them."""
         waiting, self._waiting = self._waiting, []
         for task in waiting:
             self._submit(task)
@@ -378,8 +378,10 @@ class StreamRunner:
         if isinstance(last, ValueLostError):
             self._end(task)
             task.lost += 1
-            can = [again(piece) for piece in task.inputs]
-            task.inputs = [emptied(p) if ok else p for p, ok in zip(task.inputs, can, strict=True)]
+            can = [can_recompute(block) for block in task.inputs]
+            task.inputs = [
+                without_value(p) if ok else p for p, ok in zip(task.inputs, can, strict=True)
+            ]
             task.worker = None
         else:
             self._bury(task)
@@ -391,7 +393,7 @@ class StreamRunner:
         error = given_up(name, task.inputs, task.lost, last)
         if not self._skips[task.stage] or task.only is not None:
             raise error
-        task.dropped = [set_aside(name, piece, error) for piece in reversed(task.inputs)]
+        task.dropped = [set_aside(name, block, error) for block in reversed(task.inputs)]
 
     def _bury(self, task: Task) -> None:
         """Take note that the worker of a task has died."""
@@ -400,7 +402,7 @@ class StreamRunner:
             task.lost += 1
         elif task.worker in self._serving:
             self._serving.pop(task.worker)[0].lost += 1  # those behind it had not begun
-            self._crews.lost(task.stage, task.worker)
+            self._pools.lost(task.stage, task.worker)
         task.worker = None
         self._hand_on()
 

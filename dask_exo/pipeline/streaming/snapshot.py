@@ -22,7 +22,7 @@ class StageView:
         Tasks that have not ended.
     buffered : int
         Bytes of its outputs that nobody has taken yet.
-    piece : int
+    block_bytes : int
         Bytes that one output is expected to have: the largest seen, or the target before that.
     splits : bool
         Whether one task may give several outputs, and so wait in the middle for room.
@@ -54,7 +54,7 @@ class StageView:
     queued: int
     running: int
     buffered: int
-    piece: int
+    block_bytes: int
     splits: bool
     needs: Mapping[str, float]
     limit: int | None = None
@@ -73,7 +73,7 @@ class StageView:
 
 
 @dataclass(frozen=True)
-class View:
+class PipelineView:
     """A graph of stages at one moment.
 
     Attributes
@@ -119,13 +119,13 @@ class View:
         outputs, there has to be room for all of those.
         """
         stage = self.stages[i]
-        if stage.splits and self.blocks(i):
-            return max(stage.piece, int(stage.given))
+        if stage.splits and self.starves_downstream(i):
+            return max(stage.block_bytes, int(stage.given))
         if stage.splits or stage.shares or not stage.before:
-            return stage.piece
-        return max(0, stage.piece - int(stage.taken))
+            return stage.block_bytes
+        return max(0, stage.block_bytes - int(stage.taken))
 
-    def blocks(self, i: int) -> bool:
+    def starves_downstream(self, i: int) -> bool:
         """Whether there are too few resources for tasks of stage ``i`` and of all later ones."""
         stages = [self.stages[k] for k in self.rest(i)]
         return any(
@@ -144,13 +144,13 @@ class View:
 
     def room_to_start(self, i: int) -> bool:
         """Whether a task of stage ``i`` can start, and go on after its first output."""
-        first = self.stages[i].piece if self.stages[i].splits else 0
+        first = self.stages[i].block_bytes if self.stages[i].splits else 0
         return self._fits(first + self._needed(i))
 
     def _needed(self, i: int) -> int:
         """Bytes for an output of stage ``i``, and to start a task of each later stage."""
         later = (self.stages[j] for j in self.stages[i].later)
-        first = sum(s.piece for s in later if s.splits and s.seconds is not None)
+        first = sum(s.block_bytes for s in later if s.splits and s.seconds is not None)
         return first + sum(map(self.grows, self.rest(i)))
 
     def drains(self, i: int) -> bool:
@@ -161,7 +161,7 @@ class View:
         return not nbytes or self.used + nbytes <= self.limit
 
 
-def waits(view: View, i: int) -> str:
+def bottleneck(view: PipelineView, i: int) -> str:
     """What keeps more tasks of stage ``i`` from running; nothing, if they start now."""
     stage = view.stages[i]
     if stage.finished:
@@ -173,7 +173,7 @@ def waits(view: View, i: int) -> str:
     return "" if view.room_to_start(i) else "memory"
 
 
-def stands_still(view: View, shut: Sequence[int], others: Sequence[int]) -> bool:
+def is_deadlocked(view: PipelineView, shut: Sequence[int], others: Sequence[int]) -> bool:
     """Whether no task can come to its end.
 
     Where a node has gone, more tasks may have been started than there are resources. Those that
@@ -181,7 +181,7 @@ def stands_still(view: View, shut: Sequence[int], others: Sequence[int]) -> bool
 
     Parameters
     ----------
-    view : View
+    view : PipelineView
     shut : sequence of int
         Stages of tasks that wait for room.
     others : sequence of int
@@ -199,11 +199,11 @@ def stands_still(view: View, shut: Sequence[int], others: Sequence[int]) -> bool
 class Policy(Protocol):
     """Decides what runs next; sees no cluster and no clock."""
 
-    def start(self, view: View) -> int | None:
+    def start(self, view: PipelineView) -> int | None:
         """The stage of which a task shall start now; None to wait."""
         ...
 
-    def go_on(self, view: View, i: int) -> bool:
+    def may_continue(self, view: PipelineView, i: int) -> bool:
         """Whether a task of stage ``i`` that has given an output may make its next one."""
         ...
 
@@ -218,7 +218,7 @@ class Estimate:
         Tasks that have ended; outputs, their bytes, and seconds of work, of all tasks.
     seconds, taken, given
         Means for each task.
-    piece : int
+    block_bytes : int
         Bytes of the largest output.
     splits : bool or None
         Whether a task has given several outputs; None as long as none has ended.
@@ -233,7 +233,7 @@ class Estimate:
     seconds: float = 0.0
     taken: float = 0.0
     given: float = 0.0
-    piece: int = 0
+    block_bytes: int = 0
     splits: bool | None = None
     held: int = 0
     device: int = 0
@@ -259,7 +259,7 @@ class Estimate:
         self.given += (given - self.given) * share
 
 
-def work(view: View) -> list[float] | None:
+def work(view: PipelineView) -> list[float] | None:
     """Seconds of work of each stage for a byte that each source gives.
 
     Returns
@@ -279,7 +279,7 @@ def work(view: View) -> list[float] | None:
     return found
 
 
-def onward(view: View, i: int) -> dict[int, float]:
+def onward(view: PipelineView, i: int) -> dict[int, float]:
     """Bytes that each later stage takes of a byte that stage ``i`` gives; of those measured."""
     given, found = {i: 1.0}, {}
     for k in view.stages[i].later:

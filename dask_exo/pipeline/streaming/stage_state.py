@@ -10,26 +10,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dask_exo.pipeline.streaming.snapshot import Estimate, StageView
-from dask_exo.pipeline.streaming.types import Links, Piece, Stage
+from dask_exo.pipeline.streaming.types import Block, Links, Stage
 
 
-class Intake:
+class SourceQueue:
     """Inputs of a source, of which one is looked at ahead.
 
     Parameters
     ----------
-    inputs : iterator of (Piece or None)
+    inputs : iterator of (Block or None)
         None where the next one is not there yet.
 
     Attributes
     ----------
-    next : Piece or None
+    next : Block or None
         What a task could take now.
     """
 
-    def __init__(self, inputs: Iterator[Piece | None]) -> None:
+    def __init__(self, inputs: Iterator[Block | None]) -> None:
         self._inputs = inputs
-        self.next: Piece | None = None
+        self.next: Block | None = None
         self._ended = False
 
     @property
@@ -42,7 +42,7 @@ class Intake:
         """Whether there will be a next one which is not there yet."""
         return not self._ended and self.next is None
 
-    def look(self) -> Piece | None:
+    def look(self) -> Block | None:
         """Look for the next one; return it if it has not been there before."""
         if not self.late:
             return None
@@ -52,11 +52,11 @@ class Intake:
             self._ended = True
         return self.next
 
-    def take(self) -> Piece:
+    def take(self) -> Block:
         """The next one."""
-        piece, self.next = self.next, None
-        assert piece is not None
-        return piece
+        block, self.next = self.next, None
+        assert block is not None
+        return block
 
     def close(self) -> None:
         """Let go of all."""
@@ -64,13 +64,13 @@ class Intake:
 
 
 @dataclass(eq=False)
-class Running:
+class RunningTask:
     """A task that has not ended.
 
     Attributes
     ----------
     stage : int
-    inputs : list of Piece
+    inputs : list of Block
     taken, own : int
         Bytes of its inputs; and of those that nobody else has.
     more : bool
@@ -80,7 +80,7 @@ class Running:
     """
 
     stage: int
-    inputs: list[Piece]
+    inputs: list[Block]
     taken: int
     own: int
     more: bool = True
@@ -98,26 +98,26 @@ class Running:
 class Queue:
     """Inputs of a stage, and the bytes of those that nobody else has."""
 
-    pieces: deque[Piece] = field(default_factory=deque)
+    blocks: deque[Block] = field(default_factory=deque)
     nbytes: int = 0
     rows: int = 0
 
-    def add(self, piece: Piece) -> None:
+    def add(self, block: Block) -> None:
         """Append one."""
-        self.pieces.append(piece)
-        self.nbytes += 0 if piece.shared else piece.nbytes
-        self.rows += piece.rows
+        self.blocks.append(block)
+        self.nbytes += 0 if block.shared else block.nbytes
+        self.rows += block.rows
 
-    def take(self) -> Piece:
+    def take(self) -> Block:
         """Remove the first one."""
-        piece = self.pieces.popleft()
-        self.nbytes -= 0 if piece.shared else piece.nbytes
-        self.rows -= piece.rows
-        return piece
+        block = self.blocks.popleft()
+        self.nbytes -= 0 if block.shared else block.nbytes
+        self.rows -= block.rows
+        return block
 
     def clear(self) -> None:
         """Remove all."""
-        self.pieces.clear()
+        self.blocks.clear()
         self.nbytes = self.rows = 0
 
 
@@ -155,7 +155,7 @@ class StageState:
         self.held = self.buffered = 0
         self.needs = stage.needs
         self._number, self._target = number, target
-        self._tasks: dict[Running, None] = {}
+        self._tasks: dict[RunningTask, None] = {}
         self._given = 0  # bytes that tasks which run have given
 
     @property
@@ -164,49 +164,49 @@ class StageState:
         return len(self._tasks)
 
     @property
-    def piece(self) -> int:
+    def block_bytes(self) -> int:
         """Bytes that an output is expected to have."""
-        return self.known.piece or self._target
+        return self.known.block_bytes or self._target
 
     def queued(self, *, flush: bool) -> int:
         """Inputs for tasks: none if there is too little for one task, unless it is the end."""
         if not flush and self.queue.rows < self.stage.least:
             return 0
-        return len(self.queue.pieces)
+        return len(self.queue.blocks)
 
-    def take(self) -> list[Piece]:
+    def take(self) -> list[Block]:
         """The inputs of the next task."""
         inputs, rows = [self.queue.take()], 0
-        while self.queue.pieces and (rows := rows + inputs[-1].rows) < self.stage.least:
+        while self.queue.blocks and (rows := rows + inputs[-1].rows) < self.stage.least:
             inputs.append(self.queue.take())
         return inputs
 
-    def start(self, inputs: list[Piece]) -> Running:
+    def start(self, inputs: list[Block]) -> RunningTask:
         """Note that a task runs."""
-        taken = sum(piece.nbytes for piece in inputs)
-        own = sum(piece.nbytes for piece in inputs if piece.shared is None)
-        running = Running(self._number, inputs, taken, own)
+        taken = sum(block.nbytes for block in inputs)
+        own = sum(block.nbytes for block in inputs if block.shared is None)
+        running = RunningTask(self._number, inputs, taken, own)
         self._tasks[running] = None
         self.held += self._holds(running)
         return running
 
-    def gave(self, running: Running, piece: Piece) -> None:
+    def gave(self, running: RunningTask, block: Block) -> None:
         """Note an output of a task."""
         before = self._holds(running)
         running.outputs += 1
-        running.given += piece.nbytes
-        running.seconds += piece.seconds
-        running.more = piece.more
-        self._given += piece.nbytes
+        running.given += block.nbytes
+        running.seconds += block.seconds
+        running.more = block.more
+        self._given += block.nbytes
         self.held += self._holds(running) - before
-        self.known.saw(piece.seconds, piece.nbytes)
-        if piece.held is not None:
-            self.known.holds(*piece.held)
-        if piece.nbytes > self.known.piece:
-            self.known.piece = piece.nbytes
+        self.known.saw(block.seconds, block.nbytes)
+        if block.held is not None:
+            self.known.holds(*block.held)
+        if block.nbytes > self.known.block_bytes:
+            self.known.block_bytes = block.nbytes
             self._count()
 
-    def ended(self, running: Running) -> None:
+    def ended(self, running: RunningTask) -> None:
         """Note the end of a task."""
         del self._tasks[running]
         self.held -= self._holds(running)
@@ -230,7 +230,7 @@ class StageState:
             queued,
             self.count,
             self.buffered,
-            self.piece,
+            self.block_bytes,
             known.splits is not False,
             self.needs,
             self.stage.limit,
@@ -248,12 +248,12 @@ class StageState:
             known.device,
         )
 
-    def _holds(self, running: Running) -> int:
+    def _holds(self, running: RunningTask) -> int:
         if not running.more:
             return 0  # it is about to end
         if self.known.splits is False:
-            return max(running.own, self.piece)  # one takes the place of the other
-        return running.own + self.piece
+            return max(running.own, self.block_bytes)  # one takes the place of the other
+        return running.own + self.block_bytes
 
     def _count(self) -> None:
         """Count anew, when what an output is expected to have, or where, has changed."""

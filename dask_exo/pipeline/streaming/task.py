@@ -18,7 +18,7 @@ from dask_exo.partitions.gpu.packed import begin
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.streaming.provenance import Frame, Origin, joined
 from dask_exo.pipeline.streaming.repartition import repartition, size
-from dask_exo.pipeline.streaming.retries import CallError, Calls, Rejected, Trouble
+from dask_exo.pipeline.streaming.retries import CallError, ErrorPolicy, RejectReason, UserCalls
 from dask_exo.pipeline.streaming.transforms import (
     Frames,
     Place,
@@ -30,7 +30,7 @@ from dask_exo.pipeline.streaming.transforms import (
 from dask_exo.remote_error import Failure
 
 
-class Code(NamedTuple):
+class StageCode(NamedTuple):
     """Everything of a stage that its tasks need.
 
     Attributes
@@ -40,19 +40,19 @@ class Code(NamedTuple):
     transforms : sequence of Transform
     target : int
         Bytes of its outputs.
-    trouble : Trouble
+    error_policy : ErrorPolicy
         What is done about exceptions where the inputs are made.
     settings : mapping
         Of Dask's configuration.
     nondeterminism : str
-        What happens where a task that starts anew gives other pieces than before: ``"error"``,
+        What happens where a task that starts anew gives other blocks than before: ``"error"``,
         ``"warn"`` or ``"ignore"``.
     """
 
     key: str
     transforms: Sequence[Transform]
     target: int
-    trouble: Trouble
+    error_policy: ErrorPolicy
     settings: Mapping[str, Any]
     nondeterminism: str = "error"
 
@@ -64,10 +64,10 @@ class Code(NamedTuple):
     @property
     def skips(self) -> bool:
         """Whether whatever goes wrong costs no more than the input of a task."""
-        return self.trouble.skip and all(t.trouble.skip for t in self.transforms)
+        return self.error_policy.skip and all(t.error_policy.skip for t in self.transforms)
 
 
-class Start(NamedTuple):
+class TaskInputs(NamedTuple):
     """What a task has to know of its inputs.
 
     Attributes
@@ -75,11 +75,11 @@ class Start(NamedTuple):
     place : tuple of int
         Of the first of them.
     skip : int
-        Pieces that were given before the task was lost: they are not given again.
+        Blocks that were given before the task was lost: they are not given again.
     origins : sequence of Origin
         Of each of them.
     only : bool
-        Whether no more than one piece is wanted.
+        Whether no more than one block is wanted.
     """
 
     place: Place
@@ -88,8 +88,8 @@ class Start(NamedTuple):
     only: bool = False
 
 
-class About(NamedTuple):
-    """What goes with each piece.
+class BlockMetadata(NamedTuple):
+    """What goes with each block.
 
     Attributes
     ----------
@@ -99,13 +99,13 @@ class About(NamedTuple):
     more : bool
         Whether another may follow.
     origin : Origin
-    rejected : Rejected, optional
+    rejected : RejectReason, optional
         Why it was set aside.
     failure : Failure, optional
-        What has ended the task; there is no piece then.
+        What has ended the task; there is no block then.
     before, digest : int
-        Of all pieces of the task before this one, and of those and this one: who has seen another
-        digest before has got pieces of an attempt that made others.
+        Of all blocks of the task before this one, and of those and this one: who has seen another
+        digest before has got blocks of an attempt that made others.
     held : Held, optional
         Of a device, by the task so far; None where its process has none.
     """
@@ -115,52 +115,52 @@ class About(NamedTuple):
     seconds: float = 0.0
     more: bool = False
     origin: Origin = Origin(())
-    rejected: Rejected | None = None
+    rejected: RejectReason | None = None
     failure: Failure | None = None
     before: int = 0
     digest: int = 0
     held: memory.Held | None = None
 
 
-class Worker:
+class StageActor:
     """Runs tasks of stages that ask for the same; keeps what the classes among them have made.
 
     Parameters
     ----------
-    code : Code, optional
+    code : StageCode, optional
         Of a stage that is going to have tasks: its instances are made before there is one.
     """
 
-    def __init__(self, code: Code | None = None) -> None:
+    def __init__(self, code: StageCode | None = None) -> None:
         self._funcs: dict[str, list[Callable[..., Any]]] = {}
         if code is not None:
             with contextlib.suppress(Exception):  # raised where a task needs it
                 self._made(code)
 
-    def run(self, code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
-        """Do what a stage does to some pieces.
+    def run(self, code: StageCode, start: TaskInputs, *inputs: Any) -> Iterator[Any]:
+        """Do what a stage does to some blocks.
 
         Parameters
         ----------
-        code : Code
-        start : Start
+        code : StageCode
+        start : TaskInputs
         *inputs
             Frames, or callables that make them.
 
         Yields
         ------
         object
-            In turns a frame, and what is to be known `About` it.
+            In turns a frame, and what is to be known `BlockMetadata` it.
         """
         try:
             funcs = self._made(code)
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             yield None
-            yield About(failure=Failure.of(code.name, error))
+            yield BlockMetadata(failure=Failure.of(code.name, error))
             return
-        yield from _pieces(code, funcs, start, inputs)
+        yield from _blocks(code, funcs, start, inputs)
 
-    def _made(self, code: Code) -> list[Callable[..., Any]]:
+    def _made(self, code: StageCode) -> list[Callable[..., Any]]:
         funcs = self._funcs.get(code.key)
         if funcs is None:
             with dask.config.set(code.settings):
@@ -169,13 +169,13 @@ class Worker:
         return funcs
 
 
-def run(code: Code, start: Start, *inputs: Any) -> Iterator[Any]:
-    """Do as `Worker.run`, once."""
-    yield from Worker().run(code, start, *inputs)
+def run(code: StageCode, start: TaskInputs, *inputs: Any) -> Iterator[Any]:
+    """Do as `StageActor.run`, once."""
+    yield from StageActor().run(code, start, *inputs)
 
 
-def _pieces(
-    code: Code, funcs: Sequence[Callable[[Any], Any]], start: Start, inputs: Sequence[Any]
+def _blocks(
+    code: StageCode, funcs: Sequence[Callable[[Any], Any]], start: TaskInputs, inputs: Sequence[Any]
 ) -> Iterator[Any]:
     since, told = time.perf_counter(), 0
     memory.begin()
@@ -199,41 +199,44 @@ def _pieces(
                 since = time.perf_counter()  # now somebody wants the next one
     except CallError as error:
         yield None
-        yield About(failure=error.failure)
+        yield BlockMetadata(failure=error.failure)
     except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
         yield None
-        yield About(failure=Failure.of(code.name, error))
+        yield BlockMetadata(failure=Failure.of(code.name, error))
 
 
 def _made(
-    code: Code, funcs: Sequence[Callable[[Any], Any]], start: Start, inputs: Sequence[Any]
-) -> Iterator[tuple[About, Any]]:
-    """Pieces, and before each those inputs that were set aside meanwhile."""
-    calls = Calls(code.name)
+    code: StageCode, funcs: Sequence[Callable[[Any], Any]], start: TaskInputs, inputs: Sequence[Any]
+) -> Iterator[tuple[BlockMetadata, Any]]:
+    """BlockIterator, and before each those inputs that were set aside meanwhile."""
+    calls = UserCalls(code.name)
     frames = _frames(code, calls, start, inputs)
     for transform, func in zip(code.transforms, funcs, strict=True):
         frames = apply(transform, func, frames, start.place, calls)
     for cut in repartition(staged(frames), code.target):
         yield from _set_aside(calls)
-        yield About(cut.nbytes, len(cut.frame), 0.0, cut.more, cut.origin), cut.frame
+        yield BlockMetadata(cut.nbytes, len(cut.frame), 0.0, cut.more, cut.origin), cut.frame
     yield from _set_aside(calls)
 
 
-def _set_aside(calls: Calls) -> Iterator[tuple[About, Any]]:
+def _set_aside(calls: UserCalls) -> Iterator[tuple[BlockMetadata, Any]]:
     """What has been set aside since this was asked before."""
     while calls.rejects:
         rejected, data = calls.rejects.pop(0)
         data = on_host(data)
         nbytes, rows = (0, 0) if data is None else (size(data), len(data))
-        yield About(nbytes, rows, more=True, origin=rejected.origin, rejected=rejected), data
+        yield (
+            BlockMetadata(nbytes, rows, more=True, origin=rejected.origin, rejected=rejected),
+            data,
+        )
 
 
-def _frames(code: Code, calls: Calls, start: Start, inputs: Sequence[Any]) -> Frames:
+def _frames(code: StageCode, calls: UserCalls, start: TaskInputs, inputs: Sequence[Any]) -> Frames:
     """The inputs of a task as one frame; each that is to be made by itself."""
     made: list[Frame] = []
     for one, origin in zip(inputs, start.origins, strict=True):
         of = Frame(None, last=False, origin=origin)
-        for data in calls.outputs("source", code.trouble, partial(_input, one), of):
+        for data in calls.outputs("source", code.error_policy, partial(_input, one), of):
             made.append(Frame(data, last=True, origin=origin.counted(len(data))))  # noqa: PERF401
     full = [one for one in made if len(one.data)] or made[:1]
     if len(full) > 1:

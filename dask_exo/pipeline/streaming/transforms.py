@@ -21,7 +21,7 @@ from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import to_device
 from dask_exo.partitions.oom_split import in_halves
 from dask_exo.pipeline.streaming.provenance import Frame
-from dask_exo.pipeline.streaming.retries import RAISE, Calls, Trouble
+from dask_exo.pipeline.streaming.retries import RAISE, ErrorPolicy, UserCalls
 
 Frames = Iterator[Frame]
 
@@ -29,7 +29,7 @@ Given = tuple[Any, bool]
 """What a function gives, and whether that is all: of what it yields that is not known."""
 
 Place = tuple[int, ...]
-"""Where a piece belongs: number of the source's input, then number of the output in each stage."""
+"""Where a block belongs: number of the source's input, then number of the output in each stage."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Transform:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int | None = None
     format: str = "pandas"
-    trouble: Trouble = RAISE
+    error_policy: ErrorPolicy = RAISE
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ def apply(
     func: Callable[..., Any],
     frames: Frames,
     place: Place = (),
-    calls: Calls | None = None,
+    calls: UserCalls | None = None,
 ) -> Frames:
     """Transform frames.
 
@@ -95,7 +95,7 @@ def apply(
     frames : iterator of Frame
     place : tuple of int
         Of the task's input.
-    calls : Calls, optional
+    calls : UserCalls, optional
         Takes the inputs of calls that fail, where these are set aside.
 
     Examples
@@ -106,7 +106,7 @@ def apply(
     >>> [(len(one.data), one.last) for one in made]
     [(2, False), (2, False), (1, True)]
     """
-    calls = calls or Calls(transform.name)
+    calls = calls or UserCalls(transform.name)
     for number, frame in enumerate(frames):
         if frame.data is None:
             yield frame
@@ -117,7 +117,7 @@ def apply(
                 outputs = _of_rows(transform, func, calls, batch)
             else:
                 call = partial(_call, transform, func, batch.data, name)
-                outputs = calls.outputs(transform.name, transform.trouble, call, batch)
+                outputs = calls.outputs(transform.name, transform.error_policy, call, batch)
             yield from _given(outputs, batch)
 
 
@@ -156,21 +156,21 @@ def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) 
 
 
 def _of_rows(
-    transform: Transform, func: Callable[..., Any], calls: Calls, frame: Frame
+    transform: Transform, func: Callable[..., Any], calls: UserCalls, frame: Frame
 ) -> Iterator[Given]:
     """Call a function with each row; give a frame of all that comes of them, if anything does."""
     made: list[Any] = []
-    name, trouble = transform.name, transform.trouble
+    name, error_policy = transform.name, transform.error_policy
     data = on_host(frame.data)
     for i, row in enumerate(data.to_dict("records")):
         try:
             made += list(func(row))
         except Exception as error:  # noqa: BLE001  tried again, raised or kept
             one = Frame(data.iloc[i : i + 1], last=False, origin=frame.origin.part(i, i + 1))
-            if not trouble.retries:
-                calls.failed(name, trouble, error, one)
+            if not error_policy.retries:
+                calls.failed(name, error_policy, error, one)
                 continue
-            left = trouble._replace(retries=trouble.retries - 1)
+            left = error_policy._replace(retries=error_policy.retries - 1)
             made += calls.outputs(name, left, partial(_iterate, func, row), one)
     if made:
         yield pd.DataFrame(made), True

@@ -1,4 +1,4 @@
-"""What goes through a pipeline, and what runs it: pieces, stages, and where tasks run."""
+"""What goes through a pipeline, and what runs it: blocks, stages, and where tasks run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, Protocol
 from dask_exo.cluster.task_status import Activity
 from dask_exo.partitions.gpu.memory import Held
 from dask_exo.pipeline.streaming.provenance import Origin
-from dask_exo.pipeline.streaming.retries import Rejected
-from dask_exo.pipeline.streaming.snapshot import View
+from dask_exo.pipeline.streaming.retries import RejectReason
+from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 
 @dataclass(eq=False)
-class Shared:
-    """A piece that several stages take, or several ends.
+class ConsumerCounts:
+    """A block that several stages take, or several ends.
 
     Attributes
     ----------
@@ -29,12 +29,12 @@ class Shared:
     using: int
 
 
-class Made(NamedTuple):
-    """What a piece was made of: where it is lost with its node, it is made again.
+class Lineage(NamedTuple):
+    """What a block was made of: where it is lost with its node, it is made again.
 
     Attributes
     ----------
-    inputs : tuple of Piece
+    inputs : tuple of Block
         Of the task that made it. They have no values, which would keep these in the store, but for
         those that are small enough to be kept.
     number : int
@@ -43,12 +43,12 @@ class Made(NamedTuple):
         Of all outputs of the task up to this one.
     """
 
-    inputs: tuple[Piece, ...]
+    inputs: tuple[Block, ...]
     number: int
     digest: int
 
 
-class Piece(NamedTuple):
+class Block(NamedTuple):
     """An output of a task.
 
     Attributes
@@ -64,15 +64,15 @@ class Piece(NamedTuple):
         Work that it took.
     origin : Origin
         Rows of the source that it was made of.
-    rejected : Rejected, optional
+    rejected : RejectReason, optional
         Why it is no output, but an input that was set aside.
-    shared : Shared, optional
+    shared : ConsumerCounts, optional
         By whom, where several take it.
     stage, sink : int
         That has made it; where it comes out.
     held : Held, optional
         What its task has held of a device so far, where it was on one.
-    made : Made, optional
+    made : Lineage, optional
         What it was made of, if not by a source.
     small : bool
         Whether it costs nothing to keep its value.
@@ -85,12 +85,12 @@ class Piece(NamedTuple):
     more: bool = False
     seconds: float = 0.0
     origin: Origin = Origin(())
-    rejected: Rejected | None = None
-    shared: Shared | None = None
+    rejected: RejectReason | None = None
+    shared: ConsumerCounts | None = None
     stage: int = -1
     sink: int = 0
     held: Held | None = None
-    made: Made | None = None
+    made: Lineage | None = None
     small: bool = False
 
 
@@ -103,7 +103,7 @@ class Stage(NamedTuple):
     needs : mapping
         Resources of one task.
     least : int
-        Rows to give to one task at least, by giving it several pieces.
+        Rows to give to one task at least, by giving it several blocks.
     limit : int, optional
         Tasks side by side at most.
     least_workers : int
@@ -120,7 +120,7 @@ class Stage(NamedTuple):
     takes: tuple[int, ...] | None = None
 
 
-AGAIN = Piece(None, 0, 0, more=True)
+AGAIN = Block(None, 0, 0, more=True)
 """What `Runner.take` returns for a task that had to start anew."""
 
 
@@ -139,12 +139,12 @@ class Runner(Protocol):
         """Resources that a task takes: what its stage asks for, or more if it was seen to."""
         ...
 
-    def start(self, stage: int, inputs: Sequence[Piece]) -> Any:
+    def start(self, stage: int, inputs: Sequence[Block]) -> Any:
         """Start a task; return what stands for it."""
         ...
 
-    def again(self, piece: Piece) -> Any:
-        """Start a task that makes a piece again, which has to know what it was `made` of."""
+    def again(self, block: Block) -> Any:
+        """Start a task that makes a block again, from its lineage."""
         ...
 
     def wait(self, tasks: Sequence[Any], timeout: float | None) -> list[Any]:
@@ -159,7 +159,7 @@ class Runner(Protocol):
         """Whether a task of those that `wait` returned has ended, or will after its output."""
         ...
 
-    def take(self, task: Any) -> Piece | None:
+    def take(self, task: Any) -> Block | None:
         """The next output of a task that has one, and let it go on; None if it has ended."""
         ...
 
@@ -171,7 +171,7 @@ class Runner(Protocol):
         """Whether a stage has as many workers as it shall have."""
         ...
 
-    def resize(self, view: View) -> bool:
+    def resize(self, view: PipelineView) -> bool:
         """Have as many workers as the rates of stages ask for; return whether that has changed."""
         ...
 

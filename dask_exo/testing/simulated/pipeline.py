@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.snapshot import Policy
-from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.pipeline.streaming.types import Block
 from dask_exo.testing.simulated.stream import SimRunner
 
 
@@ -90,6 +90,6 @@ def simulate(
     return out
 
 
-def _source(numbers: range) -> Iterator[Piece]:
+def _source(numbers: range) -> Iterator[Block]:
     for i in numbers:
-        yield Piece(None, 0, 1, (i,))
+        yield Block(None, 0, 1, (i,))

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from dask_exo.cluster.resources import has
 from dask_exo.cluster.task_status import Activity, Doing
-from dask_exo.pipeline.streaming.snapshot import View
-from dask_exo.pipeline.streaming.types import AGAIN, Piece, Stage, links
+from dask_exo.pipeline.streaming.snapshot import PipelineView
+from dask_exo.pipeline.streaming.types import AGAIN, Block, Stage, links
 
-Work = Callable[[int, Sequence[Piece]], list[tuple[float, int]]]
+Work = Callable[[int, Sequence[Block]], list[tuple[float, int]]]
 """``work(stage, inputs)``: seconds and bytes of each output of a task."""
 
 Resources = Mapping[str, float]
@@ -63,7 +63,7 @@ class Task:
 
     stage: int
     outputs: list[tuple[float, int]]
-    inputs: Sequence[Piece]
+    inputs: Sequence[Block]
     node: int | None = None
     tries: int = 0
     taken: int = 0
@@ -145,13 +145,13 @@ class SimRunner:
         """What a stage asks for: devices are not simulated."""
         return self.stages[stage].needs
 
-    def start(self, stage: int, inputs: Sequence[Piece]) -> Task:
+    def start(self, stage: int, inputs: Sequence[Block]) -> Task:
         """Start a task."""
         task = Task(stage, self.work(stage, inputs), inputs)
         self._submit(task)
         return task
 
-    def again(self, piece: Piece) -> Task:
+    def again(self, piece: Block) -> Task:
         """Start a task that makes a piece again, from the source on."""
         seconds = max(piece.seconds, (piece.value or Made()).born)
         task = Task(piece.stage, [(seconds, piece.nbytes)], ())
@@ -179,7 +179,7 @@ class SimRunner:
         """Whether its output is the last one."""
         return task.taken >= len(task.outputs) - 1
 
-    def take(self, task: Task) -> Piece | None:
+    def take(self, task: Task) -> Block | None:
         """The next output, None at its end, or that it has started anew."""
         self._ready.discard(task)
         if task.lost:
@@ -197,7 +197,7 @@ class SimRunner:
             self._work_on(task, task.outputs[task.taken][0])
         else:
             self._end(task)
-        return Piece(made, nbytes, 1, more=more, seconds=seconds)
+        return Block(made, nbytes, 1, more=more, seconds=seconds)
 
     def idle(self, stage: int) -> int:  # noqa: ARG002
         """None: workers are not simulated."""
@@ -207,7 +207,7 @@ class SimRunner:
         """None, as there are no workers."""
         return False
 
-    def resize(self, view: View) -> bool:  # noqa: ARG002
+    def resize(self, view: PipelineView) -> bool:  # noqa: ARG002
         """Nothing to change."""
         return False
 
@@ -231,7 +231,7 @@ class SimRunner:
         nodes = {f"n{i}": whole for i, (node, whole) in enumerate(alive) if node.alive}
         return Activity(found, len(self._running.keys() - set(tasks)), nodes)
 
-    def drop(self, *pieces: Piece) -> None:
+    def drop(self, *pieces: Block) -> None:
         """Pieces that nobody needs any more."""
         for piece in pieces:
             if piece.value is not None:
@@ -284,7 +284,7 @@ class SimRunner:
         first = task.outputs[task.taken][0] if task.outputs else 0.0
         self._work_on(task, again + done + first)
 
-    def _missing(self, piece: Piece) -> float:
+    def _missing(self, piece: Block) -> float:
         """Seconds to make a piece again that is on a node which has died."""
         made = piece.value or Made()
         return made.born if made.node >= 0 and self._nodes[made.node].life != made.life else 0.0

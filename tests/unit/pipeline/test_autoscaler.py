@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.pipeline.streaming.autoscaler import resized
-from dask_exo.pipeline.streaming.snapshot import StageView, View
+from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView
 
 
 def view(stages, total):
@@ -19,7 +19,7 @@ def view(stages, total):
             queued=1,
             running=0,
             buffered=0,
-            piece=100,
+            block_bytes=100,
             splits=False,
             needs=needs,
             limit=most,
@@ -31,7 +31,7 @@ def view(stages, total):
         )
         for i, (needs, seconds, most) in enumerate(stages)
     ]
-    return View(tuple(made), used=0, limit=10**6, free=total, total=total)
+    return PipelineView(tuple(made), used=0, limit=10**6, free=total, total=total)
 
 
 def alone(stages):
@@ -81,7 +81,7 @@ def test_stages_that_ask_for_the_same_are_one_pool_and_those_that_have_ended_tak
     seen = view([(cpu, 1.0, None), (gpu, 1.0, None), (gpu, 2.0, None)], {"CPU": 8, "GPU": 6})
     assert resized(seen, [(0,), (1, 2)], None) == [2, 6]
     ended = StageView(**{**vars(seen.stages[0]), "finished": True})
-    later = View((ended, *seen.stages[1:]), 0, 10**6, {}, {"CPU": 8, "GPU": 6})
+    later = PipelineView((ended, *seen.stages[1:]), 0, 10**6, {}, {"CPU": 8, "GPU": 6})
     assert resized(later, [(0,), (1, 2)], None) == [0, 6]
 
 

@@ -20,8 +20,8 @@ from dask_exo.partitions.gpu import arrays, memory, staging
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.operators import Step, groups
 from dask_exo.pipeline.streaming.provenance import Frame, Origin, Rows
-from dask_exo.pipeline.streaming.retries import Trouble
-from dask_exo.pipeline.streaming.task import Code, Start, run, staged
+from dask_exo.pipeline.streaming.retries import ErrorPolicy
+from dask_exo.pipeline.streaming.task import StageCode, TaskInputs, run, staged
 from dask_exo.pipeline.streaming.transforms import Transform
 
 SIMULATE = {"exo.gpu.simulate": True}
@@ -53,8 +53,8 @@ class Doubles:
 
 def done(*transforms: Transform, inputs: list[Any], target: int = 10**6) -> list[pd.DataFrame]:
     """What a task of a stage gives."""
-    code = Code("key", transforms, target, Trouble(), SIMULATE)
-    start = Start((0,), 0, [Origin((Rows(i),)) for i, _ in enumerate(inputs)])
+    code = StageCode("key", transforms, target, ErrorPolicy(), SIMULATE)
+    start = TaskInputs((0,), 0, [Origin((Rows(i),)) for i, _ in enumerate(inputs)])
     given = list(run(code, start, *inputs))
     for about in given[1::2]:
         if about.failure is not None:
@@ -200,8 +200,8 @@ def test_a_source_on_devices_is_brought_back_by_tasks_that_have_them() -> None:
 def test_a_piece_says_what_its_task_has_held_of_the_device() -> None:
     def tell(n: int, *transforms: Transform) -> list[memory.Held | None]:
         frame = pd.DataFrame({"a": np.arange(n)})
-        start = Start((0,), 0, [Origin((Rows(0),))])
-        code = Code("key", transforms, 10**6, Trouble(), settings)
+        start = TaskInputs((0,), 0, [Origin((Rows(0),))])
+        code = StageCode("key", transforms, 10**6, ErrorPolicy(), settings)
         return [about.held for about in list(run(code, start, frame))[1::2]]
 
     add = Transform("batches", lambda frame: frame.assign(b=frame.a + 1), format="device")

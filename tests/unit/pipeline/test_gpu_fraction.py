@@ -17,10 +17,10 @@ from dask_exo.pipeline.streaming.autoscaler import places, shares
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.retries import RAISE
 from dask_exo.pipeline.streaming.runner import StreamRunner
-from dask_exo.pipeline.streaming.snapshot import StageView, View
-from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView
+from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import Piece, Stage
+from dask_exo.pipeline.streaming.types import Block, Stage
 from dask_exo.report import recording
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Record
@@ -30,13 +30,13 @@ from dask_exo.testing import SimStreams
 DEVICE = 1600  # bytes of a GPU
 
 
-def view(*stages: tuple[float, int]) -> View:
+def view(*stages: tuple[float, int]) -> PipelineView:
     """Stages that ask for some share of a GPU, and have been seen to hold some bytes of it."""
     made = [
         StageView(1, 0, 0, 100, splits=False, needs={"GPU": asked}, held=held, device=DEVICE)
         for asked, held in stages
     ]
-    return View(tuple(made), used=0, limit=10**6, free={"GPU": 1.0}, total={"GPU": 1.0})
+    return PipelineView(tuple(made), used=0, limit=10**6, free={"GPU": 1.0}, total={"GPU": 1.0})
 
 
 ASKED = st.sampled_from([0.05, 0.1, 0.2, 0.25, 1 / 3, 0.4, 0.5, 0.75])
@@ -106,13 +106,13 @@ class Model:
 def played(streams: Devices, asked: dict[str, float], inputs: int = 24, **options: Any) -> set[int]:
     """Run models one after the other, which ask for shares of a GPU; give the outputs."""
     stages = [Stage("source", {"CPU": 1.0})]
-    codes = [Code("source", [], 10**6, RAISE, {})]
+    codes = [StageCode("source", [], 10**6, RAISE, {})]
     for name, share in asked.items():
         stages.append(Stage(name, {"GPU": share}, **options))
         model = type(name, (Model,), {})
-        codes.append(Code(name, [Transform("partitions", model)], 10**6, RAISE, {}))
+        codes.append(StageCode(name, [Transform("partitions", model)], 10**6, RAISE, {}))
     runner = StreamRunner(streams, stages, codes, clock=lambda: streams.time)
-    pieces = iter([Piece(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(inputs)])
+    pieces = iter([Block(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(inputs)])
     running = Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**5, target=100)
     found = []
     for _ in range(10_000):

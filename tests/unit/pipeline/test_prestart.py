@@ -11,9 +11,9 @@ import pytest
 from dask_exo.errors import WorkerLostError
 from dask_exo.pipeline.streaming.retries import RAISE
 from dask_exo.pipeline.streaming.runner import StreamRunner
-from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import AGAIN, Piece, Stage
+from dask_exo.pipeline.streaming.types import AGAIN, Block, Stage
 from dask_exo.testing import InlineStreams
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
@@ -64,8 +64,8 @@ class Model:
         return frame
 
 
-def code(func: Any, target: int = 1) -> Code:
-    return Code(str(func), [Transform("partitions", func)], target, RAISE, {})
+def code(func: Any, target: int = 1) -> StageCode:
+    return StageCode(str(func), [Transform("partitions", func)], target, RAISE, {})
 
 
 def runner(total, *stages) -> tuple[Streams, StreamRunner]:
@@ -74,8 +74,8 @@ def runner(total, *stages) -> tuple[Streams, StreamRunner]:
     return streams, StreamRunner(streams, made, [code(func) for _, func, _ in stages])
 
 
-def piece(i: int) -> Piece:
-    return Piece(pd.DataFrame({"n": [i]}), 8, 1, (i,))
+def piece(i: int) -> Block:
+    return Block(pd.DataFrame({"n": [i]}), 8, 1, (i,))
 
 
 @pytest.mark.parametrize(

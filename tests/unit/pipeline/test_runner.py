@@ -11,23 +11,23 @@ from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline import Rejects
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.retries import RAISE, Trouble
+from dask_exo.pipeline.streaming.retries import RAISE, ErrorPolicy
 from dask_exo.pipeline.streaming.runner import REPLACED, StreamRunner
-from dask_exo.pipeline.streaming.task import Code
+from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import Piece, Stage
-from dask_exo.pipeline.to_dask import Keeping
+from dask_exo.pipeline.streaming.types import Block, Stage
+from dask_exo.pipeline.to_dask import PartitionProducer
 from dask_exo.report import recording
 from dask_exo.testing import Died, InlineFutures, InlineStreams
 
-SKIP = Trouble(skip=True)
+SKIP = ErrorPolicy(skip=True)
 
 
 def executor(
     transforms,
     inputs,
     streams=None,
-    trouble=RAISE,
+    error_policy=RAISE,
     target=10**6,
     nondeterminism="error",
     small=False,
@@ -35,10 +35,10 @@ def executor(
 ):
     """A stage for each transform."""
     stages = [Stage(t.name, {"CPU": 1.0}, **options) for t in transforms]
-    rest = (target, trouble, {}, nondeterminism)
-    codes = [Code(t.name + str(i), [t], *rest) for i, t in enumerate(transforms)]
+    rest = (target, error_policy, {}, nondeterminism)
+    codes = [StageCode(t.name + str(i), [t], *rest) for i, t in enumerate(transforms)]
     runner = StreamRunner(streams or InlineStreams(), stages, codes)
-    pieces = iter([Piece(frame, 0, 0, (i,), small=small) for i, frame in enumerate(inputs)])
+    pieces = iter([Block(frame, 0, 0, (i,), small=small) for i, frame in enumerate(inputs)])
     return Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**9, target=target)
 
 
@@ -70,12 +70,12 @@ class Dies:
 
 
 def test_what_kills_its_workers_is_an_error_that_names_the_rows_or_is_set_aside():
-    first = Transform("partitions", lambda frame: frame, trouble=SKIP)
+    first = Transform("partitions", lambda frame: frame, error_policy=SKIP)
 
-    def run(trouble):
+    def run(error_policy):
         Dies.times = REPLACED + 1
-        last = Transform("partitions", Dies, trouble=trouble)
-        return executor([first, last], parts(), trouble=SKIP)
+        last = Transform("partitions", Dies, error_policy=error_policy)
+        return executor([first, last], parts(), error_policy=SKIP)
 
     with pytest.raises(WorkerLostError, match="4 times on the same input, partition 1 rows 0:5"):
         outputs(run(RAISE))
@@ -89,7 +89,7 @@ def test_what_kills_its_workers_is_an_error_that_names_the_rows_or_is_set_aside(
 
 def test_a_worker_that_dies_now_and_then_costs_nothing():
     streams, Dies.times = InlineStreams(), 2
-    stage = Transform("partitions", Dies, trouble=SKIP)
+    stage = Transform("partitions", Dies, error_policy=SKIP)
     running = executor([stage], parts(), streams, target=10)
     assert sorted(pd.concat([p.value for p in outputs(running)]).n) == list(range(20))
     assert not running.rejects
@@ -320,7 +320,7 @@ def test_origins_go_through_stages_that_cut_and_put_together():
         return frame
 
     same = Transform("partitions", lambda frame: frame)
-    last = Transform("batches", check, batch_size=4, trouble=SKIP)
+    last = Transform("batches", check, batch_size=4, error_policy=SKIP)
     running = executor([same, last], parts(4, 5), least=8)
     found = outputs(running)
     rejects = Rejects(running.rejects)
@@ -367,7 +367,7 @@ def test_promises_of_partitions_are_kept_when_asked_for_and_dropped_ones_end_the
         none = Transform("filter", lambda frame: frame.n % 10 < 5)
         return executor([same, none], parts(), target=10), InlineFutures()
 
-    keeping = Keeping(start, 4, pd.DataFrame({"n": [0]}).iloc[:0])
+    keeping = PartitionProducer(start, 4, pd.DataFrame({"n": [0]}).iloc[:0])
     promises = keeping.promises()
     assert not started
     assert promises[2].result().n.tolist() == list(range(10, 15))
@@ -378,7 +378,7 @@ def test_promises_of_partitions_are_kept_when_asked_for_and_dropped_ones_end_the
     def fails():
         raise OSError("no cluster")
 
-    (one,) = Keeping(fails, 1, pd.DataFrame()).promises()
+    (one,) = PartitionProducer(fails, 1, pd.DataFrame()).promises()
     with pytest.raises(OSError, match="no cluster"):
         one.result()
 
@@ -394,9 +394,9 @@ def test_a_piece_goes_to_all_branches_and_what_meets_again_is_there_twice():
     transforms += [Transform("write", lambda frame, name: frame.assign(name=name))]
     takes = [(), (0,), (0,), (1, 2)]
     stages = [Stage(str(i), {"CPU": 1.0}, takes=some) for i, some in enumerate(takes)]
-    codes = [Code(str(i), [t], 60, RAISE, {}) for i, t in enumerate(transforms)]
+    codes = [StageCode(str(i), [t], 60, RAISE, {}) for i, t in enumerate(transforms)]
     runner = StreamRunner(InlineStreams(), stages, codes)
-    pieces = iter([Piece(frame, 0, 0, (i,)) for i, frame in enumerate(parts())])
+    pieces = iter([Block(frame, 0, 0, (i,)) for i, frame in enumerate(parts())])
     told = []
     running = Executor(
         stages,

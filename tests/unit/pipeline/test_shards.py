@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.pipeline.shards import AHEAD, Dealing
+from dask_exo.pipeline.shards import AHEAD, Sharder
 
 SIZES = st.lists(st.integers(0, 30), max_size=25)
 
@@ -15,7 +15,7 @@ SIZES = st.lists(st.integers(0, 30), max_size=25)
 def play(sizes, consumers, equal, seed, leaving=()):
     """Consumers that ask in any order, and some that leave; what each got, and what waited."""
     rng, coming = Random(seed), list(enumerate(sizes))
-    dealing = Dealing(consumers, equal=equal)
+    sharder = Sharder(consumers, equal=equal)
     got = {i: [] for i in range(consumers)}
     asking = set(range(consumers))
     ended, most, idle = False, 0, 0
@@ -23,26 +23,26 @@ def play(sizes, consumers, equal, seed, leaving=()):
     while asking:
         i = rng.choice(sorted(asking))
         if len(got[i]) >= leaving.get(i, 10**9):
-            dealing.leave(i)
+            sharder.leave(i)
             asking.discard(i)
             continue
-        if dealing.over(i):
+        if sharder.over(i):
             asking.discard(i)
             continue
-        span = dealing.deal(i)
+        span = sharder.assign(i)
         idle += 1
         if span is not None:
             got[i].append(span)
             idle = 0
-        elif dealing.wants(i):
+        elif sharder.wants(i):
             idle = 0
             if coming:
-                dealing.add(*coming.pop(0))
+                sharder.add(*coming.pop(0))
             else:
-                dealing.end()
+                sharder.end()
                 assert not ended
                 ended = True
-        most = max(most, len(dealing._waiting))
+        most = max(most, len(sharder._waiting))
         assert idle < 1000, "nobody gets anything any more"
     return got, most
 
@@ -81,11 +81,11 @@ def test_those_who_stay_share_what_others_leave(sizes, consumers, seed, data) ->
 
 
 def test_pieces_of_one_size_are_not_cut_for_consumers_in_step() -> None:
-    dealing, parts = Dealing(3, equal=True), iter(range(12))
+    sharder, parts = Sharder(3, equal=True), iter(range(12))
     for _ in range(4):
         for i in range(3):
-            while (span := dealing.deal(i)) is None:
-                assert dealing.wants(i)
+            while (span := sharder.assign(i)) is None:
+                assert sharder.wants(i)
                 part = next(parts, None)
-                dealing.add(part, 10) if part is not None else dealing.end()
+                sharder.add(part, 10) if part is not None else sharder.end()
             assert (span.start, span.stop) == (0, 10)

@@ -18,11 +18,11 @@ from dask_exo.config import Config
 from dask_exo.errors import InputError, PipelineError
 from dask_exo.execution.persisted import Promise, Remote
 from dask_exo.pipeline import from_files, of
-from dask_exo.pipeline.build import MANY, begun
+from dask_exo.pipeline.build import MANY, start_sources
 from dask_exo.pipeline.dask_source import arriving
 from dask_exo.pipeline.file_source import listed, together
 from dask_exo.pipeline.sources import AHEAD, source_of
-from dask_exo.pipeline.streaming.types import Piece
+from dask_exo.pipeline.streaming.types import Block
 
 
 def pieces(source):
@@ -118,7 +118,7 @@ def test_what_is_no_source_and_an_iterator_that_is_used_up() -> None:
     assert again.count == 3
     for _ in range(2):
         found, _ = pieces(again)
-        assert [type(piece) for piece in found] == [Piece] * 3
+        assert [type(piece) for piece in found] == [Block] * 3
     once = source_of(iter(frames))
     assert once.count is None
     pieces(once)
@@ -129,7 +129,7 @@ def test_what_is_no_source_and_an_iterator_that_is_used_up() -> None:
 def test_partitions_of_several_sources_have_numbers_of_their_own() -> None:
     frames = [pd.DataFrame({"a": [i]}) for i in range(3)]
     sources = [source_of(frames), source_of(iter(frames)), source_of(frames)]
-    found = begun(sources, Config.current(), lambda value: value)
+    found = start_sources(sources, Config.current(), lambda value: value)
     numbers = [
         [piece.place[0] for piece in some if piece is not None] for some, _ in found.values()
     ]

@@ -14,14 +14,14 @@ from dask_exo.errors import PipelineError
 from dask_exo.pipeline.operators import Step, check_needs, groups
 from dask_exo.pipeline.streaming.provenance import Frame, Origin, Rows
 from dask_exo.pipeline.streaming.repartition import repartition, size
-from dask_exo.pipeline.streaming.retries import CallError, Trouble
-from dask_exo.pipeline.streaming.task import About, Code, Start, Worker
+from dask_exo.pipeline.streaming.retries import CallError, ErrorPolicy
+from dask_exo.pipeline.streaming.task import BlockMetadata, StageActor, StageCode, TaskInputs
 from dask_exo.pipeline.streaming.transforms import Transform, apply
 
 
 def starting(inputs, skip=0):
     """A task whose inputs are partitions of the source."""
-    return Start((0,), skip, [Origin((Rows(i),)) for i, _ in enumerate(inputs)])
+    return TaskInputs((0,), skip, [Origin((Rows(i),)) for i, _ in enumerate(inputs)])
 
 
 FRAMES = st.lists(st.integers(0, 40), min_size=1, max_size=6)
@@ -99,9 +99,9 @@ def test_a_piece_goes_on_before_the_function_makes_the_next_one():
             made.append(part)
             yield frame.assign(part=part)
 
-    code = Code("stage", [Transform("partitions", parts)], 1, Trouble(), {})
+    code = StageCode("stage", [Transform("partitions", parts)], 1, ErrorPolicy(), {})
     (frame, *_), *_ = frames([1])
-    pairs = Worker().run(code, starting([frame]), frame)
+    pairs = StageActor().run(code, starting([frame]), frame)
     for part in range(3):
         got, about = next(pairs), next(pairs)
         assert got.part.tolist() == [part]
@@ -113,14 +113,18 @@ def test_a_piece_goes_on_before_the_function_makes_the_next_one():
 @given(FRAMES, st.integers(100, 2000), st.integers(0, 5))
 def test_a_task_that_starts_anew_gives_what_is_missing(lengths, target, given_):
     inputs = [frame for frame, *_ in frames(lengths)]
-    code = Code(
-        "stage", [Transform("partitions", lambda frame: frame.assign(b=1))], target, Trouble(), {}
+    code = StageCode(
+        "stage",
+        [Transform("partitions", lambda frame: frame.assign(b=1))],
+        target,
+        ErrorPolicy(),
+        {},
     )
-    all_ = list(Worker().run(code, starting(inputs), *inputs))
-    rest = list(Worker().run(code, starting(inputs, given_), *inputs))
+    all_ = list(StageActor().run(code, starting(inputs), *inputs))
+    rest = list(StageActor().run(code, starting(inputs, given_), *inputs))
     told, wanted = ([about._replace(seconds=0) for about in some[1::2]] for some in (rest, all_))
     assert told == wanted[given_:]
-    assert all(isinstance(about, About) for about in told)
+    assert all(isinstance(about, BlockMetadata) for about in told)
     for a, b in zip(rest[::2], all_[2 * given_ :: 2], strict=True):
         pd.testing.assert_frame_equal(a, b)
 
@@ -134,14 +138,14 @@ def test_a_task_that_fails_is_tried_again_and_then_says_so():
             raise OSError("not yet")
         return frame
 
-    flaky_ = Transform("partitions", flaky, trouble=Trouble(2))
-    code = Code("stage", [flaky_], 10**6, Trouble(), {})
+    flaky_ = Transform("partitions", flaky, error_policy=ErrorPolicy(2))
+    code = StageCode("stage", [flaky_], 10**6, ErrorPolicy(), {})
     (frame, *_), *_ = frames([4])
-    got, about = Worker().run(code, starting([frame]), frame)
+    got, about = StageActor().run(code, starting([frame]), frame)
     assert (about.rows, len(got)) == (4, 4)
     tries.clear()
-    code = code._replace(transforms=[replace(flaky_, trouble=Trouble(1))])
-    (_, failed) = Worker().run(code, starting([frame]), frame)
+    code = code._replace(transforms=[replace(flaky_, error_policy=ErrorPolicy(1))])
+    (_, failed) = StageActor().run(code, starting([frame]), frame)
     with pytest.raises(OSError, match="not yet"):
         failed.failure.reraise()
 
@@ -187,12 +191,12 @@ def test_poison_is_set_aside_with_its_rows_and_the_rest_goes_on(lengths, rows, t
 
     calls = [
         Transform("partitions", lambda frame: frame.assign(b=frame.a)),
-        Transform("batches", picky, batch_size=rows, trouble=Trouble(1, skip=True)),
+        Transform("batches", picky, batch_size=rows, error_policy=ErrorPolicy(1, skip=True)),
     ]
-    code = Code("stage", calls, target, Trouble(), {})
+    code = StageCode("stage", calls, target, ErrorPolicy(), {})
     inputs = [frame.assign(part=i) for i, (frame, *_) in enumerate(frames(lengths))]
     whole = pd.concat(inputs)
-    items = list(Worker().run(code, starting(inputs), *inputs))
+    items = list(StageActor().run(code, starting(inputs), *inputs))
     pairs = list(zip(items[1::2], items[::2], strict=True))
     assert sorted(pd.concat([frame for _, frame in pairs]).a) == whole.a.tolist()
     for about, frame in pairs:
@@ -206,7 +210,7 @@ def test_poison_is_set_aside_with_its_rows_and_the_rest_goes_on(lengths, rows, t
             ]
         poison = bool(len(frame)) and any(frame.a % bad == 1)
         assert (about.rejected is not None) == poison
-    rest = list(Worker().run(code, starting(inputs, skip), *inputs))
+    rest = list(StageActor().run(code, starting(inputs, skip), *inputs))
     assert [about.rows for about in rest[1::2]] == [about.rows for about, _ in pairs[skip:]]
 
 
@@ -220,12 +224,12 @@ def test_rows_of_flat_map_are_set_aside_one_by_one_and_nothing_goes_on_without_c
         return frame.n >= 0
 
     transforms = [
-        Transform("rows", each, trouble=Trouble(skip=True)),
+        Transform("rows", each, error_policy=ErrorPolicy(skip=True)),
         Transform("filter", needs),
     ]
-    code = Code("stage", transforms, 10**6, Trouble(), {})
+    code = StageCode("stage", transforms, 10**6, ErrorPolicy(), {})
     (frame, *_), *_ = frames([5])
-    *rejects, got, about = Worker().run(code, starting([frame]), frame)
+    *rejects, got, about = StageActor().run(code, starting([frame]), frame)
     assert got.n.tolist() == [0, 2, 4]
     assert not about.origin.exact
     assert [str(about.rejected.origin) for about in rejects[1::2]] == [
@@ -233,7 +237,7 @@ def test_rows_of_flat_map_are_set_aside_one_by_one_and_nothing_goes_on_without_c
         "partition 0 rows 3:4",
     ]
     assert [one.a.tolist() for one in rejects[::2]] == [[1], [3]]
-    only = list(Worker().run(code, starting([frame]), frame.iloc[[1, 3]]))
+    only = list(StageActor().run(code, starting([frame]), frame.iloc[[1, 3]]))
     assert [about.rejected is not None for about in only[1::2]] == [True, True]
 
 
@@ -250,21 +254,21 @@ def test_an_error_names_the_function_the_partition_and_the_rows():
         raise KeyError("cannot be read")
 
     batches = Transform("batches", fail, batch_size=3)
-    code = Code("stage", [batches], 10**6, Trouble(), {})
+    code = StageCode("stage", [batches], 10**6, ErrorPolicy(), {})
     (frame, *_), *_ = frames([10])
     with pytest.raises(OSError, match="no") as caught:
-        [*Worker().run(code, starting([frame]), frame)][-1].failure.reraise()
+        [*StageActor().run(code, starting([frame]), frame)][-1].failure.reraise()
     assert "fail on partition 0 rows 6:9" in caught.value.__notes__[0]
     both = code._replace(transforms=[Transform("partitions", half), batches])
     with pytest.raises(OSError, match="no") as caught:
-        [*Worker().run(both, starting([frame]), frame)][-1].failure.reraise()
+        [*StageActor().run(both, starting([frame]), frame)][-1].failure.reraise()
     note = caught.value.__notes__[0]
     assert "fail in half > fail on what was made of partition 0 rows 0:10" in note
     with pytest.raises(KeyError, match="cannot be read") as caught:
-        [*Worker().run(code, starting([frame]), made)][-1].failure.reraise()
+        [*StageActor().run(code, starting([frame]), made)][-1].failure.reraise()
     assert "source in fail on partition 0" in caught.value.__notes__[0]
-    code = code._replace(trouble=Trouble(2, skip=True))
-    got, about = Worker().run(code, starting([frame]), made)
+    code = code._replace(error_policy=ErrorPolicy(2, skip=True))
+    got, about = StageActor().run(code, starting([frame]), made)
     assert (str(about.rejected.origin), about.rows, got) == ("partition 0", 0, None)
 
 
