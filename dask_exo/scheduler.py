@@ -34,10 +34,9 @@ from dask_exo.execution import local_threads
 from dask_exo.execution.background import Background
 from dask_exo.execution.checkpoints.outputs import PartLabel
 from dask_exo.execution.loop import Run
-from dask_exo.execution.observer import Watcher
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
-from dask_exo.execution.run_metrics import observed
-from dask_exo.execution.tasks.gc_pause import uncollected
+from dask_exo.execution.run_metrics import Watcher, observed
+from dask_exo.execution.tasks.serialize import uncollected
 from dask_exo.partitions.ownership import own
 from dask_exo.planning.annotations import NOTHING, asked_of
 from dask_exo.planning.inline import small

@@ -7,13 +7,14 @@ elsewhere, and where nothing else can go on, those that wait are let go.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from dask_exo.cluster.futures import Futures, Node, Worker
+from dask_exo.cluster.futures import Futures, Node, Ref, Worker
 from dask_exo.cluster.resources import amounts_of, side_by_side
 from dask_exo.errors import OptionsError
-from dask_exo.execution.actor_lending import AHEAD, Crew, fits, lend, most_of
+from dask_exo.execution.admission import AHEAD, Crew, fits, lend, most_of
 from dask_exo.execution.requests import Asks
 from dask_exo.planning.annotations import asking_in
 from dask_exo.planning.plan import Bundle, Plan
@@ -218,6 +219,44 @@ class Pools:
         self._lent[pool] = [one for one in self._lent[pool] if one not in gone]
         for one in gone:
             one.worker.stop()
+
+
+class Mappers:
+    """The workers of one shuffle's maps; see `dask_exo.shuffle.spec.Spec`.
+
+    A call of it is there until it is known to have ended, so that other tasks see who is busy.
+
+    Parameters
+    ----------
+    futures : Futures
+    pools : Pools
+    pool : Asks
+        What a map asks for.
+    """
+
+    def __init__(self, futures: Futures, pools: Pools, pool: Asks) -> None:
+        self._futures, self._pools, self._pool = futures, pools, pool
+        self._calls: dict[Ref, Lent] = {}
+
+    def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
+        """As `Worker.split`, by whoever has least to do; the last value comes last."""
+        self.settle()
+        lent = self._pools.lease(self._pool)
+        refs = lent.worker.split(count, fn, *args)
+        self._calls[refs[-1]] = lent
+        return refs
+
+    def settle(self) -> None:
+        """Give back the workers of calls that have ended."""
+        for ref in self._futures.wait(list(self._calls), timeout=0)[0]:
+            self._pools.back(self._calls.pop(ref), 0)
+
+    def close(self) -> None:
+        """The shuffle has ended: give back all of them."""
+        for lent in self._calls.values():
+            self._pools.back(lent, 0)
+        self._calls.clear()
+        self._pools.spend(self._pool, 1)
 
 
 def _impossible(bundle: Bundle, asks: Asks, nodes: Sequence[Node]) -> str:

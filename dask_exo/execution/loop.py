@@ -21,18 +21,16 @@ from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.watchdog import Watchdog, bring
 from dask_exo.config import Config
 from dask_exo.errors import OutOfMemoryError
+from dask_exo.execution.accounting import Ledger, Versions
 from dask_exo.execution.actor_pool import Lent, Pools
 from dask_exo.execution.admission import View, admit, lacking
 from dask_exo.execution.batching import Experience, gather
-from dask_exo.execution.determinism import Versions
 from dask_exo.execution.memory_pressure import Pressure, alone
-from dask_exo.execution.observer import Watcher
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote
 from dask_exo.execution.ready_queue import Consumer, NobodyWantsThis, State
 from dask_exo.execution.requests import Asks
-from dask_exo.execution.run_metrics import Looks, groups_of
-from dask_exo.execution.running_shuffles import Shufflings
-from dask_exo.execution.shuffle_stage import Ledger
+from dask_exo.execution.run_metrics import Looks, Watcher, groups_of
+from dask_exo.execution.shuffle_stage import Shufflings
 from dask_exo.execution.tasks import messages
 from dask_exo.execution.tasks.in_flight import Call, receipts
 from dask_exo.execution.tasks.serialize import parcel, seal, unseal

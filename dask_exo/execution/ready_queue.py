@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Protocol
 
+from dask_exo.execution.accounting import Ledger
 from dask_exo.execution.persisted import Local, Remote
 from dask_exo.execution.requests import Asks
-from dask_exo.execution.shuffle_stage import Ledger
 from dask_exo.execution.values import Held, Values
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, ColumnKey, Plan, Stage

@@ -5,17 +5,34 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from dask.utils import key_split
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Store
 from dask_exo.errors import ClusterError
-from dask_exo.planning.plan import Plan
+from dask_exo.execution.persisted import Local, Remote
+from dask_exo.planning.normalize import Key
+from dask_exo.planning.plan import Plan, Stage
 
 EVERY = 1.0  # seconds between two looks at the object stores: on Ray, one takes 6 ms
 LATER = 30.0  # seconds after one that had no answer, as while a node dies
+
+
+class Watcher:
+    """Is told what becomes of the nodes of the graph; this one does not care."""
+
+    def started(self, keys: Iterable[Key]) -> None:
+        """Nodes run."""
+
+    def finished(self, key: Key, inner: Iterable[Key], held: Local | Remote | None) -> None:
+        """A node and those inside it have run; ``held`` is the value of ``key``, if kept."""
+
+
+def inside(stage: Stage) -> list[Key]:
+    """Nodes of the graph that a shuffle runs."""
+    return [stage.key, *(key for part in stage.parts for key, _ in part.nodes)]
 
 
 def groups_of(work: Plan) -> dict[str, int]:

@@ -2,92 +2,32 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, Steps, Waiting
+from dask_exo.cluster.failpoints import reach
+from dask_exo.cluster.futures import Futures, Ref, Steps, Waiting
 from dask_exo.config import Config
-from dask_exo.errors import IntegrityError
-from dask_exo.execution.actor_maps import Mappers
-from dask_exo.execution.checkpoints.cost import cost
+from dask_exo.execution.accounting import Ledger
+from dask_exo.execution.actor_pool import Mappers, Pools
 from dask_exo.execution.checkpoints.outputs import Keeping, Kept
 from dask_exo.execution.checkpoints.writer import keep_all
-from dask_exo.execution.determinism import Versions
+from dask_exo.execution.ready_queue import State
+from dask_exo.execution.run_metrics import Watcher, inside
 from dask_exo.execution.tasks import messages
 from dask_exo.execution.tasks.serialize import parcel, seal, unseal
 from dask_exo.execution.tasks.worker import run_map
 from dask_exo.execution.values import Pile, Values
-from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Split
 from dask_exo.planning.plan import ColumnKey, Stage
 from dask_exo.shuffle.blocks import merge
-from dask_exo.shuffle.integrity import Tally, verify
 from dask_exo.shuffle.run import Shuffled, exchange, limits_of
 from dask_exo.shuffle.spec import Receipt, Spec
 
 BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the ones it is made of
-
-
-class Ledger:
-    """What each shuffle sent, what the tasks after it have assembled, and what all that took.
-
-    Parameters
-    ----------
-    versions : Versions
-        Of what the maps, and other tasks of the computation, have made.
-    """
-
-    def __init__(self, versions: Versions) -> None:
-        self.versions = versions
-        self._sent: dict[str, Tally] = {}
-        self._arrived: dict[Key, Tally] = defaultdict(Tally)
-        self._stages: dict[str, Stage] = {}
-        self._excused: set[Key] = set()
-        self._work, self._spent = 0.0, 0.0
-
-    def sent(self, stage: Stage, tally: Tally) -> None:
-        """Note what the maps of a shuffle have sent."""
-        name = f"shuffle {stage.name} ({stage.key[0]})"
-        self._sent[name], self._stages[name] = tally, stage
-
-    def arrived(self, arrived: Iterable[messages.Arrived]) -> None:
-        """Add what a task has assembled."""
-        for one in arrived:
-            self._arrived[one.stage] += one.tally
-
-    def worked(self, seconds: float, spent: float = 0.0) -> None:
-        """Add what tasks took, and what of it went into keeping values."""
-        self._work += seconds
-        self._spent += spent
-
-    def keeps(self, stage: Stage, nbytes: int) -> bool:
-        """Whether the outputs of a shuffle are worth keeping; from then on that is spent."""
-        if stage.keeping is None:
-            return False
-        kept = stage.keeping.worth(nbytes, self._work, self._spent)
-        self._spent += cost(nbytes) if kept else 0.0
-        events.emit(events.ShuffleKept(stage.name, kept, nbytes, self._work))
-        return kept
-
-    def excuse(self, stage: Key) -> None:
-        """Some outputs of a shuffle will not be assembled, since a task failed."""
-        self._excused.add(stage)
-
-    def verify(self) -> None:
-        """Compare both sides of every shuffle; raise `IntegrityError` where they differ."""
-        for name, sent in self._sent.items():
-            stage = self._stages[name]
-            if stage.key in self._excused:
-                continue
-            try:
-                verify(name, sent, self._arrived[stage.key])
-            except IntegrityError:
-                if stage.keeping is not None:
-                    stage.keeping.forget()  # another program must not take it for right
-                raise
 
 
 @dataclass(slots=True)
@@ -230,3 +170,125 @@ class StageParts:
         )
         if detail.sent is not None:
             events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))
+
+
+class Shufflings:
+    """Starts shuffles, resumes those that have what they waited for, and takes what they make.
+
+    Parameters
+    ----------
+    futures : Futures
+    pools : Pools
+    state : State
+        Of the run.
+    values : Values
+    ledger : Ledger
+    config : Config
+    watcher : Watcher
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  parts of one run
+        self,
+        futures: Futures,
+        pools: Pools,
+        state: State,
+        values: Values,
+        ledger: Ledger,
+        config: Config,
+        watcher: Watcher,
+    ) -> None:
+        self._futures, self._pools = futures, pools
+        self._state, self._values = state, values
+        self._ledger, self._config, self._watcher = ledger, config, watcher
+        self._shuffling: list[Shuffling] = []
+
+    @property
+    def calls(self) -> int:
+        """What they wait for, each for itself."""
+        return sum(len(s.waiting.refs) for s in self._shuffling)
+
+    @property
+    def refs(self) -> set[Ref]:
+        """What they wait for."""
+        return {ref for s in self._shuffling for ref in s.waiting.refs}
+
+    @property
+    def resumed(self) -> list[Shuffling]:
+        """Those that need not wait any more."""
+        now = self._futures.now if self._shuffling else 0.0
+        return [s for s in self._shuffling if s.waiting.over(now)]
+
+    @property
+    def timeouts(self) -> list[float | None]:
+        """Seconds after which each of them goes on in any case."""
+        return [s.waiting.timeout(self._futures.now) for s in self._shuffling]
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._shuffling)
+
+    def begin(self) -> None:
+        """Start those whose inputs exist."""
+        while self._state.stages:
+            stage = self._state.stages.pop(0)
+            self._watcher.started(inside(stage))
+            mappers = None
+            if stage.asked.pool is not None:
+                mappers = Mappers(self._futures, self._pools, stage.asked.pool)
+            started = Shuffling.start(
+                stage, self._futures, self._values, self._ledger, self._config, mappers=mappers
+            )
+            self._shuffling.append(started)
+
+    def advance(self) -> None:
+        """Resume each that has what it waited for."""
+        for shuffling in self.resumed:
+            stage = shuffling.stage
+            try:
+                shuffled = shuffling.advance(self._futures.now)
+            except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
+                self._remove(shuffling)
+                self._fail(shuffling, error)
+                continue
+            if shuffled is not None:
+                reach("between", stage.name)
+                self._remove(shuffling)
+                self._ledger.sent(stage, shuffled.tally)
+                self._state.left -= 1
+                self._watcher.finished(stage.key, inside(stage), None)
+                for key, pile in shuffling.outputs(shuffled):
+                    self._state.have(key, pile)
+
+    def finished(self, refs: Collection[Ref]) -> None:
+        """Take note of what is done."""
+        for shuffling in self._shuffling:
+            shuffling.waiting.finished(refs)
+            if shuffling.mappers is not None:
+                shuffling.mappers.settle()
+
+    def name(self, ref: Ref) -> str:
+        """Which of them waits for a task."""
+        names = (f"shuffle {s.stage.name}" for s in self._shuffling if ref in s.waiting.refs)
+        return next(names, "")
+
+    def stop(self) -> None:
+        """End all of them."""
+        for shuffling in self._shuffling:
+            shuffling.steps.close()
+        self._shuffling.clear()
+
+    def _remove(self, shuffling: Shuffling) -> None:
+        self._shuffling.remove(shuffling)
+        if shuffling.mappers is not None:
+            shuffling.mappers.close()
+
+    def _fail(self, shuffling: Shuffling, error: Exception) -> None:
+        """One has ended with an exception."""
+        error.add_note(f"dask_exo: in shuffle {shuffling.stage.name} ({shuffling.stage.key[0]})")
+        traceback.clear_frames(error.__traceback__)  # whoever keeps it would keep the blocks
+        self._futures.cancel(shuffling.waiting.refs)
+        self._state.left -= 1
+        for part in shuffling.stage.parts:
+            self._state.excuse(part)
+        for column in shuffling.stage.columns:
+            self._state.lose(column, error)

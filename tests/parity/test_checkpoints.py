@@ -433,7 +433,7 @@ def test_a_shuffle_that_has_lost_rows_is_not_kept(tmp_path: Path, monkeypatch) -
     def lost(name, sent, arrived):
         raise IntegrityError(name)
 
-    monkeypatch.setattr("dask_exo.execution.shuffle_stage.verify", lost)
+    monkeypatch.setattr("dask_exo.execution.accounting.verify", lost)
     with pytest.raises(IntegrityError):
         frame().shuffle("k").compute()
     assert list(Store(str(tmp_path / "kept")).groups()) == []

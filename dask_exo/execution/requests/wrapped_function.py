@@ -7,8 +7,10 @@ import functools
 import importlib
 import inspect
 import operator
+import threading
 import uuid
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,9 +20,40 @@ from dask.tokenize import TokenizationError, normalize_token, tokenize
 from dask_exo.cluster.resource_request import Asks
 from dask_exo.dask_adapter import inferring
 from dask_exo.errors import OptionsError
-from dask_exo.execution.requests.instance_cache import instance
 from dask_exo.partitions.batching import concat_results, has_rows, split_rows
 from dask_exo.partitions.oom_split import in_halves
+
+MOST_INSTANCES = 8  # that a process keeps
+
+
+class Instance:
+    """One for the process, once it has been made.
+
+    Attributes
+    ----------
+    lock : RLock
+        Of whoever makes or calls it.
+    value : object
+        None before it is made.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.value: Any = None
+
+
+_instances: OrderedDict[str, Instance] = OrderedDict()
+_guard = threading.Lock()
+
+
+def instance(key: str) -> Instance:
+    """Where the instance of a class is; the one that was used longest ago makes room."""
+    with _guard:
+        found = _instances.setdefault(key, Instance())
+        _instances.move_to_end(key)
+        while len(_instances) > MOST_INSTANCES:
+            _instances.popitem(last=False)
+        return found
 
 
 class Asking:

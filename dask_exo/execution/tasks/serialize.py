@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dask_exo.cluster.futures import Ref
@@ -112,3 +114,20 @@ def unseal(came: messages.Done | messages.Detail) -> None:
         )
     if came.failure is not None:
         came.failure.reraise()
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Pause Python's garbage collector, for all threads, while many objects are made that stay.
+
+    Each of them is looked at again and again otherwise: a fifth of the time that a large graph
+    takes.
+    """
+    if not gc.isenabled():  # as somebody else wants it, be it another thread in here
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -23,7 +23,6 @@ from dask_exo.cluster.output_digest import Made, say
 from dask_exo.errors import StoreFullError
 from dask_exo.execution.persisted import landing
 from dask_exo.execution.tasks.copy_on_write import write_or_copy
-from dask_exo.execution.tasks.gc_pause import uncollected
 from dask_exo.execution.tasks.messages import (
     Argument,
     Arrived,
@@ -35,6 +34,7 @@ from dask_exo.execution.tasks.messages import (
     Value,
     Warned,
 )
+from dask_exo.execution.tasks.serialize import uncollected
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.ownership import apart, plain
 from dask_exo.planning.normalize import Key, group_of
