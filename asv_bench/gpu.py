@@ -96,8 +96,8 @@ def shuffling(device: Any, copied: Any, module: str, repeats: int) -> None:
     """Print what it takes to get rows ready to leave the device."""
 
     def split() -> Any:
-        ids = shuffle.destinations(device, ["k"], 100)
-        return shuffle.travelling(device, shuffle.grouped(ids, 100)[0])
+        ids = shuffle.partition_ids(device, ["k"], 100)
+        return shuffle.to_wire(device, shuffle.counting_argsort(ids, 100)[0])
 
     print(f"{'hash and split':16} {1e3 * seconds(split, module, repeats):8.1f} ms, to host memory")
     pack = seconds(lambda: tuple(begin(device)()), module, repeats)

@@ -22,7 +22,7 @@ from dask_exo.dataframe.to_parquet import atomic_rename
 from dask_exo.errors import ExoError, InputError, OutputError, OutputExistsError, SortKeyError
 from dask_exo.partitions.kernels.parquet import ParquetEngine
 from dask_exo.partitions.ownership import PANDAS_3
-from dask_exo.partitions.wire_format import travelling
+from dask_exo.partitions.wire_format import to_wire
 
 ROW_GROUP = 2**17
 """Rows in a row group: about 13 MB of 100-byte records, so readers hold little at a time."""
@@ -208,7 +208,7 @@ def sort_rows(frame: pd.DataFrame, by: Sequence[str] = (), **kwargs: Any) -> pd.
     first = values[0][order]
     if len(keys) > 1 and (first[1:] == first[:-1]).any():
         order = np.lexsort(values[::-1])
-    return travelling(frame, order, ignore_index=bool(kwargs.get("ignore_index"))).frame()
+    return to_wire(frame, order, ignore_index=bool(kwargs.get("ignore_index"))).to_frame()
 
 
 class NamelessEngine(ParquetEngine):

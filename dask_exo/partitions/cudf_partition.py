@@ -1,7 +1,7 @@
-"""What a shuffle asks of a dataframe of cudf: its rows are hashed and gathered on its GPU.
+"""Shuffle kernels of cudf frames: rows are hashed and gathered on their GPU.
 
-What Dask asks of one is registered by ``dask_cudf``, and used as it is: hashing, concatenation,
-metadata. Nothing here has run on a GPU; it is tested with a module that has the same few names.
+Hashing, concatenation and metadata are those that ``dask_cudf`` registers with Dask. This module
+has not run on a GPU; its tests use a stand-in for cudf.
 
 References: ``cudf.DataFrame.to_arrow``, ``dask_cudf/backends.py``.
 """
@@ -17,68 +17,71 @@ from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
-from dask_exo.partitions.arrow_block import ArrowRows
 from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu.shuffle import grouped
-from dask_exo.partitions.kernels.sort_keys import Key
-from dask_exo.partitions.pandas_partition import JOIN_MARK, MARK
+from dask_exo.partitions.gpu.shuffle import counting_argsort
+from dask_exo.partitions.kernels.sort_keys import SortKey
+from dask_exo.partitions.pandas_partition import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
+from dask_exo.partitions.wire_format import WireTable
 
 LIBRARY = "cudf"
 
 
-def destinations(frame: Any, column: Any, npartitions: int) -> Any:
-    """Partition number of each row; see `dask_exo.partitions.pandas_partition.destinations`."""
+def partition_ids(frame: Any, column: Any, npartitions: int) -> Any:
+    """Implement `dask_exo.partitions.pandas_partition.partition_ids`."""
     columns = [column] if isinstance(column, str) else list(column)
-    if columns and columns[0] in (MARK, JOIN_MARK):
+    if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
         ids = frame[columns[0]].values
     else:
-        found = hash_object_dispatch(frame[columns] if columns else frame, index=False)
-        ids = getattr(found, "values", found)
+        hashes = hash_object_dispatch(frame[columns] if columns else frame, index=False)
+        ids = getattr(hashes, "values", hashes)
     small = np.min_scalar_type(max(npartitions - 1, 0))
     return (ids % npartitions).astype(small)
 
 
-def mark(frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
-    """Place and dtype of the column of partition numbers, if the ids alone restore it."""
-    if column not in (MARK, [MARK]) or list(frame.columns).count(MARK) != 1:
+def partition_column(frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
+    """Implement `dask_exo.partitions.pandas_partition.partition_column`."""
+    if (
+        column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
+        or list(frame.columns).count(PARTITION_COLUMN) != 1
+    ):
         return None
-    if not bool((frame[MARK].values == ids).all()):
+    if not bool((frame[PARTITION_COLUMN].values == ids).all()):
         return None
-    return list(frame.columns).index(MARK), frame[MARK].dtype
+    return list(frame.columns).index(PARTITION_COLUMN), frame[PARTITION_COLUMN].dtype
 
 
-def travelling(frame: Any, order: Any, *, ignore_index: bool = False) -> ArrowRows:
-    """Rows in another order, in host memory."""
+def to_wire(frame: Any, order: Any, *, ignore_index: bool = False) -> WireTable:
+    """Copy rows in a new order to host memory."""
     rows = frame.take(order)
     rows = rows.reset_index(drop=True) if ignore_index else rows
-    return ArrowRows(rows.to_arrow(), LIBRARY)
+    return WireTable(rows.to_arrow(), LIBRARY)
 
 
 def checksum(frame: Any, columns: Any) -> tuple[tuple[str, ...], int]:
-    """No sum: rows are counted, which the caller does, and dtypes compared."""
+    """Return the dtypes, and no sum: only dtypes and numbers of rows are compared."""
     return tuple(str(frame[name].dtype) for name in columns if name in frame.columns), 0
 
 
-def recode(frame: Any, keys: Sequence[Key]) -> Any:
-    """See `sort`."""
+def recode(frame: Any, keys: Sequence[SortKey]) -> Any:
+    """Raise `DeviceOperationError`; see `sort`."""
     return sort(frame, keys)
 
 
-def sort(frame: Any, keys: Sequence[Key]) -> Any:
-    """Raise `DeviceOperationError`: a sort over all partitions is Dask's."""
+def sort(frame: Any, keys: Sequence[SortKey]) -> Any:
+    """Raise `DeviceOperationError`: use the sort of Dask."""
     raise DeviceOperationError(
-        f"ddf.exo.sort_values by {[key.name for key in keys]} does not exist for partitions of "
-        f"{type(frame).__module__}: take ddf.sort_values, or .to_backend('exo-cupy') before"
+        f"ddf.exo.sort_values by {[key.name for key in keys]} does not support partitions of "
+        f"{type(frame).__module__}: use ddf.sort_values, or .to_backend('exo-cupy') before"
     )
 
 
 def array(frame: Any, values: np.ndarray) -> Any:
-    """An array of the host where columns of a frame lie."""
+    """Copy an array of the host to the GPU of a frame."""
     return arrays.of(frame[frame.columns[0]].values).asarray(values)
 
 
 def register() -> None:
-    """Say that this module answers for dataframes of cudf, and that those lie on a device."""
+    """Register these kernels for cudf, and that its data are stored on a GPU."""
     library = importlib.import_module(LIBRARY)
     protocol.register(library.DataFrame, importlib.import_module(__name__))
     protocol.register_device(library.DataFrame, library.Series, library.Index)
@@ -87,11 +90,11 @@ def register() -> None:
 __all__ = [
     "array",
     "checksum",
-    "destinations",
-    "grouped",
-    "mark",
+    "counting_argsort",
+    "partition_column",
+    "partition_ids",
     "recode",
     "register",
     "sort",
-    "travelling",
+    "to_wire",
 ]

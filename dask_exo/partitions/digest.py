@@ -28,7 +28,7 @@ _MANY = 16  # neighbouring columns that are digested at once: each takes 0.1 ms 
 
 
 @runtime_checkable
-class Composed(Protocol):
+class Digestible(Protocol):
     """A value that says what it is made of."""
 
     def digested(self) -> Iterator[Any]:
@@ -76,7 +76,7 @@ def _pieces(value: Any) -> Iterator[Any]:
         yield from chain(_of_column(value.index), _of_column(value))
     elif isinstance(value, pd.Index):
         yield from _of_column(value)
-    elif isinstance(value, Composed):
+    elif isinstance(value, Digestible):
         yield from chain.from_iterable(map(_pieces, value.digested()))
     elif isinstance(value, list | tuple):
         yield str(len(value)).encode()

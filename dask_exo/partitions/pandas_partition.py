@@ -1,8 +1,4 @@
-"""Partitions in host memory: pandas frames.
-
-A shuffle needs four things of a partition: which reducer each row goes to, the rows in
-reducer order, a slice of them, and a concatenation.
-"""
+"""Shuffle kernels of pandas frames: partitions in host memory."""
 
 from __future__ import annotations
 
@@ -14,32 +10,31 @@ import pandas as pd
 from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_exo.dask_adapter import concat_partitions
-from dask_exo.partitions.kernels.integer_sort import counting
 
 Frame = Any
 """A pandas ``DataFrame``."""
 
-MARK = "_partitions"
-"""Column in which Dask's own lowering leaves the number of the partition a row goes to."""
+PARTITION_COLUMN = "_partitions"
+"""Column of partition numbers that Dask adds before it shuffles."""
 
-JOIN_MARK = "__hash_partition"
-"""The same, in Dask's hash joins by p2p."""
+JOIN_PARTITION_COLUMN = "__hash_partition"
+"""Column of partition numbers in Dask's p2p hash joins."""
 
 
 def concat(frames: Sequence[Frame], *, ignore_index: bool = False) -> Frame:
-    """Put partitions below each other, as Dask does it (categories united, empty ones skipped)."""
+    """Concatenate partitions as Dask does: categories are united, empty ones skipped."""
     return frames[0] if len(frames) == 1 else concat_partitions(list(frames), ignore_index)
 
 
-def destinations(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
-    """Partition number of each row, as Dask's task shuffle computes it.
+def partition_ids(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
+    """Compute the partition number of each row, as Dask's task shuffle does.
 
     Parameters
     ----------
     frame : DataFrame
-        ``n`` rows.
+        (n,) rows.
     column : label or list of labels
-        The column of ready partition numbers, or columns to hash.
+        `PARTITION_COLUMN` or `JOIN_PARTITION_COLUMN`, or columns to hash.
     npartitions : int
         Number of output partitions.
 
@@ -49,7 +44,7 @@ def destinations(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
         In the smallest unsigned type that holds ``npartitions``.
     """
     columns = [column] if isinstance(column, str) else list(column)
-    if columns and columns[0] in (MARK, JOIN_MARK):
+    if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
         ids = np.asarray(frame[columns[0]])
     else:
         ids = hash_object_dispatch(frame[columns] if columns else frame, index=False)
@@ -59,46 +54,29 @@ def destinations(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
     return ids.astype(small)
 
 
-def mark(frame: Frame, column: Any, ids: np.ndarray) -> tuple[int, Any] | None:
-    """Place and dtype of the column of partition numbers, if the ids alone restore it."""
-    if column not in (MARK, [MARK]) or list(frame.columns).count(MARK) != 1:
+def partition_column(frame: Frame, column: Any, ids: np.ndarray) -> tuple[int, Any] | None:
+    """Return position and dtype of `PARTITION_COLUMN`, or None if ``ids`` do not restore it."""
+    if (
+        column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
+        or list(frame.columns).count(PARTITION_COLUMN) != 1
+    ):
         return None
-    numbers = frame[MARK]
+    numbers = frame[PARTITION_COLUMN]
     if not isinstance(numbers.dtype, np.dtype) or not np.array_equal(numbers.to_numpy(), ids):
         return None
-    return int(frame.columns.get_loc(MARK)), numbers.dtype
-
-
-def grouped(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of rows in the order of their ids, input order kept within one id.
-
-    Parameters
-    ----------
-    ids : (n,)
-        Block of each row, in ``range(count)``.
-    count : int
-        Number of blocks.
-
-    Returns
-    -------
-    order : (n,)
-        Positions of the rows, block after block.
-    offsets : (count + 1,)
-        Where each block starts.
-    """
-    return counting(ids, count)
+    return int(frame.columns.get_loc(PARTITION_COLUMN)), numbers.dtype
 
 
 def checksum(frame: Frame, columns: Sequence[Any]) -> tuple[tuple[str, ...], int]:
-    """Order-independent 64-bit sum over the fixed-width ones of the named columns.
+    """Compute a sum over the named columns of fixed width that no order of rows changes.
 
-    The sum of the raw words and of their squares: rows lost, doubled or changed show up,
-    at the speed of reading the column once.
+    It adds up words and their squares, so that lost, duplicated and changed rows show, at the
+    speed of one read.
 
     Returns
     -------
     dtypes : tuple of str
-        Of all the columns: sums of different dtypes cannot be compared.
+        Dtypes of the columns; only sums of equal dtypes can be compared.
     sum : int
         Modulo 2**64.
     """

@@ -1,7 +1,7 @@
-"""What is asked of any kind of frame, and who answers for which kind: above all by shuffles.
+"""Dispatch of shuffle kernels by the kind of frame.
 
-A kind of frame registers an object with the functions of `Kernels`, as it registers with Dask's
-dispatch functions: when its package is imported.
+A library's frames are registered with an object that has the functions of `Kernels`, in the same
+way and at the same time as with Dask's dispatch functions: when its package is imported.
 """
 
 from __future__ import annotations
@@ -14,55 +14,61 @@ import numpy as np
 from dask.utils import Dispatch
 
 from dask_exo.partitions import pandas_partition, wire_format
-from dask_exo.partitions.kernels import categories, sort_keys
-from dask_exo.partitions.kernels.sort_keys import Key
+from dask_exo.partitions.kernels import categories, integer_sort, sort_keys
+from dask_exo.partitions.kernels.sort_keys import SortKey
 
 
 class Kernels(Protocol):
-    """How rows of one kind of frame are split and sorted; arrays lie where it does."""
+    """Functions that split and sort rows of one kind of frame.
 
-    def destinations(self, frame: Any, column: Any, npartitions: int) -> Any:
-        """See `dask_exo.partitions.pandas_partition.destinations`."""
+    Arrays are in the memory of the frame: on the host, or on its GPU.
+    """
+
+    def partition_ids(self, frame: Any, column: Any, npartitions: int) -> Any:
+        """Implement `dask_exo.partitions.pandas_partition.partition_ids`."""
         ...
 
-    def mark(self, frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
-        """See `dask_exo.partitions.pandas_partition.mark`."""
+    def partition_column(self, frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
+        """Implement `dask_exo.partitions.pandas_partition.partition_column`."""
         ...
 
-    def grouped(self, ids: Any, count: int) -> tuple[Any, np.ndarray]:
-        """See `dask_exo.partitions.pandas_partition.grouped`; the offsets are on the host."""
+    def counting_argsort(self, ids: Any, count: int) -> tuple[Any, np.ndarray]:
+        """Implement `dask_exo.partitions.kernels.integer_sort.counting_argsort`.
+
+        Offsets are on the host.
+        """
         ...
 
-    def travelling(
+    def to_wire(
         self, frame: Any, order: Any, *, ignore_index: bool = False
-    ) -> wire_format.Travelling:
-        """See `dask_exo.partitions.wire_format.travelling`: rows in host memory."""
+    ) -> wire_format.WireRows:
+        """Implement `dask_exo.partitions.wire_format.to_wire`; rows are in host memory."""
         ...
 
     def checksum(self, frame: Any, columns: Any) -> tuple[tuple[str, ...], int]:
-        """See `dask_exo.partitions.pandas_partition.checksum`."""
+        """Implement `dask_exo.partitions.pandas_partition.checksum`."""
         ...
 
-    def recode(self, frame: Any, keys: Sequence[Key]) -> Any:
-        """See `dask_exo.partitions.kernels.categories.recode`."""
+    def recode(self, frame: Any, keys: Sequence[SortKey]) -> Any:
+        """Implement `dask_exo.partitions.kernels.categories.recode`."""
         ...
 
-    def sort(self, frame: Any, keys: Sequence[Key]) -> Any:
-        """See `dask_exo.partitions.kernels.sort_keys.sort`."""
+    def sort(self, frame: Any, keys: Sequence[SortKey]) -> Any:
+        """Implement `dask_exo.partitions.kernels.sort_keys.sort`."""
         ...
 
     def array(self, frame: Any, values: np.ndarray) -> Any:
-        """An array of the host where the frame lies."""
+        """Copy an array of the host to the memory of the frame."""
         ...
 
 
 _kernels = Dispatch("kernels")
-_places = Dispatch("places")
+_device = Dispatch("device")
 _HOST: Any = SimpleNamespace(
-    destinations=pandas_partition.destinations,
-    mark=pandas_partition.mark,
-    grouped=pandas_partition.grouped,
-    travelling=wire_format.travelling,
+    partition_ids=pandas_partition.partition_ids,
+    partition_column=pandas_partition.partition_column,
+    counting_argsort=integer_sort.counting_argsort,
+    to_wire=wire_format.to_wire,
     checksum=pandas_partition.checksum,
     recode=categories.recode,
     sort=sort_keys.sort,
@@ -71,29 +77,29 @@ _HOST: Any = SimpleNamespace(
 
 
 def register(kind: type, kernels: Any) -> None:
-    """Say who answers for a kind of frame."""
+    """Register the kernels of a kind of frame."""
     _kernels.register(kind, lambda _: kernels)
 
 
 def kernels(frame: Any) -> Kernels:
-    """Who answers for a frame: for kinds that nobody has registered, the host."""
-    found: Kernels = _kernels(frame)
-    return found
+    """Return the kernels of a frame; those of pandas for kinds that are not registered."""
+    registered: Kernels = _kernels(frame)
+    return registered
 
 
 def register_device(*kinds: type) -> None:
-    """Say that data of some kinds lie on a device."""
+    """Register kinds of data that are stored on a GPU."""
     for kind in kinds:
-        _places.register(kind, lambda _: True)
+        _device.register(kind, lambda _: True)
 
 
 def on_device(data: Any) -> bool:
-    """Whether data (or what stands for them in metadata) lie on a device."""
-    return bool(_places(data))
+    """Return whether data, or their metadata, are of a kind that is stored on a GPU."""
+    return bool(_device(data))
 
 
 register(object, _HOST)
-_places.register(object, lambda _: False)
+_device.register(object, lambda _: False)
 
 
 def _register_cudf() -> None:
@@ -102,5 +108,5 @@ def _register_cudf() -> None:
     cudf_partition.register()
 
 
-for _dispatch in (_kernels, _places):
+for _dispatch in (_kernels, _device):
     _dispatch.register_lazy("cudf", _register_cudf)

@@ -1,20 +1,21 @@
-"""Rows on their way: the columns of a frame as plain arrays.
+"""The wire format: rows of a frame as they are sent through the object store.
 
-A reducer reads a few rows of each of hundreds of objects. To unpickle, to slice and to concatenate
-frames of pandas takes a fifth of a millisecond for each of them, however few its rows are. With
-arrays it is a fifth of that. So rows travel as `Columns` where their dtypes are numpy's or strings
-of Arrow, and as a `Frame` otherwise.
+A reducer reads a few rows from each of hundreds of blocks. Unpickling, slicing and concatenating
+pandas frames costs 0.2 ms a block, however few its rows are; plain arrays cost a fifth of that. So
+a frame is sent as `WireColumns` if `wire_dtypes` supports all its dtypes, and as a `WireFrame`
+otherwise. Frames of libraries with GPU kernels of their own are sent as a `WireTable`.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, Self, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -23,30 +24,27 @@ import pyarrow.compute as pc
 from dask.sizeof import sizeof
 
 from dask_exo.dask_adapter import concat_partitions
-from dask_exo.partitions.arrow_block import ArrowRows
-from dask_exo.partitions.fixed_width import Fixed, is_fixed
-from dask_exo.partitions.kernels.prefetch import warm
-from dask_exo.partitions.kernels.string_sort import buffers, is_text, large
+from dask_exo.partitions import wire_dtypes
+from dask_exo.partitions.kernels.string_sort import buffers
 from dask_exo.partitions.ownership import PANDAS_3, plain
 
 _INDEX = -1
-_COUNTED = 2**31  # bytes that offsets of 32 bits cannot count
-_INDEXES = frozenset({pd.Index, pd.RangeIndex, pd.DatetimeIndex, pd.TimedeltaIndex})
+_PLAIN_INDEXES = frozenset({pd.Index, pd.RangeIndex, pd.DatetimeIndex, pd.TimedeltaIndex})
 
 
-class Schema(NamedTuple):
-    """What is needed besides the arrays to make a frame.
+class WireSchema(NamedTuple):
+    """Everything but the arrays that is needed to make a pandas frame of `WireColumns`.
 
     Attributes
     ----------
     labels : Index
-        (c,) names of the columns.
+        (c,) labels of the columns.
     places : tuple
         For each array the positions of its columns among ``labels``; -1 is the index.
     dtypes : tuple
-        For each array the dtype of its columns, or their `Fixed`.
+        For each array the dtype that `wire_dtypes.decode` takes.
     name : object
-        Of the index.
+        Name of the index.
     """
 
     labels: Any
@@ -54,35 +52,34 @@ class Schema(NamedTuple):
     dtypes: tuple[Any, ...]
     name: Any
 
-    def frame(self, length: int, arrays: Sequence[Any]) -> pd.DataFrame:
-        """A frame of the arrays, without a copy."""
+    def to_frame(self, length: int, arrays: Sequence[Any]) -> pd.DataFrame:
+        """Make a frame of the arrays, without a copy."""
         index: Any = pd.RangeIndex(length)
         blocks: list[tuple[Any, np.ndarray]] = []
-        for array, places, dtype in zip(arrays, self.places, self.dtypes, strict=True):
-            kind = dtype.dtype if isinstance(dtype, Fixed) else dtype
-            values = _values(array, dtype)
+        for array, places, stored in zip(arrays, self.places, self.dtypes, strict=True):
+            values, dtype = wire_dtypes.decode(array, stored)
             if places == (_INDEX,):
                 values = values[0] if values.ndim == 2 else values
-                index = pd.Index(values, dtype=kind, name=self.name, copy=False)
+                index = pd.Index(values, dtype=dtype, name=self.name, copy=False)
             else:
                 blocks.append((values, np.array(places)))
-        return _frame(blocks, index, self.labels.view())  # a user may name it
+        return _frame_of_blocks(blocks, index, self.labels.view())  # users may rename the view
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Rows of numbers, times, strings and objects.
+class WireColumns:
+    """Rows as one array for each dtype.
 
     Attributes
     ----------
     length : int
         Number of rows, n.
     arrays : list
-        (k, n) arrays of numpy, one for all k columns of a dtype; (n,) large strings of Arrow, which
-        may be in chunks where they are only made a frame of.
+        (k, n) numpy arrays, one for all k columns of a dtype; (n,) large strings of Arrow, which
+        may be chunked if the rows are not sent or concatenated again.
     schema : bytes
-        A pickled `Schema`, or another that has its ``frame``: the same for frames whose rows can
-        be put below each other.
+        A `WireSchema`, or another class with ``to_frame``, as `dump_schema` returns it. Rows of
+        equal schemas can be concatenated array by array.
     """
 
     length: int
@@ -97,36 +94,39 @@ class Columns:
             for a in self.arrays
         )
 
-    def part(self, start: int, stop: int) -> Columns:
-        """Rows ``start`` to ``stop``, without a copy."""
-        return Columns(stop - start, [_part(a, start, stop) for a in self.arrays], self.schema)
+    def slice(self, start: int, stop: int) -> WireColumns:
+        """Return rows ``start`` to ``stop``, without a copy."""
+        arrays = [
+            a[:, start:stop] if isinstance(a, np.ndarray) else a[start:stop] for a in self.arrays
+        ]
+        return WireColumns(stop - start, arrays, self.schema)
 
-    def take(self, order: np.ndarray) -> Columns:
-        """Rows in another order."""
+    def take(self, order: np.ndarray) -> WireColumns:
+        """Return the rows at some positions."""
         rows = pa.array(order) if any(isinstance(a, pa.Array) for a in self.arrays) else None
         taken = [
             pc.take(a, rows, boundscheck=False) if isinstance(a, pa.Array) else a.take(order, 1)
             for a in self.arrays
         ]
-        return Columns(len(order), taken, self.schema)
+        return WireColumns(len(order), taken, self.schema)
 
     def digested(self) -> Iterator[Any]:
-        """See `dask_exo.partitions.digest.Composed`."""
+        """Implement `dask_exo.partitions.digest.Digestible`."""
         yield self.schema
         yield from self.arrays
 
-    def frame(self) -> Any:
-        """The rows as a frame, on the host without a copy."""
-        return schema_of(self.schema).frame(self.length, self.arrays)
+    def to_frame(self) -> Any:
+        """Return the rows as a frame, on the host without a copy."""
+        return load_schema(self.schema).to_frame(self.length, self.arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sent = [_sent(a) if isinstance(a, pa.Array) else a for a in self.arrays]
-        return _received, (self.length, sent, self.schema)
+        sent = [_dump_strings(a) if isinstance(a, pa.Array) else a for a in self.arrays]
+        return _load_columns, (self.length, sent, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Rows of a frame as it is.
+class WireFrame:
+    """Rows as a pandas frame, for dtypes without a wire format of their own.
 
     Attributes
     ----------
@@ -142,206 +142,204 @@ class Frame:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows, about."""
+        """Estimated bytes of the rows."""
         return int(sizeof(self.rows))
 
-    def part(self, start: int, stop: int) -> Frame:
-        """Rows ``start`` to ``stop``, without a copy."""
-        return Frame(self.rows.iloc[start:stop])
+    def slice(self, start: int, stop: int) -> WireFrame:
+        """Return rows ``start`` to ``stop``, without a copy."""
+        return WireFrame(self.rows.iloc[start:stop])
 
     def digested(self) -> Iterator[Any]:
-        """See `dask_exo.partitions.digest.Composed`."""
+        """Implement `dask_exo.partitions.digest.Digestible`."""
         yield self.rows
 
-    def frame(self) -> Any:
-        """The frame."""
+    def to_frame(self) -> Any:
+        """Return the frame."""
         return self.rows
 
 
-Travelling = Columns | Frame | ArrowRows
-"""Rows on their way."""
+@dataclass(frozen=True, slots=True)
+class WireTable:
+    """Rows as an Arrow table in host memory, for a library that has ``DataFrame.from_arrow``.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+        (n,) rows.
+    library : str
+        Name of the module.
+    """
+
+    table: pa.Table
+    library: str
+
+    @property
+    def length(self) -> int:
+        """Number of rows, n."""
+        return int(self.table.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.table.nbytes)
+
+    def slice(self, start: int, stop: int) -> Self:
+        """Return rows ``start`` to ``stop``, without a copy."""
+        return type(self)(self.table.slice(start, stop - start), self.library)
+
+    def to_frame(self) -> Any:
+        """Return the rows as a frame of the library."""
+        return importlib.import_module(self.library).DataFrame.from_arrow(self.table)
+
+    @classmethod
+    def concat(cls, tables: Sequence[Self]) -> Self:
+        """Concatenate rows, on the host."""
+        full = [each.table for each in tables if each.length] or [tables[0].table]
+        table = pa.concat_tables(full, promote_options="permissive")
+        return cls(table.combine_chunks(), tables[0].library)
 
 
-def travelling(frame: Any, order: np.ndarray, *, ignore_index: bool = False) -> Travelling:
-    """Rows of a frame in another order, as they are sent best.
+WireRows = WireColumns | WireFrame | WireTable
+"""Rows in the wire format."""
+
+
+def to_wire(frame: Any, order: np.ndarray, *, ignore_index: bool = False) -> WireRows:
+    """Take rows of a frame, and encode them for the object store.
 
     Parameters
     ----------
     frame : DataFrame
         (n,) rows.
-    order : (n,)
+    order : (m,)
         Positions of rows.
     ignore_index : bool
-        Whether the index need not be sent.
+        Whether to leave out the index.
     """
-    kinds = defaultdict[Any, list[int]](list)
+    if not _is_encodable(frame, ignore_index=ignore_index):
+        rows = frame.take(order)
+        return WireFrame(rows.reset_index(drop=True) if ignore_index else rows)
+    groups = defaultdict[Any, list[int]](list)
     for place, dtype in enumerate(frame.dtypes):
-        kinds[dtype if isinstance(dtype, np.dtype) else place].append(place)
-    dtypes = [frame.dtypes.iloc[places[0]] for places in kinds.values()]
-    columns = [[frame.iloc[:, i] for i in places] for places in kinds.values()]
+        groups[dtype if isinstance(dtype, np.dtype) else place].append(place)
+    columns = [[frame.iloc[:, i] for i in places] for places in groups.values()]
+    places = [tuple(places) for places in groups.values()]
     if not ignore_index:
-        dtypes.append(frame.index.dtype)
         columns.append([frame.index])
-        kinds[_INDEX] = [_INDEX]
-    if not (
+        places.append((_INDEX,))
+    encoded = [wire_dtypes.encode(group, order) for group in columns]
+    schema = WireSchema(
+        frame.columns,
+        tuple(places),
+        tuple(dtype for _, dtype in encoded),
+        None if ignore_index else frame.index.name,
+    )
+    return WireColumns(len(order), [array for array, _ in encoded], dump_schema(schema))
+
+
+def _is_encodable(frame: Any, *, ignore_index: bool) -> bool:
+    """Return whether a `WireSchema` restores the frame with all its labels and flags."""
+    return (
         type(frame) is pd.DataFrame
-        and all(isinstance(one, np.dtype) or _is_strings(one) or is_fixed(one) for one in dtypes)
-        and (ignore_index or (type(frame.index) in _INDEXES and frame.index.dtype != object))
+        and all(map(wire_dtypes.is_supported, frame.dtypes))
+        and (ignore_index or _is_plain_index(frame.index))
         and type(frame.columns) in (pd.Index, pd.RangeIndex)
         and plain([*frame.columns, frame.columns.name, frame.index.name])
         and not frame.attrs
         and frame.flags.allows_duplicate_labels
-    ):
-        rows = frame.take(order)
-        return Frame(rows.reset_index(drop=True) if ignore_index else rows)
-    arrays = []
-    for i, some in enumerate(columns):
-        fixed = Fixed.of(some[0])
-        if fixed is None:
-            arrays.append(_taken(some, order))
-        else:
-            dtypes[i], raw = fixed
-            arrays.append(_gathered([raw], order))
-    schema = Schema(
-        frame.columns,
-        tuple(map(tuple, kinds.values())),
-        tuple(dtypes),
-        None if ignore_index else frame.index.name,
     )
-    return Columns(len(order), arrays, pickled(schema))
 
 
-def alike(tables: Sequence[Travelling]) -> TypeGuard[Sequence[Columns]]:
-    """Whether any of these below each other give the same columns, dtypes and names."""
+def _is_plain_index(index: pd.Index) -> bool:
+    return (
+        type(index) in _PLAIN_INDEXES
+        and index.dtype != object
+        and wire_dtypes.is_supported(index.dtype)
+    )
+
+
+def same_schema(tables: Sequence[WireRows]) -> TypeGuard[Sequence[WireColumns]]:
+    """Return whether all rows have the same columns, dtypes and names, as plain arrays."""
     first = tables[0]
-    return isinstance(first, Columns) and all(
-        isinstance(t, Columns) and t.schema == first.schema for t in tables
+    return isinstance(first, WireColumns) and all(
+        isinstance(t, WireColumns) and t.schema == first.schema for t in tables
     )
 
 
-def on_host(table: Columns) -> bool:
-    """Whether its frame is one of pandas."""
-    return isinstance(schema_of(table.schema), Schema)
+def is_pandas(table: WireColumns) -> bool:
+    """Return whether the rows become a pandas frame."""
+    return isinstance(load_schema(table.schema), WireSchema)
 
 
-def below(tables: Sequence[Travelling], *, ignore_index: bool = False) -> Travelling:
-    """Put rows below each other, as Dask does it (categories united, empty frames skipped)."""
-    if alike(tables):
-        return tables[0] if len(tables) == 1 else joined(tables)
-    if isinstance(tables[0], Columns) and not on_host(tables[0]):
-        there: Travelling = schema_of(tables[0].schema).below(tables, ignore_index=ignore_index)
-        return there
-    if isinstance(tables[0], ArrowRows):
-        return ArrowRows.below([t for t in tables if isinstance(t, ArrowRows)])
-    frames = [t.frame() for t in tables]
+def concat(tables: Sequence[WireRows], *, ignore_index: bool = False) -> WireRows:
+    """Concatenate rows as Dask does: categories are united, empty frames skipped."""
+    if same_schema(tables):
+        return tables[0] if len(tables) == 1 else concat_same_schema(tables)
+    if isinstance(tables[0], WireColumns) and not is_pandas(tables[0]):
+        schema = load_schema(tables[0].schema)
+        rows: WireRows = schema.concat(tables, ignore_index=ignore_index)
+        return rows
+    if isinstance(tables[0], WireTable):
+        return WireTable.concat([t for t in tables if isinstance(t, WireTable)])
+    frames = [t.to_frame() for t in tables]
     if len(frames) > 1:
-        return Frame(concat_partitions(frames, ignore_index))
-    return Frame(frames[0].reset_index(drop=True)) if ignore_index else tables[0]
+        return WireFrame(concat_partitions(frames, ignore_index))
+    return WireFrame(frames[0].reset_index(drop=True)) if ignore_index else tables[0]
 
 
-def joined(tables: Sequence[Columns]) -> Columns:
-    """Put rows below each other that are `alike`."""
-    together = []
-    for pieces in zip(*(t.arrays for t in tables), strict=True):
-        text = isinstance(pieces[0], pa.Array)
-        together.append(pa.concat_arrays(pieces) if text else np.concatenate(pieces, axis=1))
-    return Columns(sum(t.length for t in tables), together, tables[0].schema)
+def concat_same_schema(tables: Sequence[WireColumns]) -> WireColumns:
+    """Concatenate rows of the `same_schema`, array by array."""
+    arrays = []
+    for parts in zip(*(t.arrays for t in tables), strict=True):
+        text = isinstance(parts[0], pa.Array)
+        arrays.append(pa.concat_arrays(parts) if text else np.concatenate(parts, axis=1))
+    return WireColumns(sum(t.length for t in tables), arrays, tables[0].schema)
 
 
-def _is_strings(dtype: Any) -> bool:
-    if isinstance(dtype, pd.ArrowDtype):
-        kind = dtype.pyarrow_dtype
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-    return is_text(dtype)
-
-
-def _values(array: Any, dtype: Any) -> Any:
-    """An array as the values of columns of pandas."""
-    if isinstance(dtype, Fixed):
-        return dtype.values(array[0])
-    if isinstance(array, np.ndarray):
-        return array
-    if isinstance(dtype, pd.ArrowDtype) and pa.types.is_string(dtype.pyarrow_dtype):
-        array = pa.chunked_array(list(_pieces(array)))
-    return dtype.__from_arrow__(array)
-
-
-def _pieces(texts: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
-    """The same strings in pieces that offsets of 32 bits can count."""
-    if isinstance(texts, pa.ChunkedArray):
-        for chunk in texts.chunks or [pa.array([], texts.type)]:
-            yield from _pieces(chunk)
-    elif len(texts) > 1 and len(buffers(texts)[1]) >= _COUNTED:
-        middle = len(texts) // 2
-        yield from _pieces(texts[:middle])
-        yield from _pieces(texts[middle:])
-    else:
-        yield texts
-
-
-def _part(array: Any, start: int, stop: int) -> Any:
-    return array[:, start:stop] if isinstance(array, np.ndarray) else array[start:stop]
-
-
-def _taken(columns: Sequence[Any], order: np.ndarray) -> Any:
-    """Some rows of columns of one dtype, as one array."""
-    if _is_strings(columns[0].dtype):
-        texts = large(pa.array(columns[0].array))
-        warm(texts)
-        return pc.take(texts, pa.array(order), boundscheck=False)
-    return _gathered([column.to_numpy() for column in columns], order)
-
-
-def _gathered(columns: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
-    taken = np.empty((len(columns), len(order)), columns[0].dtype)
-    for row, values in zip(taken, columns, strict=True):
-        warm(values)
-        np.take(values, order, out=row, mode="clip")
-    return taken
-
-
-def _sent(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Offsets, bytes and validity of strings, without what a slice leaves out."""
-    offsets, data = buffers(text)
-    if offsets[0]:
-        offsets = offsets - offsets[0]
-    return offsets, data, np.asarray(text.is_valid()) if text.null_count else None
-
-
-def _received(length: int, sent: list[Any], schema: bytes) -> Columns:
-    return Columns(length, [_text(*a) if isinstance(a, tuple) else a for a in sent], schema)
-
-
-def _text(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
-    bits = None if valid is None else pa.array(valid).buffers()[1]
-    parts = [bits, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, parts)
-
-
-def pickled(schema: Any) -> bytes:
-    """A schema as bytes, which are the same for equal ones."""
+def dump_schema(schema: Any) -> bytes:
+    """Pickle a schema; equal schemas give equal bytes."""
     labels = schema.labels
     if type(labels) is pd.Index:
         schema = schema._replace(labels=(list(labels), labels.dtype, labels.name))
     file = io.BytesIO()
     pickler = pickle.Pickler(file, protocol=5)
-    pickler.fast = True  # equal names give equal bytes, be they one object or two
+    pickler.fast = True  # no memo: equal labels give equal bytes, be they one object or two
     pickler.dump(schema)
     return file.getvalue()
 
 
 @lru_cache(maxsize=64)
-def schema_of(data: bytes) -> Any:
-    """What `pickled` was given."""
-    schema = pickle.loads(data)  # noqa: S301  by `pickled`
+def load_schema(data: bytes) -> Any:
+    """Return the schema that `dump_schema` pickled."""
+    schema = pickle.loads(data)  # noqa: S301  by `dump_schema`
     if isinstance(schema.labels, tuple):
         labels, dtype, name = schema.labels
         schema = schema._replace(labels=pd.Index(labels, dtype=dtype, name=name))
     return schema
 
 
-def _frame(blocks: Sequence[tuple[Any, np.ndarray]], index: Any, labels: Any) -> pd.DataFrame:
-    """A frame of (k, n) blocks, each for the k columns at some places."""
+def _dump_strings(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Offsets, bytes and validity of strings, without those that a slice leaves out."""
+    offsets, data = buffers(text)
+    if offsets[0]:
+        offsets = offsets - offsets[0]
+    return offsets, data, np.asarray(text.is_valid()) if text.null_count else None
+
+
+def _load_strings(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
+    bits = None if valid is None else pa.array(valid).buffers()[1]
+    parts = [bits, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, parts)
+
+
+def _load_columns(length: int, sent: list[Any], schema: bytes) -> WireColumns:
+    arrays = [_load_strings(*a) if isinstance(a, tuple) else a for a in sent]
+    return WireColumns(length, arrays, schema)
+
+
+def _frame_of_blocks(
+    blocks: Sequence[tuple[Any, np.ndarray]], index: Any, labels: Any
+) -> pd.DataFrame:
+    """Make a frame of (k, n) blocks, each for the k columns at some positions."""
     if PANDAS_3:
         from pandas.api.internals import create_dataframe_from_blocks
 

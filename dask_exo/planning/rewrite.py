@@ -32,7 +32,7 @@ from dask_exo.dask_adapter import (
     TaskShuffle,
     optimize_blockwise_fusion,
 )
-from dask_exo.partitions.pandas_partition import MARK
+from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
 from dask_exo.planning.expressions.range_sort import NumberRows
 from dask_exo.planning.partitioners import Exchange, Rows, take
 from dask_exo.planning.substitute_kernels import faster
@@ -118,11 +118,17 @@ def _drop_numbers(expr: CoreExpr) -> CoreExpr:
     done: dict[str, CoreExpr] = {}
     for name, above in readers.items():
         shuffle = next(below for below in above[0].dependencies() if below._name == name)
-        unread = all(isinstance(one, Projection) and MARK not in one.columns for one in above)
-        if not unread or shuffle.drop_column or shuffle.partitioning_index not in (MARK, [MARK]):
+        unread = all(
+            isinstance(one, Projection) and PARTITION_COLUMN not in one.columns for one in above
+        )
+        if (
+            not unread
+            or shuffle.drop_column
+            or shuffle.partitioning_index not in (PARTITION_COLUMN, [PARTITION_COLUMN])
+        ):
             continue
         without = shuffle.substitute_parameters(
-            {"drop_column": True, "meta": shuffle._meta.drop(columns=MARK)}
+            {"drop_column": True, "meta": shuffle._meta.drop(columns=PARTITION_COLUMN)}
         )
         for one in above:
             same = isinstance(one.operand("columns"), list) and one.columns == without.columns

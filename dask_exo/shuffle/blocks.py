@@ -16,8 +16,9 @@ import cloudpickle
 import numpy as np
 
 from dask_exo.cluster.failpoints import reach
-from dask_exo.partitions import pandas_partition, protocol
-from dask_exo.partitions.wire_format import Travelling, alike, below, joined
+from dask_exo.partitions import protocol
+from dask_exo.partitions.kernels import integer_sort
+from dask_exo.partitions.wire_format import WireRows, concat, concat_same_schema, same_schema
 
 B = TypeVar("B", bound="Blocks")
 M = TypeVar("M", bound="Mergeable")
@@ -59,7 +60,7 @@ class Packed:
 
     Attributes
     ----------
-    rows : Columns or Frame
+    rows : WireColumns, WireFrame or WireTable
         (n,) rows, those of the first reducer first.
     offsets : ndarray
         (k + 1,) where each of the k blocks starts.
@@ -70,7 +71,7 @@ class Packed:
         Number of the first reducer.
     """
 
-    rows: Travelling
+    rows: WireRows
     offsets: np.ndarray
     mark: tuple[int, Any] | None = None
     first: int = 0
@@ -87,18 +88,18 @@ class Packed:
         return rows * (self.nbytes / max(int(rows.sum()), 1))
 
     def digested(self) -> Iterator[Any]:
-        """See `dask_exo.partitions.digest.Composed`."""
+        """See `dask_exo.partitions.digest.Digestible`."""
         yield self.rows
         yield self.offsets
 
-    def part(self, slot: int) -> Travelling:
+    def part(self, slot: int) -> WireRows:
         """Rows of block ``slot``, without a copy."""
         place = slot - self.first
-        return self.rows.part(self.offsets[place], self.offsets[place + 1])
+        return self.rows.slice(self.offsets[place], self.offsets[place + 1])
 
     def block(self, slot: int) -> Any:
         """The frame of block ``slot``, without a copy."""
-        return self.part(slot).frame()
+        return self.part(slot).to_frame()
 
     @classmethod
     def join(cls, packed: Sequence[Packed | Apart], slots: range) -> Packed | Apart:
@@ -112,7 +113,7 @@ class Packed:
 
     @classmethod
     def _joined(cls, packed: Sequence[Packed | Apart], slot: int) -> Packed:
-        rows = below([p.part(slot) for p in packed])
+        rows = concat([p.part(slot) for p in packed])
         return cls(rows, np.array([0, rows.length]), packed[0].mark, slot)
 
     @classmethod
@@ -124,19 +125,19 @@ class Packed:
         """
         whole = [p for p in packed if isinstance(p, cls)]
         rows = [p.rows for p in whole]
-        if len(rows) < len(packed) or not alike(rows):
+        if len(rows) < len(packed) or not same_schema(rows):
             return None
         runs = [np.array(run) for run in np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1)]
         pieces, ids = [], []
         for p, mine in zip(whole, rows, strict=True):
             for run in runs:
                 here = run - p.first
-                pieces.append(mine.part(p.offsets[here[0]], p.offsets[here[-1] + 1]))
+                pieces.append(mine.slice(p.offsets[here[0]], p.offsets[here[-1] + 1]))
                 ids.append(np.repeat(run, p.offsets[here + 1] - p.offsets[here]))
         places = np.zeros(slots[-1] + 1, np.min_scalar_type(len(slots)))
         places[list(slots)] = np.arange(len(slots))
-        order, offsets = pandas_partition.grouped(places[np.concatenate(ids)], len(slots))
-        return cls(joined(pieces).take(order), offsets, packed[0].mark)
+        order, offsets = integer_sort.counting_argsort(places[np.concatenate(ids)], len(slots))
+        return cls(concat_same_schema(pieces).take(order), offsets, packed[0].mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +166,16 @@ class Apart:
         return sum(one.nbytes for one in self.blocks)
 
     def digested(self) -> Iterator[Any]:
-        """See `dask_exo.partitions.digest.Composed`."""
+        """See `dask_exo.partitions.digest.Digestible`."""
         yield from self.blocks
 
-    def part(self, slot: int) -> Travelling:
+    def part(self, slot: int) -> WireRows:
         """Rows of block ``slot``, without a copy."""
         return self.blocks[slot - self.first].part(slot)
 
     def block(self, slot: int) -> Any:
         """The frame of block ``slot``, without a copy."""
-        return self.part(slot).frame()
+        return self.part(slot).to_frame()
 
     @classmethod
     def join(cls, packed: Sequence[Packed | Apart], slots: range) -> Packed | Apart:
@@ -276,11 +277,11 @@ def pack(
     list of Packed : (W,)
     """
     kernels = protocol.kernels(frame)
-    order, offsets = kernels.grouped(ids, owned[-1].stop)
-    rows = kernels.travelling(frame, order, ignore_index=ignore_index)
+    order, offsets = kernels.counting_argsort(ids, owned[-1].stop)
+    rows = kernels.to_wire(frame, order, ignore_index=ignore_index)
     return [
         Packed(
-            rows.part(offsets[mine.start], offsets[mine.stop]),
+            rows.slice(offsets[mine.start], offsets[mine.stop]),
             offsets[mine.start : mine.stop + 1] - offsets[mine.start],
             mark,
             mine.start,

@@ -15,7 +15,7 @@ from dask_exo.cluster.futures import Node
 from dask_exo.errors import ConfigError, DeviceError, DeviceTypeError
 from dask_exo.partitions.gpu import arrays, shuffle
 from dask_exo.partitions.gpu_frames import DeviceFrame
-from dask_exo.partitions.wire_format import below, schema_of
+from dask_exo.partitions.wire_format import concat, load_schema
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -112,10 +112,10 @@ def test_categories_that_differ_between_partitions_are_united(algorithm: str) ->
 
 def test_what_is_merged_on_the_host_goes_back_to_where_it_was() -> None:
     ones, twos = (DeviceFrame({"c": pd.Categorical(list(c))}) for c in ("ab", "bc"))
-    tables = [shuffle.travelling(f, np.arange(2), module="cupy") for f in (ones, twos)]
-    merged = below(tables)
-    assert schema_of(merged.schema).module == "cupy"
-    there = schema_of(merged.schema)._replace(module="numpy").frame(4, merged.arrays)
+    tables = [shuffle.to_wire(f, np.arange(2), module="cupy") for f in (ones, twos)]
+    merged = concat(tables)
+    assert load_schema(merged.schema).module == "cupy"
+    there = load_schema(merged.schema)._replace(module="numpy").to_frame(4, merged.arrays)
     assert there.c.to_pandas().tolist() == ["a", "b", "b", "c"]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dask_exo.config import Config
 from dask_exo.errors import DeviceError
-from dask_exo.partitions.kernels.integer_sort import stable
+from dask_exo.partitions.kernels.integer_sort import stable_argsort
 
 HOST, DEVICE = "numpy", "cupy"
 
@@ -83,7 +83,7 @@ def installed() -> bool:
 
 def argsort(codes: Any) -> Any:
     """Argsort integers; equal ones keep their order."""
-    return stable(codes) if isinstance(codes, np.ndarray) else codes.argsort()
+    return stable_argsort(codes) if isinstance(codes, np.ndarray) else codes.argsort()
 
 
 def scatter_min(out: Any, places: Any, values: Any) -> None:

@@ -115,7 +115,7 @@ def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT0
 
 
 def _split(frame: Any, places: Any, count: int, ignore_index: bool = False) -> dict[int, Any]:  # noqa: FBT001, FBT002
-    order, offsets = shuffle.grouped(frame.positions(places), count)
+    order, offsets = shuffle.counting_argsort(frame.positions(places), count)
     ordered = frame.take_rows(order)
     parts = [ordered.take_rows(slice(offsets[i], offsets[i + 1])) for i in range(count)]
     return dict(enumerate(p.numbered() for p in parts) if ignore_index else enumerate(parts))

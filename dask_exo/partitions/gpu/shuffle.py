@@ -1,7 +1,7 @@
 """What a shuffle asks of a frame on a device: rows by reducer, in host memory in one copy.
 
 Rows are hashed, sorted by reducer and gathered on the device. They arrive on the host as the
-arrays of `Columns`, all columns of a dtype as one, with a schema of their
+arrays of `WireColumns`, all columns of a dtype as one, with a schema of their
 own, which makes a frame on a device of them again.
 """
 
@@ -24,9 +24,9 @@ from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 from dask_exo.partitions.kernels.hash_partition import combine
-from dask_exo.partitions.kernels.sort_keys import Key
-from dask_exo.partitions.pandas_partition import JOIN_MARK, MARK
-from dask_exo.partitions.wire_format import Columns, pickled, schema_of
+from dask_exo.partitions.kernels.sort_keys import SortKey
+from dask_exo.partitions.pandas_partition import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
+from dask_exo.partitions.wire_format import WireColumns, dump_schema, load_schema
 
 
 class Layout(NamedTuple):
@@ -53,7 +53,7 @@ class Layout(NamedTuple):
     names: tuple[Any, ...]
     module: str
 
-    def frame(self, length: int, blocks: list[Any]) -> DeviceFrame:
+    def to_frame(self, length: int, blocks: list[Any]) -> DeviceFrame:
         """Copy rows to the device, each array at once, and make a frame of them."""
         xp = arrays.module(self.module)
         values: dict[int, Any] = {}
@@ -74,21 +74,23 @@ class Layout(NamedTuple):
             index = DeviceIndex.of(columns[count:], self.names)
         return DeviceFrame.of(columns[:count], self.labels, index)
 
-    def below(self, tables: Sequence[Columns], *, ignore_index: bool) -> Columns:
+    def concat(self, tables: Sequence[WireColumns], *, ignore_index: bool) -> WireColumns:
         """Put rows below each other whose layouts differ (in their categories, say).
 
         On the host: where blocks are merged there need not be a device.
         """
-        layouts = [schema_of(table.schema)._replace(module=arrays.HOST) for table in tables]
-        frames = [one.frame(t.length, t.arrays) for one, t in zip(layouts, tables, strict=True)]
+        layouts = [load_schema(table.schema)._replace(module=arrays.HOST) for table in tables]
+        frames = [
+            each.to_frame(t.length, t.arrays) for each, t in zip(layouts, tables, strict=True)
+        ]
         whole = concat_partitions(frames, ignore_index)
         order = np.arange(len(whole))
-        return travelling(whole, order, ignore_index=ignore_index, module=self.module)
+        return to_wire(whole, order, ignore_index=ignore_index, module=self.module)
 
 
-def travelling(
+def to_wire(
     frame: DeviceFrame, order: Any, *, ignore_index: bool = False, module: str | None = None
-) -> Columns:
+) -> WireColumns:
     """Rows of a frame in another order, in host memory.
 
     Parameters
@@ -126,16 +128,16 @@ def travelling(
     dtypes = tuple(column.dtype for column in columns)
     layout = Layout(frame.labels, tuple(places), dtypes, names, module or frame.module)
     rows = [block() if callable(block) else block for block in blocks]
-    return Columns(len(order), rows, pickled(layout))
+    return WireColumns(len(order), rows, dump_schema(layout))
 
 
-def destinations(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
+def partition_ids(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
     """Partition number of each row, as Dask's task shuffle computes it, on the device.
 
-    See `dask_exo.partitions.pandas_partition.destinations`.
+    See `dask_exo.partitions.pandas_partition.partition_ids`.
     """
     columns = [column] if isinstance(column, str) else list(column)
-    if columns and columns[0] in (MARK, JOIN_MARK):
+    if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
         ids = frame[columns[0]].column.values
     else:
         chosen = frame[columns] if columns else frame
@@ -144,20 +146,23 @@ def destinations(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
     return (ids % npartitions).astype(small)
 
 
-def mark(frame: DeviceFrame, column: Any, ids: Any) -> tuple[int, Any] | None:
+def partition_column(frame: DeviceFrame, column: Any, ids: Any) -> tuple[int, Any] | None:
     """Place and dtype of the column of partition numbers, if the ids alone restore it."""
-    if column not in (MARK, [MARK]) or list(frame.columns).count(MARK) != 1:
+    if (
+        column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
+        or list(frame.columns).count(PARTITION_COLUMN) != 1
+    ):
         return None
-    numbers = frame[MARK].column
+    numbers = frame[PARTITION_COLUMN].column
     if numbers.nullable or not bool((numbers.values == ids).all()):
         return None
-    return int(frame.columns.get_loc(MARK)), numbers.dtype
+    return int(frame.columns.get_loc(PARTITION_COLUMN)), numbers.dtype
 
 
-def grouped(ids: Any, count: int) -> tuple[Any, np.ndarray]:
+def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
     """Positions of rows in the order of their ids, on the device, and offsets, on the host.
 
-    See `dask_exo.partitions.pandas_partition.grouped`.
+    See `dask_exo.partitions.kernels.integer_sort.counting_argsort`.
     """
     xp = arrays.of(ids)
     wide = ids.astype(np.int64)
@@ -186,7 +191,7 @@ def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
     return tuple(dtypes), total % 2**64
 
 
-def recode(frame: DeviceFrame, keys: Sequence[Key]) -> DeviceFrame:
+def recode(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
     """The frame, its categorical keys with the categories that the keys name.
 
     See `dask_exo.partitions.kernels.categories.recode`.
@@ -208,7 +213,7 @@ def recode(frame: DeviceFrame, keys: Sequence[Key]) -> DeviceFrame:
     return frame
 
 
-def sort(frame: DeviceFrame, keys: Sequence[Key]) -> DeviceFrame:
+def sort(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
     """Rows in the order of the keys; the frame itself, if they are already."""
     found = sort_keys.pack(
         [
@@ -234,12 +239,12 @@ __all__ = [
     "Layout",
     "array",
     "checksum",
-    "destinations",
-    "grouped",
-    "mark",
+    "counting_argsort",
+    "partition_column",
+    "partition_ids",
     "recode",
     "sort",
-    "travelling",
+    "to_wire",
 ]
 
 

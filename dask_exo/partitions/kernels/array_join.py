@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.dask_adapter import merge_chunk
-from dask_exo.partitions.kernels.integer_sort import counting
-from dask_exo.partitions.wire_format import travelling
+from dask_exo.partitions.kernels.integer_sort import counting_argsort
+from dask_exo.partitions.wire_format import to_wire
 
 SPARSE = 8  # places for each row, above which a hash table is smaller
 FEWEST = 10_000  # rows of both sides that are worth it
@@ -134,7 +134,7 @@ def _rows(
         if places is not None and places.unique:
             rows = places.find(theirs)
             kept = np.flatnonzero(rows >= 0)
-            order, _ = counting(rows[kept], len(mine))
+            order, _ = counting_argsort(rows[kept], len(mine))
             return rows[kept].take(order), kept.take(order)
     return None
 
@@ -162,4 +162,4 @@ def _taken(frame: pd.DataFrame, rows: np.ndarray | None) -> pd.DataFrame:
         return frame.reset_index(drop=True)
     if len(rows) and rows.min() < 0:
         return frame.reset_index(drop=True).reindex(rows).reset_index(drop=True)
-    return travelling(frame, rows, ignore_index=True).frame()
+    return to_wire(frame, rows, ignore_index=True).to_frame()

@@ -10,19 +10,19 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from dask_exo.errors import SortKeyError
-from dask_exo.partitions.kernels.sort_keys import Key
+from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.pandas_partition import Frame
 
 Dtypes = tuple[pd.CategoricalDtype | None, ...]
 
 
-def categories(frame: Frame, keys: Sequence[Key]) -> Dtypes:
+def categories(frame: Frame, keys: Sequence[SortKey]) -> Dtypes:
     """The dtypes of one partition's categorical keys; None for others, and where it is empty."""
     dtypes = [(frame.index if key.column is None else frame[key.column]).dtype for key in keys]
     return tuple(d if isinstance(d, pd.CategoricalDtype) and len(frame) else None for d in dtypes)
 
 
-def unify(keys: Sequence[Key], *dtypes: Dtypes) -> tuple[Key, ...]:
+def unify(keys: Sequence[SortKey], *dtypes: Dtypes) -> tuple[SortKey, ...]:
     """The keys, with the union of all partitions' categories, in the order they are met.
 
     Raises
@@ -35,7 +35,7 @@ def unify(keys: Sequence[Key], *dtypes: Dtypes) -> tuple[Key, ...]:
     )
 
 
-def _unified(key: Key, found: Sequence[pd.CategoricalDtype | None]) -> Key:
+def _unified(key: SortKey, found: Sequence[pd.CategoricalDtype | None]) -> SortKey:
     # a partition of nulls has no categories, of a type that means nothing
     empty = [pd.Categorical([], dtype=d) for d in found if d is not None and len(d.categories)]
     if key.dtype is not None or not empty:
@@ -49,7 +49,7 @@ def _unified(key: Key, found: Sequence[pd.CategoricalDtype | None]) -> Key:
         ) from error
 
 
-def recode(frame: Frame, keys: Sequence[Key]) -> Frame:
+def recode(frame: Frame, keys: Sequence[SortKey]) -> Frame:
     """The frame, its categorical keys with the categories that the keys name.
 
     Raises
@@ -70,7 +70,7 @@ def _is_same(dtype: object, wanted: pd.CategoricalDtype) -> bool:
     return dtype == wanted and dtype.categories.equals(wanted.categories)  # type: ignore[attr-defined]
 
 
-def _with(frame: Frame, key: Key, values: pd.Series | pd.Index) -> Frame:
+def _with(frame: Frame, key: SortKey, values: pd.Series | pd.Index) -> Frame:
     assert key.dtype is not None
     old = pd.Categorical(values)
     places = np.append(key.dtype.categories.get_indexer(old.categories), -1)  # -1: of a null

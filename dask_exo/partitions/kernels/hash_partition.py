@@ -16,7 +16,7 @@ from pandas.util import hash_array
 
 from dask_exo.dask_adapter import AssignPartitioningIndex
 from dask_exo.partitions.kernels import cardinality
-from dask_exo.partitions.kernels.integer_sort import counting
+from dask_exo.partitions.kernels.integer_sort import counting_argsort
 from dask_exo.partitions.kernels.string_sort import is_text, large, words
 
 FEWEST = 10_000  # strings of which a sample is taken
@@ -162,7 +162,7 @@ def hash_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 def _hash_block(read: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Hashes of a block; those of the longest strings mean nothing."""
-    order, ends = counting(np.minimum(lengths // _WORD, _MOST), _MOST + 1)
+    order, ends = counting_argsort(np.minimum(lengths // _WORD, _MOST), _MOST + 1)
     starts, lengths = starts[order], lengths[order]
     state = [np.full(len(order), start ^ _KEY[i % 2]) for i, start in enumerate(_SIPHASH_START)]
     found = np.empty(len(order), np.uint64)

@@ -8,7 +8,7 @@ import numpy as np
 from pandas._libs.algos import groupsort_indexer
 
 
-def counting(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def counting_argsort(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Argsort small numbers by counting them; equal ones keep their order.
 
     Parameters
@@ -25,7 +25,7 @@ def counting(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
     Examples
     --------
-    >>> [found.tolist() for found in counting(np.array([2, 0, 2, 0]), 3)]
+    >>> [found.tolist() for found in counting_argsort(np.array([2, 0, 2, 0]), 3)]
     [[1, 3, 0, 2], [0, 2, 2, 4]]
     """
     order, counts = groupsort_indexer(np.asarray(codes, np.intp), count)
@@ -34,7 +34,7 @@ def counting(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return order, offsets
 
 
-def stable(codes: np.ndarray) -> np.ndarray:
+def stable_argsort(codes: np.ndarray) -> np.ndarray:
     """Argsort integers; equal ones keep their order.
 
     numpy's stable sort is a radix sort for 16 bits. Above, its vectorized sort, which is not
@@ -51,7 +51,7 @@ def stable(codes: np.ndarray) -> np.ndarray:
 
     Examples
     --------
-    >>> stable(np.array([70000, 5, 5, 70000, 1])).tolist()
+    >>> stable_argsort(np.array([70000, 5, 5, 70000, 1])).tolist()
     [4, 1, 2, 0, 3]
     """
     if len(codes) and int(codes.max()) - int(codes.min()) < 2**16:

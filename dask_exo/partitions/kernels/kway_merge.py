@@ -20,8 +20,8 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_exo.partitions.kernels import sort_keys
-from dask_exo.partitions.kernels.sort_keys import Key, encode
-from dask_exo.partitions.wire_format import Columns, joined
+from dask_exo.partitions.kernels.sort_keys import SortKey, encode
+from dask_exo.partitions.wire_format import WireColumns, concat_same_schema
 
 T = TypeVar("T")
 
@@ -59,14 +59,18 @@ FRAMES: Kind[pd.DataFrame] = Kind(
     pd.concat,
     lambda f, rows: f.take(rows),
 )
-COLUMNS: Kind[Columns] = Kind(
-    lambda c: c.length, lambda c: c.nbytes, Columns.part, joined, Columns.take
+WIRE_COLUMNS: Kind[WireColumns] = Kind(
+    lambda c: c.length, lambda c: c.nbytes, WireColumns.slice, concat_same_schema, WireColumns.take
 )
 
 
 def kind_of(rows: Any) -> Kind[Any]:
-    """Say how to handle arrays, frames and `Columns`; TypeError for anything else."""
-    kinds: dict[type, Kind[Any]] = {np.ndarray: ARRAYS, pd.DataFrame: FRAMES, Columns: COLUMNS}
+    """Say how to handle arrays, frames and `WireColumns`; TypeError for anything else."""
+    kinds: dict[type, Kind[Any]] = {
+        np.ndarray: ARRAYS,
+        pd.DataFrame: FRAMES,
+        WireColumns: WIRE_COLUMNS,
+    }
     for known, kind in kinds.items():
         if isinstance(rows, known):
             return kind
@@ -206,44 +210,44 @@ class Merging(Generic[T]):
 ROWS = 2**16  # whose keys are looked at together, to find where runs end
 
 
-def in_order(tables: Sequence[Columns], keys: Sequence[Key], limit: int) -> Columns:
+def in_order(tables: Sequence[WireColumns], keys: Sequence[SortKey], limit: int) -> WireColumns:
     """Merge rows of which each table has some sorted runs, one after the other.
 
     Besides what it returns it holds chunks of ``limit`` bytes, and twice as much for a moment.
 
     Parameters
     ----------
-    tables : sequence of Columns
+    tables : sequence of WireColumns
         (k,) that are `alike`, with n rows in all.
-    keys : sequence of Key
+    keys : sequence of SortKey
     limit : int
         See `merge_runs`.
 
     Returns
     -------
-    Columns
+    WireColumns
         (n,) rows; equal ones are in the order of the tables. Strings are in chunks.
     """
     runs = [run for table in tables for run in ascending(table, keys)]
 
-    def positions(rows: Columns) -> np.ndarray:
-        return sort_keys.order(sort_keys.columns(rows.frame(), keys), keys)
+    def positions(rows: WireColumns) -> np.ndarray:
+        return sort_keys.order(sort_keys.columns(rows.to_frame(), keys), keys)
 
     return _filled(tables, merge_runs(runs, positions, limit))
 
 
-def ascending(table: Columns, keys: Sequence[Key]) -> list[Columns]:
+def ascending(table: WireColumns, keys: Sequence[SortKey]) -> list[WireColumns]:
     """Cut rows into sorted runs, as few as possible."""
     cuts = [0]
     for start in range(0, table.length, ROWS):
         first = max(start - 1, 0)
-        part = table.part(first, min(start + ROWS, table.length)).frame()
+        part = table.slice(first, min(start + ROWS, table.length)).to_frame()
         codes = encode(sort_keys.columns(part, keys), keys)
         cuts += (np.flatnonzero(codes[1:] < codes[:-1]) + first + 1).tolist()
-    return [table.part(a, b) for a, b in pairwise([*cuts, table.length]) if a < b]
+    return [table.slice(a, b) for a, b in pairwise([*cuts, table.length]) if a < b]
 
 
-def _filled(tables: Sequence[Columns], chunks: Iterable[Columns]) -> Columns:
+def _filled(tables: Sequence[WireColumns], chunks: Iterable[WireColumns]) -> WireColumns:
     """Put chunks below each other as they come."""
     length = sum(table.length for table in tables)
     arrays: list[Any] = [
@@ -262,4 +266,4 @@ def _filled(tables: Sequence[Columns], chunks: Iterable[Columns]) -> Columns:
         whole if isinstance(whole, np.ndarray) else pa.chunked_array(whole, like.type)
         for whole, like in zip(arrays, tables[0].arrays, strict=True)
     ]
-    return Columns(length, together, tables[0].schema)
+    return WireColumns(length, together, tables[0].schema)

@@ -27,7 +27,7 @@ from dask_exo.dask_adapter import (
     finalize_var,
 )
 from dask_exo.partitions.kernels import cardinality
-from dask_exo.partitions.kernels.integer_sort import counting
+from dask_exo.partitions.kernels.integer_sort import counting_argsort
 
 CACHED = 2**15  # groups whose table and sums fit the cache of a core
 FEWEST = 2**18  # rows that are worth clustering
@@ -86,7 +86,7 @@ def clusters(frame: Any, count: int) -> Iterator[Any]:
     """
     keys = frame.index.to_numpy().astype(np.int64, copy=False).view(np.uint64)
     hashed = keys * _GOLDEN >> np.uint64(65 - count.bit_length())
-    order, offsets = counting(hashed, count)
+    order, offsets = counting_argsort(hashed, count)
     rows = frame.take(order)
     for low, high in pairwise(offsets):
         if low < high:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.partitions.kernels import sort_keys
-from dask_exo.partitions.kernels.sort_keys import Key
+from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.pandas_partition import Frame
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -74,7 +74,7 @@ def sample_size(runs: int, pieces: int) -> int:
     return max(1, min(wanted, 2**22 // runs))
 
 
-def sample(run: Frame, keys: Sequence[Key], number: int, size: int) -> Sample:
+def sample(run: Frame, keys: Sequence[SortKey], number: int, size: int) -> Sample:
     """Take at most ``size`` rows of a run, at an offset that differs between runs."""
     total = len(run)
     count = min(size, total)
@@ -85,12 +85,12 @@ def sample(run: Frame, keys: Sequence[Key], number: int, size: int) -> Sample:
     return Sample(pd.concat(taken, axis=1, ignore_index=True), rows, total)
 
 
-def choose(keys: Sequence[Key], pieces: int, *samples: Sample) -> Bounds:
+def choose(keys: Sequence[SortKey], pieces: int, *samples: Sample) -> Bounds:
     """Choose bounds such that all pieces have about the same number of rows.
 
     Parameters
     ----------
-    keys : sequence of Key
+    keys : sequence of SortKey
     pieces : int
     *samples : Sample
         (M,) one of each run.
@@ -120,7 +120,9 @@ def _weights(one: Sample) -> np.ndarray:
     return np.diff(np.concatenate([[0], edges, [one.total]]))
 
 
-def cut(run: Frame, keys: Sequence[Key], number: int, bounds: Bounds, pieces: int) -> np.ndarray:
+def cut(
+    run: Frame, keys: Sequence[SortKey], number: int, bounds: Bounds, pieces: int
+) -> np.ndarray:
     """Where the pieces of a sorted run start and end.
 
     Returns

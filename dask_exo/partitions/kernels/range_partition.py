@@ -12,8 +12,8 @@ from dask.utils import M
 from dask_exo.dask_adapter import percentiles_summary, set_partitions_pre
 from dask_exo.partitions.kernels import string_sort
 from dask_exo.partitions.kernels.integer_sort import count_below
-from dask_exo.partitions.kernels.prefetch import warm
-from dask_exo.partitions.wire_format import travelling
+from dask_exo.partitions.wire_dtypes import prefetch
+from dask_exo.partitions.wire_format import to_wire
 
 
 def partition_numbers(
@@ -84,8 +84,8 @@ def sort_index(frame: Any) -> Any:
     order = string_sort.order(labels)
     if not isinstance(frame, pd.DataFrame):
         return frame.take(order)
-    rows = travelling(frame.reset_index(drop=True), order, ignore_index=True).frame()
-    warm(labels)
+    rows = to_wire(frame.reset_index(drop=True), order, ignore_index=True).to_frame()
+    prefetch(labels)
     return rows.set_axis(frame.index.take(order))
 
 
@@ -115,7 +115,7 @@ def sort_values(frame: Any, *, sort_function: Any, sort_kwargs: dict[str, Any]) 
     how = {name: value for name, value in sort_kwargs.items() if name in _ORDER}
     order = frame[by].reset_index(drop=True).sort_values(**how).index.to_numpy()
     ignored = bool(sort_kwargs.get("ignore_index"))
-    return travelling(frame, order, ignore_index=ignored).frame()
+    return to_wire(frame, order, ignore_index=ignored).to_frame()
 
 
 _ORDER = {"by", "ascending", "na_position"}  # arguments of sort_values that say which order

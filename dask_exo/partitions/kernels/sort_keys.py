@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pandas.api.types import infer_dtype
 
 from dask_exo.errors import SortKeyError
-from dask_exo.partitions.kernels.integer_sort import stable
+from dask_exo.partitions.kernels.integer_sort import stable_argsort
 from dask_exo.partitions.kernels.string_sort import is_text
 
 _LAST = np.iinfo(np.int64).max
@@ -28,7 +28,7 @@ _WIDTH = 2**64
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SortKey:
     """One key to sort by.
 
     Attributes
@@ -51,14 +51,14 @@ class Key:
     dtype: pd.CategoricalDtype | None = None
 
 
-def encode(values: Sequence[pd.Series], keys: Sequence[Key]) -> np.ndarray:
+def encode(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
     """Integers that order rows as the keys do; equal where all keys are equal.
 
     Parameters
     ----------
     values : sequence of Series
         (n,) rows each.
-    keys : sequence of Key
+    keys : sequence of SortKey
         As many.
 
     Returns
@@ -101,7 +101,7 @@ def _dense(codes: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def _of_key(values: pd.Series, key: Key) -> np.ndarray:
+def _of_key(values: pd.Series, key: SortKey) -> np.ndarray:
     try:
         codes, nulls = _comparable(values)
     except TypeError as error:
@@ -205,7 +205,7 @@ def _inverse(found: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def columns(frame: Any, keys: Sequence[Key]) -> list[Any]:
+def columns(frame: Any, keys: Sequence[SortKey]) -> list[Any]:
     """Values of the keys, one series of the frame's kind for each, rows numbered from 0."""
     found = (frame.index.to_series() if k.column is None else frame[k.column] for k in keys)
     return [values.reset_index(drop=True) for values in found]
@@ -217,14 +217,14 @@ def rows_of(values: Any, rows: np.ndarray) -> pd.Series:
     return taken if isinstance(taken, pd.Series) else taken.to_pandas()
 
 
-def order(values: Sequence[pd.Series], keys: Sequence[Key]) -> np.ndarray:
+def order(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
     """Row numbers in the order of the keys; equal rows keep theirs.
 
     Parameters
     ----------
     values : sequence of Series
         (n,) rows each; the first is the most significant.
-    keys : sequence of Key
+    keys : sequence of SortKey
         As many.
 
     Returns
@@ -238,25 +238,25 @@ def order(values: Sequence[pd.Series], keys: Sequence[Key]) -> np.ndarray:
 
     Examples
     --------
-    >>> key = Key("a", "a", ascending=False)
+    >>> key = SortKey("a", "a", ascending=False)
     >>> order([pd.Series([1, None, 3, 1])], [key]).tolist()
     [2, 0, 3, 1]
     """
-    return stable(encode(values, keys))
+    return stable_argsort(encode(values, keys))
 
 
-def sort(frame: Any, keys: Sequence[Key]) -> Any:
+def sort(frame: Any, keys: Sequence[SortKey]) -> Any:
     """Rows in the order of the keys; the frame itself, if they are already."""
     codes = encode(columns(frame, keys), keys)
     if (codes[1:] >= codes[:-1]).all():
         return frame
-    return frame.take(stable(codes))
+    return frame.take(stable_argsort(codes))
 
 
 def locate(
     values: Sequence[Any],
     bounds: Sequence[pd.Series],
-    keys: Sequence[Key],
+    keys: Sequence[SortKey],
     after: np.ndarray,
 ) -> np.ndarray:
     """Count the rows before each bound, in rows that are sorted.
@@ -270,7 +270,7 @@ def locate(
         (n,) sorted rows; of any kind of frame.
     bounds : sequence of Series
         (k,) bounds, in any order.
-    keys : sequence of Key
+    keys : sequence of SortKey
     after : (k,) bool
         Whether a bound comes after the rows that are equal to it.
 
@@ -282,7 +282,7 @@ def locate(
     Examples
     --------
     >>> rows, bounds = [pd.Series([1, 2, 2, 3])], [pd.Series([2, 2, 9])]
-    >>> locate(rows, bounds, [Key("a", "a")], np.array([False, True, False])).tolist()
+    >>> locate(rows, bounds, [SortKey("a", "a")], np.array([False, True, False])).tolist()
     [1, 3, 4]
     """
     low = np.zeros(len(after), np.int64)

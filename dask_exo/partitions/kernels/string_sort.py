@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_exo.partitions.kernels.integer_sort import count_below, stable
+from dask_exo.partitions.kernels.integer_sort import count_below, stable_argsort
 
 _WORD = 8  # bytes
 
@@ -190,7 +190,7 @@ def _refine(
     codes = key(rows)
     if (codes == codes[0]).all():  # the beginning that all have in common
         return found, tied
-    inner = stable(codes) if group[0] == group[-1] else np.lexsort((codes, group))
+    inner = stable_argsort(codes) if group[0] == group[-1] else np.lexsort((codes, group))
     codes, found, tied = codes[inner], found.copy(), tied.copy()
     found[places] = rows[inner]
     together = np.flatnonzero(group[1:] == group[:-1])

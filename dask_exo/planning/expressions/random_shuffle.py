@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dask_exo.dask_adapter import CoreExpr, Expr, Shuffle, Task, TaskRef
-from dask_exo.partitions.pandas_partition import MARK
+from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
 from dask_exo.planning.expressions.reordering import Reorder
 
 __all__ = ["DrawNumbers", "MixRows", "ShuffleRows"]
@@ -32,7 +32,7 @@ class ShuffleRows(Reorder):
 
     def _lower(self) -> CoreExpr:
         drawn = DrawNumbers(self.frame, self.seed, self._pieces)
-        shuffled = Shuffle(drawn, MARK, self._pieces, False, "tasks")  # noqa: FBT003
+        shuffled = Shuffle(drawn, PARTITION_COLUMN, self._pieces, False, "tasks")  # noqa: FBT003
         return MixRows(shuffled, self.seed, self._meta)
 
 
@@ -84,9 +84,9 @@ class MixRows(Expr):
 def _draw(part: Any, seed: tuple[int, ...], i: int, pieces: int) -> Any:
     numbers = np.random.default_rng([*seed, 0, i]).integers(0, pieces, len(part))
     plain = part.set_axis([str(i) for i in range(part.shape[1])], axis=1)
-    return plain.assign(**{MARK: numbers})
+    return plain.assign(**{PARTITION_COLUMN: numbers})
 
 
 def _mix(part: Any, seed: tuple[int, ...], j: int, labels: Any) -> Any:
     order = np.random.default_rng([*seed, 1, j]).permutation(len(part))
-    return part.drop(columns=MARK).take(order).set_axis(labels, axis=1)
+    return part.drop(columns=PARTITION_COLUMN).take(order).set_axis(labels, axis=1)

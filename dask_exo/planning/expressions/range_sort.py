@@ -20,8 +20,8 @@ from dask_exo.dask_adapter import CoreExpr, Expr, Shuffle, Task, TaskRef
 from dask_exo.partitions import protocol
 from dask_exo.partitions.kernels import categories, range_bounds, sort_keys
 from dask_exo.partitions.kernels.range_bounds import Bounds
-from dask_exo.partitions.kernels.sort_keys import Key
-from dask_exo.partitions.pandas_partition import MARK
+from dask_exo.partitions.kernels.sort_keys import SortKey
+from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
 from dask_exo.planning.expressions.reordering import Reorder
 
 __all__ = ["MergeRuns", "NumberRows", "SortRows"]
@@ -52,7 +52,7 @@ class SortRows(Reorder):
     def _read(self) -> list[Any]:
         return list(self.by)
 
-    def _keys(self) -> tuple[Key, ...]:
+    def _keys(self) -> tuple[SortKey, ...]:
         """The keys, as columns of a frame whose columns are numbered."""
         meta = self.frame._meta
         keys = []
@@ -62,7 +62,7 @@ class SortRows(Reorder):
             values = meta.index if is_index else meta[name]
             known = isinstance(values.dtype, pd.CategoricalDtype) and has_known_categories(values)
             dtype = values.dtype if known else None
-            keys.append(Key(name, column, ascending, self.na_position == "first", dtype))
+            keys.append(SortKey(name, column, ascending, self.na_position == "first", dtype))
         return tuple(keys)
 
     def _lower(self) -> CoreExpr:
@@ -70,7 +70,7 @@ class SortRows(Reorder):
         numbered = NumberRows(self.frame, keys, pieces, self.ignore_index)
         shuffled = Shuffle(
             numbered,
-            MARK,
+            PARTITION_COLUMN,
             pieces,
             # where rows are sorted by it, the index is still needed
             self.ignore_index and all(key.column is not None for key in keys),
@@ -175,22 +175,24 @@ def _plain(frame: Any) -> Any:
     return frame.set_axis([str(i) for i in range(frame.shape[1])], axis=1)
 
 
-def _categories(part: Any, keys: Sequence[Key]) -> categories.Dtypes:
+def _categories(part: Any, keys: Sequence[SortKey]) -> categories.Dtypes:
     return categories.categories(_plain(part), keys)
 
 
-def _sorted_run(part: Any, keys: Sequence[Key]) -> Any:
+def _sorted_run(part: Any, keys: Sequence[SortKey]) -> Any:
     kernels = protocol.kernels(part)
     return kernels.sort(kernels.recode(_plain(part), keys), keys)
 
 
-def _cut_and_number(run: Any, keys: Sequence[Key], number: int, chosen: Bounds, pieces: int) -> Any:
+def _cut_and_number(
+    run: Any, keys: Sequence[SortKey], number: int, chosen: Bounds, pieces: int
+) -> Any:
     return _number(run, range_bounds.cut(run, keys, number, chosen, pieces))
 
 
 def _number(run: Any, edges: np.ndarray) -> Any:
     """Add the column of output numbers to a run that is cut at ``edges``."""
-    return run.assign(**{MARK: np.repeat(np.arange(len(edges) - 1), np.diff(edges))})
+    return run.assign(**{PARTITION_COLUMN: np.repeat(np.arange(len(edges) - 1), np.diff(edges))})
 
 
 def _starts(*edges: np.ndarray) -> np.ndarray:
@@ -200,13 +202,13 @@ def _starts(*edges: np.ndarray) -> np.ndarray:
 
 def _merge(
     part: Any,
-    keys: Sequence[Key],
+    keys: Sequence[SortKey],
     labels: pd.Index,
     starts: np.ndarray | None = None,
     j: int = 0,
 ) -> Any:
     """Put the sorted pieces of one output in order, under the user's labels."""
-    rows = part.drop(columns=MARK)
+    rows = part.drop(columns=PARTITION_COLUMN)
     merged = protocol.kernels(part).sort(rows, keys).set_axis(labels, axis=1)
     if starts is None:
         return merged

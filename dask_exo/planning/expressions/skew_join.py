@@ -30,7 +30,7 @@ from dask_exo.dask_adapter import (
 )
 from dask_exo.partitions.kernels import heavy_hitters
 from dask_exo.partitions.kernels.heavy_hitters import KEPT, SPLITTING, Counts, Placement
-from dask_exo.partitions.pandas_partition import MARK
+from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
 from dask_exo.planning.expressions.skew_resistant import SkewProof
 
 __all__ = ["FrequentKeys", "JoinOutputs", "Keys", "Partnered", "SpreadMerge", "SpreadRows"]
@@ -87,7 +87,7 @@ class SpreadMerge(Merge):
             right = DropDuplicatesBlockwise(right)  # its columns are the keys
         sides = self.left, right
         hashed = [
-            AssignPartitioningIndex(side, what, MARK, HASHES, side._meta, index)
+            AssignPartitioningIndex(side, what, PARTITION_COLUMN, HASHES, side._meta, index)
             for side, (what, index) in zip(sides, (one.hashed for one in keys), strict=True)
         ]
         placed = FrequentKeys(*hashed, self.how, pieces, keys)
@@ -95,7 +95,7 @@ class SpreadMerge(Merge):
         shuffled = [
             Shuffle(
                 SpreadRows(hashed[i], placed, pieces, i == 0, kept[i], keys[i], kept[1 - i]),
-                MARK,
+                PARTITION_COLUMN,
                 pieces,
                 not (self.left_index or self.right_index),  # a join on columns makes a new index
                 "tasks",
@@ -216,7 +216,7 @@ class SpreadRows(Expr):
 
 
 def _count(part: Any) -> Counts:
-    return heavy_hitters.count(part[MARK].to_numpy())
+    return heavy_hitters.count(part[PARTITION_COLUMN].to_numpy())
 
 
 def _together(*parts: Counts) -> Counts:
@@ -232,7 +232,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     kept: bool,  # noqa: FBT001
     keys: Keys | None,
 ) -> Any:
-    hashes = part[MARK].to_numpy()
+    hashes = part[PARTITION_COLUMN].to_numpy()
     rows, outputs, again = heavy_hitters.spread(
         hashes,
         placed,
@@ -241,7 +241,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
         number=number,
         keys=None if keys is None else keys.of(part),
     )
-    new = {MARK: outputs}
+    new = {PARTITION_COLUMN: outputs}
     if kept:
         new[AGAIN] = np.zeros(len(outputs), bool) if again is None else again
     return (part if rows is None else part.take(rows)).assign(**new)

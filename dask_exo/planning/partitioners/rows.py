@@ -10,8 +10,8 @@ import numpy as np
 
 from dask_exo.partitions import pandas_partition, protocol
 from dask_exo.partitions.kernels.kway_merge import in_order
-from dask_exo.partitions.kernels.sort_keys import Key
-from dask_exo.partitions.wire_format import Travelling, alike, below, on_host
+from dask_exo.partitions.kernels.sort_keys import SortKey
+from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
 from dask_exo.planning.partitioners.exchange import Split
 from dask_exo.shuffle.blocks import Apart, Packed, pack
 from dask_exo.shuffle.choose import LARGEST_BATCH
@@ -34,7 +34,7 @@ class Rows(Split):
         Whether output partitions get a new index.
     drop : bool
         Whether the column of partition numbers is left out of the output.
-    runs : tuple of Key, optional
+    runs : tuple of SortKey, optional
         What the rows of each part are sorted by.
     limit : int, optional
         Bytes of an output above which sorted runs are merged a chunk at a time, if their columns
@@ -45,7 +45,7 @@ class Rows(Split):
     keys: tuple[Any, ...] = ()
     ignore_index: bool = False
     drop: bool = False
-    runs: tuple[Key, ...] | None = None
+    runs: tuple[SortKey, ...] | None = None
     limit: int | None = None
 
     def within(self, limit: int) -> Self:
@@ -56,10 +56,10 @@ class Rows(Split):
         """Sort the rows of some partitions by where they go."""
         frame = pandas_partition.concat(parts)
         kernels = protocol.kernels(frame)
-        ids = kernels.destinations(frame, self.column, self.count)
-        mark = kernels.mark(frame, self.column, ids)
+        ids = kernels.partition_ids(frame, self.column, self.count)
+        mark = kernels.partition_column(frame, self.column, ids)
         if mark is not None:
-            frame = frame.drop(columns=pandas_partition.MARK)
+            frame = frame.drop(columns=pandas_partition.PARTITION_COLUMN)
         elif self.drop:
             frame = frame.drop(columns=self.column)
         if self.kept is not None:
@@ -82,23 +82,31 @@ class Rows(Split):
     ) -> tuple[Any, Tally]:
         """Put one output partition together."""
         rows = self._together([p.part(slot) for p in packed])
-        frame = rows.frame()
+        frame = rows.to_frame()
         arrived = self._tally(frame, np.array([len(frame)]), column)
         mark = packed[0].mark
         if mark is not None and not self.drop:
             place, dtype = mark
             frame = frame.copy(deep=False)
             frame.insert(
-                place, pandas_partition.MARK, np.full(len(frame), self.numbers[column], dtype)
+                place,
+                pandas_partition.PARTITION_COLUMN,
+                np.full(len(frame), self.numbers[column], dtype),
             )
         return frame, arrived
 
-    def _together(self, tables: Sequence[Travelling]) -> Travelling:
+    def _together(self, tables: Sequence[WireRows]) -> WireRows:
         limit = self.limit
         large = limit is not None and sum(table.nbytes for table in tables) > limit
-        if self.runs and limit is not None and large and alike(tables) and on_host(tables[0]):
+        if (
+            self.runs
+            and limit is not None
+            and large
+            and same_schema(tables)
+            and is_pandas(tables[0])
+        ):
             return in_order(tables, self.runs, min(limit // CHUNKS, LARGEST_BATCH))
-        return below(tables, ignore_index=self.ignore_index)
+        return concat(tables, ignore_index=self.ignore_index)
 
     def _tally(self, frame: Any, counts: np.ndarray, first: int = 0) -> Tally:
         dtypes, keys = protocol.kernels(frame).checksum(frame, self.keys if self.checked else ())

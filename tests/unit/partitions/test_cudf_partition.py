@@ -18,7 +18,7 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
-from dask_exo.partitions.arrow_block import ArrowRows
+from dask_exo.partitions.wire_format import WireTable
 from dask_exo.planning.partitioners import Rows
 from dask_exo.testing import InlineFutures
 
@@ -78,7 +78,7 @@ def test_rows_are_split_there_and_travel_as_arrow(cudf: ModuleType, ignore_index
     split = Rows(column=["k"], count=5, keys=("k",), ignore_index=ignore_index)
     (mine,), sent = split.cut([cudf.DataFrame(frame)], [range(5)])
     (theirs,), _ = split.cut([frame], [range(5)])
-    assert isinstance(mine.rows, ArrowRows)
+    assert isinstance(mine.rows, WireTable)
     for r in range(5):
         found, arrived = split.assemble([mine, mine], r, r)
         expected, _ = split.assemble([theirs, theirs], r, r)

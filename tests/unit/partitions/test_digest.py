@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.partitions.digest import digest
-from dask_exo.partitions.wire_format import travelling
+from dask_exo.partitions.wire_format import to_wire
 from dask_exo.shuffle.blocks import Packed, pack
 
 N = 1200  # more than there are lanes
@@ -81,8 +81,8 @@ def test_of_python_objects_only_the_number_counts() -> None:
 
 
 def test_packed_blocks_that_were_cut_of_one_array_differ_from_their_neighbours() -> None:
-    rows = travelling(FRAME[["i", "f"]], ROWS)
-    first, second = (Packed(rows.part(a, a + 100), np.array([0, 100])) for a in (0, 100))
+    rows = to_wire(FRAME[["i", "f"]], ROWS)
+    first, second = (Packed(rows.slice(a, a + 100), np.array([0, 100])) for a in (0, 100))
     assert digest(first) == digest(sent(first)) != digest(second)
 
 

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.errors import DeviceOperationError, DeviceTypeError
-from dask_exo.partitions import pandas_partition, protocol
+from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import dispatch
 from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceIndex, DeviceSeries, concat
-from dask_exo.partitions.kernels.sort_keys import Key
-from dask_exo.partitions.wire_format import alike, joined
+from dask_exo.partitions.kernels import integer_sort
+from dask_exo.partitions.kernels.sort_keys import SortKey
+from dask_exo.partitions.wire_format import concat_same_schema, same_schema
 
 FEW = settings(max_examples=12)  # they are slow to draw
 WORDS = ["", "a", "ab", "é", "zz", "B"]
@@ -270,28 +271,28 @@ def test_a_shuffle_splits_it_as_pandas_and_puts_it_together(
 ) -> None:
     there = on_device(frame)
     mine, theirs = protocol.kernels(there), protocol.kernels(frame)
-    ids = mine.destinations(there, by, count)
-    assert ids.tolist() == theirs.destinations(frame, by, count).tolist()
-    order, offsets = mine.grouped(ids, count)
-    assert offsets.tolist() == theirs.grouped(ids, count)[1].tolist()
-    rows = pickle.loads(pickle.dumps(mine.travelling(there, order)))  # noqa: S301
-    pieces = [rows.part(a, b) for a, b in pairwise(offsets)]
-    assert alike(pieces)
-    same(joined(pieces).frame(), frame.take(order))
+    ids = mine.partition_ids(there, by, count)
+    assert ids.tolist() == theirs.partition_ids(frame, by, count).tolist()
+    order, offsets = mine.counting_argsort(ids, count)
+    assert offsets.tolist() == theirs.counting_argsort(ids, count)[1].tolist()
+    rows = pickle.loads(pickle.dumps(mine.to_wire(there, order)))  # noqa: S301
+    pieces = [rows.slice(a, b) for a, b in pairwise(offsets)]
+    assert same_schema(pieces)
+    same(concat_same_schema(pieces).to_frame(), frame.take(order))
     assert mine.checksum(there, by)[1] == theirs.checksum(frame, by)[1] or "n" in by
 
 
 @FEW
 @given(FRAMES, KEYS)
 def test_sort_keys_are_those_of_the_host(frame: pd.DataFrame, by: list[str]) -> None:
-    keys = [Key(name, name, i % 2 == 0, i == 1) for i, name in enumerate(by)]
+    keys = [SortKey(name, name, i % 2 == 0, i == 1) for i, name in enumerate(by)]
     there = on_device(frame)
     expected = protocol.kernels(frame).sort(frame, keys)
     same(protocol.kernels(there).sort(there, keys), expected)
 
 
 def test_who_registers_nothing_is_treated_as_the_host_is() -> None:
-    assert protocol.kernels(pd.DataFrame()).grouped is pandas_partition.grouped
+    assert protocol.kernels(pd.DataFrame()).counting_argsort is integer_sort.counting_argsort
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dask_exo.errors import SortKeyError
 from dask_exo.partitions.kernels import categories, range_bounds, sort_keys
-from dask_exo.partitions.kernels.integer_sort import stable
-from dask_exo.partitions.kernels.sort_keys import Key, encode
+from dask_exo.partitions.kernels.integer_sort import stable_argsort
+from dask_exo.partitions.kernels.sort_keys import SortKey, encode
 
 TIMES = [pd.NaT, *map(pd.Timestamp, ["2026-01-01", "1999-12-31 23:59:59", "2026-03-29 03:00"])]
 BIG = 2**63 - 1
@@ -82,13 +82,13 @@ def frames(draw: st.DrawFn, most: int = 40) -> pd.DataFrame:
 
 
 @st.composite
-def keyed(draw: st.DrawFn) -> tuple[pd.DataFrame, list[Key]]:
+def keyed(draw: st.DrawFn) -> tuple[pd.DataFrame, list[SortKey]]:
     frame = draw(frames())
     first = draw(st.booleans())
-    return frame, [Key(n, n, draw(st.booleans()), first) for n in frame.columns]
+    return frame, [SortKey(n, n, draw(st.booleans()), first) for n in frame.columns]
 
 
-def by_pandas(frame: pd.DataFrame, keys: list[Key]) -> list[int]:
+def by_pandas(frame: pd.DataFrame, keys: list[SortKey]) -> list[int]:
     """The oracle: row numbers in pandas' stable order."""
     ordered = frame.reset_index(drop=True).sort_values(
         [key.column for key in keys],
@@ -113,7 +113,7 @@ def test_rows_are_in_the_order_of_pandas(case) -> None:
 def test_every_kind_of_column_is_sorted_as_by_pandas(name, ascending, first) -> None:
     values = COLUMNS[name][0]
     frame = pd.DataFrame({"0": column(name, [*values, *values[::-1], *values])})
-    keys = [Key("k", "0", ascending, first)]
+    keys = [SortKey("k", "0", ascending, first)]
     assert sort_keys.order(sort_keys.columns(frame, keys), keys).tolist() == by_pandas(frame, keys)
 
 
@@ -122,7 +122,7 @@ def test_infinities_are_values_and_not_nulls() -> None:
     frame = pd.DataFrame({"0": values})
     for ascending in (True, False):
         for first in (True, False):
-            keys = [Key("k", "0", ascending, first)]
+            keys = [SortKey("k", "0", ascending, first)]
             got = sort_keys.order(sort_keys.columns(frame, keys), keys).tolist()
             assert got == by_pandas(frame, keys)
 
@@ -131,44 +131,44 @@ def test_infinities_are_values_and_not_nulls() -> None:
 @example([0, 70_000, 0, 70_000, 70_000, 0])
 def test_integers_are_sorted_stably(values) -> None:
     codes = np.array(values, np.int64)
-    assert stable(codes).tolist() == sorted(range(len(values)), key=values.__getitem__)
+    assert stable_argsort(codes).tolist() == sorted(range(len(values)), key=values.__getitem__)
 
 
 def test_many_wide_integers_are_sorted_stably() -> None:
     # numpy sorts long arrays by other means than short ones
     rng = np.random.default_rng(0)
     codes = rng.integers(-(2**62), 2**62, 400).take(rng.integers(0, 400, 50_000))
-    assert np.array_equal(stable(codes), np.argsort(codes, kind="stable"))
+    assert np.array_equal(stable_argsort(codes), np.argsort(codes, kind="stable"))
 
 
 def test_three_keys_too_wide_for_one_integer() -> None:
     rng = np.random.default_rng(1)
     pool = rng.integers(-(2**63), BIG, 7)
     frame = pd.DataFrame(rng.choice(pool, (3000, 3)), columns=["0", "1", "2"])
-    keys = [Key(n, n, a) for n, a in zip("012", (True, False, True), strict=True)]
+    keys = [SortKey(n, n, a) for n, a in zip("012", (True, False, True), strict=True)]
     assert sort_keys.order(sort_keys.columns(frame, keys), keys).tolist() == by_pandas(frame, keys)
 
 
 def test_a_frame_that_is_sorted_is_not_copied() -> None:
     frame = pd.DataFrame({"0": [1, 1, 2]})
-    assert sort_keys.sort(frame, [Key("a", "0")]) is frame
+    assert sort_keys.sort(frame, [SortKey("a", "0")]) is frame
 
 
 def test_the_index_can_be_a_key() -> None:
     frame = pd.DataFrame({"0": range(4)}, index=pd.Index([3.0, None, 1.0, 3.0], name="t"))
-    got = sort_keys.sort(frame, [Key("t", None, ascending=False)])
+    got = sort_keys.sort(frame, [SortKey("t", None, ascending=False)])
     pd.testing.assert_frame_equal(got, frame.sort_index(ascending=False, kind="stable"))
 
 
 def test_unhashable_values_are_sorted() -> None:
     frame = pd.DataFrame({"0": [[2], [1, 5], None, [1], [1, 5]]})
-    keys = [Key("k", "0")]
+    keys = [SortKey("k", "0")]
     assert sort_keys.order(sort_keys.columns(frame, keys), keys).tolist() == by_pandas(frame, keys)
 
 
 def test_values_without_a_common_order_are_refused() -> None:
     with pytest.raises(SortKeyError, match=r"sort key 'k' \(object\) have no common order"):
-        encode([pd.Series([1, "a"], dtype=object)], [Key("k", "0")])
+        encode([pd.Series([1, "a"], dtype=object)], [SortKey("k", "0")])
 
 
 @given(keyed(), st.data())
@@ -195,12 +195,14 @@ def test_a_bound_is_located_in_many_rows() -> None:
     values = np.sort(np.random.default_rng(2).integers(0, 10**6, 300_000))
     theirs = np.arange(-1, 10**6, 997)
     after = theirs % 2 == 0
-    got = sort_keys.locate([pd.Series(values)], [pd.Series(theirs)], [Key("a", "0")], after)
+    got = sort_keys.locate([pd.Series(values)], [pd.Series(theirs)], [SortKey("a", "0")], after)
     sides = [np.searchsorted(values, theirs, side) for side in ("left", "right")]
     assert np.array_equal(got, np.where(after, sides[1], sides[0]))
 
 
-def cut_all(runs: list[pd.DataFrame], keys: list[Key], pieces: int, size: int) -> list[np.ndarray]:
+def cut_all(
+    runs: list[pd.DataFrame], keys: list[SortKey], pieces: int, size: int
+) -> list[np.ndarray]:
     samples = [range_bounds.sample(run, keys, i, size) for i, run in enumerate(runs)]
     chosen = range_bounds.choose(keys, pieces, *samples)
     return [range_bounds.cut(run, keys, i, chosen, pieces) for i, run in enumerate(runs)]
@@ -240,7 +242,7 @@ def test_pieces_are_even_whatever_the_data(values, pieces) -> None:
         "uneven runs": [1, 29_000, 70, 900, 0, 7000, 30, 12_000, 4999, 1000, 4000, 1000],
     }.get(values, [rows // count] * count)
     ends = np.cumsum([0, *lengths])
-    keys = [Key("a", "0")]
+    keys = [SortKey("a", "0")]
     runs = [pd.DataFrame({"0": np.sort(data[a:b])}) for a, b in itertools.pairwise(ends)]
     edges = np.sum(cut_all(runs, keys, pieces, range_bounds.sample_size(count, pieces)), axis=0)
     assert edges[0] == 0
@@ -256,7 +258,7 @@ def test_samples_fit_one_task(runs, pieces) -> None:
 
 
 def test_categories_are_united_in_the_order_they_are_met() -> None:
-    keys = [Key("c", "0"), Key("i", "1")]
+    keys = [SortKey("c", "0"), SortKey("i", "1")]
     parts = [
         pd.DataFrame({"0": pd.Categorical(values), "1": range(len(values))})
         for values in (["b", "c"], [None, None], ["a", "c"], [])
@@ -270,14 +272,14 @@ def test_categories_are_united_in_the_order_they_are_met() -> None:
 
 
 def test_ordered_categories_that_differ_are_refused() -> None:
-    keys = [Key("c", "0")]
+    keys = [SortKey("c", "0")]
     found = [(pd.CategoricalDtype(list(c), ordered=True),) for c in ("ab", "ba")]
     with pytest.raises(SortKeyError, match="ordered categories of sort key 'c' differ"):
         categories.unify(keys, *found)
 
 
 def test_a_value_that_is_no_known_category_is_refused() -> None:
-    keys = [Key("c", "0", dtype=pd.CategoricalDtype(["b", "a"]))]
+    keys = [SortKey("c", "0", dtype=pd.CategoricalDtype(["b", "a"]))]
     part = pd.DataFrame({"0": pd.Categorical(["a", "b", None])})
     assert categories.recode(part, keys)["0"].cat.codes.tolist() == [1, 0, -1]
     with pytest.raises(SortKeyError, match="'c' has the value 'x', which is none of the cat"):

@@ -12,7 +12,6 @@ from dask.utils import M, random_state_data
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.partitions.kernels.prefetch import warm
 from dask_exo.partitions.kernels.range_partition import (
     partition_numbers,
     sort_index,
@@ -20,6 +19,7 @@ from dask_exo.partitions.kernels.range_partition import (
     summary,
 )
 from dask_exo.partitions.kernels.string_sort import count_up_to
+from dask_exo.partitions.wire_dtypes import prefetch
 
 # few characters, so that words agree: one that is a zero byte, and ones of two to four bytes
 TEXT = st.text(st.sampled_from("ab\0é漢😀"), max_size=30)
@@ -157,4 +157,4 @@ def test_a_sort_function_of_ones_own_is_called() -> None:
     ids=str,
 )
 def test_any_memory_can_be_read_beforehand(memory) -> None:
-    warm(memory)
+    prefetch(memory)

@@ -19,8 +19,8 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.partitions.kernels import sort_keys
 from dask_exo.partitions.kernels.kway_merge import ascending, in_order
-from dask_exo.partitions.kernels.sort_keys import Key
-from dask_exo.partitions.wire_format import below, travelling
+from dask_exo.partitions.kernels.sort_keys import SortKey
+from dask_exo.partitions.wire_format import concat, to_wire
 from dask_exo.planning.partitioners import rows as split
 from dask_exo.testing import InlineFutures
 
@@ -41,7 +41,7 @@ def frames(draw: st.DrawFn) -> pd.DataFrame:
 
 
 def whole(frame: pd.DataFrame):
-    return travelling(frame, np.arange(len(frame)))
+    return to_wire(frame, np.arange(len(frame)))
 
 
 @given(
@@ -52,19 +52,19 @@ def whole(frame: pd.DataFrame):
     st.integers(1, 3000),
 )
 def test_runs_of_any_columns_are_merged_as_pandas_sorts(frame, by, ascend, cuts, limit) -> None:
-    keys = [Key(name, name, ascending=ascend) for name in by]
+    keys = [SortKey(name, name, ascending=ascend) for name in by]
     ends = sorted({0, len(frame), *(cut for cut in cuts if cut < len(frame))})
     parts = [sort_keys.sort(frame.iloc[a:b], keys) for a, b in pairwise(ends)] or [frame]
     # two of three parts are in one table, as merges leave them
-    tables = [below([whole(part) for part in parts[i : i + 2]]) for i in range(0, len(parts), 2)]
-    got = in_order(tables, keys, limit).frame()
+    tables = [concat([whole(part) for part in parts[i : i + 2]]) for i in range(0, len(parts), 2)]
+    got = in_order(tables, keys, limit).to_frame()
     pd.testing.assert_frame_equal(got, sort_keys.sort(pd.concat(parts), keys))
     assert sum(len(ascending(table, keys)) for table in tables) <= len(parts)
 
 
 def test_one_copy_and_not_two_is_held() -> None:
     rng = np.random.default_rng(1)
-    keys = [Key("k", "k")]
+    keys = [SortKey("k", "k")]
     parts = [pd.DataFrame(rng.random((20_000, 9)), columns=list("kabcdefgh")) for _ in range(10)]
     tables = [whole(sort_keys.sort(part, keys)) for part in parts]
     nbytes = sum(table.nbytes for table in tables)
@@ -77,8 +77,8 @@ def test_one_copy_and_not_two_is_held() -> None:
         tracemalloc.stop()
         return found / nbytes
 
-    assert peak(lambda: in_order(tables, keys, nbytes // 20).frame()) < 1.3
-    assert peak(lambda: sort_keys.sort(below(tables).frame(), keys)) > 2
+    assert peak(lambda: in_order(tables, keys, nbytes // 20).to_frame()) < 1.3
+    assert peak(lambda: sort_keys.sort(concat(tables).to_frame(), keys)) > 2
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
@@ -126,5 +126,5 @@ def test_runs_of_columns_on_arrow_are_merged(name: str) -> None:
         .sort_values("v", ignore_index=True)
         for n in (300, 200)
     ]
-    merged = in_order([whole(run) for run in runs], [Key("v", "v")], 2000).frame()
+    merged = in_order([whole(run) for run in runs], [SortKey("v", "v")], 2000).to_frame()
     pd.testing.assert_frame_equal(merged, pd.concat(runs).sort_values("v", kind="stable"))

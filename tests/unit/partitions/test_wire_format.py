@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.partitions import pandas_partition, wire_format
-from dask_exo.partitions.wire_format import Columns, Frame, Travelling, alike, below, travelling
+from dask_exo.partitions import pandas_partition, wire_dtypes
+from dask_exo.partitions.wire_format import (
+    WireColumns,
+    WireFrame,
+    WireRows,
+    concat,
+    same_schema,
+    to_wire,
+)
 
 MAKERS = {
     "int64": lambda v: pd.Series(v, dtype="int64"),
@@ -54,7 +61,7 @@ INDEXES = {
 }
 
 
-def sent(rows: Travelling) -> Travelling:
+def sent(rows: WireRows) -> WireRows:
     """What arrives: in memory of somebody else, which cannot be written to."""
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(rows, protocol=5, buffer_callback=buffers.append)
@@ -90,36 +97,36 @@ def test_rows_arrive_as_pandas_would_take_and_concatenate_them(frames, random, i
         order = np.array(random.sample(range(len(frame)), len(frame)), dtype=np.int64)
         start = random.randint(0, len(frame))
         stop = random.randint(start, len(frame))
-        rows = travelling(frame, order, ignore_index=ignore_index)
-        assert isinstance(rows, Columns)
+        rows = to_wire(frame, order, ignore_index=ignore_index)
+        assert isinstance(rows, WireColumns)
         assert rows.length == len(frame)
-        travelled.append(sent(rows.part(start, stop)))
+        travelled.append(sent(rows.slice(start, stop)))
         wanted = frame.take(order).iloc[start:stop]
         expected.append(wanted.reset_index(drop=True) if ignore_index else wanted)
-        same(travelled[-1].frame(), expected[-1])
-    assert alike(travelled)
-    together = below(travelled)
+        same(travelled[-1].to_frame(), expected[-1])
+    assert same_schema(travelled)
+    together = concat(travelled)
     whole = pd.concat(expected, ignore_index=ignore_index)
-    same(together.frame(), whole)
+    same(together.to_frame(), whole)
     backwards = np.arange(len(whole))[::-1]
     turned = whole.take(backwards)
     if ignore_index:
         turned = turned.reset_index(drop=True)
-    same(together.take(backwards).frame(), turned)
+    same(together.take(backwards).to_frame(), turned)
 
 
 @pytest.mark.parametrize("name", sorted(WITH_NULLS))
 def test_nulls_of_arrow_arrive(name: str) -> None:
     frame = pd.DataFrame({"v": WITH_NULLS[name], "x": range(3)})
     frame["cut"] = pd.concat([frame["v"], frame["v"]], ignore_index=True).iloc[2:5].array
-    rows = travelling(frame, np.array([2, 1, 0]))
-    assert isinstance(rows, Columns)
-    some = sent(rows.part(0, 2))
-    pd.testing.assert_frame_equal(some.frame(), frame.take([2, 1]))
-    pd.testing.assert_frame_equal(below([rows, some]).frame(), frame.take([2, 1, 0, 2, 1]))
-    whole = travelling(frame.dropna(), np.array([0]))  # a part without nulls
-    assert not alike([rows, whole])
-    both = below([rows, whole]).frame()
+    rows = to_wire(frame, np.array([2, 1, 0]))
+    assert isinstance(rows, WireColumns)
+    some = sent(rows.slice(0, 2))
+    pd.testing.assert_frame_equal(some.to_frame(), frame.take([2, 1]))
+    pd.testing.assert_frame_equal(concat([rows, some]).to_frame(), frame.take([2, 1, 0, 2, 1]))
+    whole = to_wire(frame.dropna(), np.array([0]))  # a part without nulls
+    assert not same_schema([rows, whole])
+    both = concat([rows, whole]).to_frame()
     pd.testing.assert_frame_equal(
         both, pd.concat([frame.take([2, 1, 0]), frame.dropna().take([0])])
     )
@@ -132,15 +139,15 @@ def test_what_is_under_a_null_is_not_sent() -> None:
         values = pa.Array.from_buffers(pa.int64(), 3, buffers)
         return pd.DataFrame({"v": pd.arrays.ArrowExtensionArray(values)})
 
-    first, second = (travelling(column(hidden), np.arange(3)) for hidden in (7, 9))
+    first, second = (to_wire(column(hidden), np.arange(3)) for hidden in (7, 9))
     assert pickle.dumps(first) == pickle.dumps(second)
 
 
 def test_strings_that_32_bits_cannot_count_come_in_pieces(monkeypatch) -> None:
-    monkeypatch.setattr(wire_format, "_COUNTED", 100)
+    monkeypatch.setattr(wire_dtypes, "_OFFSET_LIMIT", 100)
     strings = pd.Series([f"{i:09d}" for i in range(50)], dtype=pd.ArrowDtype(pa.string()))
     frame = pd.DataFrame({"t": strings})
-    arrived = travelling(frame, np.arange(50)).frame()
+    arrived = to_wire(frame, np.arange(50)).to_frame()
     assert pa.array(arrived["t"].array).num_chunks > 4
     pd.testing.assert_frame_equal(arrived, frame)
 
@@ -161,14 +168,14 @@ UNUSUAL = {
 @pytest.mark.parametrize("name", sorted(UNUSUAL))
 def test_other_frames_travel_as_they_are(name: str) -> None:
     frame, order = UNUSUAL[name], np.array([1, 0])
-    rows = travelling(frame, order)
-    assert isinstance(rows, Frame)
-    pd.testing.assert_frame_equal(sent(rows).frame(), frame.take(order))
-    both = below([rows, rows.part(0, 1)], ignore_index=True)
+    rows = to_wire(frame, order)
+    assert isinstance(rows, WireFrame)
+    pd.testing.assert_frame_equal(sent(rows).to_frame(), frame.take(order))
+    both = concat([rows, rows.slice(0, 1)], ignore_index=True)
     expected = pandas_partition.concat([frame.take(order), frame.take([1])], ignore_index=True)
-    pd.testing.assert_frame_equal(both.frame(), expected)
-    alone = below([rows.part(1, 2)], ignore_index=True)
-    pd.testing.assert_frame_equal(alone.frame(), frame.take([0]).reset_index(drop=True))
+    pd.testing.assert_frame_equal(both.to_frame(), expected)
+    alone = concat([rows.slice(1, 2)], ignore_index=True)
+    pd.testing.assert_frame_equal(alone.to_frame(), frame.take([0]).reset_index(drop=True))
 
 
 def test_a_frame_with_attributes_or_of_a_class_of_its_own_keeps_them() -> None:
@@ -177,24 +184,24 @@ def test_a_frame_with_attributes_or_of_a_class_of_its_own_keeps_them() -> None:
 
     noted = pd.DataFrame({"a": [1, 2]})
     noted.attrs["unit"] = "m"
-    assert travelling(noted, np.array([0])).frame().attrs == {"unit": "m"}
-    assert type(travelling(Mine({"a": [1]}), np.array([0])).frame()) is Mine
+    assert to_wire(noted, np.array([0])).to_frame().attrs == {"unit": "m"}
+    assert type(to_wire(Mine({"a": [1]}), np.array([0])).to_frame()) is Mine
 
 
 def test_frames_that_differ_are_put_together_as_dask_does_it() -> None:
     ints, floats = pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [0.5]})
-    one, other = (travelling(f, np.array([0])) for f in (ints, floats))
-    assert not alike([one, other])
-    same(below([one, other]).frame(), pandas_partition.concat([ints, floats]))
-    named = travelling(ints.rename_axis("i"), np.array([0]))
-    assert not alike([one, named])
+    one, other = (to_wire(f, np.array([0])) for f in (ints, floats))
+    assert not same_schema([one, other])
+    same(concat([one, other]).to_frame(), pandas_partition.concat([ints, floats]))
+    named = to_wire(ints.rename_axis("i"), np.array([0]))
+    assert not same_schema([one, named])
 
 
 def test_columns_of_one_dtype_are_one_block_and_equal_names_one_schema() -> None:
     names = ["".join(["k", "ey"]), "key"]  # two objects
     frames = [pd.DataFrame({name: [1], "b": [2], "c": [0.5]}) for name in names]
     frames[1].index.name = None
-    first, second = (travelling(frame, np.array([0]), ignore_index=True) for frame in frames)
+    first, second = (to_wire(frame, np.array([0]), ignore_index=True) for frame in frames)
     assert [a.shape for a in first.arrays] == [(2, 1), (1, 1)]
     assert first.schema == second.schema
 
@@ -202,15 +209,15 @@ def test_columns_of_one_dtype_are_one_block_and_equal_names_one_schema() -> None
 def test_a_part_sends_its_own_bytes_only() -> None:
     frame = pd.DataFrame({"x": np.arange(1000.0), "s": ["abcd"] * 1000})
     frame = frame.astype({"s": "string[pyarrow]"})
-    rows = travelling(frame, np.arange(1000), ignore_index=True)
+    rows = to_wire(frame, np.arange(1000), ignore_index=True)
     buffers: list[pickle.PickleBuffer] = []
-    data = pickle.dumps(rows.part(500, 510), protocol=5, buffer_callback=buffers.append)
+    data = pickle.dumps(rows.slice(500, 510), protocol=5, buffer_callback=buffers.append)
     assert sum(b.raw().nbytes for b in buffers) == 10 * 8 + 11 * 8 + 10 * 4
     assert len(data) < 1000
-    assert 10 * (8 + 8 + 4) <= rows.part(500, 510).nbytes < 250
+    assert 10 * (8 + 8 + 4) <= rows.slice(500, 510).nbytes < 250
 
 
 def test_naming_the_columns_of_one_frame_leaves_others_alone() -> None:
-    rows = travelling(pd.DataFrame({"a": [1]}), np.array([0]))
-    rows.frame().columns.name = "mine"
-    assert rows.frame().columns.name is None
+    rows = to_wire(pd.DataFrame({"a": [1]}), np.array([0]))
+    rows.to_frame().columns.name = "mine"
+    assert rows.to_frame().columns.name is None

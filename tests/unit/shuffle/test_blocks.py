@@ -48,7 +48,7 @@ def test_a_packed_block_holds_the_rows_of_its_reducer_in_their_order(data) -> No
     assert len(packed) == nodes
     for mine, one in zip(owned, packed, strict=True):
         for r in mine:
-            pd.testing.assert_frame_equal(one.part(r).frame(), frame[ids == r])
+            pd.testing.assert_frame_equal(one.part(r).to_frame(), frame[ids == r])
 
 
 @st.composite
@@ -73,7 +73,7 @@ def test_merging_packed_blocks_is_concatenation_block_by_block(data, width) -> N
     for mine, merged in zip(slots, merge(slots, *packed), strict=True):
         for r in mine:
             expected = pandas_partition.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
-            pd.testing.assert_frame_equal(merged.part(r).frame(), expected)
+            pd.testing.assert_frame_equal(merged.part(r).to_frame(), expected)
 
 
 @given(packs(), st.data())
@@ -89,7 +89,7 @@ def test_blocks_collected_for_one_call_are_those_assembled_one_by_one(data, draw
         assert one_schema
         for i, r in enumerate(slots):
             expected = pandas_partition.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
-            pd.testing.assert_frame_equal(collected.part(i).frame(), expected)
+            pd.testing.assert_frame_equal(collected.part(i).to_frame(), expected)
 
 
 def test_frames_of_numbers_and_strings_are_collected_at_once() -> None:
@@ -97,7 +97,7 @@ def test_frames_of_numbers_and_strings_are_collected_at_once() -> None:
     packed = [pack(frame, np.array([0, 1, 2] * 2, np.uint8), [range(3)])[0] for _ in range(2)]
     collected = Packed.collect(packed, [0, 2])
     assert collected is not None
-    assert collected.part(1).frame()["s"].tolist() == ["c", "f"] * 2
+    assert collected.part(1).to_frame()["s"].tolist() == ["c", "f"] * 2
     changed = pack(frame.astype({"i": "int32"}), np.zeros(6, np.uint8), [range(3)])[0]
     assert Packed.collect([packed[0], changed], [0, 2]) is None
 
@@ -130,14 +130,14 @@ def test_arrays_in_a_pickled_block_are_views_of_it() -> None:
 
 def test_partition_numbers_out_of_range_wrap_as_in_dask() -> None:
     frame = pd.DataFrame({"_partitions": [-1, 0, 5, 7]})
-    assert pandas_partition.destinations(frame, "_partitions", 5).tolist() == [4, 0, 0, 2]
-    assert pandas_partition.mark(frame, "_partitions", np.array([4, 0, 0, 2])) is None
+    assert pandas_partition.partition_ids(frame, "_partitions", 5).tolist() == [4, 0, 0, 2]
+    assert pandas_partition.partition_column(frame, "_partitions", np.array([4, 0, 0, 2])) is None
 
 
 def test_a_column_of_partition_numbers_is_restored_from_the_ids() -> None:
     frame = pd.DataFrame({"a": [1, 2], "_partitions": np.array([3, 1], dtype="int32")})
-    ids = pandas_partition.destinations(frame, "_partitions", 4)
-    assert pandas_partition.mark(frame, "_partitions", ids) == (1, np.dtype("int32"))
+    ids = pandas_partition.partition_ids(frame, "_partitions", 4)
+    assert pandas_partition.partition_column(frame, "_partitions", ids) == (1, np.dtype("int32"))
 
 
 @pytest.mark.parametrize("npartitions", [2, 3, 200, 300, 70_000])
@@ -145,7 +145,7 @@ def test_ids_have_the_smallest_type_and_equal_a_dask_hash(npartitions: int) -> N
     from dask.dataframe.dispatch import hash_object_dispatch
 
     frame = pd.DataFrame({"k": range(1000)})
-    ids = pandas_partition.destinations(frame, ["k"], npartitions)
+    ids = pandas_partition.partition_ids(frame, ["k"], npartitions)
     assert ids.dtype == np.min_scalar_type(npartitions - 1)
     expected = hash_object_dispatch(frame[["k"]], index=False) % npartitions
     np.testing.assert_array_equal(ids, expected)
