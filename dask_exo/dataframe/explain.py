@@ -22,7 +22,8 @@ from dask_exo.planning.plan_summary import Group, outline
 from dask_exo.report.svg import Box, svg
 from dask_exo.scheduler import planned
 from dask_exo.shuffle.choose import Choice, Limits, Shape
-from dask_exo.shuffle.cost_model import Cost, weigh
+from dask_exo.shuffle.cost_model import Cost
+from dask_exo.shuffle.registry import weigh
 from dask_exo.shuffle.run import limits_of
 
 

@@ -9,9 +9,9 @@ times W nodes are more objects than the driver can keep book of, `two_level` mak
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from dask_exo.shuffle.merge_limits import Caps
 from dask_exo.shuffle.stragglers import Patience
@@ -52,6 +52,11 @@ class Shape:
     slots: int
     store: int
 
+    @property
+    def part(self) -> int:
+        """Bytes of the map output of one part."""
+        return max(self.nbytes // max(self.parts, 1), 1)
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -75,7 +80,7 @@ class Limits:
     patience : Patience, optional
         When map calls and merges are late; without it, nobody cares.
     merge_limit : int, optional
-        Bytes that one merge takes at most; by default a share of a node's store: see `tune`.
+        Bytes that one merge takes at most; by default a share of a node's store.
     """
 
     algorithm: str = "auto"
@@ -88,6 +93,35 @@ class Limits:
     merge_limit: int | None = None
 
 
+Knobs = Mapping[str, Any]
+"""Keyword arguments of an algorithm, by name."""
+
+
+class RoundKnobs(NamedTuple):
+    """Knobs that most algorithms share.
+
+    Attributes
+    ----------
+    per_round : int
+        Parts that are mapped in one round.
+    alive : int
+        Rounds of map output that exist at a time, with the one that is being mapped.
+    width : int
+        Neighbouring reducers that share merged blocks: one, if those are large enough.
+    caps : tuple of int
+        Bytes that one merge takes: of the maps that were measured, and of the others.
+    whole : int
+        Bytes of an output that is sorted as a whole; the sorted runs of a larger one are merged a
+        chunk at a time.
+    """
+
+    per_round: int
+    alive: int
+    width: int
+    caps: Caps
+    whole: int
+
+
 @dataclass(frozen=True)
 class Choice:
     """An algorithm, its knobs, and the reason in words.
@@ -96,32 +130,19 @@ class Choice:
     ----------
     algorithm : str
     per_round : int
-        Parts in a round of `push`, `magnet`, `two_level` and `streaming`.
+        See `RoundKnobs`.
     reason : str
-    width : int
-        Neighbouring reducers that share merged blocks: one, if those are large enough.
-    factor : int
-        F, parts whose blocks `riffle` merges where they were made.
-    groups : int
-        G, groups of nodes of `two_level`.
-    alive : int
-        Rounds of map output of `push` that exist at a time, with the one that is being mapped.
-    caps : tuple of int, optional
-        Bytes that one merge takes: of the maps that were measured, and of the others.
     whole : int, optional
-        Bytes of an output that is sorted as a whole; the sorted runs of a larger one are merged a
-        chunk at a time.
+        See `RoundKnobs`.
+    knobs : mapping
+        All knobs by name; an algorithm takes those that are its keyword-only parameters.
     """
 
     algorithm: str
     per_round: int
     reason: str
-    width: int = 1
-    factor: int = 1
-    groups: int = 1
-    alive: int = 2
-    caps: Caps | None = None
     whole: int | None = None
+    knobs: Knobs = field(default_factory=dict)
 
 
 def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, target: float) -> int:
@@ -151,55 +172,67 @@ def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, targe
     return max(1, min(by_time, by_bytes, by_balance))
 
 
-def tune(shape: Shape, limits: Limits) -> Choice:
-    """Set the knobs of all algorithms for one shuffle, before one of them is chosen.
+def round_knobs(shape: Shape, limits: Limits) -> RoundKnobs:
+    """Compute the size of rounds, and what follows from it.
 
     Examples
     --------
     >>> def shape(nbytes, store, parts=100, reducers=1, slots=2):
     ...     return Shape(nbytes, parts, reducers, nodes=1, slots=slots, store=store)
-    >>> tune(shape(10**10, 2 * 10**9), Limits()).per_round
+    >>> round_knobs(shape(10**10, 2 * 10**9), Limits()).per_round
     2
-    >>> tune(shape(10**10, 2 * 10**9, reducers=10_000), Limits()).width
+    >>> round_knobs(shape(10**10, 2 * 10**9, reducers=10_000), Limits()).width
     209
-    >>> wide = tune(shape(10**10, 10**10, slots=8), Limits())
+    >>> wide = round_knobs(shape(10**10, 10**10, slots=8), Limits())
     >>> wide.per_round, wide.alive  # 4 rounds of 4 parts, where 2 of 8 would leave slots idle
     (4, 4)
     """
-    nbytes, parts, nodes, store = shape.nbytes, shape.parts, max(shape.nodes, 1), shape.store
-    reducers = max(shape.reducers, 1)
-    part = max(nbytes // max(parts, 1), 1)
-    wanted_round = int(store * limits.round_fraction) // part
-    largest_round = int(store * LARGEST_ROUND) // part
-    per_round = max(1, min(parts, max(wanted_round, min(shape.slots, largest_round))))
-    slots = max(1, shape.slots // nodes)  # of a node
+    per_round, alive = _rounds(shape, limits)
+    caps = _merge_limits(shape, limits, per_round, alive)
+    # a task that sorts holds its output twice: all slots together take as much as the store
+    whole = max(1, min(caps[1], shape.store // (2 * max(shape.slots, 1))))
+    return RoundKnobs(per_round, alive, _width(shape, per_round), caps, whole)
+
+
+def _rounds(shape: Shape, limits: Limits) -> tuple[int, int]:
+    """Return the parts of a round, and the rounds that exist at a time."""
+    wanted = int(shape.store * limits.round_fraction) // shape.part
+    largest = int(shape.store * LARGEST_ROUND) // shape.part
+    per_round = max(1, min(shape.parts, max(wanted, min(shape.slots, largest))))
+    slots = max(1, shape.slots // max(shape.nodes, 1))  # of a node
     merges = max(1, min(MERGES, slots - 1))
     alive = min(merges + 1, 2 * per_round)
-    if -(-parts // (2 * per_round // alive)) * reducers > limits.most_objects:
+    rounds = -(-shape.parts // (2 * per_round // alive))
+    if rounds * max(shape.reducers, 1) > limits.most_objects:
         alive = 2
-    per_round = 2 * per_round // alive
+    return 2 * per_round // alive, alive
+
+
+def _width(shape: Shape, per_round: int) -> int:
+    """Return how many neighbouring reducers share merged blocks."""
+    nodes, reducers = max(shape.nodes, 1), max(shape.reducers, 1)
+    slots = max(1, shape.slots // nodes)
     # what neighbours share is restored whole, and stays until the last of them has read it
-    output = max(nbytes // reducers, 1)
-    of_a_round = max(per_round * part // reducers, 1)
-    together = max(LARGEST_BATCH // 2 // output, int(store * SHARED) // nodes // output - slots)
-    width = max(1, min(MERGED // of_a_round, together, reducers))
-    # a node merges what it has mapped, beside what its other slots make
-    of_a_node = int(store * LARGEST_ROUND) // nodes // part
-    factor = max(1, min(MERGED * reducers // part, of_a_node, parts))
-    groups = math.ceil(math.sqrt(nodes))
-    # a node gets an equal part of a round, unless keys are skewed or parts are larger than measured
-    largest = int(2 * store * max(LARGEST_ROUND, limits.round_fraction)) // alive
-    measured = max(largest, max(per_round, min(shape.slots, parts)) * part)
-    caps = max(1, EVEN * measured // nodes), max(1, EVEN * largest // nodes)
+    output = max(shape.nbytes // reducers, 1)
+    of_a_round = max(per_round * shape.part // reducers, 1)
+    of_a_node = int(shape.store * SHARED) // nodes // output
+    most = max(LARGEST_BATCH // 2 // output, of_a_node - slots)
+    return max(1, min(MERGED // of_a_round, most, reducers))
+
+
+def _merge_limits(shape: Shape, limits: Limits, per_round: int, alive: int) -> Caps:
+    """Return the bytes that one merge takes at most."""
     if limits.merge_limit is not None:
-        caps = limits.merge_limit, limits.merge_limit
-    # a task that sorts holds its output twice: all slots together take as much as the store
-    whole = max(1, min(caps[1], store // (2 * max(shape.slots, 1))))
-    return Choice(limits.algorithm, per_round, "", width, factor, groups, alive, caps, whole)
+        return limits.merge_limit, limits.merge_limit
+    nodes = max(shape.nodes, 1)
+    # a node gets an equal part of a round, unless keys are skewed or parts are larger than measured
+    largest = int(2 * shape.store * max(LARGEST_ROUND, limits.round_fraction)) // alive
+    measured = max(largest, max(per_round, min(shape.slots, shape.parts)) * shape.part)
+    return max(1, EVEN * measured // nodes), max(1, EVEN * largest // nodes)
 
 
-def choose(shape: Shape, limits: Limits, tuned: Choice, seconds: Mapping[str, float]) -> Choice:
-    """Pick the algorithm of one shuffle; see `costs.weigh`.
+def choose(shape: Shape, limits: Limits, seconds: Mapping[str, float]) -> tuple[str, str]:
+    """Choose the algorithm of one shuffle.
 
     On one node nothing is sent, and reducers that share a call read their blocks together: there
     `simple` is taken whenever the data fits. On several nodes each reducer takes a block of each
@@ -207,17 +240,20 @@ def choose(shape: Shape, limits: Limits, tuned: Choice, seconds: Mapping[str, fl
 
     Parameters
     ----------
-    tuned : Choice
-        Knobs.
+    shape : Shape
+    limits : Limits
     seconds : mapping
-        What each algorithm is estimated to take.
+        Estimated duration of each algorithm.
+
+    Returns
+    -------
+    algorithm, reason : str
 
     Examples
     --------
     >>> def chosen(nbytes, store, parts=100, nodes=1, push=2.0):
     ...     shape = Shape(nbytes, parts, 1, nodes, slots=2 * nodes, store=store)
-    ...     tuned = tune(shape, Limits())
-    ...     return choose(shape, Limits(), tuned, {"simple": 1.0, "push": push}).algorithm
+    ...     return choose(shape, Limits(), {"simple": 1.0, "push": push})[0]
     >>> chosen(10**9, 4 * 10**9), chosen(10**10, 4 * 10**9)
     ('simple', 'push')
     >>> chosen(10**9, 4 * 10**9, nodes=4, push=0.5), chosen(10**14, 10**13, 50_000, nodes=400)
@@ -226,21 +262,17 @@ def choose(shape: Shape, limits: Limits, tuned: Choice, seconds: Mapping[str, fl
     nbytes, fraction = shape.nbytes, limits.memory_fraction
     size, store = human_size(nbytes), f"{fraction:.0%} of the {human_size(shape.store)} store"
     if limits.algorithm != "auto":
-        algorithm, why = limits.algorithm, "exo.shuffle.algorithm says so"
-    elif shape.parts * shape.nodes > limits.most_objects:
-        algorithm = "two-level"
+        return limits.algorithm, "exo.shuffle.algorithm says so"
+    if shape.parts * shape.nodes > limits.most_objects:
         most = f"more than {limits.most_objects:,} objects"
-        why = f"{shape.parts:,} maps on {shape.nodes:,} nodes would make {most}"
-    elif nbytes > fraction * shape.store:
-        algorithm, why = "push", f"{size} exceed {store}"
-    elif shape.nodes <= 1 or seconds["simple"] <= seconds["push"]:
-        algorithm, why = "simple", f"{size} fit into {store}"
-    else:
-        algorithm = "push"
-        blocks = f"{shape.parts:,} · {shape.reducers:,} small blocks"
-        times = f"about {seconds['simple']:.2g} s, push {seconds['push']:.2g} s"
-        why = f"{size} fit into {store}, but are {blocks}: simple would take {times}"
-    return replace(tuned, algorithm=algorithm, reason=why)
+        return "two-level", f"{shape.parts:,} maps on {shape.nodes:,} nodes would make {most}"
+    if nbytes > fraction * shape.store:
+        return "push", f"{size} exceed {store}"
+    if shape.nodes <= 1 or seconds["simple"] <= seconds["push"]:
+        return "simple", f"{size} fit into {store}"
+    blocks = f"{shape.parts:,} · {shape.reducers:,} small blocks"
+    times = f"about {seconds['simple']:.2g} s, push {seconds['push']:.2g} s"
+    return "push", f"{size} fit into {store}, but are {blocks}: simple would take {times}"
 
 
 def human_size(nbytes: float) -> str:

@@ -1,39 +1,84 @@
-"""The shuffle algorithms by name. Others can be added from outside."""
+"""The shuffle algorithms by name: what each runs, costs and takes.
+
+Every module of `dask_exo.shuffle.algorithms` is one: it has ``run``, ``cost`` and, if ``run`` takes
+knobs, ``tune``. `register` adds others from outside.
+"""
 
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, TypeVar
 
 from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.errors import ConfigError
-from dask_exo.shuffle.algorithms.magnet import magnet
-from dask_exo.shuffle.algorithms.push import push
-from dask_exo.shuffle.algorithms.riffle import riffle
-from dask_exo.shuffle.algorithms.simple import simple
-from dask_exo.shuffle.algorithms.streaming import streaming
-from dask_exo.shuffle.algorithms.two_level import two_level
-from dask_exo.shuffle.choose import Choice
+from dask_exo.shuffle import algorithms
+from dask_exo.shuffle.choose import Choice, Knobs, Limits, Shape, choose, round_knobs
+from dask_exo.shuffle.cost_model import Cost
 from dask_exo.shuffle.map_stage import Maps
 from dask_exo.shuffle.spec import Column, Spec
 
-Algorithm = Callable[..., Steps[list[Column]]]
-"""``algorithm(futures, maps, spec, **knobs) -> (R,) columns``; its knobs are those fields of a
-`Choice` that it has as keyword-only parameters."""
+Run = Callable[..., Steps[list[Column]]]
+"""``run(futures, maps, spec, **knobs) -> (R,) columns``; its knobs are keyword-only parameters."""
 
-A = TypeVar("A", bound=Algorithm)
+A = TypeVar("A", bound=Run)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A shuffle algorithm.
+
+    Attributes
+    ----------
+    run : callable
+        See `Run`.
+    cost : callable, optional
+        ``cost(shape, limits) -> Cost``.
+    tune : callable, optional
+        ``tune(shape, limits)`` returns knobs by name.
+    revising : bool
+        See `register`.
+    """
+
+    run: Run
+    cost: Callable[[Shape, Limits], Cost] | None = None
+    tune: Callable[[Shape, Limits], Knobs] | None = None
+    revising: bool = False
+
+    @property
+    def knobs(self) -> list[str]:
+        """Names of its knobs."""
+        parameters = inspect.signature(self.run).parameters.values()
+        return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+
 
 _algorithms: dict[str, Algorithm] = {}
-_revising: set[str] = set()
 
 
-def register(algorithm: A, *, revising: bool = False) -> A:
-    """Add an algorithm under its name (``two_level`` is ``"two-level"``); also as a decorator.
+def register(
+    algorithm: A,
+    *,
+    name: str | None = None,
+    cost: Callable[[Shape, Limits], Cost] | None = None,
+    tune: Callable[[Shape, Limits], Knobs] | None = None,
+    revising: bool = False,
+) -> A:
+    """Add an algorithm; also as a decorator.
 
     Parameters
     ----------
     algorithm : callable
+        ``algorithm(futures, maps, spec, **knobs)``, a coroutine that returns (R,) columns.
+    name : str, optional
+        By default that of the function (``two_level`` is ``"two-level"``).
+    cost : callable, optional
+        ``cost(shape, limits) -> Cost``, for `explain` and to check the room on the disks.
+    tune : callable, optional
+        ``tune(shape, limits)`` returns knobs by name. Without it the algorithm may take the knobs
+        of the others.
     revising : bool
         Whether it can take rows that are packed for different reducers, as it has to where slow
         nodes are avoided. `Merged` and `columns_of` can.
@@ -43,23 +88,27 @@ def register(algorithm: A, *, revising: bool = False) -> A:
     ConfigError
         It has a keyword that is no knob.
     """
-    unknown = set(_knobs(algorithm)) - set(Choice.__dataclass_fields__)
-    if unknown:
-        known = ", ".join(Choice.__dataclass_fields__)
-        raise ConfigError(f"{algorithm.__name__} asks for {', '.join(unknown)}; there are {known}")
-    name = algorithm.__name__.replace("_", "-")
-    _algorithms[name] = algorithm
-    (_revising.add if revising else _revising.discard)(name)
+    name = (name or algorithm.__name__).replace("_", "-")
+    if (old := _algorithms.get(name)) is not None:
+        cost, tune = cost or old.cost, tune or old.tune
+    added = Algorithm(algorithm, cost, tune, revising)
+    known = _tuned(added, Shape(1, 1, 1, 1, 1, 1), Limits())
+    if unknown := set(added.knobs) - set(known):
+        raise ConfigError(
+            f"shuffle algorithm {name!r} has unknown keywords: {', '.join(unknown)}. Use some of "
+            f"{', '.join(known)}, or return them from tune"
+        )
+    _algorithms[name] = added
     return algorithm
 
 
 def names() -> list[str]:
-    """Of all algorithms.
+    """Return the names of all algorithms.
 
     Examples
     --------
     >>> names()[:6]
-    ['simple', 'push', 'magnet', 'riffle', 'two-level', 'streaming']
+    ['magnet', 'push', 'riffle', 'simple', 'streaming', 'two-level']
     """
     return list(_algorithms)
 
@@ -81,20 +130,59 @@ def check(name: str) -> None:
         )
 
 
+def costs(shape: Shape, limits: Limits) -> dict[str, Cost]:
+    """Estimate the cost of each algorithm that has one.
+
+    Examples
+    --------
+    >>> shape = Shape(10**10, parts=100, reducers=100, nodes=1, slots=2, store=2 * 10**9)
+    >>> found = costs(shape, Limits())
+    >>> found["simple"].restored // 10**9, found["push"].restored // 10**9
+    (800, 16)
+    """
+    each = _algorithms.items()
+    return {name: one.cost(shape, limits) for name, one in each if one.cost is not None}
+
+
+def weigh(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, Cost]]:
+    """Choose the algorithm and the knobs of one shuffle; also return the cost of each algorithm.
+
+    Examples
+    --------
+    >>> shape = Shape(16 * 10**9, 1024, 1024, nodes=4, slots=16, store=40 * 10**9)
+    >>> choice, found = weigh(shape, Limits())
+    >>> choice.algorithm, found["simple"].seconds > found["push"].seconds
+    ('push', True)
+    """
+    found = costs(shape, limits)
+    name, why = choose(shape, limits, {name: cost.seconds for name, cost in found.items()})
+    knobs = _tuned(_algorithms.get(name), shape, limits)
+    return Choice(name, knobs["per_round"], why, knobs["whole"], knobs), found
+
+
 def start(choice: Choice, futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:
-    """Begin the algorithm that was chosen, with the knobs that it takes."""
+    """Start the algorithm that was chosen, with the knobs that it takes."""
     algorithm = _algorithms[choice.algorithm]
-    knobs: dict[str, Any] = {name: getattr(choice, name) for name in _knobs(algorithm)}
-    if choice.algorithm in _revising:
+    if algorithm.revising:
         spec = maps.avoid_slow()
-    return algorithm(futures, maps, spec, **knobs)
+    return algorithm.run(futures, maps, spec, **{k: choice.knobs[k] for k in algorithm.knobs})
 
 
-def _knobs(algorithm: Algorithm) -> list[str]:
-    parameters = inspect.signature(algorithm).parameters.values()
-    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+def _tuned(algorithm: Algorithm | None, shape: Shape, limits: Limits) -> dict[str, Any]:
+    """Return all knobs by name; those of ``algorithm`` take precedence."""
+    knobs: dict[str, Any] = round_knobs(shape, limits)._asdict()
+    for one in (*_algorithms.values(), algorithm):
+        if one is not None and one.tune is not None:
+            knobs |= one.tune(shape, limits)
+    return knobs
 
 
-for _one in (simple, push, magnet, riffle, two_level):
-    register(_one, revising=True)
-register(streaming)
+for _found in pkgutil.iter_modules(algorithms.__path__):
+    _module = import_module(f"{algorithms.__name__}.{_found.name}")
+    register(
+        _module.run,
+        name=_found.name,
+        cost=_module.cost,
+        tune=getattr(_module, "tune", None),
+        revising=getattr(_module, "REVISING", False),
+    )

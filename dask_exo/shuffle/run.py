@@ -10,7 +10,6 @@ from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.config import Config
 from dask_exo.shuffle import registry
 from dask_exo.shuffle.choose import Choice, Limits, Shape
-from dask_exo.shuffle.cost_model import weigh
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Maps, Parts
 from dask_exo.shuffle.progress import seen
@@ -65,7 +64,7 @@ def exchange(
     yield from maps.probe(spec.slots)
     estimate = maps.nbytes * m // max(maps.parts, 1)
     shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
-    choice, found = weigh(shape, limits)
+    choice, found = registry.weigh(shape, limits)
     check_outputs(name, shape, spec.nodes)
     check_room(name, shape, found.get(choice.algorithm), spec.disk)
     how = choice.algorithm, choice.reason, m, r

@@ -11,14 +11,17 @@ References: Exoshuffle section 3.3.2.3 (ES-push), after Magnet (Shen et al., VLD
 from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures, Steps
-from dask_exo.shuffle.layout import merged_objects
+from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
+from dask_exo.shuffle.cost_model import Cost, estimate_merging
 from dask_exo.shuffle.map_stage import Maps
 from dask_exo.shuffle.merge_limits import Caps
 from dask_exo.shuffle.merge_stage import Merge, Merged
 from dask_exo.shuffle.spec import Column, Row, Spec
 
+REVISING = True
 
-def magnet(
+
+def run(
     futures: Futures,
     maps: Maps,
     spec: Spec,
@@ -47,6 +50,12 @@ def magnet(
     return merged.columns(kept)
 
 
-def magnet_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int = 1) -> int:
-    """Packed blocks, receipts and merged blocks that `magnet` makes: M·(W + 1) + rounds·R."""
-    return calls * (nodes + 1) + rounds * merged_objects(reducers, nodes, width)
+def cost(shape: Shape, limits: Limits) -> Cost:
+    """Estimate the cost of one shuffle."""
+    knobs = round_knobs(shape, limits)
+    return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width, held=2)
+
+
+def tune(shape: Shape, limits: Limits) -> Knobs:
+    """Compute the knobs of `run`."""
+    return round_knobs(shape, limits)._asdict()

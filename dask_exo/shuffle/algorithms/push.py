@@ -17,14 +17,17 @@ from __future__ import annotations
 from collections import deque
 
 from dask_exo.cluster.futures import Futures, Steps
-from dask_exo.shuffle.layout import merged_objects
+from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
+from dask_exo.shuffle.cost_model import Cost, estimate_merging
 from dask_exo.shuffle.map_stage import Maps
 from dask_exo.shuffle.merge_limits import Caps
 from dask_exo.shuffle.merge_stage import Merge, Merged
 from dask_exo.shuffle.spec import Column, Spec
 
+REVISING = True
 
-def push(  # noqa: PLR0913  its knobs are its keywords
+
+def run(  # noqa: PLR0913  its knobs are its keywords
     futures: Futures,
     maps: Maps,
     spec: Spec,
@@ -58,10 +61,12 @@ def push(  # noqa: PLR0913  its knobs are its keywords
     return merged.columns()
 
 
-def push_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int = 1) -> int:
-    """Packed blocks, receipts and merged blocks that `push` makes: M·(W + 1) + rounds·R.
+def cost(shape: Shape, limits: Limits) -> Cost:
+    """Estimate the cost of one shuffle."""
+    knobs = round_knobs(shape, limits)
+    return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width)
 
-    Where ``width`` reducers share merged blocks, there are as many times fewer of those. Rounds in
-    which a node gets more than one merge may take count more than once.
-    """
-    return calls * (nodes + 1) + rounds * merged_objects(reducers, nodes, width)
+
+def tune(shape: Shape, limits: Limits) -> Knobs:
+    """Compute the knobs of `run`."""
+    return round_knobs(shape, limits)._asdict()

@@ -15,14 +15,17 @@ from itertools import cycle
 from typing import Any
 
 from dask_exo.cluster.futures import Futures, Steps, evenly
-from dask_exo.shuffle.layout import merged_objects
+from dask_exo.shuffle.choose import LARGEST_ROUND, MERGED, Knobs, Limits, Shape, round_knobs
+from dask_exo.shuffle.cost_model import Cost, estimate_merging
 from dask_exo.shuffle.map_stage import Maps
 from dask_exo.shuffle.merge_limits import Caps
 from dask_exo.shuffle.merge_stage import Merge, Merged
 from dask_exo.shuffle.spec import Column, Spec
 
+REVISING = True
 
-def riffle(
+
+def run(
     futures: Futures,
     maps: Maps,
     spec: Spec,
@@ -59,6 +62,19 @@ def merge_all(
             yield from merge(mine, *packed[part.start : part.stop])
 
 
-def riffle_objects(calls: int, reducers: int, nodes: int, merges: int, width: int = 1) -> int:
-    """Packed blocks, receipts and merged blocks that `riffle` makes: M·(W + 1) + (M / F)·R."""
-    return calls * (nodes + 1) + merges * merged_objects(reducers, nodes, width)
+def cost(shape: Shape, limits: Limits) -> Cost:
+    """Estimate the cost of one shuffle."""
+    merges = -(-shape.parts // _factor(shape))
+    return estimate_merging(shape, merges, round_knobs(shape, limits).width)
+
+
+def tune(shape: Shape, limits: Limits) -> Knobs:
+    """Compute the knobs of `run`."""
+    return {**round_knobs(shape, limits)._asdict(), "factor": _factor(shape)}
+
+
+def _factor(shape: Shape) -> int:
+    # a node merges what it has mapped, beside what its other slots make
+    of_a_node = int(shape.store * LARGEST_ROUND) // max(shape.nodes, 1) // shape.part
+    large = MERGED * max(shape.reducers, 1) // shape.part
+    return max(1, min(large, of_a_node, shape.parts))

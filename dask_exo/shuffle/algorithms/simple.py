@@ -11,12 +11,16 @@ References: Exoshuffle section 3.3.2.1, listing 2 (``simple_shuffle``).
 from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures, Steps
+from dask_exo.shuffle.choose import Limits, Shape
+from dask_exo.shuffle.cost_model import Cost, crossing, estimate, excess
 from dask_exo.shuffle.layout import columns_of
 from dask_exo.shuffle.map_stage import Maps
 from dask_exo.shuffle.spec import Column, Spec
 
+REVISING = True
 
-def simple(futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:  # noqa: ARG001
+
+def run(futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:  # noqa: ARG001
     """Map every part; reducer ``r`` of node ``w`` reads object ``w`` of each.
 
     Returns
@@ -26,6 +30,20 @@ def simple(futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:  # 
     rows = yield from maps.take(len(maps), revisable=True)  # (M, W)
     yield from maps.finish()
     return columns_of(rows, spec)
+
+
+def cost(shape: Shape, limits: Limits) -> Cost:  # noqa: ARG001
+    """Estimate the cost of one shuffle."""
+    readers = -(-shape.reducers // shape.nodes)  # of each packed object
+    return estimate(
+        shape,
+        passes=2,
+        objects=simple_objects(shape.parts, shape.nodes),
+        taken=shape.parts * shape.reducers,
+        spilled=excess(shape),
+        restored=excess(shape) * readers,
+        sent=crossing(shape),
+    )
 
 
 def simple_objects(calls: int, nodes: int) -> int:

@@ -12,13 +12,14 @@ The listing waits for states that do not exist yet in its first round; that is c
 from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures, Steps
-from dask_exo.shuffle.layout import merged_objects
+from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
+from dask_exo.shuffle.cost_model import Cost, estimate_merging
 from dask_exo.shuffle.map_stage import Maps
 from dask_exo.shuffle.spec import Column, Spec
 from dask_exo.shuffle.streaming_state import States
 
 
-def streaming(
+def run(
     futures: Futures, maps: Maps, spec: Spec, *, per_round: int, width: int = 1
 ) -> Steps[list[Column]]:
     """Map ``per_round`` parts at a time; combine each round with the states of the reducers.
@@ -34,9 +35,12 @@ def streaming(
     return (yield from states.finish())
 
 
-def streaming_objects(calls: int, reducers: int, nodes: int, rounds: int, width: int = 1) -> int:
-    """Packed blocks, receipts and states that `streaming` makes: M·(W + 1) + rounds·R.
+def cost(shape: Shape, limits: Limits) -> Cost:
+    """Estimate the cost of one shuffle."""
+    knobs = round_knobs(shape, limits)
+    return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width)
 
-    Where ``width`` reducers share a state, there are as many times fewer of those.
-    """
-    return calls * (nodes + 1) + rounds * merged_objects(reducers, nodes, width)
+
+def tune(shape: Shape, limits: Limits) -> Knobs:
+    """Compute the knobs of `run`."""
+    return round_knobs(shape, limits)._asdict()

@@ -11,18 +11,23 @@ the general one is that of multi-level sample sort (Axtmann et al., SPAA 2015).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from itertools import count
 
 from dask_exo.cluster.futures import Futures, Steps, evenly
+from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
+from dask_exo.shuffle.cost_model import Cost, crossing, estimate, excess
 from dask_exo.shuffle.layout import merged_objects
 from dask_exo.shuffle.map_stage import Maps
 from dask_exo.shuffle.merge_limits import Caps
 from dask_exo.shuffle.merge_stage import Merge, Merged
 from dask_exo.shuffle.spec import Column, Spec
 
+REVISING = True
 
-def two_level(  # noqa: PLR0913  its knobs are its keywords
+
+def run(  # noqa: PLR0913  its knobs are its keywords
     futures: Futures,
     maps: Maps,
     spec: Spec,
@@ -60,6 +65,33 @@ def two_level(  # noqa: PLR0913  its knobs are its keywords
     while merging:
         yield from merged.settle(merging.popleft())
     return merged.columns()
+
+
+def cost(shape: Shape, limits: Limits) -> Cost:
+    """Estimate the cost of one shuffle."""
+    m, r, w = shape.parts, shape.reducers, shape.nodes
+    knobs, groups, probes = round_knobs(shape, limits), _groups(shape), min(m, shape.slots)
+    rounds = 1 + -(-(m - probes) // knobs.per_round)
+    return estimate(
+        shape,
+        passes=3,
+        objects=two_level_objects(
+            m, r, w, groups=groups, rounds=rounds, width=knobs.width, probes=probes
+        ),
+        taken=m * groups + rounds * r,
+        spilled=excess(shape),
+        restored=excess(shape) * knobs.width,
+        sent=crossing(shape) * min(2, groups),
+    )
+
+
+def tune(shape: Shape, limits: Limits) -> Knobs:
+    """Compute the knobs of `run`."""
+    return {**round_knobs(shape, limits)._asdict(), "groups": _groups(shape)}
+
+
+def _groups(shape: Shape) -> int:
+    return math.ceil(math.sqrt(max(shape.nodes, 1)))
 
 
 def two_level_objects(  # noqa: PLR0913  each is a number of its own

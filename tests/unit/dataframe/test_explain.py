@@ -17,8 +17,9 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import InputError
 from dask_exo.report import recording
-from dask_exo.shuffle.choose import Choice, Limits, Shape
-from dask_exo.shuffle.cost_model import BOOKKEEPING, costs, weigh
+from dask_exo.shuffle.choose import Limits, Shape
+from dask_exo.shuffle.cost_model import BOOKKEEPING
+from dask_exo.shuffle.registry import costs, weigh
 from dask_exo.testing import InlineFutures
 
 
@@ -136,7 +137,7 @@ def test_the_estimate_grows_with_what_must_be_done() -> None:
 
 
 def test_data_that_fits_is_not_spilled() -> None:
-    found = costs(Shape(10**9, 10, 10, 1, 2, 10**10), Choice("simple", 2, ""))
+    found = costs(Shape(10**9, 10, 10, 1, 2, 10**10), Limits())
     assert {cost.spilled + cost.restored + cost.sent for cost in found.values()} == {0}
 
 

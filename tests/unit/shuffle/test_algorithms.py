@@ -1,4 +1,7 @@
-"""An algorithm of the papers is a page: lines of code without comments and docstrings."""
+"""An algorithm of the papers is a page: lines of code without comments and docstrings.
+
+Neither is ``cost`` counted, an estimate that the papers' figures leave out.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,21 @@ PAPER = {"simple": 215, "riffle": 265, "push": 256, "magnet": 256}  # table 3.2 
 
 def lines_of_code(source: str) -> int:
     tree = ast.parse(source)
-    said: set[int] = set()
+    skipped: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            said.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        estimate = isinstance(node, ast.FunctionDef) and node.name == "cost"
+        if isinstance(node, ast.Expr | ast.FunctionDef) and (text or estimate):
+            skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return sum(
-        bool(line.strip()) and not line.strip().startswith("#") and number not in said
+        bool(line.strip()) and not line.strip().startswith("#") and number not in skipped
         for number, line in enumerate(source.splitlines(), 1)
     )
 
 
 def test_lines_are_counted_without_words() -> None:
     assert lines_of_code('"""Says."""\n\nx = 1  # y\n# z\ndef f():\n    """A\n    b."""\n') == 2
+    assert lines_of_code("x = 1\ndef cost():\n    return 2\n") == 1
 
 
 @pytest.mark.parametrize("name", ["simple", "push", "magnet", "riffle", "two_level", "streaming"])

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.cluster.futures import Node, drive
+from dask_exo.shuffle.algorithms import riffle
 from dask_exo.shuffle.blocks import merge, pack
-from dask_exo.shuffle.choose import Limits, Shape, tune
+from dask_exo.shuffle.choose import Limits, Shape
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs
 from dask_exo.shuffle.merge_limits import Sizes, within
@@ -135,10 +136,9 @@ def test_parts_that_grow_on_the_way_are_merged_in_smaller_groups(algorithm) -> N
 )
 def test_no_cap_bites_where_all_nodes_get_the_same(nbytes, parts, count, store) -> None:
     shape = Shape(nbytes, parts, 100, count, 4 * count, count * store)
-    choice = tune(shape, Limits())
-    assert choice.caps is not None
+    knobs = riffle.tune(shape, Limits())
     part = max(nbytes // parts, 1)
-    measured, others = choice.caps
-    assert max(choice.per_round, min(parts, shape.slots)) * part / count <= measured
-    assert choice.per_round * part / count <= others or choice.per_round == 1
-    assert choice.factor * part <= others or choice.factor == 1
+    measured, others = knobs["caps"]
+    assert max(knobs["per_round"], min(parts, shape.slots)) * part / count <= measured
+    assert knobs["per_round"] * part / count <= others or knobs["per_round"] == 1
+    assert knobs["factor"] * part <= others or knobs["factor"] == 1

@@ -14,17 +14,14 @@ from dask_exo import shuffle
 from dask_exo.cluster.futures import Node, drive
 from dask_exo.errors import ConfigError, IntegrityError, SpillError
 from dask_exo.shuffle import registry
-from dask_exo.shuffle.algorithms.magnet import magnet_objects
-from dask_exo.shuffle.algorithms.push import push_objects
-from dask_exo.shuffle.algorithms.riffle import riffle_objects
 from dask_exo.shuffle.algorithms.simple import simple_objects
-from dask_exo.shuffle.algorithms.streaming import streaming_objects
 from dask_exo.shuffle.algorithms.two_level import two_level_objects
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits, Shape, batch_size
-from dask_exo.shuffle.cost_model import weigh
+from dask_exo.shuffle.cost_model import merging_objects
 from dask_exo.shuffle.integrity import Tally, verify
 from dask_exo.shuffle.map_stage import Refs
+from dask_exo.shuffle.registry import weigh
 from dask_exo.shuffle.run import exchange
 from dask_exo.shuffle.spec import Column, Receipt, Spec
 from dask_exo.testing import InlineFutures
@@ -92,18 +89,18 @@ def test_an_algorithm_makes_as_many_objects_as_it_says(m: int, w: int, algorithm
     r = 7
     shuffled, _, f = run(frames, r, nodes(w), algorithm=algorithm, round_fraction=1e-9)
     choice, calls = shuffled.choice, shuffled.calls
-    width, rounds, probes = choice.width, -(-m // choice.per_round), min(m, 2 * w)
+    width, rounds, probes = choice.knobs["width"], -(-m // choice.per_round), min(m, 2 * w)
     after = -(-(m - probes) // choice.per_round)
     expected = {
         "simple": lambda: simple_objects(calls, w),
-        "push": lambda: push_objects(calls, r, w, rounds, width),
-        "magnet": lambda: magnet_objects(calls, r, w, rounds, width),
-        "streaming": lambda: streaming_objects(calls, r, w, rounds, width),
-        "riffle": lambda: riffle_objects(
-            calls, r, w, riffle_merges(m, probes, choice.factor), width
+        "push": lambda: merging_objects(calls, r, w, rounds, width),
+        "magnet": lambda: merging_objects(calls, r, w, rounds, width),
+        "streaming": lambda: merging_objects(calls, r, w, rounds, width),
+        "riffle": lambda: merging_objects(
+            calls, r, w, riffle_merges(m, probes, choice.knobs["factor"]), width
         ),
         "two-level": lambda: two_level_objects(
-            calls, r, w, groups=choice.groups, rounds=1 + after, width=width, probes=probes
+            calls, r, w, groups=choice.knobs["groups"], rounds=1 + after, width=width, probes=probes
         ),
     }
     assert f.objects - m == expected[algorithm]()
@@ -119,14 +116,14 @@ def test_map_outputs_of_push_are_dropped_when_they_are_merged() -> None:
     frames = [pd.DataFrame({"k": range(20)}) for _ in range(12)]
     shuffled, _, f = run(frames, 5, nodes(1), algorithm="push", round_fraction=1e-9)
     rounds = 12 // shuffled.choice.per_round
-    assert f.live == rounds * -(-5 // shuffled.choice.width)
+    assert f.live == rounds * -(-5 // shuffled.choice.knobs["width"])
 
 
 def test_magnet_keeps_map_outputs_as_long_as_they_may_be_needed() -> None:
     frames = [pd.DataFrame({"k": range(20)}) for _ in range(12)]
     shuffled, _, f = run(frames, 5, nodes(2), algorithm="magnet", round_fraction=1e-9)
     rounds = -(-12 // shuffled.choice.per_round)
-    merged = magnet_objects(0, 5, 2, rounds, shuffled.choice.width)
+    merged = merging_objects(0, 5, 2, rounds, shuffled.choice.knobs["width"])
     assert f.live == merged + 12 * 2
     shuffled.columns.clear()
     assert f.live == 0
@@ -150,7 +147,7 @@ def test_riffle_merges_on_the_node_of_its_maps() -> None:
     parts = [f.put(pd.DataFrame({"k": range(20)})) for _ in range(15)]
     limits = Limits(algorithm="riffle", bundle_target=1e-9)
     choice = drive(f, exchange(f, Refs(parts), spec, limits)).choice
-    assert choice.factor > 1
+    assert choice.knobs["factor"] > 1
     mapped: set[str | None] = set()
     for kind, node in asked[3:]:  # after those that were mapped to be measured
         if kind == "map":
@@ -199,8 +196,11 @@ def test_a_round_fits_its_share_of_the_store_unless_slots_would_idle(
     better = w == 1 or found["simple"].seconds <= found["push"].seconds
     assert choice.algorithm == ("simple" if fits and better else "push")
     assert 1 <= choice.per_round <= parts
-    filled = choice.alive * (choice.per_round - 1) * (nbytes // parts)
-    assert filled <= 2 * 0.15 * w * store or choice.alive * (choice.per_round - 1) <= 2 * slots
+    filled = choice.knobs["alive"] * (choice.per_round - 1) * (nbytes // parts)
+    assert (
+        filled <= 2 * 0.15 * w * store
+        or choice.knobs["alive"] * (choice.per_round - 1) <= 2 * slots
+    )
     assert filled <= 2 * 0.3 * w * store
     assert choice.reason
 
@@ -209,7 +209,7 @@ def test_a_round_fits_its_share_of_the_store_unless_slots_would_idle(
 def test_objects_beyond_the_cap_are_shuffled_in_two_levels(parts, w, most) -> None:
     choice = weigh(Shape(10**15, parts, 1, w, w, w * 10**9), Limits(most_objects=most))[0]
     assert (choice.algorithm == "two-level") == (parts * w > most)
-    assert choice.groups**2 >= w > (choice.groups - 1) ** 2
+    assert choice.knobs["groups"] ** 2 >= w > (choice.knobs["groups"] - 1) ** 2
 
 
 def test_the_users_word_is_taken() -> None:
@@ -337,7 +337,7 @@ def test_an_algorithm_that_asks_for_an_unknown_knob_is_refused() -> None:
     def odd(futures, maps, spec, *, speed):
         yield []
 
-    with pytest.raises(ConfigError, match="odd asks for speed; there are algorithm, per_round"):
+    with pytest.raises(ConfigError, match="has unknown keywords: speed"):
         shuffle.register(odd)
 
 
