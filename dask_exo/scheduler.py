@@ -1,12 +1,13 @@
-"""The scheduler that Dask calls: from an expression to values, or to promises of them."""
+"""The scheduler that Dask calls: from an expression to values, or to promises of values."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import dask.config
@@ -32,17 +33,17 @@ from dask_exo.dask_adapter import (
 from dask_exo.errors import ShuffleMethodError
 from dask_exo.execution import local_threads
 from dask_exo.execution.background import Background
-from dask_exo.execution.checkpoints.outputs import PartLabel
 from dask_exo.execution.loop import Run
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
 from dask_exo.execution.run_metrics import Watcher, observed
 from dask_exo.execution.tasks.serialize import uncollected
 from dask_exo.partitions.ownership import own
-from dask_exo.planning.annotations import NOTHING, asked_of
+from dask_exo.planning.annotations import asked_of
 from dask_exo.planning.inline import small
 from dask_exo.planning.normalize import Graph, Key, cull, normalize
 from dask_exo.planning.plan import Plan, plan
-from dask_exo.planning.resume import Resumed, resume
+from dask_exo.planning.plan_passes import Facts, run_passes
+from dask_exo.planning.resume import Checkpoints, resume
 from dask_exo.remote_error import Failure
 from dask_exo.report.callbacks import Callbacks
 from dask_exo.report.progress import showing
@@ -103,14 +104,14 @@ class Scheduler:
         check_shuffle_method()
         registry.check(config.shuffle_algorithm)
         if self._in_process(dsk, config):
-            return _here(dsk, keys)
+            return _compute_in_process(dsk, keys)
         with local_callbacks(kwargs.get("callbacks")) as active:
             callbacks, failed = Callbacks(list(active)), True
             try:
-                work, names = _prepare(dsk, keys, kwargs, config, callbacks)
+                work, facts, names = _prepare(dsk, keys, kwargs, config, callbacks)
                 values = work.literals
                 if work.bundles or work.stages or work.given:
-                    values = _run(work, self._cluster(config), config, callbacks)
+                    values = _run(work, facts, self._cluster(config), config, callbacks)
                 failed = False
             finally:
                 callbacks.end(failed=failed)
@@ -129,10 +130,10 @@ class Scheduler:
         config = Config.current()
         check_shuffle_method()
         registry.check(config.shuffle_algorithm)
-        work, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
+        work, facts, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
-        promises = Background(work, futures, config, partial(observed, futures)).start()
-        for name, fingerprint in work.fingerprints.items():
+        promises = Background(work, facts, futures, config, partial(observed, futures)).start()
+        for name, fingerprint in facts.checkpoints.fingerprints.items():
             promises[name].fingerprint = fingerprint
         return {key: promises[name] for key, name in names.items()}
 
@@ -178,12 +179,12 @@ class Scheduler:
     def _kept(self, expr: Any, keys: list[Key], kwargs: Mapping[str, Any]) -> dict[Key, Any]:
         """What stands for each key in the graph of a persisted collection."""
         if self._in_process(expr, Config.current()):
-            return dict(zip(keys, _here(expr, keys), strict=True))
+            return dict(zip(keys, _compute_in_process(expr, keys), strict=True))
         promises = self.start(expr, keys, **kwargs)
         return {key: Task(key, fetch, promise) for key, promise in promises.items()}
 
     def _in_process(self, dsk: Any, config: Config) -> bool:
-        return self._futures is None and in_process(dsk, config)
+        return self._futures is None and runs_in_process(dsk, config)
 
     def cluster(self) -> Futures:
         """The cluster it runs on, which is started if need be."""
@@ -215,74 +216,80 @@ def check_shuffle_method() -> None:
         )
 
 
-def in_process(dsk: Any, config: Config) -> bool:
-    """Whether a computation is so small that no Ray need be started for it."""
+def runs_in_process(dsk: Any, config: Config) -> bool:
+    """Return whether a computation is too small to start Ray for it."""
     if config.inline is True:
         return True
     if config.inline is False or on_ray.running() or not isinstance(dsk, CoreExpr):
         return False
-    # checkpoints are of what Ray makes: whoever asks for them wants them
+    # only tasks on Ray write checkpoints
     return config.checkpoint_path is None and small(dsk, config.inline_limit)
 
 
-def _here(dsk: Any, keys: Any) -> Any:
+def _compute_in_process(dsk: Any, keys: Any) -> Any:
     events.emit(events.RanHere())
     return local_threads.compute(dsk, keys)
 
 
-def planned(dsk: Any, config: Config) -> Plan:
-    """What would run, if an expression were computed."""
-    work, _ = _prepare(dsk, dsk.__dask_keys__(), {}, config, Callbacks(()))
-    return work
+def plan_of(dsk: Any, config: Config) -> Plan:
+    """Plan an expression without a cluster."""
+    prepared = _prepare(dsk, dsk.__dask_keys__(), {}, config, Callbacks(()))
+    return run_passes(prepared.plan, prepared.facts)
+
+
+class _Prepared(NamedTuple):
+    """A computation before the first task runs.
+
+    Attributes
+    ----------
+    plan : Plan
+        As it is cut from the graph; passes have not run.
+    facts : Facts
+        Facts for these passes.
+    names : dict
+        Key that Dask requested → its key in the plan's results.
+    """
+
+    plan: Plan
+    facts: Facts
+    names: dict[Key, Key]
 
 
 def _prepare(
     dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
-) -> tuple[Plan, dict[Key, Key]]:
-    """Everything before the first task runs."""
+) -> _Prepared:
+    """Turn what Dask hands a scheduler into a plan, with garbage collection paused."""
     with uncollected():
-        return _planned(dsk, keys, kwargs, config, callbacks)
+        graph, names, gpus = normalize(dsk, keys)
+        graph, checkpoints = _resume(graph, set(names.values()), config)
+        if callbacks:
+            callbacks.begin(graph)
+            graph = cull(convert_legacy_graph(graph), names.values())
+            callbacks.prepare(graph)
+        everywhere = dict(get_annotations() or {})
+        everywhere.update((name, kwargs[name]) for name in KEYWORDS if name in kwargs)
+        fuse = not callbacks.values
+        work = plan(
+            graph,
+            set(names.values()),
+            small=config.small_result,
+            asked=asked_of(dsk, graph, everywhere, gpus, config.gpu_per_task),
+            fuse=fuse,
+        )
+        return _Prepared(work, Facts(config, checkpoints, fuse=fuse), names)
 
 
-def _planned(
-    dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
-) -> tuple[Plan, dict[Key, Key]]:
-    whole, names, gpus = normalize(dsk, keys)
-    resumed = _resumed(whole, set(names.values()), config)
-    graph = resumed.graph
-    if callbacks:
-        callbacks.begin(graph)
-        graph = cull(convert_legacy_graph(graph), names.values())
-        callbacks.prepare(graph)
-    everywhere = dict(get_annotations() or {})
-    everywhere.update((name, kwargs[name]) for name in KEYWORDS if name in kwargs)
-    work = plan(
-        graph,
-        set(names.values()),
-        small=config.small_result,
-        asked=asked_of(dsk, graph, everywhere, gpus, config.gpu_per_task),
-        fuse=not callbacks.values,
-    )
-    for stage in work.stages:
-        stage.keeping = resumed.keepings.get(stage.key)
-    for bundle in (*work.bundles, *(part for stage in work.stages for part in stage.parts)):
-        if bundle.nodes and bundle.asked == NOTHING and bundle.key in resumed.parts:
-            bundle.label = PartLabel(resumed.parts[bundle.key], config.checkpoint_overhead)
-    work.seen, work.fingerprints = resumed.seen, resumed.fingerprints
-    return work, names
-
-
-def _resumed(graph: Graph, keys: set[Key], config: Config) -> Resumed:
-    """What is left to do after what earlier programs have kept, if checkpoints are on."""
+def _resume(graph: Graph, keys: set[Key], config: Config) -> tuple[Graph, Checkpoints]:
+    """Read what earlier programs have stored in place of computing it, if checkpoints are on."""
     if config.checkpoint_path is None:
-        return Resumed(graph)
+        return graph, Checkpoints()
     store = Store.open(config.checkpoint_path)
     share = None if config.checkpoint_keep == "all" else config.checkpoint_overhead
     shuffles = config.checkpoint_keep != "marked"
     return resume(graph, keys, store, shuffles=shuffles, share=share)
 
 
-class _Watching(Watcher):
+class _CallbackWatcher(Watcher):
     """Tells Dask's callbacks what a run does."""
 
     def __init__(self, callbacks: Callbacks, futures: Futures) -> None:
@@ -302,18 +309,21 @@ class _Watching(Watcher):
         self._callbacks.finished(key, value)
 
 
-def _run(work: Plan, futures: Futures, config: Config, callbacks: Callbacks) -> dict[Any, Any]:
+def _run(
+    work: Plan, facts: Facts, futures: Futures, config: Config, callbacks: Callbacks
+) -> dict[Any, Any]:
     """Run a plan; return the value of each result's source."""
-    watcher = _Watching(callbacks, futures) if callbacks else None
+    watcher = _CallbackWatcher(callbacks, futures) if callbacks else None
     with showing(config.progress), observed(futures) as looks:
-        run = Run(work, futures, config, watcher, follow=not callbacks.values, looks=looks)
+        work = run_passes(work, replace(facts, nodes=futures.nodes()))
+        run = Run(work, futures, config, watcher, follow=facts.fuse, looks=looks)
         held = run.results()
         names = {h.ref: repr(key) for key, h in held.items() if isinstance(h, Remote)}
         refs = list(names)
         come = bring(futures, refs, config.stall_timeout, names.__getitem__)
         fetched = dict(zip(refs, come, strict=True))
         if refs:
-            run.versions.compare()  # they may have been lost and made again just now
+            run.versions.compare()  # they may have been lost and recomputed just now
         values = {}
         for key, h in held.items():
             value = own(h.value if isinstance(h, Local) else fetched[h.ref])

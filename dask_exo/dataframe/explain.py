@@ -20,7 +20,7 @@ from dask_exo.planning.expressions.skew_resistant import SkewProof
 from dask_exo.planning.plan import Plan, Stage
 from dask_exo.planning.plan_summary import Group, outline
 from dask_exo.report.svg import Box, svg
-from dask_exo.scheduler import planned
+from dask_exo.scheduler import plan_of
 from dask_exo.shuffle.choose import Choice, Limits, Shape
 from dask_exo.shuffle.cost_model import Cost
 from dask_exo.shuffle.registry import weigh
@@ -204,7 +204,7 @@ def explain(
     asked = None if nbytes is None else _size(nbytes)
     config, futures = Config.current(), futures or default()
     expr = collections_to_expr(collections).optimize()
-    work = planned(expr, config)
+    work = plan_of(expr, config)
     nodes = futures.nodes()
     slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
     limits = limits_of(config)

@@ -7,6 +7,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from dask_exo.cluster.futures import Futures
@@ -18,6 +19,7 @@ from dask_exo.execution.ready_queue import NobodyWantsThis
 from dask_exo.execution.run_metrics import Looks
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Plan
+from dask_exo.planning.plan_passes import Facts, run_passes
 
 
 class Stoppable(Protocol):
@@ -40,6 +42,8 @@ class Background:
     Parameters
     ----------
     plan : Plan
+    facts : Facts
+        Facts for the passes over the plan.
     futures : Futures
     config : Config
     observed : callable
@@ -49,11 +53,13 @@ class Background:
     def __init__(
         self,
         plan: Plan,
+        facts: Facts,
         futures: Futures,
         config: Config,
         observed: Callable[[], contextlib.AbstractContextManager[Looks]],
     ) -> None:
-        self._work, self._futures, self._config, self._observed = plan, futures, config, observed
+        self._plan, self._facts, self._observed = plan, facts, observed
+        self._futures, self._config = futures, config
         self._promises: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
         self._stopped = False
         self._errors: list[BaseException] = []
@@ -61,7 +67,7 @@ class Background:
 
     def start(self) -> dict[Key, Promise]:
         """Begin; return the promise of each of the plan's results."""
-        promises = {key: Promise(self._futures) for key in self._work.results}
+        promises = {key: Promise(self._futures) for key in self._plan.results}
         self._promises.update(promises)
         _running.add(self)
         self._thread.start()
@@ -89,18 +95,22 @@ class Background:
             self._errors.append(error)
             promise.fail(error)
 
+    def _run(self) -> None:
+        with self._observed() as looks:
+            plan = run_passes(self._plan, replace(self._facts, nodes=self._futures.nodes()))
+            Run(plan, self._futures, self._config, consumer=self, looks=looks).results()
+
     def _main(self) -> None:
         error: BaseException = CancelledError("the computation was stopped before its end")
         try:
-            with self._observed() as looks:
-                Run(self._work, self._futures, self._config, consumer=self, looks=looks).results()
+            self._run()
         except NobodyWantsThis:
             pass
         except BaseException as raised:  # noqa: BLE001  raised where a result is asked for
             error = raised
         finally:
             _running.discard(self)
-            del self._work
+            del self._plan, self._facts
             for one in (*self._errors, error):
                 traceback.clear_frames(one.__traceback__)  # they hold refs
             for key in list(self._promises):

@@ -35,10 +35,8 @@ from dask_exo.execution.tasks import messages
 from dask_exo.execution.tasks.in_flight import Call, receipts
 from dask_exo.execution.tasks.serialize import parcel, seal, unseal
 from dask_exo.execution.values import Values
-from dask_exo.planning.gpu_check import grant
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, Plan
-from dask_exo.planning.tree_fusion import enclose
 
 LOOK = 0.5  # seconds between two looks at whether the results are still wanted
 
@@ -55,8 +53,8 @@ class Run:
     consumer : Consumer, optional
         Takes results as they come; without it, the first failure ends the run.
     follow : bool
-        Whether tasks may be fused further, and go on with what becomes ready by their own values;
-        the watcher does not see those.
+        Whether a call may go on with tasks that become ready by its own values; the watcher does
+        not see those.
     looks : Looks, optional
 
     Attributes
@@ -80,15 +78,10 @@ class Run:
         self._watcher, self._consumer, self._looks = watcher or Watcher(), consumer, looks
         nodes = futures.nodes()
         slots = sum(node.slots for node in nodes)
-        grant(plan, nodes, simulate=config.gpu_simulate)
         store = sum(node.store for node in nodes)
         gpus = sum((node.resources or {}).get("GPU", 0.0) for node in nodes)
-        if follow:
-            enclose(plan, slots)
-        events.emit(events.RunStarted(groups_of(plan)))
-        for one in plan.seen:
-            events.emit(one)
-        events.emit(events.PlacesSeen(len(nodes), slots, store, gpus))
+        places = events.PlacesSeen(len(nodes), slots, store, gpus)
+        self._first_events = (events.RunStarted(groups_of(plan)), *plan.seen, places)
         self._pools = Pools(futures, plan, nodes)
         self._budget = int(config.memory_fraction * store)
         self._values = Values(plan.literals, futures.put)
@@ -124,6 +117,8 @@ class Run:
         StalledError
             Nothing has happened for `Config.stall_timeout`, and nothing can.
         """
+        for event in self._first_events:
+            events.emit(event)
         try:
             self._pools.open()
             while self._unfinished:

@@ -16,7 +16,7 @@ from dask_exo.execution.persisted import Local, Promise, Remote
 from dask_exo.pipeline.streaming.types import Block
 from dask_exo.planning.annotations import NOTHING
 from dask_exo.planning.plan import Bundle
-from dask_exo.scheduler import Scheduler, planned
+from dask_exo.scheduler import Scheduler, plan_of
 
 
 class Recipe:
@@ -56,7 +56,7 @@ def inputs(
     makes : bool
         Whether a stage has to make them.
     """
-    work = planned(expr, config)
+    work = plan_of(expr, config)
     bundles = {bundle.key: bundle for bundle in work.bundles}
     keys = list(flatten(expr.__dask_keys__()))
     names = [work.results.get(key, key) for key in keys]

@@ -81,6 +81,12 @@ class Bundle:
         """Whether it only picks an item out of a value."""
         return [getattr(node, "func", None) for _, node in self.nodes] == [operator.getitem]
 
+    def copy(self) -> Bundle:
+        """Return a bundle that `absorb` can change without changing this one."""
+        return replace(
+            self, nodes=[*self.nodes], inputs=dict(self.inputs), literals=dict(self.literals)
+        )
+
     def absorb(self, inner: Bundle) -> None:
         """Run ``inner``, whose value this one reads, under whatever names, inside it."""
         names = [name for name, source in self.inputs.items() if source == inner.key]

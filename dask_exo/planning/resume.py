@@ -29,24 +29,22 @@ from dask_exo.planning.partitioners import Exchange, take
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """A graph of what is still to be done.
+class Checkpoints:
+    """Values of a graph that may be stored for the next program.
 
     Attributes
     ----------
-    graph : dict
-    keepings : dict
-        What is known of the outputs of each shuffle in it that may be kept.
+    shuffles : dict
+        Shuffle → what is known of the checkpoints of its outputs.
     parts : dict
-        Where parts of shuffles may be kept.
+        Key of a shuffle's input → where it may be stored.
     seen : tuple of CheckpointSeen
-        For people: what was found of each collection.
+        Checkpoints found of each collection, for reports.
     fingerprints : dict
-        Of the keys that are asked for, as far as there are any.
+        Fingerprints of the requested keys that have one.
     """
 
-    graph: Graph
-    keepings: dict[Key, Keeping] = field(default_factory=dict)
+    shuffles: dict[Key, Keeping] = field(default_factory=dict)
     parts: dict[Key, Label] = field(default_factory=dict)
     seen: tuple[CheckpointSeen, ...] = ()
     fingerprints: dict[Key, str] = field(default_factory=dict)
@@ -71,7 +69,7 @@ class _Group:
 
 def resume(
     graph: Graph, keys: Set[Key], store: Store, *, shuffles: bool, share: float | None
-) -> Resumed:
+) -> tuple[Graph, Checkpoints]:
     """Replace what is there; label what is not.
 
     Parameters
@@ -85,6 +83,12 @@ def resume(
         Whether parts and outputs of shuffles may be kept too, and not only what is marked.
     share : float, optional
         See `Keeping`.
+
+    Returns
+    -------
+    graph : dict
+        Tasks that are still to run.
+    checkpoints : Checkpoints
     """
     parts = _parts(graph) if shuffles else set()
     members = _members(graph, parts, shuffles=shuffles)
@@ -114,7 +118,7 @@ def resume(
     read = {key for group in groups for key in group.replaced}
     making = {key: labels[key] for key in (parts & labels.keys() & live.keys()) - read}
     asked = {key: one for key in keys if isinstance(one := known[key], str)}
-    return Resumed(live, keepings, making, tuple(seen), asked)
+    return live, Checkpoints(keepings, making, tuple(seen), asked)
 
 
 def _members(graph: Graph, parts: Set[Key], *, shuffles: bool) -> dict[str, list[Key]]:

@@ -1,48 +1,48 @@
-"""Fuse more than chains: a task runs what it alone reads, where that leaves enough to do for all.
+"""Fuse trees of tasks, and not only chains.
 
-Dask splits a partition for a broadcast join, merges the pieces one by one and puts them together:
-four tasks, whose values would all go through the object store. A task of a tree reads eight others.
-Each such piece runs as one task if its kind is so frequent that all slots stay busy; else the
-tasks inside it had better run side by side.
+Dask splits a partition for a broadcast join, merges the blocks one by one and concatenates them:
+four tasks, whose values would all go through the object store. A task of a tree reduction reads
+eight others. Such a tree runs as one task if its kind is frequent enough to fill all slots; else
+its tasks run in parallel.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, Plan
 
-PER_SLOT = 8  # pieces of a kind that there must be for each slot
-MOST = 16  # bundles that become one
+TREES_PER_SLOT = 8
+MOST_FUSED = 16
 
 
-def enclose(plan: Plan, slots: int) -> None:
-    """Fuse bundles of a plan.
+def fuse_trees(plan: Plan, slots: int) -> Plan:
+    """Fuse bundles of a plan with those that only they read.
 
     Parameters
     ----------
     plan : Plan
-        Changed in place.
     slots : int
-        Tasks that run side by side.
+        Number of tasks that run in parallel.
     """
     frequent = Counter(bundle.group for bundle in plan.bundles)
-    if not plan.bundles or max(frequent.values()) < PER_SLOT * slots:
-        return
-    fusing = _Fusing(plan)
+    if not plan.bundles or max(frequent.values()) < TREES_PER_SLOT * slots:
+        return plan
+    fusion = _TreeFusion(plan)
     for bundle in sorted(plan.bundles, key=lambda bundle: bundle.priority):
-        if frequent[bundle.group] >= PER_SLOT * slots and bundle.key in fusing.bundles:
-            fusing.enclose(bundle)
-    plan.bundles[:] = fusing.bundles.values()
+        if frequent[bundle.group] >= TREES_PER_SLOT * slots and bundle.key in fusion.bundles:
+            fusion.fuse(bundle.key)
+    return replace(plan, bundles=list(fusion.bundles.values()))
 
 
-class _Fusing:
-    """The bundles that are left, who reads what, and how many have become one."""
+class _TreeFusion:
+    """The bundles that are left, their readers, and how many bundles each consists of."""
 
     def __init__(self, plan: Plan) -> None:
         self.bundles = {bundle.key: bundle for bundle in plan.bundles}
-        self._weights: Counter[Key] = Counter(list(self.bundles))
+        self._sizes: Counter[Key] = Counter(list(self.bundles))
         self._readers: dict[Key, set[Key | None]] = defaultdict(set)  # None: not a bundle
         for bundle in plan.bundles:
             for source in bundle.sources:
@@ -53,37 +53,36 @@ class _Fusing:
             for source in stage.sources:
                 self._readers[source].add(None)
 
-    def enclose(self, bundle: Bundle) -> None:
-        """Take in what only this bundle reads, and then what only those read."""
-        while inner := self._enclosed(bundle):
-            weight = self._weights[bundle.key] + sum(self._weights[one.key] for one in inner)
-            if weight > MOST or not _agree([bundle, *inner]):
+    def fuse(self, key: Key) -> None:
+        """Fuse a bundle with those that only it reads, then with those that only these read."""
+        outer = self.bundles[key]
+        while inner := self._read_only_by(outer):
+            size = self._sizes[key] + sum(self._sizes[bundle.key] for bundle in inner)
+            if size > MOST_FUSED or not _names_agree([outer, *inner]):
                 return
-            self._weights[bundle.key] = weight
-            for one in inner:
-                self._absorb(bundle, one)
+            self._sizes[key] = size
+            outer = outer.copy()
+            for bundle in inner:
+                outer.absorb(bundle)
+                self._move_readers(bundle, outer)
+                del self.bundles[bundle.key]
+            self.bundles[key] = outer
 
-    def _enclosed(self, bundle: Bundle) -> list[Bundle]:
-        """Bundles that only this one reads."""
-        found = []
-        for source in bundle.sources:
-            one = self.bundles.get(source)
-            if one is None or self._readers[source] != {bundle.key}:
-                continue
-            if one.asked == bundle.asked and not one.asked.here:
-                found.append(one)
-        return sorted(found, key=lambda one: one.priority)
+    def _read_only_by(self, outer: Bundle) -> list[Bundle]:
+        """Find the bundles that only this one reads, and that run in the same kind of place."""
+        sources = [source for source in outer.sources if self._readers[source] == {outer.key}]
+        bundles = [self.bundles[source] for source in sources if source in self.bundles]
+        same = [b for b in bundles if b.asked == outer.asked and not b.asked.here]
+        return sorted(same, key=lambda bundle: bundle.priority)
 
-    def _absorb(self, bundle: Bundle, inner: Bundle) -> None:
-        bundle.absorb(inner)
+    def _move_readers(self, inner: Bundle, outer: Bundle) -> None:
         for source in inner.sources:
             self._readers[source].discard(inner.key)
-            self._readers[source].add(bundle.key)
-        del self.bundles[inner.key]
+            self._readers[source].add(outer.key)
 
 
-def _agree(bundles: list[Bundle]) -> bool:
-    """Whether one name means the same value to all: outputs of one shuffle share theirs."""
+def _names_agree(bundles: list[Bundle]) -> bool:
+    """Return whether one name means the same value to all: outputs of one shuffle share theirs."""
     known: dict[Key, Key] = {}
     named = (item for bundle in bundles for item in bundle.inputs.items())
     return all(known.setdefault(name, source) == source for name, source in named)
