@@ -9,14 +9,19 @@ from tests.faults.cells import NO_SENSE, PLACES, Cell, calm, cells
 pytestmark = [pytest.mark.cluster]
 
 SLICE = {
-    "worker_killed-map",
+    "actor_killed-stream_stage",
     "node_lost-merge",
-    "not_deterministic-map",
-    "raises_always-reduce",
-    "out_of_memory-merge",
     "node_lost_and_back-stream_stage",
+    "not_deterministic-map",
+    "out_of_memory-merge",
+    "raises_always-reduce",
+    "raises_once-write",
+    "random_numbers-between_stages",
+    "slow-reduce",
+    "spilled_file_gone-reduce",
+    "worker_killed-map",
 }
-"""Those that run each time; all others only where they are asked for."""
+"""One cell of each fault, which always runs; ``pytest -m faults`` runs the others."""
 
 
 def _param(cell: Cell) -> object:
@@ -50,6 +55,11 @@ def test_every_place_has_every_fault_or_a_reason():
     faults = {fault for fault, _ in there} - {"spilled file gone"}
     missing = {(fault, place) for fault in faults for place in PLACES} - there
     assert missing == NO_SENSE.keys()
+
+
+def test_each_fault_has_a_cell_that_always_runs():
+    assert {cell.fault for cell in cells() if cell.name in SLICE} == {c.fault for c in cells()}
+    assert len(SLICE) == len({cell.fault for cell in cells()})
 
 
 def _must_fail(cell: Cell) -> bool:
