@@ -14,6 +14,8 @@ import pytest
 
 from tests.parity.programs import Programs
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = int(os.environ.get("EXO_TEST_PROGRAMS", "20"))
 MODULES = 4
 PRIME = 1_000_003

@@ -18,6 +18,8 @@ import pytest
 
 from tests.parity.programs import Programs
 
+pytestmark = pytest.mark.slow
+
 Files = Mapping[str, Any]
 """What is in each file: text, bytes, or a function that makes it."""
 

@@ -14,6 +14,8 @@ from examples.tpch.answers import Answers
 from examples.tpch.queries import QUERIES
 from examples.tpch.tables import Tables, generate, generator, read
 
+pytestmark = pytest.mark.slow
+
 SCALE = 0.01
 
 
