@@ -24,7 +24,7 @@ import pandas as pd
 
 import dask_exo
 from asv_bench.benchmarks.common import ROWS, OnRay, frames
-from dask_exo.report import Stats, recording
+from dask_exo.report import Collector, recording
 
 PARTS, EACH = 32, 100_000
 
@@ -70,7 +70,7 @@ def work(rows: pd.DataFrame, seconds: float) -> pd.DataFrame:
     return rows
 
 
-def job(out: str, seconds: float) -> Stats:
+def job(out: str, seconds: float) -> Collector:
     """Two sorts, and work around them."""
     meta = pd.DataFrame({"v": [0.0], "w": [0.0]})
     ddf = dd.from_map(load, range(PARTS), seconds=seconds, meta=meta)

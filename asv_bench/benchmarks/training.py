@@ -25,7 +25,7 @@ import pyarrow.dataset
 from asv_bench.benchmarks.common import OnRay
 from dask_exo.partitions.batching import rebatch
 from dask_exo.training import spread
-from dask_exo.training.batches import ahead, fetched
+from dask_exo.training.iterator import ahead, fetched
 
 ROWS, FEATURES, CLASSES, FILES = 1_200_000, 20, 10, 44
 BATCH, EPOCHS = 8192, 3

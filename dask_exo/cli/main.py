@@ -16,17 +16,14 @@ import click
 from dask.utils import format_bytes, parse_bytes
 
 from dask_exo import errors
-from dask_exo.cli.bench import bench
-from dask_exo.cli.checkpoints import checkpoints
-from dask_exo.cli.doctor_command import doctor
-from dask_exo.cli.report import report
+from dask_exo.cli.commands import bench, checkpoints, doctor, report
 from dask_exo.shuffle import registry
 
 # Dask imports this module for each of its commands: what is slow to import waits for ours.
 if TYPE_CHECKING:
     import dask.dataframe as dd
 
-    from dask_exo.report import Stats
+    from dask_exo.report import Collector
 
 _USAGE = (
     errors.ConfigError,
@@ -270,8 +267,8 @@ def session(cluster: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
     return dask_exo.enable(**cluster)
 
 
-def _report(job: _Job, stages: Stages, stats: Stats) -> None:
-    from dask_exo.report.stats import recovered
+def _report(job: _Job, stages: Stages, stats: Collector) -> None:
+    from dask_exo.report.text import describe_recovery
 
     click.echo(f"data            {format_bytes(job.nbytes)}, {job.frame.npartitions} partitions")
     for line in stages.lines():
@@ -287,7 +284,7 @@ def _report(job: _Job, stages: Stages, stats: Stats) -> None:
             continue
         click.echo(f"                {format_bytes(nbytes)} to {path}")
     if stats.repeated:
-        click.echo(recovered(stats.repeated, sum(stats.tasks.values())))
+        click.echo(describe_recovery(stats.repeated, sum(stats.tasks.values())))
     for one in stats.shuffles:
         click.echo(
             f"shuffle         {one.algorithm}, {one.maps} maps → {one.reducers} reducers in "

@@ -9,12 +9,11 @@ import dask.dataframe as dd
 from dask.dataframe.extensions import register_dataframe_accessor, register_series_accessor
 from dask.utils import M
 
-from dask_exo.dataframe.accessor_groupby import Grouping
 from dask_exo.dataframe.base import Accessor
+from dask_exo.dataframe.groupby import GroupBy
 from dask_exo.dataframe.io import Writing
 from dask_exo.dataframe.merge import Joining
 from dask_exo.dataframe.sort import Ordering
-from dask_exo.dataframe.to_device import Placing
 from dask_exo.execution.requests import options
 from dask_exo.pipeline import Pipeline, of
 from dask_exo.training import Epochs, How, epochs
@@ -24,7 +23,7 @@ _OPTIONS = frozenset(inspect.signature(options).parameters)
 _OF_DASK = frozenset({*inspect.signature(dd.map_partitions).parameters, "token"})
 
 
-class FrameAccessor(Ordering, Joining, Grouping, Placing, Writing):
+class FrameAccessor(Ordering, Joining, Writing):
     """Methods of a Dask DataFrame under ``.exo``.
 
     Registered by ``import dask_exo``. It hides a column "exo", which ``ddf["exo"]`` still gets.
@@ -33,6 +32,61 @@ class FrameAccessor(Ordering, Joining, Grouping, Placing, Writing):
     ----------
     frame : dask.dataframe.DataFrame
     """
+
+    def groupby(self, by: Any) -> GroupBy:
+        """Group rows by columns; rows with a null among them belong to no group.
+
+        Parameters
+        ----------
+        by : label or list of labels
+            Columns.
+
+        Returns
+        -------
+        GroupBy
+            Its ``agg`` and ``quantile`` are lazy and exact, and no frequent key makes a partition
+            larger than the others. Its ``agg_online`` yields estimates while it runs, and ends
+            with the exact result.
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        """
+        return GroupBy(self._frame, by)
+
+    def to_gpu(self) -> dd.DataFrame:
+        """Copy every partition to the memory of a GPU; see ``docs/gpu.md``.
+
+        Tasks on such partitions run on workers with a GPU, ``exo.gpu.per-task`` of one for each.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Of the backend "exo-cupy", as ``to_backend("exo-cupy")`` gives it.
+
+        Raises
+        ------
+        DeviceError
+            There is no GPU, and ``exo.gpu.simulate`` is not set.
+        DeviceTypeError
+            A column has a type that a GPU cannot store.
+
+        Examples
+        --------
+        >>> import dask
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": [3, 1, 2]}), npartitions=2)
+        >>> with dask.config.set({"exo.gpu.simulate": True}):
+        ...     ddf.exo.to_gpu().nlargest(2, "a").exo.to_pandas().compute().a.tolist()
+        [3, 2]
+        """
+        return self._frame.to_backend("exo-cupy")
+
+    def to_pandas(self) -> dd.DataFrame:
+        """Copy every partition to host memory, if it is on a GPU."""
+        return self._frame.to_backend("pandas")
 
     def pipeline(self, **options: Any) -> Pipeline:
         """Begin a pipeline of stages that ask for different things, such as CPUs and GPUs.

@@ -12,16 +12,16 @@ from dask_exo.events import (
     listening,
     observing,
 )
-from dask_exo.report.stats import Stats, recording
+from dask_exo.report.collector import Collector, recording
 
 __all__ = [
+    "Collector",
     "Event",
     "RunFinished",
     "RunStarted",
     "ShuffleChosen",
     "ShuffleFinished",
     "StageSeen",
-    "Stats",
     "TasksFinished",
     "emit",
     "listening",

@@ -1,35 +1,25 @@
-"""Keeps what events tell, as far as a report wants it."""
+"""The accumulator of events that `recording`, reports and the live page read."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
-from typing import NamedTuple
 
 from dask.utils import key_split
 
 from dask_exo import events
-from dask_exo.report.shuffle_matrix import Matrix
-from dask_exo.report.spans import Span, Spans
+from dask_exo.events import Ran
+from dask_exo.report.plot_data import Sample, ShuffleMatrix, Span, Spans
 from dask_exo.report.summary import Figures, Group, Share, Shuffle, Stage, Task
-from dask_exo.task_span import Ran
 
 TOP = 10  # tasks that are named
 TOKEN = re.compile(r"-([0-9a-f]{4})[0-9a-f]{28}$")
 DRAWN = 40  # shuffles of which it is kept who sent how much to whom: those with most bytes
-
-
-class Sample(NamedTuple):
-    """How the cluster was at a time: bytes in the stores, spilled so far, of workers; tasks."""
-
-    time: float
-    used: int
-    spilled: int
-    rss: int
-    in_flight: int
 
 
 @dataclass
@@ -75,8 +65,8 @@ Name = tuple[int, str]
 """A run, and a shuffle of it."""
 
 
-class Record:
-    """An observer.
+class Collector:
+    """An observer that accumulates the events of all runs it sees.
 
     Parameters
     ----------
@@ -89,31 +79,55 @@ class Record:
     spans : Spans
     samples : list of Sample
     matrices : dict
-        (run, name of a shuffle) → `Matrix`
+        (run, name of a shuffle) → `ShuffleMatrix`
     started : float
         Seconds since 1970, or infinity.
+    calls, objects : int
+        Tasks submitted to Ray, and refs they returned (small ones never enter the store).
+    spilled, restored : int
+        Bytes that the object stores wrote to disk and read back.
+    directories : dict
+        Directory → bytes of the files that a private Ray was seen to spill there. Ray adds a
+        header to each object.
+    repeated : dict
+        Group → partitions that were recomputed after a loss of workers or nodes.
+    shuffles : list of ShuffleFinished
+        In the order in which they ended.
+    checkpoints : list of CheckpointSeen
+        One for each collection that a checkpoint could hold.
+    kept : list of ShuffleKept
+        One for each shuffle whose outputs a checkpoint could hold.
+    stages : dict
+        Name of a pipeline's stage → its last event.
+    gave_way : list of GaveWay
+        Tasks that ran out of memory and were retried with fewer neighbours, one for each retry.
     """
 
     def __init__(self, *, detailed: bool = False) -> None:
         self.detailed = detailed
-        self.spans, self.matrices = Spans(), dict[Name, Matrix]()
+        self.spans, self.matrices = Spans(), dict[Name, ShuffleMatrix]()
         self.samples: list[Sample] = []
         self.started, self._ended = float("inf"), 0.0
         self._lock = threading.Lock()
         self._runs = Counter[str]()
-        self._amounts = Counter[str]()
+        self.calls = self.objects = self.spilled = self.restored = 0
         self._places = events.PlacesSeen(0, 0, 0, 0.0)
         self._work = self._gpu_work = 0.0
         self._peak = self._peak_rss = 0
         self._rss: dict[tuple[str, int], int] = {}
         self._groups: dict[str, _Count] = defaultdict(_Count)
-        self._shuffles: dict[Name, events.ShuffleFinished] = {}
+        self.shuffles: list[events.ShuffleFinished] = []
+        self.checkpoints: list[events.CheckpointSeen] = []
+        self.kept: list[events.ShuffleKept] = []
+        self.gave_way: list[events.GaveWay] = []
+        self.repeated: dict[str, int] = Counter()
         self._merges = Counter[Name]()
-        self._stages: dict[str, events.StageSeen] = {}
+        self.stages: dict[str, events.StageSeen] = {}
         self._shares: dict[str, Share] = {}
         self._waits: dict[str, Counter[str]] = defaultdict(Counter)
         self._slow, self._large = _Top(), _Top()
-        self._recovered, self._directories = Counter[str](), Counter[str]()
+        self._recovered = Counter[str]()
+        self.directories: dict[str, int] = Counter()
         self._refused: dict[str, str] = {}
 
     def __call__(self, event: events.Event) -> None:
@@ -121,6 +135,11 @@ class Record:
         with self._lock:
             self._note(event)
             self._ended = max(self._ended, event.time)
+
+    @property
+    def tasks(self) -> dict[str, int]:
+        """Group → number of graph tasks finished."""
+        return {name: group.count for name, group in self._groups.items()}
 
     @property
     def seconds(self) -> float:
@@ -147,9 +166,12 @@ class Record:
     @_note.register
     def _(self, event: events.RunFinished) -> None:
         self._runs["failed"] += event.failed
-        for name in ("calls", "objects", "spilled", "restored"):
-            self._amounts[name] += getattr(event, name)
-        self._directories.update(event.directories)
+        self.calls += event.calls
+        self.objects += event.objects
+        self.spilled += event.spilled
+        self.restored += event.restored
+        for path, nbytes in event.directories.items():
+            self.directories[path] = self.directories.get(path, 0) + nbytes
 
     @_note.register
     def _(self, event: events.ClusterSeen) -> None:
@@ -199,7 +221,7 @@ class Record:
             return
         name = event.run, event.name
         if name not in self.matrices:
-            self.matrices[name] = Matrix(event.parts, len(event.sent))
+            self.matrices[name] = ShuffleMatrix(event.parts, len(event.sent))
         self.matrices[name].add(event.start, event.count, event.sent)
         if len(self.matrices) > DRAWN:
             others = [one for one in self.matrices if one != name]
@@ -211,11 +233,11 @@ class Record:
 
     @_note.register
     def _(self, event: events.ShuffleFinished) -> None:
-        self._shuffles[event.run, event.name] = event
+        self.shuffles.append(event)
 
     @_note.register
     def _(self, event: events.StageSeen) -> None:
-        self._stages[event.name] = event
+        self.stages[event.name] = event
         self._waits[event.name][event.waits] += 1
 
     @_note.register
@@ -225,14 +247,21 @@ class Record:
     @_note.register
     def _(self, event: events.CallsRepeated) -> None:
         for group, count in event.groups.items():
+            self.repeated[group] = self.repeated.get(group, 0) + count
             self._recovered[f"{group} made again, since it was lost"] += count
 
     @_note.register
     def _(self, event: events.GaveWay) -> None:
+        self.gave_way.append(event)
         self._recovered[f"{event.group} with fewer neighbours, as memory ran out"] += 1
 
     @_note.register
+    def _(self, event: events.ShuffleKept) -> None:
+        self.kept.append(event)
+
+    @_note.register
     def _(self, event: events.CheckpointSeen) -> None:
+        self.checkpoints.append(event)
         if event.refused:
             self._refused[label(event.group)] = event.refused
 
@@ -245,7 +274,8 @@ class Record:
     def figures(self, price: float | None = None) -> Figures:
         """All of it as numbers; ``price`` is that of a node for an hour."""
         with self._lock:
-            places, stages = self._places, [self._stage(name) for name in self._stages]
+            places, stages = self._places, [self._stage(name) for name in self.stages]
+            shuffles = {(event.run, event.name): event for event in self.shuffles}
             gpu_work = self._gpu_work + sum(stage.seconds * stage.gpus for stage in stages)
             return Figures(
                 runs=self._runs["begun"],
@@ -256,21 +286,23 @@ class Record:
                 slots=places.slots,
                 store=places.store,
                 gpus=places.gpus,
-                **{name: self._amounts[name] for name in ("calls", "objects")},
-                **{name: self._amounts[name] for name in ("spilled", "restored")},
+                calls=self.calls,
+                objects=self.objects,
+                spilled=self.spilled,
+                restored=self.restored,
                 peak_store=self._peak,
                 peak_rss=self._peak_rss,
                 work=self._work + sum(stage.seconds for stage in stages),
                 gpu_work=gpu_work,
                 price=price,
                 groups=tuple(self._group(name) for name in self._groups),
-                shuffles=tuple(self._shuffle(name) for name in self._shuffles),
+                shuffles=tuple(map(self._shuffle, shuffles.values())),
                 stages=tuple(stages),
                 slowest=self._slow.all(),
                 largest=self._large.all(),
                 shares=tuple(self._shares.values()),
                 recovered=dict(self._recovered),
-                directories=dict(self._directories),
+                directories=dict(self.directories),
                 refused=dict(self._refused),
             )
 
@@ -278,8 +310,8 @@ class Record:
         one, begun = self._groups[name], min(self.started, self._ended)
         return Group(name, one.count, one.seconds, one.nbytes, one.first - begun, one.last - begun)
 
-    def _shuffle(self, name: Name) -> Shuffle:
-        one, matrix = self._shuffles[name], self.matrices.get(name)
+    def _shuffle(self, one: events.ShuffleFinished) -> Shuffle:
+        matrix = self.matrices.get((one.run, one.name))
         return Shuffle(
             one.name,
             one.algorithm,
@@ -287,7 +319,7 @@ class Record:
             one.maps,
             one.reducers,
             one.rounds,
-            self._merges[name],
+            self._merges[one.run, one.name],
             one.calls,
             one.rows,
             one.nbytes,
@@ -296,7 +328,18 @@ class Record:
         )
 
     def _stage(self, name: str) -> Stage:
-        one, waits = self._stages[name], self._waits[name]
+        one, waits = self.stages[name], self._waits[name]
         looks = sum(waits.values())
         shares = {why: n / looks for why, n in waits.items() if why}
         return Stage(name, one.outputs, one.nbytes, one.seconds, one.gpus, shares)
+
+
+@contextlib.contextmanager
+def recording(observe: Callable[[events.Event], None] | None = None) -> Iterator[Collector]:
+    """Count the events of all runs inside the block; ``observe`` is called with each, too."""
+    collector = Collector()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(events.observing(collector))
+        if observe is not None:
+            stack.enter_context(events.observing(observe))
+        yield collector

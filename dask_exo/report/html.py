@@ -15,7 +15,7 @@ from dask_exo.report.summary import Figures, Task, as_json
 from dask_exo.report.text import duration, facts
 
 if TYPE_CHECKING:
-    from dask_exo.report.collector import Record
+    from dask_exo.report.collector import Collector
 
 STYLE = """
 .exo { font: 15px/1.45 system-ui, sans-serif; color: #1a1a1a; overflow-wrap: anywhere; }
@@ -46,7 +46,7 @@ def fragment(figures: Figures) -> str:
     return "".join([*parts, *_tables(figures), "</div>"])
 
 
-def page(record: Record, figures: Figures, title: str) -> str:
+def page(record: Collector, figures: Figures, title: str) -> str:
     """The whole page.
 
     Raises

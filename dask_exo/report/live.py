@@ -26,11 +26,11 @@ import psutil
 
 from dask_exo import events
 from dask_exo.errors import LiveError
-from dask_exo.report.collector import Record
+from dask_exo.events import wall
+from dask_exo.report.collector import Collector
 from dask_exo.report.html import STYLE, fragment
 from dask_exo.report.progress_rows import Rows
 from dask_exo.report.report import Report
-from dask_exo.task_span import wall
 
 PATIENCE = 60.0  # seconds without a reader after which nothing is recorded any more
 LOOPBACK = "127.0.0.1"
@@ -81,7 +81,7 @@ class Live:
 
     def __init__(self) -> None:
         self._token = secrets.token_urlsafe(16)
-        self._rows, self._record = Rows(), Record(detailed=True)
+        self._rows, self._record = Rows(), Collector(detailed=True)
         self._lock, self._read = threading.Lock(), 0.0
         self._recording = contextlib.ExitStack()
         self._hearing = contextlib.ExitStack()
@@ -114,7 +114,7 @@ class Live:
         with self._lock:
             self._rows(event)
             if self._read and time.monotonic() - self._read > PATIENCE:
-                self._read, self._record = 0.0, Record(detailed=True)
+                self._read, self._record = 0.0, Collector(detailed=True)
                 self._recording.close()
 
     def answer(self, path: str) -> tuple[str, str]:

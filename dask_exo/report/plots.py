@@ -14,9 +14,8 @@ from bokeh.palettes import Category20, Viridis256
 from bokeh.plotting import figure
 from dask.utils import format_bytes
 
-from dask_exo.report.collector import Record, Sample
-from dask_exo.report.shuffle_matrix import Matrix
-from dask_exo.report.spans import Span, joined
+from dask_exo.report.collector import Collector
+from dask_exo.report.plot_data import Sample, ShuffleMatrix, Span, joined
 from dask_exo.report.summary import Group
 from dask_exo.report.text import duration
 
@@ -38,7 +37,7 @@ def plain(name: object) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def plots(record: Record, groups: Sequence[Group]) -> Iterator[tuple[str, str, Any]]:
+def plots(record: Collector, groups: Sequence[Group]) -> Iterator[tuple[str, str, Any]]:
     """A heading, a sentence that says what is seen, and a figure of bokeh, of each picture."""
     colors = {group.name: COLORS[i % len(COLORS)] for i, group in enumerate(groups)}
     if record.spans.all:
@@ -76,7 +75,7 @@ def _figure(**options: Any) -> Any:
     return made
 
 
-def _stream(record: Record, colors: dict[str, str]) -> Any:
+def _stream(record: Collector, colors: dict[str, str]) -> Any:
     spans, gap = record.spans.all, 0.001
     while len(spans) > SHOWN:
         spans, gap = joined(spans, gap), 2 * gap
@@ -173,7 +172,7 @@ def _memory(samples: Sequence[Sample], started: float) -> Any:
     return made
 
 
-def _skew(matrix: Matrix) -> str:
+def _skew(matrix: ShuffleMatrix) -> str:
     totals = matrix.totals
     largest = int(totals.argmax())
     mean = totals.mean()
@@ -184,7 +183,7 @@ def _skew(matrix: Matrix) -> str:
     )
 
 
-def _heat(matrix: Matrix) -> Any:
+def _heat(matrix: ShuffleMatrix) -> Any:
     cells = matrix.cells.astype(np.float32)
     made = _figure(
         height=340,

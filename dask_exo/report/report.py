@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dask_exo import events
 from dask_exo.config import Config
-from dask_exo.report.collector import Record
+from dask_exo.report.collector import Collector
 from dask_exo.report.html import fragment, page, require_bokeh
 from dask_exo.report.summary import Figures, as_json
 from dask_exo.report.text import text
@@ -21,7 +21,7 @@ class Report:
 
     Parameters
     ----------
-    record : Record
+    record : Collector
     price : float, optional
         Of a node for an hour.
 
@@ -31,7 +31,7 @@ class Report:
         All numbers, in seconds and bytes.
     """
 
-    def __init__(self, record: Record, price: float | None = None) -> None:
+    def __init__(self, record: Collector, price: float | None = None) -> None:
         self._record, self._price = record, price
 
     @property
@@ -53,7 +53,7 @@ class Report:
 
         Examples
         --------
-        >>> json.loads(Report(Record()).to_json())["units"]["nbytes"]
+        >>> json.loads(Report(Collector()).to_json())["units"]["nbytes"]
         'bytes'
         """
         return json.dumps(as_json(self.figures), indent=1)
@@ -73,16 +73,16 @@ class _Last:
     """Keeps the totals of each run, and of the last one that has ended."""
 
     def __init__(self) -> None:
-        self._running: dict[int, Record] = {}
+        self._running: dict[int, Collector] = {}
         self._lock = threading.Lock()
-        self.record = Record()
+        self.record = Collector()
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
             with self._lock:
-                self._running[event.run] = Record()
+                self._running[event.run] = Collector()
         if isinstance(event, events.RanHere):
-            self.record = Record()
+            self.record = Collector()
             self.record(event)
             return
         record = self._running.get(event.run)
@@ -127,7 +127,7 @@ def last_report() -> Report:
 def performance_report(
     filename: str | Path = "dask-exo-report.html", *, price: float | None = None
 ) -> Iterator[Report]:
-    """Record all computations of this process inside the block, and write a page about them.
+    """Collector all computations of this process inside the block, and write a page about them.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def performance_report(
     require_bokeh()
     path = Path(filename)
     with path.open("w", encoding="utf-8") as file:
-        record = Record(detailed=True)
+        record = Collector(detailed=True)
         price = Config.current().node_price if price is None else price
         report = Report(record, price)
         with events.observing(record):

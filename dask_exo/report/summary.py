@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from dask_exo.errors import InputError
+
+IN_A_PAGE = re.compile(r"<script type='application/json' id='figures'>(.*?)</script>", re.DOTALL)
 HOUR = 3600.0
 TERABYTE = 1e12
 VERSION = 2  # of what `as_json` makes
@@ -268,3 +274,22 @@ def from_json(found: Mapping[str, Any]) -> Figures:
     except TypeError as error:
         raise ValueError(str(error)) from error
     return Figures(**{**plain, **lists})
+
+
+def read_summary(path: Path) -> Figures:
+    """Read the figures of a page of `performance_report`, or of a file of ``Report.to_json()``.
+
+    Raises
+    ------
+    InputError
+        The file is neither.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace")
+    found = IN_A_PAGE.search(text)
+    try:
+        return from_json(json.loads(text if found is None else found[1]))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"{str(path)!r} is no report of this version of dask_exo: give a page that "
+            f"performance_report has written, or a file with what to_json() of a report returns"
+        ) from error

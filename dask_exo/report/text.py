@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dask.utils import format_bytes
 
@@ -65,6 +65,26 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def describe_recovery(repeated: Mapping[str, int], total: int) -> str:
+    """Say what was made again.
+
+    Parameters
+    ----------
+    repeated : mapping
+        Group → partitions that were made again.
+    total : int
+        All partitions of all groups; 0 where that is not known.
+
+    Examples
+    --------
+    >>> describe_recovery({"read": 2, "merge": 1}, 100)
+    'recovered 3 of 100 partitions after a loss of workers or nodes: read 2, merge 1'
+    """
+    count, of = sum(repeated.values()), f" of {total}" if total else ""
+    names = ", ".join(f"{name} {n}" for name, n in repeated.items())
+    return f"recovered {count}{of} partitions after a loss of workers or nodes: {names}"
 
 
 def _totals(figures: Figures) -> Iterator[str]:

@@ -6,8 +6,7 @@ anywhere and go on exactly there.
 References: Exoshuffle section 3.3.3.2: pipelined full shuffle and windowed shuffle.
 """
 
-from dask_exo.training.epoch_shuffle import How
+from dask_exo.training.epoch_shuffle import How, spread
 from dask_exo.training.iterator import Epochs, epochs
-from dask_exo.training.mixing import spread
 
 __all__ = ["Epochs", "How", "epochs", "spread"]

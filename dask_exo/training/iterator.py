@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import dask.dataframe as dd
+import numpy as np
 import pandas as pd
 from dask.tokenize import tokenize
 
 from dask_exo.client.shard_server import Piece, Source
 from dask_exo.errors import ShuffleArgumentError
-from dask_exo.partitions.batching import rebatch
-from dask_exo.training.batches import FORMATS, Fetch, ahead, fetched
+from dask_exo.partitions.batching import as_numpy, rebatch
 from dask_exo.training.epoch_shuffle import How, Shuffles
 from dask_exo.training.shards import without
 
+Item = TypeVar("Item")
+Fetch = Callable[[], pd.DataFrame]
 Step = tuple[int, int, int, Any]
 """Epoch, how many batches it has given, of how many, and the last one of them."""
+
+
+def _torch(frame: pd.DataFrame) -> dict[Any, Any]:
+    import torch
+
+    # a tensor must be able to write to its memory
+    return {name: torch.from_numpy(np.array(frame[name])) for name in frame.columns}
+
+
+FORMATS: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "pandas": lambda frame: frame,
+    "numpy": as_numpy,
+    "torch": _torch,
+}
 
 
 class Epochs(Iterator[Any]):
@@ -164,3 +180,19 @@ def epochs(
         Epochs(source, how, format, i, f"{identity} {i} of {how.consumers}")
         for i in range(how.consumers)
     ]
+
+
+def fetched(fetches: list[Fetch]) -> Iterator[pd.DataFrame]:
+    """Fetch partitions; how to get one is forgotten with it, since that keeps it in the store."""
+    fetches.reverse()
+    while fetches:
+        yield fetches.pop()()
+
+
+def ahead(items: Iterator[Item], pool: Executor) -> Iterator[Item]:
+    """Make each item while the one before it is in use."""
+    coming = pool.submit(next, items, None)
+    while (item := coming.result()) is not None:
+        coming = pool.submit(next, items, None)
+        yield item
+        del item

@@ -22,7 +22,7 @@ UNPICKLES = {  # what was pickled by this program, or by one of its tasks
     "cluster/on_ray/serialization.py", "pipeline/dask_source.py", "shuffle/blocks.py",
 }  # fmt: skip
 # from lists of arguments, without a shell
-RUNS_PYTHON = {"cli/bench_jobs.py", "partitions/gpu/ipc.py"}
+RUNS_PYTHON = {"cli/bench.py", "partitions/gpu/ipc.py"}
 
 
 def called(tree: ast.AST) -> set[str]:

@@ -15,12 +15,12 @@ import numpy as np
 
 from dask_exo.cluster.output_digest import Made
 from dask_exo.dask_adapter import GraphNode
+from dask_exo.events import Ran
 from dask_exo.execution.checkpoints.outputs import PartLabel
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Split
 from dask_exo.remote_error import Failure
 from dask_exo.shuffle.integrity import Tally
-from dask_exo.task_span import Ran
 
 
 class Argument(NamedTuple):

@@ -21,6 +21,7 @@ from dask.utils import key_split
 from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.output_digest import Made, say
 from dask_exo.errors import StoreFullError
+from dask_exo.events import ran
 from dask_exo.execution.persisted import landing
 from dask_exo.execution.tasks.copy_on_write import write_or_copy
 from dask_exo.execution.tasks.messages import (
@@ -40,7 +41,6 @@ from dask_exo.partitions.ownership import apart, plain
 from dask_exo.planning.normalize import Key, group_of
 from dask_exo.remote_error import Failure
 from dask_exo.shuffle.spec import Receipt
-from dask_exo.task_span import ran
 
 MOST_WARNINGS = 20  # of one task
 

@@ -23,7 +23,7 @@ from dask_exo.pipeline.streaming.transforms import Transform
 from dask_exo.pipeline.streaming.types import Block, Stage
 from dask_exo.report import recording
 from dask_exo.report.advice import advise
-from dask_exo.report.collector import Record
+from dask_exo.report.collector import Collector
 from dask_exo.report.summary import Figures, Share
 from dask_exo.testing import SimStreams
 
@@ -183,7 +183,7 @@ def test_what_is_held_may_grow() -> None:
 
 
 def test_the_report_says_it_once_with_what_is_needed_and_what_there_is() -> None:
-    record = Record()
+    record = Collector()
     record(ShareRaised("model", 0.25, 5 / 16, 500 * 2**20, 1600 * 2**20))
     record(ShareRaised("model", 5 / 16, 0.5, 800 * 2**20, 1600 * 2**20))
     (share,) = record.figures().shares

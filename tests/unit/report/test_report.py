@@ -21,14 +21,12 @@ from dask_exo import Scheduler, events
 from dask_exo.cli.main import main
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import MissingPackageError
+from dask_exo.events import Ran
 from dask_exo.report.advice import advise
-from dask_exo.report.collector import Record
-from dask_exo.report.load import read
-from dask_exo.report.shuffle_matrix import CELLS, Matrix
-from dask_exo.report.spans import Span, Spans, joined
-from dask_exo.report.summary import Figures, Group, Shuffle, Stage, Task, from_json
+from dask_exo.report.collector import Collector
+from dask_exo.report.plot_data import CELLS, ShuffleMatrix, Span, Spans, joined
+from dask_exo.report.summary import Figures, Group, Shuffle, Stage, Task, from_json, read_summary
 from dask_exo.report.text import text
-from dask_exo.task_span import Ran
 from dask_exo.testing import InlineFutures
 
 HOSTILE = "</script><img src=x onerror=alert(1)>$$\\href{javascript:alert(1)}{x}$$&\"'"
@@ -69,7 +67,7 @@ def test_a_report_that_was_written_is_read_again(tmp_path, as_page) -> None:
         compute(shuffled(by=HOSTILE))
     if not as_page:
         file.write_text(report.to_json())
-    assert from_json(json.loads(report.to_json())) == read(file) == report.figures
+    assert from_json(json.loads(report.to_json())) == read_summary(file) == report.figures
     shown = CliRunner().invoke(main, ["report", str(file)])
     assert shown.output == f"{report}\n"
     numbers = CliRunner().invoke(main, ["report", "--json", str(file)])
@@ -263,7 +261,7 @@ def test_advice_is_at_most_three_lines_and_what_failed_comes_first() -> None:
 )
 def test_a_matrix_loses_no_bytes(parts, outputs, step, seed) -> None:
     rng = np.random.default_rng(seed)
-    matrix, sent = Matrix(parts, outputs), np.zeros(outputs)
+    matrix, sent = ShuffleMatrix(parts, outputs), np.zeros(outputs)
     for start in range(0, parts, step):
         mine = rng.integers(0, 1000, outputs).astype(float)
         matrix.add(start, min(step, parts - start), mine)
@@ -297,7 +295,7 @@ def test_spans_are_bounded() -> None:
 
 
 def test_tasks_of_a_call_lie_one_after_the_other() -> None:
-    record = Record(detailed=True)
+    record = Collector(detailed=True)
     record(events.RunStarted({"g": 2}, time=100.0))
     ran = Ran("n", 7, 101.0, 3.0, 50)
     each = (("g-1", 1.0, 5), ("g-2", 2.0, 6))
@@ -313,7 +311,7 @@ def test_tasks_of_a_call_lie_one_after_the_other() -> None:
 
 
 def test_tasks_are_named_briefly_and_nothing_is_said_to_have_been_written_that_was_not() -> None:
-    record = Record()
+    record = Collector()
     record(events.RunStarted({"read": 1}, time=1.0))
     each = ((("read-" + 8 * "0b1c", 3), 1.0, 5), ("total-" + 32 * "a", 0.5, 1))
     record(events.TasksFinished("read", 2, 1.5, 6, None, each, time=2.0))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.partitions.batching import Span, rebatch
-from dask_exo.training.batches import ahead, fetched
+from dask_exo.training.iterator import ahead, fetched
 from dask_exo.training.shards import deal, located, without
 
 

@@ -1,11 +1,14 @@
-"""What ran when on which worker, in a bounded number of pieces."""
+"""Bounded data for the plots of a report: spans, samples of the cluster, shuffle matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-MOST = 20_000  # spans that are kept
+import numpy as np
+
+MOST_SPANS = 20_000  # more are joined
+CELLS = 64  # along each side of a matrix
 
 
 class Span(NamedTuple):
@@ -40,7 +43,7 @@ class Spans:
     most : int
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST_SPANS) -> None:
         self._most = most
         self._gap = 0.001
         self.all: list[Span] = []
@@ -85,3 +88,53 @@ def _alike(last: Span, span: Span, gap: float) -> bool:
     if (last.node, last.process) != (span.node, span.process) or span.start - last.stop > gap:
         return False
     return last.group == span.group or span.stop - last.start < gap
+
+
+class Sample(NamedTuple):
+    """State of the cluster at a time: bytes stored, spilled, and of workers; tasks in flight."""
+
+    time: float
+    used: int
+    spilled: int
+    rss: int
+    in_flight: int
+
+
+class ShuffleMatrix:
+    """Bytes from parts to outputs.
+
+    Parameters
+    ----------
+    parts, outputs : int
+        M and R. Where there are more than `CELLS`, neighbours share a cell.
+
+    Attributes
+    ----------
+    cells : ndarray
+        (min(M, CELLS), min(R, CELLS)) bytes. Parts that were mapped by one call are spread evenly
+        over its rows.
+    parts : int
+    totals : ndarray
+        (R,) bytes of each output.
+
+    Examples
+    --------
+    >>> matrix = ShuffleMatrix(2, 3)
+    >>> matrix.add(1, 1, np.array([5.0, 0.0, 1.0]))
+    >>> matrix.cells.tolist(), matrix.totals.tolist()
+    ([[0.0, 0.0, 0.0], [5.0, 0.0, 1.0]], [5.0, 0.0, 1.0])
+    """
+
+    def __init__(self, parts: int, outputs: int) -> None:
+        self.parts = parts
+        columns = min(outputs, CELLS)
+        self._starts = np.arange(columns) * outputs // columns
+        self.cells = np.zeros((min(parts, CELLS), columns))
+        self.totals = np.zeros(outputs)
+
+    def add(self, start: int, count: int, sent: np.ndarray) -> None:
+        """Note what ``count`` parts from ``start`` on have sent, (R,) bytes."""
+        self.totals += sent
+        rows = np.arange(start, start + count) * len(self.cells) // self.parts
+        share = np.add.reduceat(sent, self._starts) / count
+        np.add.at(self.cells, rows, share)
