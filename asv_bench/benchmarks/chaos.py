@@ -22,12 +22,12 @@ import pandas as pd
 
 import dask_exo
 from asv_bench.benchmarks import streaming_swarm
+from asv_bench.simulation.random_faults import weather
 from dask_exo import Scheduler
 from dask_exo.errors import ExoError, StalledError, WorkerLostError
 from dask_exo.pipeline import of
 from dask_exo.shuffle import names
 from dask_exo.testing import Chaos
-from dask_exo.testing.random_faults import weather
 
 KILLS = 3  # as often as Ray runs a task again, so that there is always a result
 EXPECTED = (StalledError, WorkerLostError)

@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from asv_bench.simulation.optimal_schedule import Chain, Operator, lower_bound, search
+from asv_bench.simulation.pipeline import Outcome, simulate
+from asv_bench.simulation.runner import SimRunner
+from asv_bench.simulation.static_policy import Static
 from dask_exo.pipeline.policies.adaptive import Adaptive
 from dask_exo.pipeline.policies.conservative import Conservative
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.policies.staged import Staged
 from dask_exo.pipeline.streaming.snapshot import Policy
 from dask_exo.pipeline.streaming.types import Block, Stage
-from dask_exo.testing.optimal_schedule import Chain, Operator, lower_bound, search
-from dask_exo.testing.simulated.pipeline import Outcome, simulate
-from dask_exo.testing.simulated.stream import SimRunner
-from dask_exo.testing.static_policy import Static
 
 LIMITS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 40, 160)  # partitions
 PART = 100  # bytes of one
@@ -48,7 +48,7 @@ class Workload(NamedTuple):
         return simulate(runner, self.inputs, policy, limit=partitions * PART, target=PART)
 
     def work(self, stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
-        """See `dask_exo.testing.simulated.stream.Work`."""
+        """See `asv_bench.simulation.runner.Work`."""
         return [(one, PART) for one in self.seconds(stage, inputs[0].place[0])]
 
     def static(self) -> tuple[Sequence[int], Outcome]:

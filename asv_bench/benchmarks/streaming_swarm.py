@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+from asv_bench.simulation.pipeline import Outcome, simulate
+from asv_bench.simulation.runner import Fault, SimRunner
 from dask_exo.pipeline.policies import POLICIES
 from dask_exo.pipeline.streaming.types import Block, Stage, links
-from dask_exo.testing.simulated.pipeline import Outcome, simulate
-from dask_exo.testing.simulated.stream import Fault, SimRunner
 
 ROOM = (0.5, 1, 1.5, 2, 4, 20)  # of what all stages need side by side
 
@@ -143,7 +143,7 @@ class Ledger:
         self._shares = [any(found[k].takers > 1 for k in link.before) for link in found]
 
     def work(self, stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
-        """See `dask_exo.testing.simulated.stream.Work`."""
+        """See `asv_bench.simulation.runner.Work`."""
         case, spec, rng = self.case, self.case.specs[stage], self._rng
         mean = spec.seconds / spec.outputs * len(inputs)
         made = [

@@ -1,8 +1,8 @@
-"""Bad luck on purpose: processes of a Ray cluster that die or stand still, at random moments.
+"""Inject faults into a Ray cluster: kill or pause its processes at random moments.
 
-What happens is drawn from a seed: when, and to which of the processes that are there at that
-moment. Which those are is not, so a seed does not replay a run; in `testing.random_faults`,
-on a simulated cluster, it does.
+A seed determines the moments, and the choice among the processes that run at each moment. It does
+not determine which processes run, so a seed does not replay a run. On a simulated cluster it does:
+see `asv_bench/simulation/random_faults.py`.
 """
 
 from __future__ import annotations

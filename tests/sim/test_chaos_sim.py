@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asv_bench.benchmarks import chaos
-from dask_exo.testing.random_faults import weather
+from asv_bench.simulation.random_faults import weather
 
 
 def test_results_are_those_of_pandas_whatever_happens() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asv_bench.simulation.optimal_schedule import Chain, Operator, lower_bound, optimum, search
 from dask_exo.errors import PipelineError
-from dask_exo.testing.optimal_schedule import Chain, Operator, lower_bound, optimum, search
 
 
 def enumerated(chain: Chain) -> int | None:

@@ -7,6 +7,7 @@ import dask.dataframe as dd
 import pandas as pd
 import pytest
 
+from asv_bench.simulation.runner import Fault, SimRunner
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node, NotThereError
 from dask_exo.cluster.watchdog import Watchdog
@@ -17,7 +18,6 @@ from dask_exo.pipeline.streaming.types import Block, Stage
 from dask_exo.shuffle import Program
 from dask_exo.shuffle import run as shuffle
 from dask_exo.testing import Cost, DeadlockError, InlineFutures, NodeDeath, SimFutures
-from dask_exo.testing.simulated.stream import Fault, SimRunner
 
 FRAME = pd.DataFrame({"k": range(200), "v": 1.0})
 

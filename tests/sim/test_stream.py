@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asv_bench.simulation.pipeline import Outcome, simulate
+from asv_bench.simulation.runner import SimRunner
+from asv_bench.simulation.static_policy import Static
 from dask_exo.pipeline.policies.adaptive import Adaptive
 from dask_exo.pipeline.policies.conservative import Conservative
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.policies.staged import Staged
 from dask_exo.pipeline.streaming.types import Block, Stage
-from dask_exo.testing.simulated.pipeline import Outcome, simulate
-from dask_exo.testing.simulated.stream import SimRunner
-from dask_exo.testing.static_policy import Static
 
 POLICIES = {
     "partition admission": PartitionAdmission,

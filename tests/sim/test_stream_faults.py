@@ -7,10 +7,10 @@ import statistics
 import pytest
 
 from asv_bench.benchmarks import streaming_swarm as swarm
+from asv_bench.simulation.pipeline import simulate
+from asv_bench.simulation.runner import Fault, SimRunner
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.streaming.types import Stage
-from dask_exo.testing.simulated.pipeline import simulate
-from dask_exo.testing.simulated.stream import Fault, SimRunner
 
 STAGES = [Stage("load", {"CPU": 1.0}), Stage("work", {"CPU": 1.0}), Stage("infer", {"GPU": 1.0})]
 NODES = [{"CPU": 4, "GPU": 2}, {"CPU": 4, "GPU": 2}]

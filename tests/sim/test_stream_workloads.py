@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from asv_bench.benchmarks.streaming_sim import WORKLOADS, bound, fused, inference, of_size, whole
+from asv_bench.simulation.optimal_schedule import lower_bound
+from asv_bench.simulation.static_policy import Static
 from dask_exo.pipeline.policies.adaptive import Adaptive
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.policies.staged import Staged
-from dask_exo.testing.optimal_schedule import lower_bound
-from dask_exo.testing.static_policy import Static
 
-# seconds of schedules found by `dask_exo.testing.optimal_schedule.search`
+# seconds of schedules found by `asv_bench.simulation.optimal_schedule.search`
 BEST = {3: 642, 6: 269, 8: 201, 10: 161.5, 20: 152.5}
 
 

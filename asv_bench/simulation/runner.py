@@ -199,15 +199,15 @@ class SimRunner:
             self._end(task)
         return Block(made, nbytes, 1, more=more, seconds=seconds)
 
-    def idle(self, stage: int) -> int:  # noqa: ARG002
+    def idle(self, stage: int) -> int:
         """None: workers are not simulated."""
         return 0
 
-    def full(self, stage: int) -> bool:  # noqa: ARG002
+    def full(self, stage: int) -> bool:
         """None, as there are no workers."""
         return False
 
-    def resize(self, view: PipelineView) -> bool:  # noqa: ARG002
+    def resize(self, view: PipelineView) -> bool:
         """Nothing to change."""
         return False
 

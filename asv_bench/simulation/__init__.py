@@ -1,0 +1,1 @@
+"""Simulated pipelines, lower bounds and random faults, for benchmarks and tests."""
