@@ -15,7 +15,8 @@ from dask_exo.cluster import on_ray
 from dask_exo.testing import InlineFutures
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+ROOMS = sorted(p.name for p in (ROOT / "dask_exo").iterdir() if (p / "__init__.py").exists())
 # Pages whose blocks in Python all run, one after the other, except for those that say why not.
 RUN = ("why", "from-localcluster", "from-dask-on-ray", "from-ray-data", "memory", "doctor")
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -69,7 +70,10 @@ def test_files_that_a_page_names_are_there(page) -> None:
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"`((?:tests|examples|asv_bench|docs)/[\w/.-]+)`", text):
         assert (ROOT / name.rstrip("/")).exists(), name
-    for name in re.findall(r"\]\(([\w-]+\.md)(?:#[\w-]+)?\)", text):
+    for name in re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+)(?:\.py)?`", text):
+        path = ROOT / "dask_exo" / name
+        assert path.is_dir() or path.with_suffix(".py").exists(), name
+    for name in re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", text):
         assert (page.parent / name).exists(), name
 
 
