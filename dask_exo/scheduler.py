@@ -37,7 +37,7 @@ from dask_exo.execution.loop import Run
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
 from dask_exo.execution.run_metrics import Watcher, observed
 from dask_exo.execution.tasks.serialize import uncollected
-from dask_exo.partitions.ownership import own
+from dask_exo.partitions.ownership import writable
 from dask_exo.planning.annotations import asked_of
 from dask_exo.planning.inline import small
 from dask_exo.planning.normalize import Graph, Key, cull, normalize
@@ -326,7 +326,7 @@ def _run(
             run.versions.compare()  # they may have been lost and recomputed just now
         values = {}
         for key, h in held.items():
-            value = own(h.value if isinstance(h, Local) else fetched[h.ref])
+            value = writable(h.value if isinstance(h, Local) else fetched[h.ref])
             if isinstance(value, Failure):  # of a task that was given as a promise
                 value.reraise()
             values[work.results[key]] = value

@@ -21,14 +21,14 @@ from dask_exo.dask_adapter import GraphNode, Task
 from dask_exo.errors import ClusterError, ExoError
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch, promised
-from dask_exo.partitions.batching import Span
+from dask_exo.partitions.batching import RowSpan
 from dask_exo.remote_error import Failure
 
 LOOK = 1.0  # seconds between two looks whether the program ends
 PATIENCE = 60.0  # seconds in which the driver takes a question, if it is there
 MOST = 2**30  # leases of one consumer: as many as processes that it is sent to
 
-Piece = Span[GraphNode]
+Piece = RowSpan[GraphNode]
 """Rows of a partition that a task without dependencies gets."""
 
 Question = tuple[int, Any, str]
@@ -218,5 +218,5 @@ def _unpacked(values: list[Any], futures: list[Future]) -> list[Piece]:
     pieces: list[Piece] = []
     for i, (start, stop, value) in enumerate(values):
         promise = next(coming).promise if value is None else Promise(held=Local(value))
-        pieces.append(Span(Task(i, fetch, promise), start, stop))
+        pieces.append(RowSpan(Task(i, fetch, promise), start, stop))
     return pieces

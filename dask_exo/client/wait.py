@@ -18,7 +18,7 @@ from dask_exo.config import Config
 from dask_exo.errors import CancelledError
 from dask_exo.execution import persisted
 from dask_exo.execution.persisted import Local
-from dask_exo.partitions.ownership import own
+from dask_exo.partitions.ownership import writable
 
 ALL_COMPLETED = "ALL_COMPLETED"
 FIRST_COMPLETED = "FIRST_COMPLETED"
@@ -147,7 +147,7 @@ def _values(futures: list[Future]) -> dict[int, Any]:
         fetched = dict(zip(names, come, strict=True))
     values = {key: one.value for key, one in held.items() if isinstance(one, Local)}
     values.update((id(f), fetched[f.promise.ref]) for f in remote)
-    return {key: own(value) for key, value in values.items()}
+    return {key: writable(value) for key, value in values.items()}
 
 
 class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distributed

@@ -22,7 +22,7 @@ from dask_exo.cluster.output_digest import Made
 from dask_exo.cluster.watchdog import Watchdog, bring
 from dask_exo.config import Config
 from dask_exo.dask_adapter import Task
-from dask_exo.partitions.ownership import own
+from dask_exo.partitions.ownership import writable
 from dask_exo.remote_error import Failure
 
 POLL = 0.02  # seconds between two looks at promises that another thread keeps
@@ -146,7 +146,7 @@ class Promise:
             return held.value
         assert self.futures is not None
         (value,) = bring(self.futures, [held.ref], Config.current().stall_timeout)
-        return own(value)
+        return writable(value)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "exo-promise", self.token

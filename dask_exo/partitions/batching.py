@@ -17,7 +17,7 @@ from dask_exo.errors import OptionsError
 Part = TypeVar("Part")
 
 
-class Span(NamedTuple, Generic[Part]):
+class RowSpan(NamedTuple, Generic[Part]):
     """Rows of one partition.
 
     Attributes

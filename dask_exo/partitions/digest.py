@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_exo.partitions.kernels.string_sort import buffers, is_text, large
-from dask_exo.partitions.ownership import plain
+from dask_exo.partitions.kernels.string_sort import is_arrow_string, string_buffers, to_large_string
+from dask_exo.partitions.ownership import is_plain_data
 
 _LANES = 512
 _WORD = 8  # bytes
@@ -69,7 +69,7 @@ def _pieces(value: Any) -> Iterator[Any]:
         yield from _of_text(value)
     elif isinstance(value, pd.DataFrame):
         names = list(value.columns)
-        yield str(names if plain(names) else len(names)).encode()
+        yield str(names if is_plain_data(names) else len(names)).encode()
         yield from _of_column(value.index)
         yield from _of_columns(value)
     elif isinstance(value, pd.Series):
@@ -121,7 +121,7 @@ def _of_column(column: Any) -> Iterator[Any]:
     yield str(column.dtype).encode()
     if isinstance(column, pd.RangeIndex):
         yield str(column).encode()
-    elif is_text(column.dtype):
+    elif is_arrow_string(column.dtype):
         yield from _of_text(pa.array(column.array))
     elif isinstance(column.dtype, pd.CategoricalDtype):
         codes = column.codes if isinstance(column, pd.Index) else column.cat.codes
@@ -138,8 +138,8 @@ def _of_column(column: Any) -> Iterator[Any]:
 def _of_text(column: Any) -> Iterator[Any]:
     yield f"{column.type} {len(column)} {column.null_count}".encode()
     if pa.types.is_large_string(column.type) or pa.types.is_string(column.type):
-        text = large(column)
-        offsets, data = buffers(text)
+        text = to_large_string(column)
+        offsets, data = string_buffers(text)
         yield from _of_array(offsets - offsets[0])
         yield from _of_array(data)
         if text.null_count:

@@ -11,13 +11,17 @@ from dask_exo.errors import DeviceMemoryError
 Made = TypeVar("Made")
 
 
-def out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether a library of a device (cupy, PyTorch, RMM) has raised since its memory is full.
 
     Examples
     --------
     >>> class OutOfMemoryError(MemoryError): ...
-    >>> out_of_memory(OutOfMemoryError()), out_of_memory(MemoryError()), out_of_memory(KeyError())
+    >>> (
+    ...     is_out_of_memory(OutOfMemoryError()),
+    ...     is_out_of_memory(MemoryError()),
+    ...     is_out_of_memory(KeyError()),
+    ... )
     (True, False, False)
     """
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -25,7 +29,7 @@ def out_of_memory(error: BaseException) -> bool:
     return "OutOfMemoryError" in names or of_rmm
 
 
-def in_halves(call: Callable[[Any], Made], batch: Any, name: str) -> list[Made]:
+def call_in_halves(call: Callable[[Any], Made], batch: Any, name: str) -> list[Made]:
     """What a function makes of a batch: of all of it, or of parts, as large as fit, in order.
 
     Parameters
@@ -49,13 +53,13 @@ def in_halves(call: Callable[[Any], Made], batch: Any, name: str) -> list[Made]:
     ...     if len(batch) > 3:
     ...         raise OutOfMemoryError
     ...     return sum(batch)
-    >>> in_halves(three_at_most, range(8), "sum")
+    >>> call_in_halves(three_at_most, range(8), "sum")
     [1, 5, 9, 13]
     """
     try:
         return [call(batch)]
     except Exception as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         if len(batch) <= 1:
             raise DeviceMemoryError(
@@ -65,4 +69,4 @@ def in_halves(call: Callable[[Any], Made], batch: Any, name: str) -> list[Made]:
         traceback.clear_frames(error.__traceback__)  # they hold what has filled the device
     rows = batch.iloc if hasattr(batch, "iloc") else batch
     half = len(batch) // 2
-    return [*in_halves(call, rows[:half], name), *in_halves(call, rows[half:], name)]
+    return [*call_in_halves(call, rows[:half], name), *call_in_halves(call, rows[half:], name)]

@@ -19,7 +19,7 @@ from pandas.api.types import infer_dtype
 
 _CONSTANTS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
-_DEEP = 20  # levels of containers in containers that `plain` looks at
+_DEEP = 20  # levels of containers in containers that `is_plain_data` looks at
 _FIXED_OBJECTS = frozenset(
     {"empty", "string", "bytes", "integer", "floating", "boolean", "decimal"}
 )
@@ -31,12 +31,12 @@ _COPY_ON_WRITE = PANDAS_3
 _COPY_ON_WRITE_KINDS = frozenset({pd.DataFrame, pd.Series} if _COPY_ON_WRITE else ())
 
 
-def plain(value: Any) -> bool:
+def is_plain_data(value: Any) -> bool:
     """Whether there are only containers and constants: no memory that could be read-only.
 
     Examples
     --------
-    >>> plain([{"a": 1}, ("b", None)]), plain([np.zeros(1)])
+    >>> is_plain_data([{"a": 1}, ("b", None)]), is_plain_data([np.zeros(1)])
     (True, False)
     """
     level: list[Any] = [value]
@@ -63,18 +63,18 @@ def as_stored(value: Any) -> Any:
         value = value.view()
         value.flags.writeable = False
         return value
-    return fresh(value) if plain(value) else value
+    return isolated(value) if is_plain_data(value) else value
 
 
-def apart(value: Any) -> Any:
+def isolated_view(value: Any) -> Any:
     """The same value for one of several readers, of which none sees what the others do to it.
 
     Arrays are not copied: who writes into one fails.
     """
-    return as_stored(value) if type(value) is np.ndarray else fresh(value)
+    return as_stored(value) if type(value) is np.ndarray else isolated(value)
 
 
-def fresh(value: Any) -> Any:
+def isolated(value: Any) -> Any:
     """The same value, which others do not see change; what is read-only is not copied."""
     kind = type(value)
     if kind in _CONSTANTS:
@@ -84,7 +84,7 @@ def fresh(value: Any) -> Any:
     if _COPY_ON_WRITE and _fixed_cells(value):
         return value.copy(deep=False)
     if kind is dict and all(map(_COPY_ON_WRITE_KINDS.__contains__, map(type, value.values()))):
-        return {key: fresh(item) for key, item in value.items()}
+        return {key: isolated(item) for key, item in value.items()}
     buffers: list[pickle.PickleBuffer] = []
     try:
         data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -116,7 +116,7 @@ class _Owner(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def own(value: Any) -> Any:
+def writable(value: Any) -> Any:
     """The same value, in memory of this process that may be written to.
 
     What comes out of the object store is read-only and lives in the store. Values without

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_exo.partitions.kernels.string_sort import buffers, is_text, large
+from dask_exo.partitions.kernels.string_sort import is_arrow_string, string_buffers, to_large_string
 
 CACHED = 2**24  # bytes; prefetching more than this evicts its own beginning
 _FAST = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}  # item sizes that numpy is fast with
@@ -106,7 +106,7 @@ def encode(columns: Sequence[Any], order: np.ndarray) -> tuple[Any, Any]:
         return _take([fixed_width[1]], order), fixed_width[0]
     dtype = columns[0].dtype
     if _is_string(dtype):
-        texts = large(pa.array(columns[0].array))
+        texts = to_large_string(pa.array(columns[0].array))
         prefetch(texts)
         return pc.take(texts, pa.array(order), boundscheck=False), dtype
     return _take([column.to_numpy() for column in columns], order), dtype
@@ -140,7 +140,7 @@ def prefetch(memory: np.ndarray | pa.Array) -> None:
         Ignored if it is large, not contiguous, or holds Python objects.
     """
     if isinstance(memory, pa.Array):
-        for part in buffers(memory):
+        for part in string_buffers(memory):
             prefetch(part)
     elif memory.flags.c_contiguous and not memory.dtype.hasobject and memory.nbytes <= CACHED:
         np.add.reduce(memory.reshape(-1).view(np.uint8)[: memory.nbytes // 8 * 8].view(np.uint64))
@@ -158,7 +158,7 @@ def _is_string(dtype: Any) -> bool:
     if isinstance(dtype, pd.ArrowDtype):
         kind = dtype.pyarrow_dtype
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-    return is_text(dtype)
+    return is_arrow_string(dtype)
 
 
 def _is_fixed_width(dtype: Any) -> bool:
@@ -186,7 +186,7 @@ def _small_chunks(texts: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
     if isinstance(texts, pa.ChunkedArray):
         for chunk in texts.chunks or [pa.array([], texts.type)]:
             yield from _small_chunks(chunk)
-    elif len(texts) > 1 and len(buffers(texts)[1]) >= _OFFSET_LIMIT:
+    elif len(texts) > 1 and len(string_buffers(texts)[1]) >= _OFFSET_LIMIT:
         middle = len(texts) // 2
         yield from _small_chunks(texts[:middle])
         yield from _small_chunks(texts[middle:])

@@ -25,8 +25,8 @@ from dask.sizeof import sizeof
 
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.partitions import wire_dtypes
-from dask_exo.partitions.kernels.string_sort import buffers
-from dask_exo.partitions.ownership import PANDAS_3, plain
+from dask_exo.partitions.kernels.string_sort import string_buffers
+from dask_exo.partitions.ownership import PANDAS_3, is_plain_data
 
 _INDEX = -1
 _PLAIN_INDEXES = frozenset({pd.Index, pd.RangeIndex, pd.DatetimeIndex, pd.TimedeltaIndex})
@@ -243,7 +243,7 @@ def _is_encodable(frame: Any, *, ignore_index: bool) -> bool:
         and all(map(wire_dtypes.is_supported, frame.dtypes))
         and (ignore_index or _is_plain_index(frame.index))
         and type(frame.columns) in (pd.Index, pd.RangeIndex)
-        and plain([*frame.columns, frame.columns.name, frame.index.name])
+        and is_plain_data([*frame.columns, frame.columns.name, frame.index.name])
         and not frame.attrs
         and frame.flags.allows_duplicate_labels
     )
@@ -319,7 +319,7 @@ def load_schema(data: bytes) -> Any:
 
 def _dump_strings(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Offsets, bytes and validity of strings, without those that a slice leaves out."""
-    offsets, data = buffers(text)
+    offsets, data = string_buffers(text)
     if offsets[0]:
         offsets = offsets - offsets[0]
     return offsets, data, np.asarray(text.is_valid()) if text.null_count else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from dask_exo.partitions.batching import Span
+from dask_exo.partitions.batching import RowSpan
 
 AHEAD = 2  # blocks for each consumer that may wait, so that few have to be cut
 
@@ -31,7 +31,7 @@ class Sharder:
     >>> sharder.add("b", 4)
     >>> sharder.end()
     >>> sharder.assign(0), sharder.assign(1), sharder.assign(1)
-    (Span(part='a', start=0, stop=3), Span(part='b', start=0, stop=3), None)
+    (RowSpan(part='a', start=0, stop=3), RowSpan(part='b', start=0, stop=3), None)
     >>> sharder.over(1)
     True
     """
@@ -40,7 +40,7 @@ class Sharder:
         self._equal = equal
         self._dealt = dict.fromkeys(range(consumers), 0)
         self._most = AHEAD * consumers
-        self._waiting: deque[Span[Any]] = deque()
+        self._waiting: deque[RowSpan[Any]] = deque()
         self._rows = 0  # of those that wait
         self._ended = False
         self._share: int | None = None  # of each, where it may not grow any more
@@ -48,7 +48,7 @@ class Sharder:
     def add(self, part: Any, rows: int) -> None:
         """There is one more block."""
         if rows:
-            self._waiting.append(Span(part, 0, rows))
+            self._waiting.append(RowSpan(part, 0, rows))
             self._rows += rows
 
     def end(self) -> None:
@@ -88,19 +88,19 @@ class Sharder:
             and self._room(consumer) < _length(self._waiting[0])
         )
 
-    def assign(self, consumer: int) -> Span[Any] | None:
+    def assign(self, consumer: int) -> RowSpan[Any] | None:
         """Rows for a consumer; None where there are none for it now."""
         if not self._waiting or self.over(consumer) or self.wants(consumer):
             return None
         part, start, stop = self._waiting.popleft()
         rows = min(stop - start, self._room(consumer)) if self._equal else stop - start
         if start + rows < stop:
-            self._waiting.appendleft(Span(part, start + rows, stop))
+            self._waiting.appendleft(RowSpan(part, start + rows, stop))
         if not rows:
             return None
         self._dealt[consumer] += rows
         self._rows -= rows
-        return Span(part, start, start + rows)
+        return RowSpan(part, start, start + rows)
 
     @property
     def _level(self) -> int:
@@ -113,5 +113,5 @@ class Sharder:
         return self._level - self._dealt[consumer]
 
 
-def _length(span: Span[Any]) -> int:
+def _length(span: RowSpan[Any]) -> int:
     return span.stop - span.start

@@ -18,7 +18,7 @@ import numpy as np
 
 from dask_exo.client.shard_server import Away, Desk, Piece
 from dask_exo.dask_adapter import Alias, GraphNode, convert_legacy_graph
-from dask_exo.partitions.batching import Span
+from dask_exo.partitions.batching import RowSpan
 from dask_exo.training.shards import deal, located
 from dask_exo.validation import number_from
 
@@ -158,7 +158,7 @@ class Shuffles:
         dealt = deal(sum(lengths), how.consumers, how.batch_size, drop_last=how.drop_last)
         return {
             consumer: [
-                Span(nodes[span.part], span.start, span.stop)
+                RowSpan(nodes[span.part], span.start, span.stop)
                 for span in located(dealt[place], lengths)
             ]
             for consumer, place in places.items()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TypeVar
 
-from dask_exo.partitions.batching import Span
+from dask_exo.partitions.batching import RowSpan
 
 Part = TypeVar("Part")
 
@@ -51,31 +51,31 @@ def deal(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list
     return [range(a, b) for a, b in pairwise(ends)]
 
 
-def located(rows: range, lengths: Sequence[int]) -> list[Span[int]]:
+def located(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
     """Where rows of an epoch are, given the lengths of its partitions.
 
     Examples
     --------
     >>> located(range(2, 5), [3, 0, 4])
-    [Span(part=0, start=2, stop=3), Span(part=2, start=0, stop=2)]
+    [RowSpan(part=0, start=2, stop=3), RowSpan(part=2, start=0, stop=2)]
     """
     spans = []
     first = 0
     for part, length in enumerate(lengths):
         start, stop = max(rows.start - first, 0), min(rows.stop - first, length)
         if start < stop:
-            spans.append(Span(part, start, stop))
+            spans.append(RowSpan(part, start, stop))
         first += length
     return spans
 
 
-def without(spans: Sequence[Span[Part]], rows: int) -> list[Span[Part]]:
+def without(spans: Sequence[RowSpan[Part]], rows: int) -> list[RowSpan[Part]]:
     """Spans without their first ``rows``.
 
     Examples
     --------
-    >>> without([Span(0, 2, 3), Span(2, 0, 2)], 2)
-    [Span(part=2, start=1, stop=2)]
+    >>> without([RowSpan(0, 2, 3), RowSpan(2, 0, 2)], 2)
+    [RowSpan(part=2, start=1, stop=2)]
     """
     kept = []
     for span in spans:

@@ -72,12 +72,14 @@ def test_ranks_of_groups_that_are_cut_anywhere(source, cuts, by) -> None:
     ordered = source.sort_values([*by, VALUE], ignore_index=True)
     limits = [0, *sorted(min(cut, len(ordered)) for cut in cuts), len(ordered)]
     parts = [ordered.iloc[a:b] for a, b in itertools.pairwise(limits)]
-    spanning = quantiles.spans([quantiles.edges(part, by) for part in parts])
-    picked = pd.concat([quantiles.pick(p, by, spanning, asked, j) for j, p in enumerate(parts)])
+    spanning = quantiles.spanning_groups([quantiles.edge_groups(part, by) for part in parts])
+    picked = pd.concat(
+        [quantiles.pick_ranked_rows(p, by, spanning, asked, j) for j, p in enumerate(parts)]
+    )
     assert len(picked) <= 2 * len(asked) * len(spanning)
     names = [str(rank) for rank in asked]
     found = [
-        quantiles.finish(part, by, spanning, picked, asked, names, j)
+        quantiles.finish_quantiles(part, by, spanning, picked, asked, names, j)
         for j, part in enumerate(parts)
     ]
     groups = source.groupby(by, observed=True)[VALUE]

@@ -21,7 +21,7 @@ from dask_exo.cluster.resource_request import Asks
 from dask_exo.dask_adapter import inferring
 from dask_exo.errors import OptionsError
 from dask_exo.partitions.batching import concat_results, has_rows, split_rows
-from dask_exo.partitions.oom_split import in_halves
+from dask_exo.partitions.oom_split import call_in_halves
 
 MOST_INSTANCES = 8  # that a process keeps
 
@@ -137,7 +137,7 @@ class Asking:
         def call(batch: Any) -> Any:
             return func(batch, *args[1:], **kwargs)
 
-        made = (one for batch in batches for one in in_halves(call, batch, self.name))
+        made = (one for batch in batches for one in call_in_halves(call, batch, self.name))
         return concat_results(made, self.name)
 
     @property

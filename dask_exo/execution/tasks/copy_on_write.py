@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from dask_exo.partitions.ownership import fresh, own
+from dask_exo.partitions.ownership import isolated, writable
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def write_or_copy(
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", _PYTORCH)
-            return call(fresh if shared else _same)
+            return call(isolated if shared else _same)
     except Exception as error:
         # whether each is a warning; the exceptions themselves would hold this frame
         complaints = [isinstance(one, Warning) for one in _chain(error) if _complains(one)]
@@ -82,7 +82,7 @@ def _same(value: Any) -> Any:
 
 
 def _mine(value: Any) -> Any:
-    return own(fresh(value))
+    return writable(isolated(value))
 
 
 def _complains(error: BaseException) -> bool:

@@ -37,7 +37,7 @@ from dask_exo.execution.tasks.messages import (
 )
 from dask_exo.execution.tasks.serialize import uncollected
 from dask_exo.partitions.digest import digest
-from dask_exo.partitions.ownership import apart, plain
+from dask_exo.partitions.ownership import is_plain_data, isolated_view
 from dask_exo.planning.normalize import Key, group_of
 from dask_exo.remote_error import Failure
 from dask_exo.shuffle.spec import Receipt
@@ -208,7 +208,7 @@ def _attempt(
     arrived: list[Arrived] = []
     value, failure, spent = None, None, 0.0
     sent = [given.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
-    shared = len(jobs) > 1 or job.retries > 0 or not all(map(plain, sent))
+    shared = len(jobs) > 1 or job.retries > 0 or not all(map(is_plain_data, sent))
     unused = iter([job])
 
     def call(bring: Callable[[Any], Any]) -> Any:
@@ -263,7 +263,7 @@ def _run(
         read = values
         if any(readers[name] > 1 for name in node.dependencies):
             read = {name: values[name] for name in node.dependencies}
-            read.update((n, bring(apart(v))) for n, v in read.items() if readers[n] > 1)
+            read.update((n, bring(isolated_view(v))) for n, v in read.items() if readers[n] > 1)
         values[key] = node(read)
         del read
         for name in node.dependencies:

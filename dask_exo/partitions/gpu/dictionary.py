@@ -18,7 +18,7 @@ from pandas.api.types import union_categoricals
 
 from dask_exo.partitions.gpu_columns.column import CATEGORY, Column
 from dask_exo.partitions.kernels import string_sort
-from dask_exo.partitions.kernels.string_sort import large
+from dask_exo.partitions.kernels.string_sort import to_large_string
 
 
 def encode(values: pa.Array | pa.ChunkedArray, dtype: Any, xp: Any) -> Column:
@@ -38,8 +38,8 @@ def encode(values: pa.Array | pa.ChunkedArray, dtype: Any, xp: Any) -> Column:
     >>> made.values.tolist(), list(made.words)
     ([1, -1, 0, 1], ['a', 'b'])
     """
-    parts = large(values).dictionary_encode()
-    found = string_sort.order(parts.dictionary)
+    parts = to_large_string(values).dictionary_encode()
+    found = string_sort.argsort_strings(parts.dictionary)
     ranks = np.empty(len(found), np.int32)
     ranks[found] = np.arange(len(found))
     codes = parts.indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -79,7 +79,7 @@ def unify(columns: Sequence[Column]) -> list[Column]:
     assert words is not None
     if all(c.words is words or words.equals(c.words) for c in columns):
         return [replace(c, words=words) for c in columns]
-    texts = [large(pa.array(c.dictionary.array, pa.large_string())) for c in columns]
+    texts = [to_large_string(pa.array(c.dictionary.array, pa.large_string())) for c in columns]
     every = encode(pa.concat_arrays(texts), first.dtype, np)
     lengths = np.cumsum([len(t) for t in texts])[:-1]
     tables = np.split(every.values, lengths)
@@ -112,5 +112,8 @@ def _is_same(a: pd.CategoricalDtype, b: pd.CategoricalDtype) -> bool:
 
 def search(words: pd.Index, value: str) -> tuple[int, bool]:
     """How many words come before a string, and whether it is one of them."""
-    place = pc.sum(pc.less(large(pa.array(words.array, pa.large_string())), value)).as_py() or 0
+    place = (
+        pc.sum(pc.less(to_large_string(pa.array(words.array, pa.large_string())), value)).as_py()
+        or 0
+    )
     return place, place < len(words) and words[place] == value

@@ -20,7 +20,7 @@ from dask_exo.partitions.gpu_columns.column import (
     kind_of,
     numpy_of,
 )
-from dask_exo.partitions.kernels.string_sort import large
+from dask_exo.partitions.kernels.string_sort import to_large_string
 
 
 def from_pandas(values: Any, xp: Any) -> Column:
@@ -94,7 +94,7 @@ def to_arrow(column: Column) -> pa.Array:
     if column.kind != TEXT:
         return pa.array(to_array(column), from_pandas=True)
     codes = arrays.host(column.values)
-    words = large(pa.array(column.dictionary.array, pa.large_string(), from_pandas=True))
+    words = to_large_string(pa.array(column.dictionary.array, pa.large_string(), from_pandas=True))
     return words.take(pa.array(codes, mask=codes < 0))
 
 

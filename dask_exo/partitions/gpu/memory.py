@@ -20,7 +20,7 @@ import numpy as np
 
 from dask_exo.config import Config
 from dask_exo.partitions.gpu import arrays, staging
-from dask_exo.partitions.oom_split import out_of_memory
+from dask_exo.partitions.oom_split import is_out_of_memory
 
 SHARE = 0.8  # of what a worker may take of its GPU: the rest is for what operations need meanwhile
 PINNED = 4  # a quarter of the budget: pinned memory is taken from all processes of the host
@@ -157,7 +157,7 @@ class Arena:
             try:
                 return malloc(nbytes)
             except Exception as error:
-                if not out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
             self.spill(nbytes)
             self._trim()

@@ -38,13 +38,13 @@ def merge(lhs: Any, rhs: Any, *args: Any, result_meta: Any, **options: Any) -> A
     DataFrame
     """
     if not args and not len(result_meta.select_dtypes("category").columns):
-        joined = _joined(lhs, rhs, options)
+        joined = _merge_by_lookup(lhs, rhs, options)
         if joined is not None and len(joined):
             return joined
     return merge_chunk(lhs, rhs, *args, result_meta=result_meta, **options)
 
 
-class Places(NamedTuple):
+class DirectAddressTable(NamedTuple):
     """Where each key stands.
 
     Attributes
@@ -63,7 +63,7 @@ class Places(NamedTuple):
     unique: bool
 
     @classmethod
-    def of(cls, keys: np.ndarray, most: int) -> Places | None:
+    def of(cls, keys: np.ndarray, most: int) -> DirectAddressTable | None:
         """Note where each of some keys is, unless there are more places than ``most``."""
         low = int(keys.min())
         count = int(keys.max()) - low + 1
@@ -87,54 +87,56 @@ def _distance(keys: np.ndarray, low: int) -> np.ndarray:
     return wide - np.uint64(low % 2**64)
 
 
-def _joined(lhs: Any, rhs: Any, options: dict[str, Any]) -> pd.DataFrame | None:
+def _merge_by_lookup(lhs: Any, rhs: Any, options: dict[str, Any]) -> pd.DataFrame | None:
     """The rows that match; None where pandas has to find them."""
     others = {name for name in options.keys() - _KNOWN if options[name]}
     left, right = _key(lhs, options.get("left_on")), _key(rhs, options.get("right_on"))
     if others or left is None or right is None or len(lhs) + len(rhs) < FEWEST:
         return None
-    mine, theirs = lhs[left].to_numpy(), rhs[right].to_numpy()
+    left_keys, right_keys = lhs[left].to_numpy(), rhs[right].to_numpy()
     values = rhs.drop(columns=right) if left == right else rhs
     if (
-        mine.dtype != theirs.dtype
-        or mine.dtype.kind not in "iu"
-        or not (len(mine) and len(theirs))
+        left_keys.dtype != right_keys.dtype
+        or left_keys.dtype.kind not in "iu"
+        or not (len(left_keys) and len(right_keys))
         or not lhs.columns.intersection(values.columns).empty
     ):
         return None
-    found = _rows(mine, theirs, options.get("how", "inner"), alone=len(rhs.columns) == 1)
+    found = _matching_rows(
+        left_keys, right_keys, options.get("how", "inner"), keys_only=len(rhs.columns) == 1
+    )
     if found is None:
         return None
-    joined = _taken(lhs, found[0])
+    joined = _take_or_null(lhs, found[0])
     if values.columns.empty:
         return joined
-    return pd.concat([joined, _taken(values, found[1])], axis=1)
+    return pd.concat([joined, _take_or_null(values, found[1])], axis=1)
 
 
-def _rows(
-    mine: np.ndarray, theirs: np.ndarray, how: str, *, alone: bool
+def _matching_rows(
+    left_keys: np.ndarray, right_keys: np.ndarray, how: str, *, keys_only: bool
 ) -> tuple[np.ndarray | None, np.ndarray] | None:
     """Which rows of both sides belong together, in the order of pandas.
 
-    None for all rows of the left side; -1 for a row that the right side has not. ``alone`` says
+    None for all rows of the left side; -1 for a row that the right side has not. ``keys_only`` says
     that keys are all that the right side has.
     """
-    most = SPARSE * (len(mine) + len(theirs))
-    if how in ("inner", "left") or (how == "leftsemi" and alone):
-        places = Places.of(theirs, most)
+    most = SPARSE * (len(left_keys) + len(right_keys))
+    if how in ("inner", "left") or (how == "leftsemi" and keys_only):
+        places = DirectAddressTable.of(right_keys, most)
         if places is not None and (places.unique or how == "leftsemi"):
-            rows = places.find(mine)
+            rows = places.find(left_keys)
             matched = rows >= 0
             if how == "left" or matched.all():
                 return None, rows
             kept = np.flatnonzero(matched)
             return kept, rows[kept]
     if how == "inner":
-        places = Places.of(mine, most)
+        places = DirectAddressTable.of(left_keys, most)
         if places is not None and places.unique:
-            rows = places.find(theirs)
+            rows = places.find(right_keys)
             kept = np.flatnonzero(rows >= 0)
-            order, _ = counting_argsort(rows[kept], len(mine))
+            order, _ = counting_argsort(rows[kept], len(left_keys))
             return rows[kept].take(order), kept.take(order)
     return None
 
@@ -156,7 +158,7 @@ def _key(frame: Any, on: Any) -> Any:
     return on if plain else None
 
 
-def _taken(frame: pd.DataFrame, rows: np.ndarray | None) -> pd.DataFrame:
+def _take_or_null(frame: pd.DataFrame, rows: np.ndarray | None) -> pd.DataFrame:
     """Some rows, those of -1 without values."""
     if rows is None:
         return frame.reset_index(drop=True)

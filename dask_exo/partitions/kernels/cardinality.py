@@ -17,7 +17,7 @@ SAMPLE = 4096  # rows of each sample
 RUN = 256  # neighbours
 
 
-def guess(values: pd.DataFrame | pd.Series | pd.Index) -> float:
+def estimate_distinct(values: pd.DataFrame | pd.Series | pd.Index) -> float:
     """How many different rows there are, about.
 
     Parameters
@@ -27,14 +27,16 @@ def guess(values: pd.DataFrame | pd.Series | pd.Index) -> float:
 
     Examples
     --------
-    >>> 15_000 < guess(pd.Index(np.arange(100_000) % 20_000)) < 25_000
+    >>> 15_000 < estimate_distinct(pd.Index(np.arange(100_000) % 20_000)) < 25_000
     True
     """
-    samples = spread(len(values)), neighbours(len(values))
-    return estimate(len(values), *(int(values.take(at).duplicated().sum()) for at in samples))
+    samples = spread_rows(len(values)), neighbour_rows(len(values))
+    return distinct_of_repeats(
+        len(values), *(int(values.take(at).duplicated().sum()) for at in samples)
+    )
 
 
-def estimate(rows: int, spread_repeats: int, near_repeats: int) -> float:
+def distinct_of_repeats(rows: int, spread_repeats: int, near_repeats: int) -> float:
     """Guess the number of distinct values.
 
     Parameters
@@ -42,9 +44,9 @@ def estimate(rows: int, spread_repeats: int, near_repeats: int) -> float:
     rows : int
         At least `SAMPLE`.
     spread_repeats : int
-        How many of the rows of `spread` have a value that one before them has.
+        How many of the rows of `spread_rows` have a value that one before them has.
     near_repeats : int
-        The same of the rows of `neighbours`.
+        The same of the rows of `neighbour_rows`.
 
     Returns
     -------
@@ -54,28 +56,30 @@ def estimate(rows: int, spread_repeats: int, near_repeats: int) -> float:
     Examples
     --------
     >>> values = np.arange(100_000) % 20_000
-    >>> samples = spread(len(values)), neighbours(len(values))
-    >>> guess = estimate(len(values), *(SAMPLE - len(set(values[at])) for at in samples))
-    >>> 15_000 < guess < 25_000
+    >>> samples = spread_rows(len(values)), neighbour_rows(len(values))
+    >>> distinct = distinct_of_repeats(
+    ...     len(values), *(SAMPLE - len(set(values[at])) for at in samples)
+    ... )
+    >>> 15_000 < distinct < 25_000
     True
     """
-    return min(_of(rows, spread_repeats), (1 - near_repeats / SAMPLE) * rows)
+    return min(_distinct_if_uniform(rows, spread_repeats), (1 - near_repeats / SAMPLE) * rows)
 
 
-def spread(rows: int) -> np.ndarray:
+def spread_rows(rows: int) -> np.ndarray:
     """(SAMPLE,) row numbers from all over: one at random out of each of as many stretches."""
     edges = np.arange(SAMPLE + 1) * rows // SAMPLE
     random = np.random.default_rng(rows).random(SAMPLE)
     return edges[:-1] + (random * np.diff(edges)).astype(np.int64)
 
 
-def neighbours(rows: int) -> np.ndarray:
+def neighbour_rows(rows: int) -> np.ndarray:
     """(SAMPLE,) row numbers in runs, evenly spaced."""
     starts = np.linspace(0, rows - RUN, SAMPLE // RUN).astype(np.int64)
     return np.minimum(starts[:, None] + np.arange(RUN), rows - 1).ravel()
 
 
-def _of(rows: int, repeats: int) -> float:
+def _distinct_if_uniform(rows: int, repeats: int) -> float:
     """Distinct values of rows of which `SAMPLE` have so many repeats, if all are as frequent.
 
     Of ``m`` rows ``m - D (1 - exp(-m / D))`` repeat one of ``D`` values.
@@ -85,10 +89,10 @@ def _of(rows: int, repeats: int) -> float:
     low, high = 1.0, float(SAMPLE) ** 2  # more values would hardly show a repeat
     while high / low > 1.01:
         middle = math.sqrt(low * high)
-        more = SAMPLE - _seen(middle, SAMPLE) > repeats
+        more = SAMPLE - _expected_distinct(middle, SAMPLE) > repeats
         low, high = (middle, high) if more else (low, middle)
-    return _seen(low, rows)
+    return _expected_distinct(low, rows)
 
 
-def _seen(distinct: float, rows: int) -> float:
+def _expected_distinct(distinct: float, rows: int) -> float:
     return -distinct * math.expm1(-rows / distinct)

@@ -16,13 +16,13 @@ from dask_exo.partitions.pandas_partition import Frame
 Dtypes = tuple[pd.CategoricalDtype | None, ...]
 
 
-def categories(frame: Frame, keys: Sequence[SortKey]) -> Dtypes:
+def key_categories(frame: Frame, keys: Sequence[SortKey]) -> Dtypes:
     """The dtypes of one partition's categorical keys; None for others, and where it is empty."""
     dtypes = [(frame.index if key.column is None else frame[key.column]).dtype for key in keys]
     return tuple(d if isinstance(d, pd.CategoricalDtype) and len(frame) else None for d in dtypes)
 
 
-def unify(keys: Sequence[SortKey], *dtypes: Dtypes) -> tuple[SortKey, ...]:
+def unify_categories(keys: Sequence[SortKey], *dtypes: Dtypes) -> tuple[SortKey, ...]:
     """The keys, with the union of all partitions' categories, in the order they are met.
 
     Raises

@@ -17,7 +17,7 @@ from pandas.util import hash_array
 from dask_exo.dask_adapter import AssignPartitioningIndex
 from dask_exo.partitions.kernels import cardinality
 from dask_exo.partitions.kernels.integer_sort import counting_argsort
-from dask_exo.partitions.kernels.string_sort import is_text, large, words
+from dask_exo.partitions.kernels.string_sort import is_arrow_string, string_words, to_large_string
 
 FEWEST = 10_000  # strings of which a sample is taken
 REPEATED = 4  # times that each string is there, on average: above it pandas is quicker
@@ -89,7 +89,7 @@ def assign_partitions(  # noqa: PLR0917  as Dask calls it
 
 def _hashes(column: pd.Series[Any]) -> Iterator[np.ndarray]:
     """Hashes of a column, a block at a time."""
-    if is_text(column.dtype):
+    if is_arrow_string(column.dtype):
         whole = _of_texts(column)
         for start in range(0, len(column), _BLOCK):
             yield whole[start : start + _BLOCK]
@@ -102,7 +102,7 @@ def _hashes(column: pd.Series[Any]) -> Iterator[np.ndarray]:
 def _of_texts(column: pd.Series[Any]) -> np.ndarray:
     """Hashes of strings; pandas is quick where many are the same."""
     rows = len(column)
-    if rows < FEWEST or cardinality.guess(column) * REPEATED < rows:
+    if rows < FEWEST or cardinality.estimate_distinct(column) * REPEATED < rows:
         return hash_array(column.array)
     return hash_strings(pa.array(column.array))
 
@@ -117,7 +117,7 @@ def _known(frame: Any, keys: Any, meta: Any) -> bool:
         and frame.columns.is_unique
         and all(
             key in frame.columns
-            and (_is_number(frame[key].dtype) or is_text(frame[key].dtype))
+            and (_is_number(frame[key].dtype) or is_arrow_string(frame[key].dtype))
             and frame[key].dtype == meta[key].dtype
             for key in keys
         )
@@ -147,8 +147,8 @@ def hash_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     >>> (hash_strings(pa.array(texts)) == hash_array(texts)).all().item()
     True
     """
-    texts = large(values)
-    read, starts, lengths = words(texts, "<u8")
+    texts = to_large_string(values)
+    read, starts, lengths = string_words(texts, "<u8")
     found = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _BLOCK):
         rows = slice(start, start + _BLOCK)

@@ -27,7 +27,7 @@ import pandas as pd
 
 SAMPLE = 2**17  # rows of a part that are counted
 MOST = 1024  # keys that a part names
-FINE = 4  # pieces of the mean output's size that a frequent key is cut into
+FINE = 4  # shares that a key as large as the mean output is divided into
 PLACED = 16  # keys above this share of the mean output are placed, all others go by their hash
 
 SPLITTING = {  # sides of a join whose rows may be dealt out while those of the other are copied
@@ -46,7 +46,7 @@ KEPT = {  # sides whose rows come out without a partner too
 }
 
 
-class Counts(NamedTuple):
+class KeyCounts(NamedTuple):
     """The most frequent keys of some rows.
 
     Attributes
@@ -86,7 +86,7 @@ class Placement(NamedTuple):
     left: np.ndarray
 
 
-def count(hashes: np.ndarray) -> Counts:
+def count_keys(hashes: np.ndarray) -> KeyCounts:
     """Count the keys of a part.
 
     Parameters
@@ -95,24 +95,24 @@ def count(hashes: np.ndarray) -> Counts:
 
     Examples
     --------
-    >>> count(np.array([7, 5, 7, 7, 3, 5]))
-    Counts(keys=array([5, 7]), counts=array([2, 3]), rows=6)
+    >>> count_keys(np.array([7, 5, 7, 7, 3, 5]))
+    KeyCounts(keys=array([5, 7]), counts=array([2, 3]), rows=6)
     """
     step = max(1, len(hashes) // SAMPLE)
     found = pd.Series(hashes[::step]).value_counts().head(MOST)
     found = found[found > 1].sort_index()
-    return Counts(found.index.to_numpy(), found.to_numpy() * step, len(hashes))
+    return KeyCounts(found.index.to_numpy(), found.to_numpy() * step, len(hashes))
 
 
-def together(parts: Sequence[Counts]) -> Counts:
+def merge_counts(parts: Sequence[KeyCounts]) -> KeyCounts:
     """Add up the counts of several parts."""
     keys, place = np.unique(np.concatenate([one.keys for one in parts]), return_inverse=True)
     weights = np.concatenate([one.counts for one in parts])
     counts = np.bincount(place, weights, minlength=len(keys)).astype(np.int64)
-    return Counts(keys, counts, sum(one.rows for one in parts))
+    return KeyCounts(keys, counts, sum(one.rows for one in parts))
 
 
-def place(left: Counts, right: Counts, how: str, pieces: int) -> Placement:
+def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) -> Placement:
     """Place frequent keys such that all outputs of a join have about the same work.
 
     The work of an output is its rows, those that go in and those that come out. A key of l and r
@@ -120,17 +120,20 @@ def place(left: Counts, right: Counts, how: str, pieces: int) -> Placement:
 
     Parameters
     ----------
-    left, right : Counts
+    left, right : KeyCounts
         Of both sides.
     how : str
         Kind of join, of `SPLITTING`.
-    pieces : int
+    npartitions : int
         Outputs.
 
     Examples
     --------
-    >>> hot, rare = Counts(np.array([5]), np.array([900]), 1000), Counts(np.array([5]), [1], 100)
-    >>> placed = place(hot, rare, "left", 4)
+    >>> hot, rare = (
+    ...     KeyCounts(np.array([5]), np.array([900]), 1000),
+    ...     KeyCounts(np.array([5]), [1], 100),
+    ... )
+    >>> placed = place_keys(hot, rare, "left", 4)
     >>> placed.keys, placed.outputs, placed.left
     (array([5]), array([0, 1, 2, 3]), array([ True]))
     """
@@ -139,18 +142,18 @@ def place(left: Counts, right: Counts, how: str, pieces: int) -> Placement:
     work = ours + theirs + np.maximum(ours, 1) * np.maximum(theirs, 1)
     rest = max(left.rows - ours.sum(), 0), max(right.rows - theirs.sum(), 0)
     others = sum(rest) + max(rest)
-    mean = (work.sum() + others) / pieces
+    mean = (work.sum() + others) / npartitions
     chosen = np.flatnonzero(work > mean / PLACED)
     chosen = chosen[np.argsort(-work[chosen], kind="stable")]  # the largest first
 
-    heap = [(others / pieces, j) for j in range(pieces)]
+    heap = [(others / npartitions, j) for j in range(npartitions)]
     outputs: dict[int, list[int]] = {}
     dealt = np.zeros(len(keys), bool)
     sides = SPLITTING[how]
     for i in chosen.tolist():
         dealt[i] = len(sides) == 1 or ours[i] >= theirs[i]
         rows, copied = (ours[i], theirs[i]) if dealt[i] else (theirs[i], ours[i])
-        wanted = min(int(np.ceil(work[i] * FINE / mean)), pieces, int(rows))
+        wanted = min(int(np.ceil(work[i] * FINE / mean)), npartitions, int(rows))
         least = [heapq.heappop(heap) for _ in range(max(wanted, 1))]
         each = (work[i] - copied) / len(least) + copied
         outputs[i] = sorted(j for _, j in least)
@@ -163,7 +166,7 @@ def place(left: Counts, right: Counts, how: str, pieces: int) -> Placement:
     return Placement(keys[chosen], first, flat, dealt[chosen])
 
 
-class Spread(NamedTuple):
+class RowRoutes(NamedTuple):
     """The rows of a part and where they go.
 
     Attributes
@@ -181,15 +184,15 @@ class Spread(NamedTuple):
     again: np.ndarray | None
 
 
-def spread(
+def route_rows(
     hashes: np.ndarray,
     placed: Placement,
-    pieces: int,
+    npartitions: int,
     *,
     left: bool,
     number: int,
     keys: pd.DataFrame | None = None,
-) -> Spread:
+) -> RowRoutes:
     """Say to which outputs the rows of a part go.
 
     Parameters
@@ -197,7 +200,7 @@ def spread(
     hashes : (n,)
         Not negative.
     placed : Placement
-    pieces : int
+    npartitions : int
         Outputs.
     left : bool
         Which side of the join the part belongs to.
@@ -210,17 +213,17 @@ def spread(
     Examples
     --------
     >>> placed = Placement(np.array([5]), np.array([0, 2]), np.array([0, 2]), np.array([True]))
-    >>> spread(np.array([5, 4, 5, 5]), placed, 3, left=True, number=1).outputs
+    >>> route_rows(np.array([5, 4, 5, 5]), placed, 3, left=True, number=1).outputs
     array([2, 1, 0, 2])
     >>> keys = pd.DataFrame({"k": list("abac")})
-    >>> spread(np.array([5, 4, 5, 5]), placed, 3, left=True, number=1, keys=keys).outputs
+    >>> route_rows(np.array([5, 4, 5, 5]), placed, 3, left=True, number=1, keys=keys).outputs
     array([0, 1, 0, 0])
-    >>> spread(np.array([5, 4]), placed, 3, left=False, number=0)
-    Spread(rows=array([0, 0, 1]), outputs=array([0, 2, 1]), again=array([False,  True, False]))
+    >>> route_rows(np.array([5, 4]), placed, 3, left=False, number=0)
+    RowRoutes(rows=array([0, 0, 1]), outputs=array([0, 2, 1]), again=array([False,  True, False]))
     """
-    outputs = hashes % pieces
+    outputs = hashes % npartitions
     if not len(placed.keys):
-        return Spread(None, outputs, None)
+        return RowRoutes(None, outputs, None)
     at = np.searchsorted(placed.keys, hashes).clip(max=len(placed.keys) - 1)
     frequent = np.flatnonzero(placed.keys[at] == hashes)
     key = at[frequent]
@@ -233,7 +236,7 @@ def spread(
         turn[~keys.iloc[mine].duplicated().to_numpy()] = 0
     outputs[mine] = placed.outputs[placed.first[of] + turn]
     if deals.all():
-        return Spread(None, outputs, None)
+        return RowRoutes(None, outputs, None)
 
     copies = np.ones(len(hashes), np.int64)
     copies[frequent[~deals]] = several[key[~deals]]
@@ -242,10 +245,10 @@ def spread(
     outputs = outputs[rows]
     many = copies[rows] > 1
     outputs[many] = placed.outputs[placed.first[at[rows[many]]] + copy[many]]
-    return Spread(rows, outputs, copy > 0)
+    return RowRoutes(rows, outputs, copy > 0)
 
 
-def partnered(keys: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
+def has_partner(keys: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
     """Tell which keys occur among others, equal as pandas joins them (nulls equal nulls).
 
     Parameters
@@ -261,7 +264,7 @@ def partnered(keys: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
 
     Examples
     --------
-    >>> partnered(pd.DataFrame({0: [1, None, 3]}), pd.DataFrame({0: [None, 3.0]}))
+    >>> has_partner(pd.DataFrame({0: [1, None, 3]}), pd.DataFrame({0: [None, 3.0]}))
     array([False,  True,  True])
     """
     number = keys.shape[1]
@@ -273,7 +276,7 @@ def partnered(keys: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
     return found
 
 
-def _counts_of(keys: np.ndarray, side: Counts) -> np.ndarray:
+def _counts_of(keys: np.ndarray, side: KeyCounts) -> np.ndarray:
     found = np.zeros(len(keys), np.int64)
     found[np.searchsorted(keys, side.keys)] = side.counts
     return found

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class RowOperations(Generic[T]):
     """What can be done with rows of one type.
 
     Attributes
@@ -44,29 +44,29 @@ class Kind(Generic[T]):
 
     length: Callable[[T], int]
     nbytes: Callable[[T], int]
-    part: Callable[[T, int, int], T]
-    join: Callable[[Sequence[T]], T]
+    slice: Callable[[T, int, int], T]
+    concat: Callable[[Sequence[T]], T]
     take: Callable[[T, np.ndarray], T]
 
 
-ARRAYS: Kind[np.ndarray] = Kind(
+ARRAYS: RowOperations[np.ndarray] = RowOperations(
     len, lambda a: a.nbytes, lambda a, i, j: a[i:j], np.concatenate, lambda a, rows: a[rows]
 )
-FRAMES: Kind[pd.DataFrame] = Kind(
+FRAMES: RowOperations[pd.DataFrame] = RowOperations(
     len,
     lambda f: int(f.memory_usage().sum()),
     lambda f, i, j: f.iloc[i:j],
     pd.concat,
     lambda f, rows: f.take(rows),
 )
-WIRE_COLUMNS: Kind[WireColumns] = Kind(
+WIRE_COLUMNS: RowOperations[WireColumns] = RowOperations(
     lambda c: c.length, lambda c: c.nbytes, WireColumns.slice, concat_same_schema, WireColumns.take
 )
 
 
-def kind_of(rows: Any) -> Kind[Any]:
+def row_operations(rows: Any) -> RowOperations[Any]:
     """Say how to handle arrays, frames and `WireColumns`; TypeError for anything else."""
-    kinds: dict[type, Kind[Any]] = {
+    kinds: dict[type, RowOperations[Any]] = {
         np.ndarray: ARRAYS,
         pd.DataFrame: FRAMES,
         WireColumns: WIRE_COLUMNS,
@@ -102,10 +102,10 @@ def merge_runs(runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) 
     >>> [chunk.tolist() for chunk in merge_runs(runs, np.argsort, limit=32)]
     [[1, 2, 3], [3, 4, 8, 9]]
     """
-    return iter(Merging(runs, order, limit))
+    return iter(KWayMerge(runs, order, limit))
 
 
-class Merging(Generic[T]):
+class KWayMerge(Generic[T]):
     """A merge under way; see `merge_runs`.
 
     Attributes
@@ -115,11 +115,14 @@ class Merging(Generic[T]):
     """
 
     def __init__(self, runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) -> None:
-        self._kind: Kind[T] = kind_of(runs[0]) if runs else ARRAYS  # type: ignore[assignment]
-        self._runs = [run for run in runs if self._kind.length(run)]
+        self._operations: RowOperations[T] = row_operations(runs[0]) if runs else ARRAYS  # type: ignore[assignment]
+        self._runs = [run for run in runs if self._operations.length(run)]
         self._order = order
         self._at = [0] * len(self._runs)
-        nbytes, rows = sum(map(self._kind.nbytes, runs)), sum(map(self._kind.length, runs))
+        nbytes, rows = (
+            sum(map(self._operations.nbytes, runs)),
+            sum(map(self._operations.length, runs)),
+        )
         self._rows = max(1, limit * rows // max(nbytes, 1))  # of all chunks
         self.step = max(1, self._rows // max(len(self._runs), 1))
         self.peak = 0
@@ -130,22 +133,22 @@ class Merging(Generic[T]):
             stops = self._stops()
             chosen, rival = self._overlapping(stops)
             if len(chosen) == 1:
-                yield from self._alone(chosen[0], self._reach(chosen[0], stops, rival))
+                yield from self._rows_of_one_run(chosen[0], self._reach(chosen[0], stops, rival))
             else:
-                yield self._together(chosen, stops)
+                yield self._merge_chunks(chosen, stops)
             self._drop_ended()
 
-    def _alone(self, i: int, stop: int) -> Iterator[T]:
+    def _rows_of_one_run(self, i: int, stop: int) -> Iterator[T]:
         """Rows of run ``i``, which come before those of all others."""
         while self._at[i] < stop:
             start, self._at[i] = self._at[i], min(self._at[i] + self._rows, stop)
-            rows = self._kind.part(self._runs[i], start, self._at[i])
-            self.peak = max(self.peak, self._kind.nbytes(rows))
+            rows = self._operations.slice(self._runs[i], start, self._at[i])
+            self.peak = max(self.peak, self._operations.nbytes(rows))
             yield rows
 
     def _reach(self, i: int, stops: Sequence[int], rival: int | None) -> int:
         """How many rows of run ``i`` come before the first one of ``rival``, in growing steps."""
-        length, stop, stride = self._kind.length(self._runs[i]), stops[i], self.step
+        length, stop, stride = self._operations.length(self._runs[i]), stops[i], self.step
         if rival is None:
             return length
         while stop < length and self._before(i, min(stop + stride, length) - 1, rival):
@@ -159,32 +162,32 @@ class Merging(Generic[T]):
 
     def _ordered(self, rows: Sequence[tuple[int, int]]) -> np.ndarray:
         """Order some rows, each given by its run and its place there."""
-        parts = [self._kind.part(self._runs[i], at, at + 1) for i, at in rows]
-        return self._order(self._kind.join(parts))
+        parts = [self._operations.slice(self._runs[i], at, at + 1) for i, at in rows]
+        return self._order(self._operations.concat(parts))
 
-    def _together(self, chosen: Sequence[int], stops: Sequence[int]) -> T:
+    def _merge_chunks(self, chosen: Sequence[int], stops: Sequence[int]) -> T:
         """Rows of some runs as far as all is known that comes before them."""
-        kind = self._kind
-        parts = [kind.part(self._runs[i], self._at[i], stops[i]) for i in chosen]
-        self.peak = max(self.peak, sum(map(kind.nbytes, parts)))
-        rows = kind.join(parts)
+        operations = self._operations
+        parts = [operations.slice(self._runs[i], self._at[i], stops[i]) for i in chosen]
+        self.peak = max(self.peak, sum(map(operations.nbytes, parts)))
+        rows = operations.concat(parts)
         found = self._order(rows)
-        edges = np.cumsum([kind.length(part) for part in parts])
+        edges = np.cumsum([operations.length(part) for part in parts])
         ends = [edges[place] - 1 for place, i in enumerate(chosen) if self._more(i, stops)]
         # what follows the end of a chunk may come after rows of the same run that nobody has seen
         found = found[: np.flatnonzero(np.isin(found, ends))[0] + 1] if ends else found
         counts = np.bincount(np.searchsorted(edges, found, side="right"), minlength=len(chosen))
         for i, count in zip(chosen, counts, strict=True):
             self._at[i] += int(count)
-        return kind.take(rows, found)
+        return operations.take(rows, found)
 
     def _stops(self) -> list[int]:
         """Where the chunk of each run ends."""
-        lengths = map(self._kind.length, self._runs)
+        lengths = map(self._operations.length, self._runs)
         return [min(at + self.step, n) for at, n in zip(self._at, lengths, strict=True)]
 
     def _more(self, i: int, stops: Sequence[int]) -> bool:
-        return stops[i] < self._kind.length(self._runs[i])
+        return stops[i] < self._operations.length(self._runs[i])
 
     def _overlapping(self, stops: Sequence[int]) -> tuple[list[int], int | None]:
         """Runs whose chunks begin before the first chunk ends that is not the last of its run.
@@ -203,14 +206,16 @@ class Merging(Generic[T]):
         return chosen, min(later, key=lambda i: rank[2 * i], default=None)
 
     def _drop_ended(self) -> None:
-        left = [i for i, run in enumerate(self._runs) if self._at[i] < self._kind.length(run)]
+        left = [i for i, run in enumerate(self._runs) if self._at[i] < self._operations.length(run)]
         self._runs, self._at = [self._runs[i] for i in left], [self._at[i] for i in left]
 
 
 ROWS = 2**16  # whose keys are looked at together, to find where runs end
 
 
-def in_order(tables: Sequence[WireColumns], keys: Sequence[SortKey], limit: int) -> WireColumns:
+def merge_sorted_tables(
+    tables: Sequence[WireColumns], keys: Sequence[SortKey], limit: int
+) -> WireColumns:
     """Merge rows of which each table has some sorted runs, one after the other.
 
     Besides what it returns it holds chunks of ``limit`` bytes, and twice as much for a moment.
@@ -228,15 +233,15 @@ def in_order(tables: Sequence[WireColumns], keys: Sequence[SortKey], limit: int)
     WireColumns
         (n,) rows; equal ones are in the order of the tables. Strings are in chunks.
     """
-    runs = [run for table in tables for run in ascending(table, keys)]
+    runs = [run for table in tables for run in sorted_runs(table, keys)]
 
     def positions(rows: WireColumns) -> np.ndarray:
         return sort_keys.order(sort_keys.columns(rows.to_frame(), keys), keys)
 
-    return _filled(tables, merge_runs(runs, positions, limit))
+    return _concat_chunks(tables, merge_runs(runs, positions, limit))
 
 
-def ascending(table: WireColumns, keys: Sequence[SortKey]) -> list[WireColumns]:
+def sorted_runs(table: WireColumns, keys: Sequence[SortKey]) -> list[WireColumns]:
     """Cut rows into sorted runs, as few as possible."""
     cuts = [0]
     for start in range(0, table.length, ROWS):
@@ -247,7 +252,7 @@ def ascending(table: WireColumns, keys: Sequence[SortKey]) -> list[WireColumns]:
     return [table.slice(a, b) for a, b in pairwise([*cuts, table.length]) if a < b]
 
 
-def _filled(tables: Sequence[WireColumns], chunks: Iterable[WireColumns]) -> WireColumns:
+def _concat_chunks(tables: Sequence[WireColumns], chunks: Iterable[WireColumns]) -> WireColumns:
     """Put chunks below each other as they come."""
     length = sum(table.length for table in tables)
     arrays: list[Any] = [

@@ -73,7 +73,7 @@ def dictionaries(
     rows = min(rows, group)
     if rows < FEWEST:
         return True
-    spread, near = take(cardinality.spread(rows)), take(cardinality.neighbours(rows))
+    spread, near = take(cardinality.spread_rows(rows)), take(cardinality.neighbour_rows(rows))
     if any(pa.types.is_nested(kind) for kind in spread.schema.types):
         return True
     names = spread.column_names
@@ -86,7 +86,7 @@ def _smaller(spread: pa.ChunkedArray, near: pa.ChunkedArray, rows: int, page: in
     if pa.types.is_dictionary(kind) or pa.types.is_null(kind):
         return True
     repeats = (len(one) - pc.count_distinct(one, mode="all").as_py() for one in (spread, near))
-    values = max(cardinality.estimate(rows, *repeats), 1)
+    values = max(cardinality.distinct_of_repeats(rows, *repeats), 1)
     width = spread.nbytes / len(spread)
     numbers = rows * math.ceil(math.log2(values)) / 8
     return values * width < page and values * width + numbers < rows * width

@@ -21,7 +21,7 @@ WORTH = 0.75  # groups for a row: above it is quicker to let the rows travel
 FEWEST = 10_000  # rows of which a sample is taken
 
 
-class Column(NamedTuple):
+class PartialColumn(NamedTuple):
     """A column of partial groups: of which column, and what of it."""
 
     source: Any
@@ -56,16 +56,16 @@ def partial_groups(
         if options.get("dropna") is not False:
             there = there.dropna()  # of nulls no group is made
         values = there if len(keys) > 1 else there.iloc[:, 0]
-        if len(there) >= FEWEST and cardinality.guess(values) > WORTH * len(there):
+        if len(there) >= FEWEST and cardinality.estimate_distinct(values) > WORTH * len(there):
             rows = frame if len(there) == len(frame) else frame.dropna(subset=keys)
             # the types, which are for pandas to say
             like = chunk(rows.head(1), *by, **options).reset_index(**reset)
-            return _alone(rows, keys, columns, like)
+            return _rows_as_groups(rows, keys, columns, like)
     return chunk(frame, *by, **options).reset_index(**reset)
 
 
-def _alone(
-    rows: pd.DataFrame, keys: list[Any], columns: list[Column], like: pd.DataFrame
+def _rows_as_groups(
+    rows: pd.DataFrame, keys: list[Any], columns: list[PartialColumn], like: pd.DataFrame
 ) -> pd.DataFrame:
     """Each row as a group of its own, with the columns of an example."""
     made = [rows[key] for key in keys] + [_ungrouped(rows, *column) for column in columns]
@@ -78,7 +78,7 @@ def _alone(
 
 def _columns(
     frame: Any, by: tuple[Any, ...], chunk: Any, options: dict[str, Any]
-) -> list[Column] | None:
+) -> list[PartialColumn] | None:
     """Which columns partial groups have, beside the keys; None where pandas has to make them."""
     if type(frame) is not pd.DataFrame or len(frame) < FEWEST or not frame.columns.is_unique:
         return None
@@ -88,17 +88,21 @@ def _columns(
         columns = [_of_function(*function) for function in options["funcs"]]
     elif chunk is mean_chunk:
         numbers = frame.drop(columns=list(by)).select_dtypes(["number", "bool"]).columns
-        columns = [Column(name, method) for method in ("sum", "count") for name in numbers]
+        columns = [PartialColumn(name, method) for method in ("sum", "count") for name in numbers]
     else:
         columns = _of_chunk(frame, by, **options)
-    return columns if all(c.source in frame and _can(frame[c.source], c) for c in columns) else None
+    return (
+        columns
+        if all(c.source in frame and _is_supported(frame[c.source], c) for c in columns)
+        else None
+    )
 
 
-def _of_function(_: str, func: Any, arguments: dict[str, Any]) -> Column:
+def _of_function(_: str, func: Any, arguments: dict[str, Any]) -> PartialColumn:
     if func is sum_of_squares:
-        return Column(arguments["column"], "sum of squares")
+        return PartialColumn(arguments["column"], "sum of squares")
     method = getattr(arguments.get("func"), "method", "") if func is apply_func_to_column else ""
-    return Column(arguments.get("column"), method)
+    return PartialColumn(arguments.get("column"), method)
 
 
 def _of_chunk(
@@ -108,20 +112,20 @@ def _of_chunk(
     chunk: Any,
     columns: Any,
     **others: Any,
-) -> list[Column]:
+) -> list[PartialColumn]:
     if columns is None:
         columns = [name for name in frame.columns if name not in by]
     if any(value for name, value in others.items() if name not in ("observed", "dropna")):
         return []  # numeric_only, say
     labels = [columns] if isinstance(columns, str) else columns if isinstance(columns, list) else []
-    return [Column(label, getattr(chunk, "method", "")) for label in labels]
+    return [PartialColumn(label, getattr(chunk, "method", "")) for label in labels]
 
 
 def _plain(keys: pd.Series[Any]) -> bool:
     return is_numeric_dtype(keys.dtype) or _has_order(keys.dtype)
 
 
-def _can(values: pd.Series[Any], column: Column) -> bool:
+def _is_supported(values: pd.Series[Any], column: PartialColumn) -> bool:
     """Whether what pandas would make of a row alone is known here."""
     if column.method in ("sum", "sum of squares", "prod"):
         return is_numeric_dtype(values.dtype) or is_bool_dtype(values.dtype)
@@ -131,7 +135,7 @@ def _can(values: pd.Series[Any], column: Column) -> bool:
 
 
 def _has_order(dtype: Any) -> bool:
-    return string_sort.is_text(dtype) or is_datetime64_any_dtype(dtype)
+    return string_sort.is_arrow_string(dtype) or is_datetime64_any_dtype(dtype)
 
 
 def _ungrouped(frame: pd.DataFrame, source: Any, method: str) -> pd.Series[Any]:

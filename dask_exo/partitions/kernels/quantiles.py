@@ -1,11 +1,11 @@
-"""Medians and quantiles of groups whose sorted rows lie in several partitions: kernels.
+"""Kernels for medians and quantiles of groups whose sorted rows span several partitions.
 
-Rows are sorted by group and value over all partitions, values that are null last. Most groups lie
-in one partition, where pandas aggregates them. A group that goes on in the next partition is a
-*span*: from the numbers of its values in each partition follows which ranks are wanted of which
-partition, at most two values for each quantile. pandas makes the quantile of those.
+Rows are sorted by group and value over all partitions, nulls last. Most groups are in one
+partition, where pandas aggregates them. For a group that spans partitions, the number of its values
+in each of them tells which rows hold the two values around each quantile. These rows are picked,
+and pandas interpolates between them.
 
-A *rank* asked for is a share from 0 to 1 for a quantile, None for a median.
+A quantile is a number from 0 to 1, or None for the median.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ VALUE = "value"
 RANK, BEGIN, FRACTION = "_rank", "_begin", "_fraction"
 
 
-class Edges(NamedTuple):
-    """The first and the last group of a partition.
+class EdgeGroups(NamedTuple):
+    """First and last group of a partition.
 
     Attributes
     ----------
     first, last : tuple
         Keys.
     head, tail : int
-        Values that are not null.
+        Values of them that are not null.
     """
 
     first: tuple[Any, ...]
@@ -37,8 +37,8 @@ class Edges(NamedTuple):
     tail: int
 
 
-class Span(NamedTuple):
-    """A group in several partitions.
+class SpanningGroup(NamedTuple):
+    """Group whose rows are in several partitions.
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class Span(NamedTuple):
     counts: list[int]
 
 
-def edges(part: pd.DataFrame, keys: list[str]) -> Edges | None:
-    """The first and the last group of a partition; None if it is empty.
+def edge_groups(part: pd.DataFrame, keys: list[str]) -> EdgeGroups | None:
+    """Return the first and the last group of a partition; None if it is empty.
 
     Parameters
     ----------
@@ -64,34 +64,34 @@ def edges(part: pd.DataFrame, keys: list[str]) -> Edges | None:
     Examples
     --------
     >>> part = pd.DataFrame({"k": list("aab"), "value": [1.0, None, 2.0]})
-    >>> edges(part, ["k"])
-    Edges(first=('a',), last=('b',), head=1, tail=1)
+    >>> edge_groups(part, ["k"])
+    EdgeGroups(first=('a',), last=('b',), head=1, tail=1)
     """
     if not len(part):
         return None
     head, tail = _rows_like(part, keys, 0), _rows_like(part, keys, -1)
     count = [int(part[VALUE].iloc[rows].notna().sum()) for rows in (head, tail)]
     first, last = (tuple(part[key].iloc[i] for key in keys) for i in (0, -1))
-    return Edges(first, last, count[0], count[1])
+    return EdgeGroups(first, last, count[0], count[1])
 
 
-def spans(found: Sequence[Edges | None]) -> list[Span]:
-    """The groups that lie in more than one partition.
+def spanning_groups(found: Sequence[EdgeGroups | None]) -> list[SpanningGroup]:
+    """Return the groups that are in more than one partition.
 
     Examples
     --------
-    >>> spans(
+    >>> spanning_groups(
     ...     [
-    ...         Edges(("a",), ("b",), 4, 2),
+    ...         EdgeGroups(("a",), ("b",), 4, 2),
     ...         None,
-    ...         Edges(("b",), ("b",), 7, 7),
-    ...         Edges(("b",), ("c",), 1, 5),
-    ...         Edges(("d",), ("d",), 2, 2),
+    ...         EdgeGroups(("b",), ("b",), 7, 7),
+    ...         EdgeGroups(("b",), ("c",), 1, 5),
+    ...         EdgeGroups(("d",), ("d",), 2, 2),
     ...     ]
     ... )
-    [Span(parts=[0, 2, 3], counts=[2, 7, 1])]
+    [SpanningGroup(parts=[0, 2, 3], counts=[2, 7, 1])]
     """
-    groups: list[Span] = []
+    groups: list[SpanningGroup] = []
     open_key: tuple[Any, ...] | None = None
     for j, part in enumerate(found):
         if part is None:
@@ -100,17 +100,17 @@ def spans(found: Sequence[Edges | None]) -> list[Span]:
             groups[-1].parts.append(j)
             groups[-1].counts.append(part.head)
         if part.last != open_key:
-            groups.append(Span([j], [part.tail]))
+            groups.append(SpanningGroup([j], [part.tail]))
             open_key = part.last
     return [group for group in groups if len(group.parts) > 1]
 
 
-def ranks(count: int, rank: float | None) -> tuple[int, int, float]:
-    """Which of ``count`` sorted values a median or quantile needs, and how far between them it is.
+def quantile_ranks(count: int, rank: float | None) -> tuple[int, int, float]:
+    """Return the ranks around a quantile of ``count`` values, and its position between them.
 
     Examples
     --------
-    >>> ranks(4, None), ranks(5, None), ranks(4, 0.25)
+    >>> quantile_ranks(4, None), quantile_ranks(5, None), quantile_ranks(4, 0.25)
     ((1, 2, 0.5), (2, 2, 0.0), (0, 1, 0.75))
     """
     if count == 0:
@@ -121,41 +121,42 @@ def ranks(count: int, rank: float | None) -> tuple[int, int, float]:
     return low, low + (fraction > 0), fraction
 
 
-def pick(
+def pick_ranked_rows(
     part: pd.DataFrame,
     keys: list[str],
-    spanning: Sequence[Span],
-    asked: Sequence[float | None],
+    spanning: Sequence[SpanningGroup],
+    quantiles: Sequence[float | None],
     j: int,
 ) -> pd.DataFrame:
-    """The rows of partition ``j`` that hold what spans are asked for.
+    """Pick the rows of partition ``j`` that the quantiles of spanning groups need.
 
     Parameters
     ----------
     part : DataFrame
-        As of `edges`.
+        As of `edge_groups`.
     keys : list of str
-    spanning : list of Span
-    asked : list
-        Ranks.
+    spanning : list of SpanningGroup
+    quantiles : list
+        Numbers from 0 to 1, or None for the median.
     j : int
         Number of the partition.
 
     Returns
     -------
     DataFrame
-        Rows with their rank's number, where their span begins, and the fraction of `ranks`.
+        Rows with the number of their quantile, the first partition of their group, and the
+        fraction of `quantile_ranks`.
     """
     rows: list[tuple[int, int, int, float]] = []
     for span in spanning:
         if j not in span.parts:
             continue
         place = span.parts.index(j)
-        # a span comes from the part before, or else is the last group
+        # the group continues from the partition before, or it is the last one
         start = 0 if place else _rows_like(part, keys, -1).start
         before, count = sum(span.counts[:place]), span.counts[place]
-        for number, rank in enumerate(asked):
-            low, high, fraction = ranks(sum(span.counts), rank)
+        for number, rank in enumerate(quantiles):
+            low, high, fraction = quantile_ranks(sum(span.counts), rank)
             for at in dict.fromkeys((low, high)):
                 none = not sum(span.counts) and place == 0  # the first null stands for all
                 if before <= at < before + count or none:
@@ -173,30 +174,30 @@ def pick(
     )
 
 
-def finish(  # noqa: PLR0913, PLR0917  all that is known of a partition
+def finish_quantiles(  # noqa: PLR0913, PLR0917  all that is known of a partition
     part: pd.DataFrame,
     keys: list[str],
-    spanning: Sequence[Span],
+    spanning: Sequence[SpanningGroup],
     picked: pd.DataFrame,
-    asked: Sequence[float | None],
+    quantiles: Sequence[float | None],
     names: Sequence[str],
     j: int,
 ) -> pd.DataFrame:
-    """Medians and quantiles of the groups that begin in partition ``j``.
+    """Compute medians and quantiles of the groups that begin in partition ``j``.
 
     Parameters
     ----------
-    part, keys, spanning, asked, j
-        As of `pick`.
+    part, keys, spanning, quantiles, j
+        As of `pick_ranked_rows`.
     picked : DataFrame
-        What `pick` found in all partitions.
+        Results of `pick_ranked_rows` for all partitions.
     names : list of str
-        Columns of the result, for each rank one.
+        Columns of the result, one for each quantile.
 
     Returns
     -------
     DataFrame
-        A row for each group: the keys and ``names``.
+        One row for each group: the keys and ``names``.
     """
     begun = any(j in span.parts[1:] for span in spanning)
     ending = any(j in span.parts[:-1] for span in spanning)
@@ -205,7 +206,7 @@ def finish(  # noqa: PLR0913, PLR0917  all that is known of a partition
     inside = part.iloc[start : max(start, stop)].groupby(keys, observed=True)[VALUE]
     mine = picked[picked[BEGIN] == j]
     columns = {}
-    for number, (rank, name) in enumerate(zip(asked, names, strict=True)):
+    for number, (rank, name) in enumerate(zip(quantiles, names, strict=True)):
         rows = mine[mine[RANK] == number]
         between = rows.groupby(keys, observed=True)[VALUE]
         found = inside.median() if rank is None else inside.quantile(rank)
@@ -219,7 +220,7 @@ def finish(  # noqa: PLR0913, PLR0917  all that is known of a partition
 
 
 def _rows_like(part: pd.DataFrame, keys: list[str], row: int) -> slice:
-    """The rows that have the keys of the first or the last one, from and to."""
+    """Return the slice of rows with the keys of the first (0) or the last row (-1)."""
     same = np.ones(len(part), bool)
     for key in keys:
         same &= (part[key] == part[key].iloc[row]).to_numpy(bool)

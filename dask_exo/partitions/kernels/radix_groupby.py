@@ -55,15 +55,15 @@ def aggregate(*inputs: Any, whole: Callable[..., Any], options: dict[str, Any]) 
     """
     frame = inputs[0]
     if len(inputs) == 1 and _plain(frame) and _by_group(options):
-        groups = cardinality.guess(frame.index)
+        groups = cardinality.estimate_distinct(frame.index)
         if groups > 2 * CACHED:
             count = min(2 ** math.ceil(math.log2(groups / CACHED)), _MOST)
-            made = [whole([one], **options) for one in clusters(frame, count)]
+            made = [whole([one], **options) for one in radix_clusters(frame, count)]
             return concat_partitions(made, ignore_index=False)
     return whole(list(inputs), **options)
 
 
-def clusters(frame: Any, count: int) -> Iterator[Any]:
+def radix_clusters(frame: Any, count: int) -> Iterator[Any]:
     """Cut rows by a hash of their index.
 
     Parameters
@@ -81,7 +81,7 @@ def clusters(frame: Any, count: int) -> Iterator[Any]:
     Examples
     --------
     >>> rows = pd.Series(range(6), index=[7, 8, 7, 9, 8, 7])
-    >>> sorted(sorted(set(one.index)) for one in clusters(rows, 256))
+    >>> sorted(sorted(set(one.index)) for one in radix_clusters(rows, 256))
     [[7], [8], [9]]
     """
     keys = frame.index.to_numpy().astype(np.int64, copy=False).view(np.uint64)

@@ -20,7 +20,7 @@ from dask_exo.partitions.pandas_partition import Frame
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-class Sample(NamedTuple):
+class RunSample(NamedTuple):
     """Some rows of one sorted run, evenly spaced.
 
     Attributes
@@ -38,7 +38,7 @@ class Sample(NamedTuple):
     total: int
 
 
-class Bounds(NamedTuple):
+class RangeBounds(NamedTuple):
     """First rows of all pieces but the first, in order.
 
     Attributes
@@ -74,7 +74,7 @@ def sample_size(runs: int, pieces: int) -> int:
     return max(1, min(wanted, 2**22 // runs))
 
 
-def sample(run: Frame, keys: Sequence[SortKey], number: int, size: int) -> Sample:
+def sample_run(run: Frame, keys: Sequence[SortKey], number: int, size: int) -> RunSample:
     """Take at most ``size`` rows of a run, at an offset that differs between runs."""
     total = len(run)
     count = min(size, total)
@@ -82,23 +82,23 @@ def sample(run: Frame, keys: Sequence[SortKey], number: int, size: int) -> Sampl
     rows = ((np.arange(count) + offset) * (total / max(count, 1))).astype(np.int64)
     rows = np.minimum(rows, total - 1)  # where the product was rounded up
     taken = [sort_keys.rows_of(column, rows) for column in sort_keys.columns(run, keys)]
-    return Sample(pd.concat(taken, axis=1, ignore_index=True), rows, total)
+    return RunSample(pd.concat(taken, axis=1, ignore_index=True), rows, total)
 
 
-def choose(keys: Sequence[SortKey], pieces: int, *samples: Sample) -> Bounds:
+def choose_bounds(keys: Sequence[SortKey], pieces: int, *samples: RunSample) -> RangeBounds:
     """Choose bounds such that all pieces have about the same number of rows.
 
     Parameters
     ----------
     keys : sequence of SortKey
     pieces : int
-    *samples : Sample
+    *samples : RunSample
         (M,) one of each run.
     """
     full = [(number, one) for number, one in enumerate(samples) if one.total]
     if not full or pieces == 1:
         nothing = np.zeros(0, np.int64)
-        return Bounds(samples[0].keys.iloc[:0], nothing, nothing)
+        return RangeBounds(samples[0].keys.iloc[:0], nothing, nothing)
     frame = pd.concat([one.keys for _, one in full], ignore_index=True)
     runs = np.repeat([number for number, _ in full], [len(one.rows) for _, one in full])
     rows = np.concatenate([one.rows for _, one in full])
@@ -111,17 +111,17 @@ def choose(keys: Sequence[SortKey], pieces: int, *samples: Sample) -> Bounds:
     at = np.searchsorted(before, wanted).clip(1, len(before) - 1) if len(before) > 1 else 0
     nearer = wanted - before[np.maximum(at - 1, 0)] < np.abs(before[at] - wanted)
     picked = found[np.maximum(at - nearer, 0)]
-    return Bounds(frame.iloc[picked].reset_index(drop=True), runs[picked], rows[picked])
+    return RangeBounds(frame.iloc[picked].reset_index(drop=True), runs[picked], rows[picked])
 
 
-def _weights(one: Sample) -> np.ndarray:
+def _weights(one: RunSample) -> np.ndarray:
     """Rows that each sampled row stands for: up to halfway to the next."""
     edges = (one.rows[1:] + one.rows[:-1] + 1) / 2
     return np.diff(np.concatenate([[0], edges, [one.total]]))
 
 
-def cut(
-    run: Frame, keys: Sequence[SortKey], number: int, bounds: Bounds, pieces: int
+def cut_run(
+    run: Frame, keys: Sequence[SortKey], number: int, bounds: RangeBounds, pieces: int
 ) -> np.ndarray:
     """Where the pieces of a sorted run start and end.
 

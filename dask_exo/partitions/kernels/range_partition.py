@@ -56,7 +56,7 @@ def partition_numbers(
 
 def _up_to(s: pd.Series[Any], divisions: pd.Series[Any]) -> np.ndarray | None:
     """How many divisions are not greater than each value; None where others have to count."""
-    if string_sort.is_text(s.dtype):
+    if string_sort.is_arrow_string(s.dtype):
         bounds = list(divisions)
         texts = all(type(bound) is str for bound in bounds)
         return string_sort.count_up_to(pa.array(s.array), bounds) if texts else None
@@ -78,10 +78,10 @@ def sort_index(frame: Any) -> Any:
     >>> sort_index(pd.Series([1, 2, 3], labels)).tolist()
     [3, 1, 2]
     """
-    if isinstance(frame.index, pd.MultiIndex) or not string_sort.is_text(frame.index.dtype):
+    if isinstance(frame.index, pd.MultiIndex) or not string_sort.is_arrow_string(frame.index.dtype):
         return frame.sort_index()
-    labels = string_sort.large(pa.array(frame.index.array))
-    order = string_sort.order(labels)
+    labels = string_sort.to_large_string(pa.array(frame.index.array))
+    order = string_sort.argsort_strings(labels)
     if not isinstance(frame, pd.DataFrame):
         return frame.take(order)
     rows = to_wire(frame.reset_index(drop=True), order, ignore_index=True).to_frame()
@@ -136,7 +136,11 @@ def summary(values: Any, *how: Any) -> Any:
     percentiles : list
     weights : list
     """
-    if not (isinstance(values, pd.Series) and string_sort.is_text(values.dtype) and len(values)):
+    if not (
+        isinstance(values, pd.Series) and string_sort.is_arrow_string(values.dtype) and len(values)
+    ):
         return percentiles_summary(values, *how)
     places, weights = percentiles_summary(pd.Series(np.arange(len(values))), *how)
-    return values.array.take(string_sort.order(pa.array(values.array))[places]).tolist(), weights
+    return values.array.take(
+        string_sort.argsort_strings(pa.array(values.array))[places]
+    ).tolist(), weights

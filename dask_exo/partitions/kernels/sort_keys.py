@@ -20,7 +20,7 @@ from pandas.api.types import infer_dtype
 
 from dask_exo.errors import SortKeyError
 from dask_exo.partitions.kernels.integer_sort import stable_argsort
-from dask_exo.partitions.kernels.string_sort import is_text
+from dask_exo.partitions.kernels.string_sort import is_arrow_string
 
 _LAST = np.iinfo(np.int64).max
 _TOP = np.uint64(2**63)
@@ -136,7 +136,7 @@ def _comparable(values: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(dtype, (pd.DatetimeTZDtype, pd.PeriodDtype)):
         return pd.Index(values).asi8, values.isna().to_numpy()
     nulls = values.isna().to_numpy()
-    if isinstance(dtype, pd.ArrowDtype) or is_text(dtype):
+    if isinstance(dtype, pd.ArrowDtype) or is_arrow_string(dtype):
         return _of_arrow(values), nulls
     if isinstance(dtype, np.dtype):
         return _of_numpy(values.to_numpy(), nulls), nulls

@@ -19,19 +19,19 @@ from dask_exo.partitions.kernels.integer_sort import count_below, stable_argsort
 _WORD = 8  # bytes
 
 
-def is_text(dtype: Any) -> bool:
+def is_arrow_string(dtype: Any) -> bool:
     """Whether a column of pandas holds strings of Arrow."""
     return isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow"
 
 
-def large(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+def to_large_string(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The same strings as one array with offsets of 64 bits."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     return values.cast(pa.large_string())
 
 
-def buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def string_buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Where each of n large strings starts, and the bytes of all, without a copy.
 
     Returns
@@ -48,7 +48,7 @@ def buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return offsets, np.frombuffer(data_buffer or b"", np.uint8)[offsets[0] : offsets[-1]]
 
 
-def words(values: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def string_words(values: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Eight bytes from each byte on of n large strings, which begin anywhere.
 
     Parameters
@@ -65,14 +65,14 @@ def words(values: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndar
     starts, lengths : (n,)
         The first word and the bytes of each string.
     """
-    offsets, used = buffers(values)
+    offsets, used = string_buffers(values)
     data = np.zeros(len(used) + _WORD, np.uint8)  # is read beyond the end
     data[:-_WORD] = used
     read = np.ndarray(len(data) - _WORD + 1, dtype, data, strides=(1,))
     return read, offsets[:-1] - offsets[0], np.diff(offsets)
 
 
-class Text:
+class StringWords:
     """Strings as words of eight bytes, with zeros after their end.
 
     Parameters
@@ -87,7 +87,7 @@ class Text:
     """
 
     def __init__(self, values: pa.Array | pa.ChunkedArray) -> None:
-        self._words, self._starts, self.lengths = words(large(values), ">u8")
+        self._words, self._starts, self.lengths = string_words(to_large_string(values), ">u8")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -118,13 +118,13 @@ def count_up_to(values: pa.Array | pa.ChunkedArray, bounds: Sequence[str]) -> np
     """
     found = np.zeros(len(values), np.int64)
     if bounds:
-        text = Text(values)
+        text = StringWords(values)
         _search(text, np.arange(len(text)), [bound.encode() for bound in bounds], 0, found)
     return found
 
 
 def _search(
-    text: Text, rows: np.ndarray, bounds: Sequence[bytes], at: int, found: np.ndarray
+    text: StringWords, rows: np.ndarray, bounds: Sequence[bytes], at: int, found: np.ndarray
 ) -> None:
     """Add up ``found`` of rows that agree with all the bounds in the bytes before ``at``."""
     if at >= max(map(len, bounds)):  # all is the same but zeros at the end
@@ -141,7 +141,7 @@ def _search(
         _search(text, rows[same], bounds[first:last], at + _WORD, found)
 
 
-def order(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+def argsort_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Row numbers in the order of the strings; equal ones keep theirs, nulls come last.
 
     Parameters
@@ -155,11 +155,11 @@ def order(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
     Examples
     --------
-    >>> order(pa.array(["b", None, "a", "ab", "a"])).tolist()
+    >>> argsort_strings(pa.array(["b", None, "a", "ab", "a"])).tolist()
     [2, 4, 3, 0, 1]
     """
     nulls = np.asarray(values.is_null())
-    text, there = Text(values), np.flatnonzero(~nulls)
+    text, there = StringWords(values), np.flatnonzero(~nulls)
     found, tied = there, np.ones(max(len(there) - 1, 0), bool)
     longest = int(text.lengths.max(initial=0))
     for at in range(0, longest, _WORD):

@@ -19,7 +19,7 @@ from dask_exo.partitions import protocol
 from dask_exo.partitions.batching import as_numpy
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import to_device
-from dask_exo.partitions.oom_split import in_halves
+from dask_exo.partitions.oom_split import call_in_halves
 from dask_exo.pipeline.streaming.provenance import Frame
 from dask_exo.pipeline.streaming.retries import RAISE, ErrorPolicy, UserCalls
 
@@ -138,7 +138,7 @@ def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) 
     """Call a function; give its frames."""
     if transform.kind == "batches":
         form = FORMATS[transform.format]
-        several = in_halves(lambda batch: func(form(batch)), data, transform.name)
+        several = call_in_halves(lambda batch: func(form(batch)), data, transform.name)
     else:
         frame = on_host(data)
         if transform.kind == "write":

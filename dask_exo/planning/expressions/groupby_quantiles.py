@@ -12,7 +12,7 @@ from typing import Any
 
 from dask_exo.dask_adapter import Task, TaskRef, concat_partitions
 from dask_exo.partitions.kernels import quantiles
-from dask_exo.partitions.kernels.quantiles import Edges, Span
+from dask_exo.partitions.kernels.quantiles import EdgeGroups, SpanningGroup
 from dask_exo.planning.expressions.skew_resistant import SkewProof
 
 __all__ = ["GroupRanks"]
@@ -39,8 +39,8 @@ class GroupRanks(SkewProof):
     @functools.cached_property
     def _meta(self) -> Any:
         meta = self.frame._meta
-        none = quantiles.pick(meta, self.keys, [], self.asked, 0)
-        return quantiles.finish(meta, self.keys, [], none, self.asked, self.names, 0)
+        none = quantiles.pick_ranked_rows(meta, self.keys, [], self.asked, 0)
+        return quantiles.finish_quantiles(meta, self.keys, [], none, self.asked, self.names, 0)
 
     def _divisions(self) -> tuple[None, ...]:
         return (None,) * (self.frame.npartitions + 1)
@@ -49,18 +49,27 @@ class GroupRanks(SkewProof):
         name, keys, asked = self._name, self.keys, self.asked
         parts = [TaskRef((self.frame._name, i)) for i in range(self.frame.npartitions)]
         edges = [
-            Task((f"edges-{name}", i), quantiles.edges, part, keys) for i, part in enumerate(parts)
+            Task((f"edges-{name}", i), quantiles.edge_groups, part, keys)
+            for i, part in enumerate(parts)
         ]
         spanning = Task((f"spans-{name}", 0), _spans, *(one.ref() for one in edges))
         picks = [
-            Task((f"pick-{name}", i), quantiles.pick, part, keys, spanning.ref(), asked, i)
+            Task(
+                (f"pick-{name}", i),
+                quantiles.pick_ranked_rows,
+                part,
+                keys,
+                spanning.ref(),
+                asked,
+                i,
+            )
             for i, part in enumerate(parts)
         ]
         picked = Task((f"picked-{name}", 0), _together, *(one.ref() for one in picks))
         found = [
             Task(
                 (name, i),
-                quantiles.finish,
+                quantiles.finish_quantiles,
                 part,
                 keys,
                 spanning.ref(),
@@ -74,8 +83,8 @@ class GroupRanks(SkewProof):
         return {task.key: task for task in [*edges, spanning, *picks, picked, *found]}
 
 
-def _spans(*found: Edges | None) -> list[Span]:
-    return quantiles.spans(found)
+def _spans(*found: EdgeGroups | None) -> list[SpanningGroup]:
+    return quantiles.spanning_groups(found)
 
 
 def _together(*picked: Any) -> Any:

@@ -19,7 +19,7 @@ from dask.dataframe.utils import has_known_categories
 from dask_exo.dask_adapter import CoreExpr, Expr, Shuffle, Task, TaskRef
 from dask_exo.partitions import protocol
 from dask_exo.partitions.kernels import categories, range_bounds, sort_keys
-from dask_exo.partitions.kernels.range_bounds import Bounds
+from dask_exo.partitions.kernels.range_bounds import RangeBounds
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
 from dask_exo.planning.expressions.reordering import Reorder
@@ -106,12 +106,12 @@ class NumberRows(Expr):
         runs = [Task((f"run-{name}", i), _sorted_run, parts[i], keys) for i in range(count)]
         size = range_bounds.sample_size(count, pieces)
         samples = [
-            Task((f"sample-{name}", i), range_bounds.sample, run.ref(), self.keys, i, size)
+            Task((f"sample-{name}", i), range_bounds.sample_run, run.ref(), self.keys, i, size)
             for i, run in enumerate(runs)
         ]
         chosen = Task(
             (f"bounds-{name}", 0),
-            range_bounds.choose,
+            range_bounds.choose_bounds,
             self.keys,
             pieces,
             *(s.ref() for s in samples),
@@ -120,7 +120,7 @@ class NumberRows(Expr):
         for i, run in enumerate(runs):
             where = (self.keys, i, chosen.ref(), pieces)
             if self.with_cuts:
-                cut = Task(self.cut_key(i), range_bounds.cut, run.ref(), *where)
+                cut = Task(self.cut_key(i), range_bounds.cut_run, run.ref(), *where)
                 tasks += [cut, Task((name, i), _number, run.ref(), cut.ref())]
             else:
                 tasks.append(Task((name, i), _cut_and_number, run.ref(), *where))
@@ -137,7 +137,10 @@ class NumberRows(Expr):
             for i, part in enumerate(parts)
         ]
         keys = Task(
-            (f"keys-{self._name}", 0), categories.unify, self.keys, *(look.ref() for look in looks)
+            (f"keys-{self._name}", 0),
+            categories.unify_categories,
+            self.keys,
+            *(look.ref() for look in looks),
         )
         return keys.ref(), [*looks, keys]
 
@@ -176,7 +179,7 @@ def _plain(frame: Any) -> Any:
 
 
 def _categories(part: Any, keys: Sequence[SortKey]) -> categories.Dtypes:
-    return categories.categories(_plain(part), keys)
+    return categories.key_categories(_plain(part), keys)
 
 
 def _sorted_run(part: Any, keys: Sequence[SortKey]) -> Any:
@@ -185,9 +188,9 @@ def _sorted_run(part: Any, keys: Sequence[SortKey]) -> Any:
 
 
 def _cut_and_number(
-    run: Any, keys: Sequence[SortKey], number: int, chosen: Bounds, pieces: int
+    run: Any, keys: Sequence[SortKey], number: int, chosen: RangeBounds, pieces: int
 ) -> Any:
-    return _number(run, range_bounds.cut(run, keys, number, chosen, pieces))
+    return _number(run, range_bounds.cut_run(run, keys, number, chosen, pieces))
 
 
 def _number(run: Any, edges: np.ndarray) -> Any:

@@ -29,7 +29,7 @@ from dask_exo.dask_adapter import (
     TaskRef,
 )
 from dask_exo.partitions.kernels import heavy_hitters
-from dask_exo.partitions.kernels.heavy_hitters import KEPT, SPLITTING, Counts, Placement
+from dask_exo.partitions.kernels.heavy_hitters import KEPT, SPLITTING, KeyCounts, Placement
 from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
 from dask_exo.planning.expressions.skew_resistant import SkewProof
 
@@ -155,7 +155,7 @@ class FrequentKeys(SkewProof):
             both = Task((f"counts-{side}-{name}", 0), _together, *(one.ref() for one in counts))
             tasks += [*counts, both]
             sides.append(both.ref())
-        tasks.append(Task((name, 0), heavy_hitters.place, *sides, self.how, self.pieces))
+        tasks.append(Task((name, 0), heavy_hitters.place_keys, *sides, self.how, self.pieces))
         return {task.key: task for task in tasks}
 
 
@@ -215,12 +215,12 @@ class SpreadRows(Expr):
         return {task.key: task for task in tasks}
 
 
-def _count(part: Any) -> Counts:
-    return heavy_hitters.count(part[PARTITION_COLUMN].to_numpy())
+def _count(part: Any) -> KeyCounts:
+    return heavy_hitters.count_keys(part[PARTITION_COLUMN].to_numpy())
 
 
-def _together(*parts: Counts) -> Counts:
-    return heavy_hitters.together(parts)
+def _together(*parts: KeyCounts) -> KeyCounts:
+    return heavy_hitters.merge_counts(parts)
 
 
 def _spread(  # noqa: PLR0913, PLR0917  one for each operand
@@ -233,7 +233,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     keys: Keys | None,
 ) -> Any:
     hashes = part[PARTITION_COLUMN].to_numpy()
-    rows, outputs, again = heavy_hitters.spread(
+    rows, outputs, again = heavy_hitters.route_rows(
         hashes,
         placed,
         pieces,
@@ -253,5 +253,5 @@ def _partnered(part: Any, other: Any, keys: Keys, other_keys: Keys) -> Any:
     if not again.any():
         return part
     there = ~again
-    there[again] = heavy_hitters.partnered(keys.of(part)[again], other_keys.of(other))
+    there[again] = heavy_hitters.has_partner(keys.of(part)[again], other_keys.of(other))
     return part[there]

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from dask_exo.partitions import pandas_partition, protocol
-from dask_exo.partitions.kernels.kway_merge import in_order
+from dask_exo.partitions.kernels.kway_merge import merge_sorted_tables
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
 from dask_exo.planning.partitioners.exchange import Split
@@ -105,7 +105,7 @@ class Rows(Split):
             and same_schema(tables)
             and is_pandas(tables[0])
         ):
-            return in_order(tables, self.runs, min(limit // CHUNKS, LARGEST_BATCH))
+            return merge_sorted_tables(tables, self.runs, min(limit // CHUNKS, LARGEST_BATCH))
         return concat(tables, ignore_index=self.ignore_index)
 
     def _tally(self, frame: Any, counts: np.ndarray, first: int = 0) -> Tally:

@@ -23,7 +23,7 @@ EXO = Scheduler(InlineFutures())
 def rows(monkeypatch) -> list[bool]:
     """Whether rows were found, each time; frames are small here."""
     seen: list[bool] = []
-    original = array_join._rows
+    original = array_join._matching_rows
 
     def see(*args, **options):
         found = original(*args, **options)
@@ -31,7 +31,7 @@ def rows(monkeypatch) -> list[bool]:
         return found
 
     monkeypatch.setattr(array_join, "FEWEST", 0)
-    monkeypatch.setattr(array_join, "_rows", see)
+    monkeypatch.setattr(array_join, "_matching_rows", see)
     return seen
 
 

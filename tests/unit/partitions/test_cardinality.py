@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.partitions.kernels.cardinality import SAMPLE, estimate, neighbours, spread
+from dask_exo.partitions.kernels.cardinality import (
+    SAMPLE,
+    distinct_of_repeats,
+    neighbour_rows,
+    spread_rows,
+)
 
 ROWS = 250_000
 EVEN = {
@@ -22,8 +27,10 @@ EVEN = {
 
 
 def guess(values: np.ndarray) -> float:
-    samples = spread(len(values)), neighbours(len(values))
-    return estimate(len(values), *(SAMPLE - len(np.unique(values[at])) for at in samples))
+    samples = spread_rows(len(values)), neighbour_rows(len(values))
+    return distinct_of_repeats(
+        len(values), *(SAMPLE - len(np.unique(values[at])) for at in samples)
+    )
 
 
 @pytest.mark.parametrize("name", EVEN)
@@ -40,7 +47,7 @@ def test_where_some_are_frequent_the_guess_is_too_low() -> None:
 
 @given(st.integers(SAMPLE, 10**7))
 def test_samples_are_rows_in_order_and_none_twice(rows) -> None:
-    for at in (spread(rows), neighbours(rows)):
+    for at in (spread_rows(rows), neighbour_rows(rows)):
         assert len(at) == SAMPLE
         assert (np.diff(at) > 0).all()
         assert at[0] >= 0
@@ -49,4 +56,4 @@ def test_samples_are_rows_in_order_and_none_twice(rows) -> None:
 
 @given(st.integers(SAMPLE, 10**7), st.integers(0, SAMPLE - 1), st.integers(0, SAMPLE - 1))
 def test_a_guess_is_between_one_and_all(rows, there, here) -> None:
-    assert 0.9 < estimate(rows, there, here) <= rows
+    assert 0.9 < distinct_of_repeats(rows, there, here) <= rows

@@ -23,7 +23,7 @@ from dask_exo.partitions.gpu import memory, staging
 from dask_exo.partitions.gpu.memory import Arena
 from dask_exo.partitions.gpu.packed import begin
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
-from dask_exo.partitions.oom_split import in_halves
+from dask_exo.partitions.oom_split import call_in_halves
 from dask_exo.testing import InlineFutures
 
 
@@ -189,7 +189,7 @@ def test_a_batch_that_does_not_fit_is_halved(n: int, room: int) -> None:
         return batch * 2
 
     frame = pd.DataFrame({"a": range(n)})
-    found = pd.concat(in_halves(call, frame, "double"))
+    found = pd.concat(call_in_halves(call, frame, "double"))
     pd.testing.assert_frame_equal(found, frame * 2)
     assert max(sizes) <= room
     assert len(sizes) <= 2 * -(-n // room)
@@ -200,9 +200,9 @@ def test_a_row_that_does_not_fit_is_an_error_that_says_so() -> None:
         raise OutOfMemoryError("allocating 8 bytes, 4 free")
 
     with pytest.raises(DeviceMemoryError, match=r"model needs more .* 1 row .* 4 free.*num_gpus="):
-        in_halves(model, np.arange(4), "model")
+        call_in_halves(model, np.arange(4), "model")
     with pytest.raises(KeyError):
-        in_halves(lambda batch: {}[len(batch)], np.arange(4), "model")
+        call_in_halves(lambda batch: {}[len(batch)], np.arange(4), "model")
 
 
 def test_batches_of_options_are_halved() -> None:

@@ -43,7 +43,7 @@ def test_partitions_are_those_of_dask(dtypes, npartitions, seed, rows) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hash_partition, "_BLOCK", 16)
         patched.setattr(hash_partition, "FEWEST", 0)
-        patched.setattr(hash_partition.cardinality, "guess", len)
+        patched.setattr(hash_partition.cardinality, "estimate_distinct", len)
         assert hash_partition._known(frame, list(columns), frame.head(0))
         got, expected = both(frame, list(columns), npartitions)
     assert_frame_equal(got, expected)

@@ -23,7 +23,7 @@ def dealt(side, placed, pieces, *, left, keys=None):
     """For each output the (part, row, other copy than the first) of the rows that it gets."""
     found: list[list[tuple[int, int, bool]]] = [[] for _ in range(pieces)]
     for number, hashes in enumerate(side):
-        rows, outputs, again = heavy_hitters.spread(
+        rows, outputs, again = heavy_hitters.route_rows(
             hashes, placed, pieces, left=left, number=number,
             keys=None if keys is None else pd.DataFrame({0: keys[number]}),
         )  # fmt: skip
@@ -49,10 +49,10 @@ def test_pairs_meet_once_and_rows_without_a_partner_come_out_once(lefts, rights,
         for side, lists in keys.items()
     }
     counts = [
-        heavy_hitters.together([heavy_hitters.count(one) for one in side])
+        heavy_hitters.merge_counts([heavy_hitters.count_keys(one) for one in side])
         for side in sides.values()
     ]
-    placed = heavy_hitters.place(*counts, how, pieces)
+    placed = heavy_hitters.place_keys(*counts, how, pieces)
     ours, theirs = (
         dealt(sides[side], placed, pieces, left=side == "left",
               keys=keys[side] if other in heavy_hitters.KEPT[how] else None)
@@ -112,9 +112,10 @@ def test_outputs_of_a_join_are_even_whatever_the_skew(exponent, pieces):
         keys = rng.choice(ranks, 200_000, p=chance / chance.sum())
     left, right = (np.array_split(hashed(side), 8) for side in (keys, ranks))
     counts = [
-        heavy_hitters.together([heavy_hitters.count(one) for one in side]) for side in (left, right)
+        heavy_hitters.merge_counts([heavy_hitters.count_keys(one) for one in side])
+        for side in (left, right)
     ]
-    placed = heavy_hitters.place(*counts, "inner", pieces)
+    placed = heavy_hitters.place_keys(*counts, "inner", pieces)
     sizes = np.array([len(one) for one in dealt(left, placed, pieces, left=True)])
     assert sizes.sum() == 200_000
     assert sizes.max() <= 1.5 * sizes.mean()
@@ -122,9 +123,11 @@ def test_outputs_of_a_join_are_even_whatever_the_skew(exponent, pieces):
 
 def test_rare_keys_are_not_placed():
     rows = np.arange(100_000) * 7919
-    counts = heavy_hitters.together([heavy_hitters.count(rows), heavy_hitters.count(rows)])
-    assert len(heavy_hitters.place(counts, counts, "inner", 50).keys) == 0
-    assert heavy_hitters.spread(rows, heavy_hitters.place(counts, counts, "inner", 50), 50,
+    counts = heavy_hitters.merge_counts(
+        [heavy_hitters.count_keys(rows), heavy_hitters.count_keys(rows)]
+    )
+    assert len(heavy_hitters.place_keys(counts, counts, "inner", 50).keys) == 0
+    assert heavy_hitters.route_rows(rows, heavy_hitters.place_keys(counts, counts, "inner", 50), 50,
                            left=True, number=0).rows is None  # fmt: skip
 
 
@@ -135,7 +138,7 @@ def test_counts_of_a_large_part_are_estimates_from_a_sample():
         5,
         rng.integers(10, 2**60, 10 * heavy_hitters.SAMPLE),
     )
-    found = heavy_hitters.count(rows)
+    found = heavy_hitters.count_keys(rows)
     assert found.keys.tolist() == [5]
     assert abs(found.counts[0] / len(rows) - 0.3) < 0.01
     assert found.rows == len(rows)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import shuffle
-from dask_exo.partitions.kernels.kway_merge import Merging, merge_runs
+from dask_exo.partitions.kernels.kway_merge import KWayMerge, merge_runs
 
 
 def stable(rows):
@@ -29,7 +29,7 @@ def of_keys(lists) -> list[np.ndarray]:
 @given(st.lists(st.lists(st.integers(0, 9), max_size=30), max_size=7), st.integers(1, 2000))
 def test_chunks_one_after_the_other_are_the_sorted_whole(lists, limit) -> None:
     runs = of_keys(lists)
-    merging = Merging(runs, stable, limit)
+    merging = KWayMerge(runs, stable, limit)
     chunks = list(merging)
     whole = np.concatenate([np.empty((0, 2), "i8"), *runs])
     got = np.concatenate([np.empty((0, 2), "i8"), *chunks])
@@ -44,7 +44,7 @@ def test_no_more_than_the_limit_is_held_however_frequent_a_key(skew) -> None:
     rng = np.random.default_rng(2)
     lists = [np.where(rng.random(5000) < skew, 7, rng.integers(0, 10**6, 5000)) for _ in range(20)]
     runs = of_keys(lists)
-    merging = Merging(runs, stable, 64_000)
+    merging = KWayMerge(runs, stable, 64_000)
     chunks = list(merging)
     assert sum(map(len, chunks)) == 100_000
     assert merging.peak <= 64_000 < sum(run.nbytes for run in runs) / 20

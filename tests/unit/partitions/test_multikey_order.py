@@ -203,9 +203,9 @@ def test_a_bound_is_located_in_many_rows() -> None:
 def cut_all(
     runs: list[pd.DataFrame], keys: list[SortKey], pieces: int, size: int
 ) -> list[np.ndarray]:
-    samples = [range_bounds.sample(run, keys, i, size) for i, run in enumerate(runs)]
-    chosen = range_bounds.choose(keys, pieces, *samples)
-    return [range_bounds.cut(run, keys, i, chosen, pieces) for i, run in enumerate(runs)]
+    samples = [range_bounds.sample_run(run, keys, i, size) for i, run in enumerate(runs)]
+    chosen = range_bounds.choose_bounds(keys, pieces, *samples)
+    return [range_bounds.cut_run(run, keys, i, chosen, pieces) for i, run in enumerate(runs)]
 
 
 @given(keyed(), st.integers(1, 5), st.integers(1, 9), st.integers(1, 50))
@@ -263,7 +263,9 @@ def test_categories_are_united_in_the_order_they_are_met() -> None:
         pd.DataFrame({"0": pd.Categorical(values), "1": range(len(values))})
         for values in (["b", "c"], [None, None], ["a", "c"], [])
     ]
-    united = categories.unify(keys, *(categories.categories(part, keys) for part in parts))
+    united = categories.unify_categories(
+        keys, *(categories.key_categories(part, keys) for part in parts)
+    )
     assert united[0].dtype.categories.tolist() == ["b", "c", "a"]
     assert united[1] == keys[1]
     got = categories.recode(parts[2], united)
@@ -275,7 +277,7 @@ def test_ordered_categories_that_differ_are_refused() -> None:
     keys = [SortKey("c", "0")]
     found = [(pd.CategoricalDtype(list(c), ordered=True),) for c in ("ab", "ba")]
     with pytest.raises(SortKeyError, match="ordered categories of sort key 'c' differ"):
-        categories.unify(keys, *found)
+        categories.unify_categories(keys, *found)
 
 
 def test_a_value_that_is_no_known_category_is_refused() -> None:

@@ -43,7 +43,7 @@ def frame() -> pd.DataFrame:
 def cut(monkeypatch) -> list[int]:
     """How many clusters were made, each time; frames are small here."""
     seen: list[int] = []
-    original = radix_groupby.clusters
+    original = radix_groupby.radix_clusters
 
     def see(frame, count):
         seen.append(count)
@@ -51,7 +51,7 @@ def cut(monkeypatch) -> list[int]:
 
     monkeypatch.setattr(radix_groupby, "FEWEST", 5000)
     monkeypatch.setattr(radix_groupby, "CACHED", 50)
-    monkeypatch.setattr(radix_groupby, "clusters", see)
+    monkeypatch.setattr(radix_groupby, "radix_clusters", see)
     return seen
 
 
@@ -111,7 +111,7 @@ KEYS = ["int8", "uint8", "int32", "uint64", "int64"]
 )
 def test_all_rows_of_a_key_are_in_one_cluster_in_their_order(keys, dtype, power) -> None:
     rows = pd.DataFrame({"at": range(len(keys))}, index=pd.Index(keys, dtype=dtype, name="k"))
-    cut = list(radix_groupby.clusters(rows, 2**power))
+    cut = list(radix_groupby.radix_clusters(rows, 2**power))
     assert len(cut) <= 2**power
     assert all(map(len, cut))
     assert sum(len(set(one.index)) for one in cut) == len(set(keys))

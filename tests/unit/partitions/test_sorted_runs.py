@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.partitions.kernels import sort_keys
-from dask_exo.partitions.kernels.kway_merge import ascending, in_order
+from dask_exo.partitions.kernels.kway_merge import merge_sorted_tables, sorted_runs
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import concat, to_wire
 from dask_exo.planning.partitioners import rows as split
@@ -57,9 +57,9 @@ def test_runs_of_any_columns_are_merged_as_pandas_sorts(frame, by, ascend, cuts,
     parts = [sort_keys.sort(frame.iloc[a:b], keys) for a, b in pairwise(ends)] or [frame]
     # two of three parts are in one table, as merges leave them
     tables = [concat([whole(part) for part in parts[i : i + 2]]) for i in range(0, len(parts), 2)]
-    got = in_order(tables, keys, limit).to_frame()
+    got = merge_sorted_tables(tables, keys, limit).to_frame()
     pd.testing.assert_frame_equal(got, sort_keys.sort(pd.concat(parts), keys))
-    assert sum(len(ascending(table, keys)) for table in tables) <= len(parts)
+    assert sum(len(sorted_runs(table, keys)) for table in tables) <= len(parts)
 
 
 def test_one_copy_and_not_two_is_held() -> None:
@@ -77,7 +77,7 @@ def test_one_copy_and_not_two_is_held() -> None:
         tracemalloc.stop()
         return found / nbytes
 
-    assert peak(lambda: in_order(tables, keys, nbytes // 20).to_frame()) < 1.3
+    assert peak(lambda: merge_sorted_tables(tables, keys, nbytes // 20).to_frame()) < 1.3
     assert peak(lambda: sort_keys.sort(concat(tables).to_frame(), keys)) > 2
 
 
@@ -91,9 +91,9 @@ def test_a_sort_merges_what_exceeds_the_limit_and_nothing_else(share, monkeypatc
 
     def noted(tables, *args):
         sizes.append(sum(table.nbytes for table in tables))
-        return in_order(tables, *args)
+        return merge_sorted_tables(tables, *args)
 
-    monkeypatch.setattr(split, "in_order", noted)
+    monkeypatch.setattr(split, "merge_sorted_tables", noted)
     expected = frame.sort_values("k", kind="stable")
     for limit, merged in ((8000, 3), (10**6, 0)):
         sizes.clear()
@@ -126,5 +126,5 @@ def test_runs_of_columns_on_arrow_are_merged(name: str) -> None:
         .sort_values("v", ignore_index=True)
         for n in (300, 200)
     ]
-    merged = in_order([whole(run) for run in runs], [SortKey("v", "v")], 2000).to_frame()
+    merged = merge_sorted_tables([whole(run) for run in runs], [SortKey("v", "v")], 2000).to_frame()
     pd.testing.assert_frame_equal(merged, pd.concat(runs).sort_values("v", kind="stable"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dask_exo.cluster.futures import evenly
 from dask_exo.partitions import pandas_partition
-from dask_exo.partitions.ownership import own
+from dask_exo.partitions.ownership import writable
 from dask_exo.shuffle.blocks import Packed, merge, pack, pickled
 
 DTYPES = {
@@ -160,7 +160,7 @@ def test_own_makes_a_writable_copy_of_what_lies_in_foreign_buffers() -> None:
     foreign = pickle.loads(data, buffers=[bytes(b.raw()) for b in buffers])  # noqa: S301
     with pytest.raises(ValueError, match="read-only"):
         foreign.iloc[0, 0] = 7.0
-    mine = own(foreign)
+    mine = writable(foreign)
     mine.iloc[0, 0] = 7.0
     assert mine["a"].tolist() == [7.0, 1.0, 2.0, 3.0, 4.0]
     assert foreign["a"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]

@@ -12,7 +12,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.partitions.batching import Span, rebatch
+from dask_exo.partitions.batching import RowSpan, rebatch
 from dask_exo.training.iterator import ahead, fetched
 from dask_exo.training.shards import deal, located, without
 
@@ -57,7 +57,7 @@ def test_spans_are_where_the_rows_are(lengths, start, count, skip) -> None:
     spans = without(located(range(start, start + count), lengths), skip)
     got = [int(n) for part, a, b in spans for n in parts[part][a:b]]
     assert got == list(range(sum(lengths)))[start : start + count][skip:]
-    assert all(isinstance(span, Span) and span.start < span.stop for span in spans)
+    assert all(isinstance(span, RowSpan) and span.start < span.stop for span in spans)
 
 
 @given(st.lists(st.integers(0, 40), max_size=8), st.integers(1, 15))
