@@ -11,7 +11,7 @@ import pandas as pd
 import dask_exo
 from dask_exo import shuffle
 from dask_exo.report import recording
-from dask_exo.shuffle.spec import Column
+from dask_exo.shuffle.spec import ReducerInput
 
 
 @shuffle.register
@@ -28,7 +28,7 @@ def tree(futures, maps, spec):
             ]
             blocks = merged + blocks[2 * len(merged) :]
             yield merged
-        columns += [Column(blocks, slot) for slot in mine]
+        columns += [ReducerInput(blocks, slot) for slot in mine]
     yield from maps.finish()
     return columns
 

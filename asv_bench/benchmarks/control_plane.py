@@ -40,8 +40,8 @@ def sort(futures: Futures, parts: int, reducers: int) -> tuple[Shuffled, float, 
     """Shuffle and reduce; returns what was chosen, seconds and merged refs at the peak."""
     started = time.perf_counter()
     shuffled = shuffle(futures, parts, reducers, Limits())
-    refs = sum(len(column.refs) for column in shuffled.columns)
-    reduce(futures, shuffled.columns)
+    refs = sum(len(column.refs) for column in shuffled.inputs)
+    reduce(futures, shuffled.inputs)
     return shuffled, time.perf_counter() - started, refs
 
 

@@ -10,8 +10,8 @@ from dask_exo.cluster.futures import Futures, Node, Ref, Steps, drive
 from dask_exo.shuffle.choose import Limits
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs
-from dask_exo.shuffle.run import Shuffled, exchange
-from dask_exo.shuffle.spec import Column, Receipt, Spec
+from dask_exo.shuffle.run import Shuffled, run_shuffle
+from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
 from dask_exo.testing import Channels, SimFutures
 from dask_exo.testing.simulated.model import CostModel
 
@@ -62,10 +62,10 @@ class Simulated(SimFutures):
 def shuffle(futures: Futures, parts: int, reducers: int, limits: Limits) -> Shuffled:
     """Shuffle parts that are not there."""
     spec = Spec(reducers, tuple(futures.nodes()), run_map, run_merge)  # type: ignore[arg-type]
-    return drive(futures, exchange(futures, Refs([None] * parts), spec, limits))
+    return drive(futures, run_shuffle(futures, Refs([None] * parts), spec, limits))
 
 
-def reduce(futures: Futures, columns: list[Column], window: int = 2) -> None:
+def reduce(futures: Futures, columns: list[ReducerInput], window: int = 2) -> None:
     """Reduce the nodes' columns side by side, ``window`` for each slot at a time.
 
     Columns are dropped, and so are their blocks, as soon as their reducers are submitted.
@@ -73,14 +73,14 @@ def reduce(futures: Futures, columns: list[Column], window: int = 2) -> None:
     drive(futures, _reduced(futures, columns, window))
 
 
-def _reduced(futures: Futures, columns: list[Column], window: int) -> Steps[None]:
+def _reduced(futures: Futures, columns: list[ReducerInput], window: int) -> Steps[None]:
     spec = Spec(len(columns), tuple(futures.nodes()), run_map, run_merge)  # type: ignore[arg-type]
     turns = max(len(mine) for mine in spec.owned)
     flying: deque[Ref] = deque()
     for r in [mine[i] for i in range(turns) for mine in spec.owned if i < len(mine)]:
         if len(flying) >= window * spec.slots:
             yield [flying.popleft()]
-        column, columns[r] = columns[r], Column((), 0)
+        column, columns[r] = columns[r], ReducerInput((), 0)
         flying.append(futures.submit(run_reduce, *column.refs, node=column.node))
         del column
     yield flying

@@ -17,9 +17,9 @@ from dask_exo.shuffle.choose import Limits
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs
 from dask_exo.shuffle.registry import names
-from dask_exo.shuffle.run import exchange
+from dask_exo.shuffle.run import run_shuffle
 from dask_exo.shuffle.spec import Receipt, Spec
-from dask_exo.shuffle.stragglers import Patience
+from dask_exo.shuffle.stragglers import SpeculationPolicy
 from dask_exo.testing import Call, Cost, SimFutures
 
 DATA = 16 * 10**9  # bytes
@@ -29,7 +29,7 @@ SLOW = {"n3": 10.0}
 CPU, DISK, NET = 400e6, 100e6, 250e6  # bytes/s of a slot: computing, its share of disk and network
 MADE, READ = 0.001, 0.0001  # seconds that an object takes, whatever its size
 STORES = {"in memory": 2.5, "out of core": 0.5}  # store of four nodes over the data
-PATIENCE = Patience(floor=0.05)  # tasks of a tenth of a second: virtual time has no jitter
+PATIENCE = SpeculationPolicy(floor=0.05)  # tasks of a tenth of a second: virtual time has no jitter
 
 
 class Outcome(NamedTuple):
@@ -89,10 +89,10 @@ def run(
     machines = [Node(f"n{i}", SLOTS, size) for i in range(nodes)]
     futures = SimFutures(machines, cost, stragglers=slow)
     spec = Spec(PARTITIONS, tuple(machines), _map, _merge)
-    limits = Limits(algorithm, bundle_target=1e-9, patience=PATIENCE if speculation else None)
-    shuffled = drive(futures, exchange(futures, Refs([None] * PARTITIONS), spec, limits))
+    limits = Limits(algorithm, bundle_target=1e-9, speculation=PATIENCE if speculation else None)
+    shuffled = drive(futures, run_shuffle(futures, Refs([None] * PARTITIONS), spec, limits))
     assert shuffled.tally.rows == PARTITIONS
-    outputs = [futures.submit(_reduce, *c.refs, node=c.node) for c in shuffled.columns]
+    outputs = [futures.submit(_reduce, *c.refs, node=c.node) for c in shuffled.inputs]
     futures.get(outputs)
     return Outcome(futures.now, futures.calls)
 

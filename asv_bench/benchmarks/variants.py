@@ -66,7 +66,7 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
     machines = [Node(f"n{i}", SLOTS, int(store * DATA / NODES)) for i in range(NODES)]
     futures = Simulated(machines, cost, part=part, seconds=part / CPU, channels=CHANNELS)
     shuffled = shuffle(futures, partitions, partitions, Limits(algorithm, bundle_target=1e-9))
-    reduce(futures, shuffled.columns)
+    reduce(futures, shuffled.inputs)
     return Outcome(
         shuffled.choice.algorithm,
         futures.now,

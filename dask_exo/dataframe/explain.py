@@ -23,7 +23,7 @@ from dask_exo.report.svg import Box, svg
 from dask_exo.scheduler import plan_of
 from dask_exo.shuffle.choose import Choice, Limits, Shape
 from dask_exo.shuffle.cost_model import Cost
-from dask_exo.shuffle.registry import weigh
+from dask_exo.shuffle.registry import choose_algorithm
 from dask_exo.shuffle.run import limits_of
 
 
@@ -257,7 +257,7 @@ def _shape(stage: Stage, nbytes: int, nodes: int, slots: int, store: int) -> Sha
 
 
 def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> Shuffle:
-    sizes = [(shape, *weigh(shape, limits)) for shape in shapes]
+    sizes = [(shape, *choose_algorithm(shape, limits)) for shape in shapes]
     return Shuffle(str(stage.key), stage.name, len(stage.parts), len(stage.columns), sizes)
 
 

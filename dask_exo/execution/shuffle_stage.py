@@ -24,7 +24,7 @@ from dask_exo.execution.values import Pile, Values
 from dask_exo.planning.partitioners import Split
 from dask_exo.planning.plan import ColumnKey, Stage
 from dask_exo.shuffle.blocks import merge
-from dask_exo.shuffle.run import Shuffled, exchange, limits_of
+from dask_exo.shuffle.run import Shuffled, limits_of, run_shuffle
 from dask_exo.shuffle.spec import Receipt, Spec
 
 BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the ones it is made of
@@ -62,7 +62,7 @@ class Shuffling:
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
         parts = StageParts(stage, values, ledger, config, block)
 
-        steps = exchange(futures, parts, spec, limits, stage.label)
+        steps = run_shuffle(futures, parts, spec, limits, stage.label)
         shuffling = cls(stage, ledger, steps, mappers)
         if stage.keeping is not None:
             shuffling.steps = shuffling._kept(steps, futures, spec.slots, config)
@@ -91,7 +91,7 @@ class Shuffling:
         else:
             yield from keep_all(
                 futures,
-                list(zip(self.stage.columns, shuffled.columns, strict=True)),
+                list(zip(self.stage.columns, shuffled.inputs, strict=True)),
                 keeping,
                 self._split(shuffled),
                 nbytes=_each(shuffled),
@@ -109,7 +109,7 @@ class Shuffling:
         nbytes, split, keeping = _each(shuffled), self._split(shuffled), self.keeping
         # the split knows only the outputs that are read, by their places among those
         for place, (key, column) in enumerate(
-            zip(self.stage.columns, shuffled.columns, strict=True)
+            zip(self.stage.columns, shuffled.inputs, strict=True)
         ):
             mine = split
             if keeping is not None and key.slot in keeping.labels:
@@ -119,7 +119,7 @@ class Shuffling:
 
 def _each(shuffled: Shuffled) -> int:
     """Bytes of an output, about."""
-    return shuffled.nbytes // max(len(shuffled.columns), 1)
+    return shuffled.nbytes // max(len(shuffled.inputs), 1)
 
 
 class StageParts:
@@ -153,7 +153,7 @@ class StageParts:
         data = seal((jobs, *self._options, start, self._told), jobs, refs)
         return data, *refs
 
-    def settle(self, receipt: Receipt) -> None:
+    def note_receipt(self, receipt: Receipt) -> None:
         """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""
         detail: messages.Detail = receipt.detail
         unseal(detail)

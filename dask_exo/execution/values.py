@@ -16,7 +16,7 @@ from dask_exo.execution.persisted import Local, Remote
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Split
 from dask_exo.planning.plan import ColumnKey
-from dask_exo.shuffle.spec import Column
+from dask_exo.shuffle.spec import ReducerInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Pile:
     """One output of a shuffle that waits for the task that assembles it: some bytes, about."""
 
     key: ColumnKey
-    column: Column
+    column: ReducerInput
     split: Split
     nbytes: int
 

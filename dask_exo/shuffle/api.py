@@ -27,10 +27,10 @@ from dask_exo.errors import ShuffleArgumentError
 from dask_exo.shuffle import registry
 from dask_exo.shuffle.blocks import Pickled, merge, pickled
 from dask_exo.shuffle.integrity import tally
-from dask_exo.shuffle.map_stage import Maps, Refs
-from dask_exo.shuffle.run import exchange, limits_of
-from dask_exo.shuffle.spec import Column, Receipt, Spec
-from dask_exo.shuffle.streaming_state import States
+from dask_exo.shuffle.map_stage import MapStage, Refs
+from dask_exo.shuffle.run import limits_of, run_shuffle
+from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
+from dask_exo.shuffle.streaming_state import ReducerStates
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def run(
     limits = replace(limits_of(Config.current()), algorithm=algorithm)
     spec = program.on(futures.nodes())
     watchdog = Watchdog(futures, Config.current().stall_timeout)
-    shuffled = drive(futures, exchange(futures, Refs(parts), spec, limits), watchdog.wait)
-    return _outputs(futures, program, shuffled.columns)
+    shuffled = drive(futures, run_shuffle(futures, Refs(parts), spec, limits), watchdog.wait)
+    return _outputs(futures, program, shuffled.inputs)
 
 
 @dataclass(frozen=True)
@@ -209,18 +209,18 @@ def stream(
 def _stream(parts: Sequence[Any], program: Program, every: int, futures: Futures) -> Iterator[Seen]:
     limits, spec = limits_of(Config.current()), program.on(futures.nodes())
     window = spec.slots * limits.tasks_per_slot
-    maps = Maps(futures, Refs(parts), spec, window=window, target=limits.bundle_target)
+    maps = MapStage(futures, Refs(parts), spec, window=window, target=limits.bundle_target)
     # enough states for every slot to have some to look at
-    states = States(futures, maps, spec, -(-spec.reducers // (4 * spec.slots)))
+    states = ReducerStates(futures, maps, spec, -(-spec.reducers // (4 * spec.slots)))
     wait = Watchdog(futures, Config.current().stall_timeout).wait
     for stop in range(every, len(parts) + every, every):
         seen = min(stop, len(parts))
         outputs = _outputs(futures, program, drive(futures, states.round(every), wait))
-        drive(futures, states.begin(min(every, spec.slots)) if maps else states.finish(), wait)
+        drive(futures, states.start_maps(min(every, spec.slots)) if maps else states.finish(), wait)
         yield Seen(outputs, seen, seen / len(parts))
 
 
-def _outputs(futures: Futures, program: Program, columns: Sequence[Column]) -> list[Ref]:
+def _outputs(futures: Futures, program: Program, columns: Sequence[ReducerInput]) -> list[Ref]:
     return [
         futures.submit(program.output, column.slot, *column.refs, node=column.node)
         for column in columns

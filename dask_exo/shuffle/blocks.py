@@ -102,22 +102,26 @@ class Packed:
         return self.part(slot).to_frame()
 
     @classmethod
-    def join(cls, packed: Sequence[Packed | Apart], slots: range) -> Packed | Apart:
+    def join(
+        cls, packed: Sequence[Packed | HeterogeneousBlocks], slots: range
+    ) -> Packed | HeterogeneousBlocks:
         """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
         if len(slots) > 1:
             together = cls.collect(packed, slots)
             if together is not None:
                 return replace(together, first=slots.start)
-            return Apart([cls._joined(packed, slot) for slot in slots], slots.start)
+            return HeterogeneousBlocks([cls._joined(packed, slot) for slot in slots], slots.start)
         return cls._joined(packed, slots.start)
 
     @classmethod
-    def _joined(cls, packed: Sequence[Packed | Apart], slot: int) -> Packed:
+    def _joined(cls, packed: Sequence[Packed | HeterogeneousBlocks], slot: int) -> Packed:
         rows = concat([p.part(slot) for p in packed])
         return cls(rows, np.array([0, rows.length]), packed[0].mark, slot)
 
     @classmethod
-    def collect(cls, packed: Sequence[Packed | Apart], slots: Sequence[int]) -> Packed | None:
+    def collect(
+        cls, packed: Sequence[Packed | HeterogeneousBlocks], slots: Sequence[int]
+    ) -> Packed | None:
         """Blocks ``slots`` of each of ``packed`` joined, if the rows are alike.
 
         With many reducers, each of which gets a few rows of each map, to put them together for
@@ -141,7 +145,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class HeterogeneousBlocks:
     """Merged rows for neighbouring reducers that differ in their dtypes or categories.
 
     Attributes
@@ -178,7 +182,9 @@ class Apart:
         return self.part(slot).to_frame()
 
     @classmethod
-    def join(cls, packed: Sequence[Packed | Apart], slots: range) -> Packed | Apart:
+    def join(
+        cls, packed: Sequence[Packed | HeterogeneousBlocks], slots: range
+    ) -> Packed | HeterogeneousBlocks:
         """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
         return Packed.join(packed, slots)
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dask_exo.shuffle.merge_limits import Caps
-from dask_exo.shuffle.stragglers import Patience
+from dask_exo.shuffle.merge_limits import MergeLimits
+from dask_exo.shuffle.stragglers import SpeculationPolicy
 
 LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any measure
 
@@ -77,7 +77,7 @@ class Limits:
         Seconds of work that one call should at least do.
     tasks_per_slot : int
         Map calls in flight for each slot.
-    patience : Patience, optional
+    speculation : SpeculationPolicy, optional
         When map calls and merges are late; without it, nobody cares.
     merge_limit : int, optional
         Bytes that one merge takes at most; by default a share of a node's store.
@@ -89,7 +89,7 @@ class Limits:
     most_objects: int = 5 * 10**6
     bundle_target: float = 0.05
     tasks_per_slot: int = 3
-    patience: Patience | None = None
+    speculation: SpeculationPolicy | None = None
     merge_limit: int | None = None
 
 
@@ -118,7 +118,7 @@ class RoundKnobs(NamedTuple):
     per_round: int
     alive: int
     width: int
-    caps: Caps
+    caps: MergeLimits
     whole: int
 
 
@@ -220,7 +220,7 @@ def _width(shape: Shape, per_round: int) -> int:
     return max(1, min(MERGED // of_a_round, most, reducers))
 
 
-def _merge_limits(shape: Shape, limits: Limits, per_round: int, alive: int) -> Caps:
+def _merge_limits(shape: Shape, limits: Limits, per_round: int, alive: int) -> MergeLimits:
     """Return the bytes that one merge takes at most."""
     if limits.merge_limit is not None:
         return limits.merge_limit, limits.merge_limit

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_exo.shuffle.choose import Shape
-from dask_exo.shuffle.layout import merged_objects
+from dask_exo.shuffle.spec import merged_objects
 
 BOOKKEEPING = 2500  # bytes that Ray's driver keeps for a ref, measured: 2 to 3 kB
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from dask_exo.cluster.futures import Futures, Ref, Steps, Until
 from dask_exo.shuffle.choose import batch_size
 from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.map_attempts import Flights, Other
-from dask_exo.shuffle.spec import Receipt, Row, Spec
-from dask_exo.shuffle.stragglers import Patience
+from dask_exo.shuffle.spec import MapOutput, Receipt, Spec
+from dask_exo.shuffle.speculation import MapAttempts, MapConsumer
+from dask_exo.shuffle.stragglers import SpeculationPolicy
 
 
 class Parts(Protocol):
@@ -28,7 +28,7 @@ class Parts(Protocol):
         """Arguments with which `Spec.map` makes and cuts parts ``start`` to ``stop``."""
         ...
 
-    def settle(self, receipt: Receipt) -> None:
+    def note_receipt(self, receipt: Receipt) -> None:
         """Take note of a finished call; raise what made it fail."""
         ...
 
@@ -55,11 +55,11 @@ class Refs(Sequence[Ref]):
         """Refs of parts ``start`` to ``stop``."""
         return tuple(self._refs[start:stop])
 
-    def settle(self, receipt: Receipt) -> None:
+    def note_receipt(self, receipt: Receipt) -> None:
         """Nothing to note."""
 
 
-class Maps:
+class MapStage:
     """Submits the maps of one shuffle, in the order of their parts.
 
     Parameters
@@ -72,7 +72,7 @@ class Maps:
         Map calls in flight at most.
     target : float
         Seconds of work that one call should at least do.
-    patience : Patience, optional
+    policy : SpeculationPolicy, optional
         When a call is late and is copied; never by default.
 
     Attributes
@@ -91,15 +91,15 @@ class Maps:
         *,
         window: int,
         target: float,
-        patience: Patience | None = None,
+        policy: SpeculationPolicy | None = None,
     ) -> None:
         self._parts, self._spec = parts, spec
         self._window, self._target = window, target
-        self._flights = Flights(futures, spec, patience)
-        self._ahead: list[Row] = []
+        self._attempts = MapAttempts(futures, spec, policy)
+        self._ahead: list[MapOutput] = []
         self._submitted = 0
         self._batch = 1
-        self.patience = patience
+        self.policy = policy
         self.calls = self.parts = self.nbytes = self.merges = self.merged = 0
         self.seconds = 0.0
         self.tally = Tally()
@@ -113,40 +113,40 @@ class Maps:
         return bool(self._ahead) or self._submitted < len(self._parts)
 
     @property
-    def revised(self) -> bool:
+    def speculates(self) -> bool:
         """Whether copies of late calls may replace rows."""
-        return self._flights.watched
+        return self._attempts.speculates
 
-    def heed(self, other: Other) -> None:
+    def reserve_slot(self, consumer: MapConsumer) -> None:
         """Leave a slot to another task: copies are made where slots are idle."""
-        self._flights.others.append(other)
+        self._attempts.consumers.append(consumer)
 
-    def weigh(self, rows: Sequence[Row]) -> list[Sequence[float]]:
+    def block_sizes(self, rows: Sequence[MapOutput]) -> list[Sequence[float]]:
         """(T, W) bytes of packed blocks: as the calls have told, or as the last ones make expect.
 
         All T rows are packed for the same reducers.
         """
-        self.look()
-        expected = self._flights.sizes.expect(rows[0].owned)
+        self.collect_finished()
+        expected = self._attempts.sizes.expected(rows[0].owned)
         return [row.sizes or [row.parts * size for size in expected] for row in rows]
 
     @property
-    def copies(self) -> int:
+    def speculation_budget(self) -> int:
         """Second calls that were made, of calls that were late."""
-        return self._flights.copies
+        return self._attempts.copies
 
     def probe(self, count: int) -> Steps[None]:
         """Map the first ``count`` parts by themselves and wait, to learn time and size.
 
         Nobody waits for calls that are late.
         """
-        rows = yield from self.take(count, revisable=True)
-        while self._flights.punctual:
-            yield from self._flights.wait()
-            self.look()
+        rows = yield from self.take(count, allow_speculation=True)
+        while self._attempts.on_time:
+            yield from self._attempts.wait()
+            self.collect_finished()
         self._ahead = rows
 
-    def avoid_slow(self) -> Spec:
+    def exclude_slow_nodes(self) -> Spec:
         """Give no more work to nodes that `probe` has found to be slow, nor reducers.
 
         Returns
@@ -155,7 +155,7 @@ class Maps:
             What the parts that are taken from now on are packed for. Those of `probe` are packed
             for another one then.
         """
-        if slow := self._flights.slow():
+        if slow := self._attempts.slow_nodes():
             self._spec = replace(self._spec, slow=slow)
         return self._spec
 
@@ -170,8 +170,8 @@ class Maps:
         *,
         node: str | None = None,
         owned: Sequence[range] | None = None,
-        revisable: bool = False,
-    ) -> Steps[list[Row]]:
+        allow_speculation: bool = False,
+    ) -> Steps[list[MapOutput]]:
         """Start the maps of the next ``count`` parts (fewer at the end); return their blocks.
 
         Those that `probe` has mapped come first, and count among them.
@@ -184,7 +184,7 @@ class Maps:
             Where to map them.
         owned : sequence of range, optional
             (G,) reducers whose blocks are packed together; by default those of each node.
-        revisable : bool
+        allow_speculation : bool
             Whether who takes the rows can bear that they change until they are ``done``: only
             then late calls are copied.
 
@@ -198,35 +198,37 @@ class Maps:
         taken = 0 if self._ahead else self._submitted
         stop = min(taken + count, len(self._parts))
         rows, self._ahead = self._ahead, []  # the probed ones come first, and together
-        while not revisable and not all(row.done for row in rows):
-            yield from self._flights.wait()
-            self.look()
+        while not allow_speculation and not all(row.final for row in rows):
+            yield from self._attempts.wait()
+            self.collect_finished()
         while self._submitted < stop:
-            while len(self._flights) >= self._window:
-                yield from self._flights.wait(oldest=True)
-                self.look()
+            while len(self._attempts) >= self._window:
+                yield from self._attempts.wait(oldest=True)
+                self.collect_finished()
             size = min(self._batch, stop - self._submitted)
             start, self._submitted = self._submitted, self._submitted + size
             args = self._parts.call(start, start + size)
-            row = self._flights.start(owned, size, args, node=node, revisable=revisable)
+            row = self._attempts.start(
+                owned, size, args, node=node, allow_speculation=allow_speculation
+            )
             self.calls += 1
             rows.append(row)
         return rows
 
     def finish(self) -> Steps[None]:
         """Wait until every map that was started has finished, or a copy of it."""
-        while self._flights:
-            yield from self._flights.wait()
-            self.look()
+        while self._attempts:
+            yield from self._attempts.wait()
+            self.collect_finished()
 
-    def beside(self, refs: Sequence[Ref]) -> Collection[Ref] | Until:
+    def wait_condition(self, refs: Sequence[Ref]) -> Collection[Ref] | Until:
         """What to wait for in order to see all of ``refs``, and to `look` in time."""
-        return self._flights.beside(refs)
+        return self._attempts.wait_condition(refs)
 
-    def look(self) -> None:
+    def collect_finished(self) -> None:
         """Read the receipts of calls that have finished; copy those that are late."""
-        for size, receipt in self._flights.land():
-            self._parts.settle(receipt)
+        for size, receipt in self._attempts.collect_finished():
+            self._parts.note_receipt(receipt)
             self.parts += size
             self.nbytes += receipt.nbytes
             self.seconds += receipt.seconds

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 Owned = tuple[range, ...]
 
-Caps = tuple[int, int]
+MergeLimits = tuple[int, int]
 """Bytes that a merge takes at most: of the maps that were measured, and of the others."""
 
 RECENT = 16  # receipts: enough to even out, few enough to follow data that change on the way
 
 
-def within(sizes: Sequence[float], cap: int | None) -> list[range]:
+def group_by_bytes(sizes: Sequence[float], cap: int | None) -> list[range]:
     """Cut neighbouring blocks into groups of at most ``cap`` bytes.
 
     Parameters
@@ -31,9 +31,9 @@ def within(sizes: Sequence[float], cap: int | None) -> list[range]:
 
     Examples
     --------
-    >>> within([3, 3, 3, 9, 1], cap=6)
+    >>> group_by_bytes([3, 3, 3, 9, 1], cap=6)
     [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
-    >>> within([3, 3], cap=None)
+    >>> group_by_bytes([3, 3], cap=None)
     [range(0, 2)]
     """
     if cap is None:
@@ -48,15 +48,15 @@ def within(sizes: Sequence[float], cap: int | None) -> list[range]:
     return [*groups, range(start, len(sizes))] if sizes else []
 
 
-class Sizes:
+class BlockSizes:
     """What blocks weigh that nobody has told of yet.
 
     Examples
     --------
-    >>> sizes = Sizes()
+    >>> sizes = BlockSizes()
     >>> halves = (range(4), range(4, 8))
-    >>> sizes.note(halves, 2, (20, 180))
-    >>> sizes.expect(halves), sizes.expect((range(2), range(2, 8)))
+    >>> sizes.record(halves, 2, (20, 180))
+    >>> sizes.expected(halves), sizes.expected((range(2), range(2, 8)))
     ([10.0, 90.0], [5.0, 95.0])
     """
 
@@ -64,7 +64,7 @@ class Sizes:
         self._seen: dict[Owned, deque[list[float]]] = {}
         self._last: Owned | None = None
 
-    def note(self, owned: Owned, parts: int, sizes: Sequence[int], nbytes: int = 0) -> None:
+    def record(self, owned: Owned, parts: int, sizes: Sequence[int], nbytes: int = 0) -> None:
         """Learn from a map call.
 
         Parameters
@@ -85,14 +85,14 @@ class Sizes:
         known.append([size / max(parts, 1) for size in sizes])
         self._last = owned
 
-    def expect(self, owned: Owned) -> list[float]:
+    def expected(self, owned: Owned) -> list[float]:
         """(W,) bytes of each packed block, for one part; 0 where nothing is known."""
         if owned in self._seen:
             known = self._seen[owned]
             return [sum(column) / len(known) for column in zip(*known, strict=True)]
         if self._last is None:
             return [0.0] * len(owned)
-        theirs = list(zip(self._last, self.expect(self._last), strict=True))
+        theirs = list(zip(self._last, self.expected(self._last), strict=True))
         return [sum(size * _share(other, mine) for other, size in theirs) for mine in owned]
 
 

@@ -18,10 +18,10 @@ from dask_exo.errors import ConfigError
 from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.choose import Choice, Knobs, Limits, Shape, choose, round_knobs
 from dask_exo.shuffle.cost_model import Cost
-from dask_exo.shuffle.map_stage import Maps
-from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.shuffle.map_stage import MapStage
+from dask_exo.shuffle.spec import ReducerInput, Spec
 
-Run = Callable[..., Steps[list[Column]]]
+Run = Callable[..., Steps[list[ReducerInput]]]
 """``run(futures, maps, spec, **knobs) -> (R,) columns``; its knobs are keyword-only parameters."""
 
 A = TypeVar("A", bound=Run)
@@ -39,14 +39,14 @@ class Algorithm:
         ``cost(shape, limits) -> Cost``.
     tune : callable, optional
         ``tune(shape, limits)`` returns knobs by name.
-    revising : bool
+    avoids_slow_nodes : bool
         See `register`.
     """
 
     run: Run
     cost: Callable[[Shape, Limits], Cost] | None = None
     tune: Callable[[Shape, Limits], Knobs] | None = None
-    revising: bool = False
+    avoids_slow_nodes: bool = False
 
     @property
     def knobs(self) -> list[str]:
@@ -64,7 +64,7 @@ def register(
     name: str | None = None,
     cost: Callable[[Shape, Limits], Cost] | None = None,
     tune: Callable[[Shape, Limits], Knobs] | None = None,
-    revising: bool = False,
+    avoids_slow_nodes: bool = False,
 ) -> A:
     """Add an algorithm; also as a decorator.
 
@@ -79,9 +79,9 @@ def register(
     tune : callable, optional
         ``tune(shape, limits)`` returns knobs by name. Without it the algorithm may take the knobs
         of the others.
-    revising : bool
+    avoids_slow_nodes : bool
         Whether it can take rows that are packed for different reducers, as it has to where slow
-        nodes are avoided. `Merged` and `columns_of` can.
+        nodes are avoided. `MergeStage` and `reducer_inputs` can.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def register(
     name = (name or algorithm.__name__).replace("_", "-")
     if (old := _algorithms.get(name)) is not None:
         cost, tune = cost or old.cost, tune or old.tune
-    added = Algorithm(algorithm, cost, tune, revising)
+    added = Algorithm(algorithm, cost, tune, avoids_slow_nodes)
     known = _tuned(added, Shape(1, 1, 1, 1, 1, 1), Limits())
     if unknown := set(added.knobs) - set(known):
         raise ConfigError(
@@ -144,13 +144,13 @@ def costs(shape: Shape, limits: Limits) -> dict[str, Cost]:
     return {name: one.cost(shape, limits) for name, one in each if one.cost is not None}
 
 
-def weigh(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, Cost]]:
+def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, Cost]]:
     """Choose the algorithm and the knobs of one shuffle; also return the cost of each algorithm.
 
     Examples
     --------
     >>> shape = Shape(16 * 10**9, 1024, 1024, nodes=4, slots=16, store=40 * 10**9)
-    >>> choice, found = weigh(shape, Limits())
+    >>> choice, found = choose_algorithm(shape, Limits())
     >>> choice.algorithm, found["simple"].seconds > found["push"].seconds
     ('push', True)
     """
@@ -160,11 +160,13 @@ def weigh(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, Cost]]:
     return Choice(name, knobs["per_round"], why, knobs["whole"], knobs), found
 
 
-def start(choice: Choice, futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:
+def start(
+    choice: Choice, futures: Futures, maps: MapStage, spec: Spec
+) -> Steps[list[ReducerInput]]:
     """Start the algorithm that was chosen, with the knobs that it takes."""
     algorithm = _algorithms[choice.algorithm]
-    if algorithm.revising:
-        spec = maps.avoid_slow()
+    if algorithm.avoids_slow_nodes:
+        spec = maps.exclude_slow_nodes()
     return algorithm.run(futures, maps, spec, **{k: choice.knobs[k] for k in algorithm.knobs})
 
 
@@ -184,5 +186,5 @@ for _found in pkgutil.iter_modules(algorithms.__path__):
         name=_found.name,
         cost=_module.cost,
         tune=getattr(_module, "tune", None),
-        revising=getattr(_module, "REVISING", False),
+        avoids_slow_nodes=getattr(_module, "AVOIDS_SLOW_NODES", False),
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Steps
@@ -11,11 +13,14 @@ from dask_exo.config import Config
 from dask_exo.shuffle import registry
 from dask_exo.shuffle.choose import Choice, Limits, Shape
 from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.map_stage import Maps, Parts
-from dask_exo.shuffle.progress import seen
-from dask_exo.shuffle.spec import Column, Spec
-from dask_exo.shuffle.spill_guard import Watch, check_outputs, check_room
-from dask_exo.shuffle.stragglers import Patience
+from dask_exo.shuffle.map_stage import MapStage, Parts
+from dask_exo.shuffle.spec import ReducerInput, Spec
+from dask_exo.shuffle.spill_guard import SpillWatch, check_disk_space, check_outputs
+from dask_exo.shuffle.stragglers import SpeculationPolicy
+
+T = TypeVar("T")
+
+PROGRESS_INTERVAL = 0.5  # seconds
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Shuffled:
 
     Attributes
     ----------
-    columns : list of Column
+    inputs : list of ReducerInput
         (R,) what each reducer has to read.
     choice : Choice
         Algorithm and why.
@@ -34,14 +39,14 @@ class Shuffled:
         What the maps sent.
     """
 
-    columns: list[Column]
+    inputs: list[ReducerInput]
     choice: Choice
     calls: int
     nbytes: int
     tally: Tally
 
 
-def exchange(
+def run_shuffle(
     futures: Futures, parts: Parts, spec: Spec, limits: Limits, name: str = "shuffle"
 ) -> Steps[Shuffled]:
     """Shuffle ``parts`` by the algorithm that suits their measured size.
@@ -58,20 +63,20 @@ def exchange(
     """
     started, m, r = time.perf_counter(), len(parts), spec.reducers
     window = spec.slots * limits.tasks_per_slot
-    maps = Maps(
-        futures, parts, spec, window=window, target=limits.bundle_target, patience=limits.patience
+    maps = MapStage(
+        futures, parts, spec, window=window, target=limits.bundle_target, policy=limits.speculation
     )
     yield from maps.probe(spec.slots)
     estimate = maps.nbytes * m // max(maps.parts, 1)
     shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
-    choice, found = registry.weigh(shape, limits)
+    choice, found = registry.choose_algorithm(shape, limits)
     check_outputs(name, shape, spec.nodes)
-    check_room(name, shape, found.get(choice.algorithm), spec.disk)
+    check_disk_space(name, shape, found.get(choice.algorithm), spec.disk)
     how = choice.algorithm, choice.reason, m, r
     events.emit(events.ShuffleChosen(name, *how, choice.per_round))
-    watch = Watch(name, futures, maps, spec)
+    watch = SpillWatch(name, futures, maps, spec)
     steps = registry.start(choice, futures, maps, spec)
-    columns = yield from watch.over(seen(steps, name, futures, maps))
+    inputs = yield from watch.run(with_progress(steps, name, futures, maps))
     rounds = 1 if choice.algorithm == "simple" else -(-m // choice.per_round)
     seconds = time.perf_counter() - started
     events.emit(
@@ -79,7 +84,7 @@ def exchange(
             name, *how, rounds, maps.calls, maps.tally.rows, maps.nbytes, seconds
         )
     )
-    return Shuffled(columns, choice, maps.calls, maps.nbytes, maps.tally)
+    return Shuffled(inputs, choice, maps.calls, maps.nbytes, maps.tally)
 
 
 def limits_of(config: Config) -> Limits:
@@ -92,6 +97,33 @@ def limits_of(config: Config) -> Limits:
         config.shuffle_most_objects,
         config.bundle_target,
         config.tasks_per_slot,
-        Patience(config.late_factor, config.late_floor) if config.shuffle_speculation else None,
+        SpeculationPolicy(config.late_factor, config.late_floor)
+        if config.shuffle_speculation
+        else None,
         config.shuffle_merge_limit,
+    )
+
+
+def with_progress(
+    steps: Steps[T], name: str, futures: Futures, maps: MapStage
+) -> Generator[Any, None, T]:
+    """Run a coroutine of a shuffle; emit a `ShuffleSeen` about twice a second, and at its end."""
+    due = futures.now + PROGRESS_INTERVAL
+    try:
+        while True:
+            asked = next(steps)
+            if futures.now >= due:
+                due = futures.now + PROGRESS_INTERVAL
+                _emit_progress(name, maps)
+            yield asked
+    except StopIteration as stop:
+        _emit_progress(name, maps)
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
+
+
+def _emit_progress(name: str, maps: MapStage) -> None:
+    events.emit(
+        events.ShuffleSeen(name, maps.parts, len(maps), maps.merged, maps.merges, maps.nbytes)
     )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 from typing import Any
 
-from dask_exo.cluster.futures import Node, Ref, here, in_proportion
+from dask_exo.cluster.futures import Node, Ref, evenly, here, in_proportion
 from dask_exo.shuffle.integrity import Tally
 
 
-class Row(list[Ref]):
+class MapOutput(list[Ref]):
     """(W,) the packed blocks of one map call.
 
     Attributes
@@ -26,7 +27,7 @@ class Row(list[Ref]):
         Parts of the call.
     sizes : tuple of int, (W,)
         Bytes of each block, when the call has told them.
-    done : bool
+    final : bool
         Whether these refs will stay: until then a copy of the call may replace them all.
     """
 
@@ -35,7 +36,7 @@ class Row(list[Ref]):
         self.owned = tuple(owned)
         self.parts = parts
         self.sizes: tuple[int, ...] = ()
-        self.done = False
+        self.final = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Receipt:
     seconds : float
         Time it took, without waiting.
     detail : object, optional
-        What the maker of the parts wants to know; see `Parts.settle`.
+        What the maker of the parts wants to know; see `Parts.note_receipt`.
     node : str, optional
         Where it ran.
     sizes : tuple of int, (W,)
@@ -129,7 +130,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ReducerInput:
     """All that goes to reducer ``slot``: its block of every packed block in ``refs``.
 
     It should run on ``node``, where others read the same objects. What is ``kept`` lives
@@ -140,3 +141,90 @@ class Column:
     slot: int
     node: str | None = None
     kept: object = None
+
+
+@dataclass(slots=True, eq=False)
+class BlockRefs:
+    """Objects with blocks of the same neighbouring reducers: a merged one, or those of the maps."""
+
+    reducers: range
+    refs: list[Ref]
+
+
+@dataclass(slots=True, eq=False)
+class ReducerGroup:
+    """What is there for neighbouring reducers on node ``w`` that share merged blocks.
+
+    Attributes
+    ----------
+    blocks : list of BlockRefs or Ref
+        Just a ref of what is for all of them and stays as it is.
+    """
+
+    w: int
+    reducers: range
+    blocks: list[BlockRefs | Ref]
+
+
+def reducer_inputs(rows: Sequence[MapOutput], spec: Spec) -> list[ReducerInput]:
+    """What each reducer reads of rows that nobody merges: (R,)."""
+    packings = [(owned, list(same)) for owned, same in groupby(rows, key=lambda row: row.owned)]
+    return [
+        ReducerInput(refs, slot, spec.place(w))
+        for w, mine in enumerate(spec.owned)
+        for slots, refs in group_by_refs(
+            mine,
+            [
+                BlockRefs(reducers, [row[i] for row in same])
+                for owned, same in packings
+                for i, reducers in enumerate(owned)
+                if overlap(reducers, mine)
+            ],
+        )
+        for slot in slots
+    ]
+
+
+def group_by_refs(
+    reducers: range, blocks: Sequence[BlockRefs | Ref]
+) -> Iterator[tuple[range, list[Ref]]]:
+    """Cut ``reducers`` into those that read the same objects; list these, once for all of them."""
+    some = [block for block in blocks if isinstance(block, BlockRefs)]
+    cuts = {cut for block in some for cut in (block.reducers.start, block.reducers.stop)}
+    inner = sorted(cut for cut in cuts if reducers.start < cut < reducers.stop)
+    if not reducers:
+        return
+    for start, stop in pairwise([reducers.start, *inner, reducers.stop]):
+        refs: list[Ref] = []
+        for block in blocks:
+            if not isinstance(block, BlockRefs):
+                refs.append(block)
+            elif start in block.reducers:
+                refs += block.refs
+        yield range(start, stop), refs
+
+
+def overlap(a: range, b: range) -> range:
+    """Reducers that are in both."""
+    return range(max(a.start, b.start), min(a.stop, b.stop))
+
+
+def reducer_groups(mine: range, width: int) -> list[range]:
+    """Groups of about ``width`` neighbouring reducers of a node, which share merged blocks.
+
+    Examples
+    --------
+    >>> reducer_groups(range(5, 10), 2)
+    [range(5, 6), range(6, 8), range(8, 10)]
+    """
+    count = _group_count(mine, width)
+    return [mine[p.start : p.stop] for p in evenly(len(mine), count)] if count else []
+
+
+def merged_objects(reducers: int, nodes: int, width: int) -> int:
+    """Merged blocks of one round, for all nodes: R, or R / width."""
+    return sum(_group_count(mine, width) for mine in evenly(reducers, nodes))
+
+
+def _group_count(mine: range, width: int) -> int:
+    return -(-len(mine) // width)

@@ -17,17 +17,17 @@ from dask_exo.cluster.futures import Disk, Futures, Node, Steps
 from dask_exo.errors import OutOfMemoryError, SpillError
 from dask_exo.shuffle.choose import Shape, human_size
 from dask_exo.shuffle.cost_model import Cost
-from dask_exo.shuffle.map_stage import Maps
+from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import Spec
 
 T = TypeVar("T")
 
-EVERY = 1.0  # seconds between two looks
+CHECK_INTERVAL = 1.0  # seconds between two looks
 
-BATCH = 4  # a quarter of its store is what a node writes at a time
+SPILL_SHARE = 4  # a quarter of its store is what a node writes at a time
 
 
-SURELY = 2  # times its memory: the size of outputs is taken from that of the first maps
+MEMORY_MARGIN = 2  # times its memory: the size of outputs is taken from that of the first maps
 
 
 def check_outputs(name: str, shape: Shape, nodes: Sequence[Node]) -> None:
@@ -47,7 +47,7 @@ its first maps), the largest node has 4 GB for its tasks. Make more of them: npa
     """
     have = max((one for node in nodes if (one := _memory(node))), default=None)
     need = shape.nbytes // max(shape.reducers, 1)
-    if have is None or need <= SURELY * have:
+    if have is None or need <= MEMORY_MARGIN * have:
         return
     raise OutOfMemoryError(
         f"each of the {shape.reducers} outputs of shuffle {name} takes about {human_size(need)} "
@@ -60,13 +60,13 @@ def _memory(node: Node) -> float | None:
     return (node.resources or {}).get("memory")
 
 
-def check_room(name: str, shape: Shape, cost: Cost | None, disk: int | None) -> None:
+def check_disk_space(name: str, shape: Shape, cost: Cost | None, disk: int | None) -> None:
     """Raise `SpillError` if what a shuffle must spill has no room on the disks.
 
     Examples
     --------
     >>> shape = Shape(8 * 10**9, 10, 10, 1, 2, store=10**9)
-    >>> check_room("sort", shape, None, disk=6 * 10**9)
+    >>> check_disk_space("sort", shape, None, disk=6 * 10**9)
     Traceback (most recent call last):
     ...
     dask_exo.errors.SpillError: shuffle sort moves about 8 GB (by its first maps), the object \
@@ -85,7 +85,7 @@ directories on larger disks (exo.spill-directory), or raise exo.object-store-mem
     )
 
 
-def short(before: Mapping[str, int], disks: Sequence[Disk], reserve: int) -> Disk | None:
+def find_full_disk(before: Mapping[str, int], disks: Sequence[Disk], reserve: int) -> Disk | None:
     """Find a directory that fills up.
 
     Parameters
@@ -100,15 +100,15 @@ def short(before: Mapping[str, int], disks: Sequence[Disk], reserve: int) -> Dis
     Examples
     --------
     >>> now = [Disk("/a", 70, 90, room=30), Disk("/b", 70, 70, room=900)]
-    >>> short({"/a": 60, "/b": 60}, now, reserve=40).path
+    >>> find_full_disk({"/a": 60, "/b": 60}, now, reserve=40).path
     '/a'
-    >>> short({"/a": 70, "/b": 60}, now, reserve=40)  # nothing has come
+    >>> find_full_disk({"/a": 70, "/b": 60}, now, reserve=40)  # nothing has come
     """
     filling = [d for d in disks if d.room < reserve and d.used > before.get(d.path, d.used)]
     return min(filling, key=lambda disk: disk.room, default=None)
 
 
-class Watch:
+class SpillWatch:
     """Looks at the disks while a shuffle runs.
 
     Parameters
@@ -116,25 +116,25 @@ class Watch:
     name : str
         Of the shuffle.
     futures : Futures
-    maps : Maps
+    maps : MapStage
         Its maps.
     spec : Spec
     """
 
-    def __init__(self, name: str, futures: Futures, maps: Maps, spec: Spec) -> None:
+    def __init__(self, name: str, futures: Futures, maps: MapStage, spec: Spec) -> None:
         self._name, self._futures, self._maps = name, futures, maps
         self._known = spec.disk is not None
-        self._reserve = max(node.store for node in spec.nodes) // BATCH
+        self._reserve = max(node.store for node in spec.nodes) // SPILL_SHARE
         self._before: dict[str, int] = {}
-        self._due = futures.now + EVERY
+        self._due = futures.now + CHECK_INTERVAL
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise `SpillError` if a disk fills up and no shuffle has made more than this one."""
         if not self._known or self._futures.now < self._due:
             return
-        self._due = self._futures.now + EVERY
+        self._due = self._futures.now + CHECK_INTERVAL
         disks = self._futures.disks()
-        full = short(self._before, disks, self._reserve)
+        full = find_full_disk(self._before, disks, self._reserve)
         if full is not None and self is _largest():
             grown = full.used - self._before[full.path]
             raise SpillError(
@@ -147,27 +147,27 @@ class Watch:
             )
         self._before = {disk.path: disk.used for disk in disks}
 
-    def over(self, steps: Steps[T]) -> Steps[T]:
+    def run(self, steps: Steps[T]) -> Steps[T]:
         """Run a coroutine of the shuffle, and look at the disks whenever it waits."""
         with _lock:
             _watches.append(self)
         try:
-            return (yield from _interrupted(steps, self))
+            return (yield from _checked(steps, self))
         finally:
             with _lock:
                 _watches.remove(self)
 
     @property
-    def made(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of the maps so far."""
         return self._maps.nbytes
 
 
-def _interrupted(steps: Steps[T], watch: Watch) -> Generator[Any, None, T]:
+def _checked(steps: Steps[T], watch: SpillWatch) -> Generator[Any, None, T]:
     try:
         while True:
             asked = next(steps)
-            watch.look()
+            watch.check()
             yield asked
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
@@ -176,10 +176,12 @@ def _interrupted(steps: Steps[T], watch: Watch) -> Generator[Any, None, T]:
 
 
 _lock = threading.Lock()
-_watches: list[Watch] = []  # of all shuffles of this process, whose connection to a cluster is one
+_watches: list[
+    SpillWatch
+] = []  # of all shuffles of this process, whose connection to a cluster is one
 
 
-def _largest() -> Watch | None:
+def _largest() -> SpillWatch | None:
     """The shuffle that has made most."""
     with _lock:
-        return max(_watches, key=lambda watch: watch.made, default=None)
+        return max(_watches, key=lambda watch: watch.nbytes, default=None)

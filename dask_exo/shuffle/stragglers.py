@@ -16,13 +16,13 @@ from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-FEWEST = 2  # finished calls, before any is late
+MIN_FINISHED = 2  # finished calls, before any is late
 
 RECENT = 200  # durations that count
 
 
 @dataclass(frozen=True)
-class Patience:
+class SpeculationPolicy:
     """When to stop waiting; see ``exo.yaml``.
 
     Attributes
@@ -41,21 +41,21 @@ class Patience:
 
         Examples
         --------
-        >>> Patience().allowance(5.0), Patience().allowance(0.1, size=3)
+        >>> SpeculationPolicy().allowance(5.0), SpeculationPolicy().allowance(0.1, size=3)
         (10.0, 2.0)
         """
         return max(self.floor, self.factor * usual * size)
 
 
-def usual(durations: Sequence[float]) -> float | None:
+def median_duration(durations: Sequence[float]) -> float | None:
     """Median of the last durations; None where there are too few.
 
     Examples
     --------
-    >>> usual([4.0, 5.0, 90.0]), usual([4.0])
+    >>> median_duration([4.0, 5.0, 90.0]), median_duration([4.0])
     (5.0, None)
     """
-    return median(durations[-RECENT:]) if len(durations) >= FEWEST else None
+    return median(durations[-RECENT:]) if len(durations) >= MIN_FINISHED else None
 
 
 def late(
@@ -63,7 +63,7 @@ def late(
     durations: Sequence[float],
     *,
     now: float,
-    patience: Patience,
+    policy: SpeculationPolicy,
 ) -> list[K]:
     """Running calls that are late, the one that should have ended first before the others.
 
@@ -78,21 +78,21 @@ def late(
         Seconds for a part, of the calls that have finished.
     now : float
         Of the same clock.
-    patience : Patience
+    policy : SpeculationPolicy
 
     Examples
     --------
-    >>> late({"a": (0.0, 1), "b": (6.0, 1)}, [3.0, 3.5, 3.0], now=8.0, patience=Patience())
+    >>> late({"a": (0.0, 1), "b": (6.0, 1)}, [3.0, 3.5, 3.0], now=8.0, policy=SpeculationPolicy())
     ['a']
     """
-    each = usual(durations)
+    each = median_duration(durations)
     if each is None or len(durations) < len(running):
         return []
-    due = {k: began + patience.allowance(each, size) for k, (began, size) in running.items()}
+    due = {k: began + policy.allowance(each, size) for k, (began, size) in running.items()}
     return sorted((key for key in due if now >= due[key]), key=lambda key: due[key])
 
 
-def copies(*, slots: int, busy: int, flying: int) -> int:
+def speculation_budget(*, slots: int, busy: int, speculative: int) -> int:
     """How many more copies may be made.
 
     They get idle slots only, since first calls of other parts are worth more, and half of all.
@@ -103,18 +103,21 @@ def copies(*, slots: int, busy: int, flying: int) -> int:
         Tasks that run side by side.
     busy : int
         Tasks in flight that could run.
-    flying : int
-        Copies among them.
+    speculative : int
+        Speculative attempts among them.
 
     Examples
     --------
-    >>> copies(slots=16, busy=11, flying=4), copies(slots=16, busy=4, flying=0)
+    >>> (
+    ...     speculation_budget(slots=16, busy=11, speculative=4),
+    ...     speculation_budget(slots=16, busy=4, speculative=0),
+    ... )
     (4, 8)
     """
-    return max(0, min(slots - busy, max(1, slots // 2) - flying))
+    return max(0, min(slots - busy, max(1, slots // 2) - speculative))
 
 
-def slow(
+def slow_nodes(
     seconds: Mapping[str, Sequence[float]], nodes: Sequence[str], *, late: int, factor: float
 ) -> frozenset[str]:
     """Nodes that shall get no work that others can do.
@@ -135,9 +138,9 @@ def slow(
     Examples
     --------
     >>> times = {"a": [1.0, 1.1], "b": [1.0], "c": [9.0]}
-    >>> sorted(slow(times, ["a", "b", "c", "d"], late=0, factor=2.0))
+    >>> sorted(slow_nodes(times, ["a", "b", "c", "d"], late=0, factor=2.0))
     ['c']
-    >>> sorted(slow(times, ["a", "b", "c", "d"], late=2, factor=2.0))
+    >>> sorted(slow_nodes(times, ["a", "b", "c", "d"], late=2, factor=2.0))
     ['c', 'd']
     """
     usual = {node: median(times) for node, times in seconds.items() if times}

@@ -6,88 +6,91 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dask_exo.cluster.futures import Futures, Ref, Steps
-from dask_exo.shuffle.layout import sharing
-from dask_exo.shuffle.map_stage import Maps
-from dask_exo.shuffle.spec import Column, Row, Spec
+from dask_exo.shuffle.map_stage import MapStage
+from dask_exo.shuffle.spec import MapOutput, ReducerInput, Spec, reducer_groups
 
 
-class States:
+class ReducerStates:
     """What the reducers have got so far.
 
     Parameters
     ----------
     futures : Futures
-    maps : Maps
+    maps : MapStage
     spec : Spec
     width : int
         Neighbouring reducers that share a state.
     """
 
-    def __init__(self, futures: Futures, maps: Maps, spec: Spec, width: int) -> None:
+    def __init__(self, futures: Futures, maps: MapStage, spec: Spec, width: int) -> None:
         self._futures, self._maps, self._spec = futures, maps, spec
         # (W, G) reducers that share a state, and its blocks
-        self._sharing = [sharing(mine, width) for mine in spec.owned]
-        self._piles: list[list[list[Ref]]] = [[[] for _ in mine] for mine in self._sharing]
-        self._making: list[Ref] = []
-        self._rows: list[Row] = []
-        self._begun = 0
+        self._groups = [reducer_groups(mine, width) for mine in spec.owned]
+        self._blocks: list[list[list[Ref]]] = [[[] for _ in mine] for mine in self._groups]
+        self._pending: list[Ref] = []
+        self._rows: list[MapOutput] = []
+        self._started = 0
 
-    def begin(self, count: int) -> Steps[None]:
+    def start_maps(self, count: int) -> Steps[None]:
         """Start maps of the next round, for ``count`` parts."""
-        self._begun += count
+        self._started += count
         self._rows += yield from self._maps.take(count)
 
-    def round(self, count: int) -> Steps[list[Column]]:
+    def round(self, count: int) -> Steps[list[ReducerInput]]:
         """Map ``count`` parts, those of `begin` included; make new states.
 
         Returns
         -------
-        list of Column : (R,)
+        list of ReducerInput : (R,)
             What reducers read to know of all parts so far; to be read before the next round.
         """
-        yield from self.begin(max(0, count - self._begun))
-        yield self._making  # of the round before
-        self._making = [self._renew(w)[-1] for w, mine in enumerate(self._spec.owned) if mine]
-        self._rows, self._begun = [], 0
-        return self._columns()
+        yield from self.start_maps(max(0, count - self._started))
+        yield self._pending  # of the round before
+        self._pending = [self._combine(w)[-1] for w, mine in enumerate(self._spec.owned) if mine]
+        self._rows, self._started = [], 0
+        return self._inputs()
 
-    def finish(self) -> Steps[list[Column]]:
+    def finish(self) -> Steps[list[ReducerInput]]:
         """Wait for all maps and states."""
         yield from self._maps.finish()
-        yield self._making
-        return self._columns()
+        yield self._pending
+        return self._inputs()
 
-    def _renew(self, w: int) -> list[Ref]:
+    def _combine(self, w: int) -> list[Ref]:
         """Bring the round to node ``w``, and make new states there of the old ones."""
-        sharing, piles = self._sharing[w], self._piles[w]
-        states = [block for pile in piles for block in pile] if self._spec.combines else []
+        reducer_groups, blocks_of_groups = self._groups[w], self._blocks[w]
+        states = (
+            [block for held in blocks_of_groups for block in held] if self._spec.combines else []
+        )
         blocks = self._futures.stream(
-            len(sharing),
-            renewed,
+            len(reducer_groups),
+            combine_states,
             self._spec.merge,
-            sharing,
+            reducer_groups,
             len(states),
             *states,
             *[row[w] for row in self._rows],
             node=self._spec.nodes[w].id,
         )  # (G,)
-        for pile, block in zip(piles, blocks, strict=True):
+        for held, block in zip(blocks_of_groups, blocks, strict=True):
             if self._spec.combines:
-                pile.clear()
-            pile.append(block)
+                held.clear()
+            held.append(block)
         return blocks
 
-    def _columns(self) -> list[Column]:
+    def _inputs(self) -> list[ReducerInput]:
         return [
-            Column(tuple(pile), slot, self._spec.place(w))
-            for w, (sharing, piles) in enumerate(zip(self._sharing, self._piles, strict=True))
-            for mine, pile in zip(sharing, piles, strict=True)
+            ReducerInput(tuple(held), slot, self._spec.place(w))
+            for w, (reducer_groups, blocks_of_groups) in enumerate(
+                zip(self._groups, self._blocks, strict=True)
+            )
+            for mine, held in zip(reducer_groups, blocks_of_groups, strict=True)
             for slot in mine
         ]
 
 
-def renewed(
-    merge: Callable[..., Iterator[Any]], sharing: Sequence[range], count: int, *blocks: Any
+def combine_states(
+    merge: Callable[..., Iterator[Any]], reducer_groups: Sequence[range], count: int, *blocks: Any
 ) -> Iterator[Any]:
     """Merge packed blocks, and each merged one with its state; the states come first.
 
@@ -95,7 +98,7 @@ def renewed(
     ----------
     merge : callable
         See `Spec`.
-    sharing : sequence of range
+    reducer_groups : sequence of range
         (G,) reducers that share a state.
     count : int
         States: G, or none in the first round.
@@ -103,9 +106,9 @@ def renewed(
         (count + T,) states and packed blocks.
     """
     states, packed = blocks[:count], blocks[count:]
-    made = merge(sharing, *packed)
+    made = merge(reducer_groups, *packed)
     if not states:
         yield from made
         return
-    for mine, state, block in zip(sharing, states, made, strict=True):
+    for mine, state, block in zip(reducer_groups, states, made, strict=True):
         yield from merge([mine], state, block)

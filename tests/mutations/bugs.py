@@ -39,15 +39,15 @@ BUGS = [
     Bug(
         "a shard is dropped",
         "shuffle/algorithms/simple.py",
-        "return columns_of(rows, spec)",
-        "return columns_of(rows[1:], spec)",
+        "return reducer_inputs(rows, spec)",
+        "return reducer_inputs(rows[1:], spec)",
         SHUFFLE,
     ),
     Bug(
         "a shard is doubled",
         "shuffle/algorithms/simple.py",
-        "return columns_of(rows, spec)",
-        "return columns_of([*rows, rows[0]], spec)",
+        "return reducer_inputs(rows, spec)",
+        "return reducer_inputs([*rows, rows[0]], spec)",
         SHUFFLE,
     ),
     Bug(
@@ -152,8 +152,8 @@ BUGS = [
     # what is late or lost
     Bug(
         "the blocks of a copy are not taken",
-        "shuffle/map_attempts.py",
-        "flight.row[:] = flight.copy.blocks",
+        "shuffle/speculation.py",
+        "attempt.row[:] = attempt.copy.blocks",
         "pass",
         LATE,
     ),
@@ -167,8 +167,8 @@ BUGS = [
     Bug(
         "a merge that is given up leaves its readers nothing",
         "shuffle/merge_stage.py",
-        "piece.refs = taken[i]",
-        "piece.refs = []",
+        "output.refs = taken[i]",
+        "output.refs = []",
         LATE,
     ),
     Bug(

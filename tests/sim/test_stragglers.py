@@ -16,9 +16,9 @@ from dask_exo.config import Config
 from dask_exo.shuffle import registry
 from dask_exo.shuffle.choose import Limits
 from dask_exo.shuffle.map_stage import Refs
-from dask_exo.shuffle.run import exchange, limits_of
-from dask_exo.shuffle.spec import Column, Spec
-from dask_exo.shuffle.stragglers import Patience
+from dask_exo.shuffle.run import limits_of, run_shuffle
+from dask_exo.shuffle.spec import ReducerInput, Spec
+from dask_exo.shuffle.stragglers import SpeculationPolicy
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
 
 ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level"]
@@ -81,12 +81,14 @@ def check(outputs: list[list[tuple[int, int, int]]], parts: int) -> None:
     assert all(len(calls) == 1 for calls in used)
 
 
-def run(futures: SimFutures, algorithm: str, parts: int, patience: Patience | None, share: float):
+def run(
+    futures: SimFutures, algorithm: str, parts: int, policy: SpeculationPolicy | None, share: float
+):
     program = shuffle.Program(R, (words := Words()).map, words.reduce, words.reduce)
     spec = Spec(R, tuple(futures.nodes()), program.cut, program.merge)
-    limits = Limits(algorithm, round_fraction=share, bundle_target=1e-9, patience=patience)
-    found = drive(futures, exchange(futures, Refs(range(parts)), spec, limits))
-    outputs = [futures.submit(program.output, c.slot, *c.refs, node=c.node) for c in found.columns]
+    limits = Limits(algorithm, round_fraction=share, bundle_target=1e-9, speculation=policy)
+    found = drive(futures, run_shuffle(futures, Refs(range(parts)), spec, limits))
+    outputs = [futures.submit(program.output, c.slot, *c.refs, node=c.node) for c in found.inputs]
     return found, futures.get(outputs), words
 
 
@@ -104,7 +106,7 @@ def test_tasks_slow_at_random_lose_and_double_nothing(algorithm, seed, share, od
         seed=seed,
         stragglers=lambda random: 20.0 if random.random() < odds else random.uniform(1, 2),
     )
-    found, outputs, _ = run(futures, algorithm, 30, Patience(1.5, 0.5), share)
+    found, outputs, _ = run(futures, algorithm, 30, SpeculationPolicy(1.5, 0.5), share)
     check(outputs, 30)
     assert found.tally.rows == 30 * R
     del found
@@ -120,7 +122,7 @@ def test_a_slow_node_and_a_dying_one(algorithm, at, slow) -> None:
         faults=[NodeDeath(at=at, node="n1", back=at + 10)],
         stragglers={"n2": slow},
     )
-    found, outputs, _ = run(futures, algorithm, 30, Patience(1.5, 0.5), 1e-9)
+    found, outputs, _ = run(futures, algorithm, 30, SpeculationPolicy(1.5, 0.5), 1e-9)
     for r, words in enumerate(outputs):
         assert [(part, own) for part, own, _ in words] == [(part, r) for part in range(30)]
     assert found.tally.rows == 30 * R
@@ -130,9 +132,9 @@ def test_a_slow_node_and_a_dying_one(algorithm, at, slow) -> None:
 def test_a_slow_node_gets_no_reducers_and_few_maps(algorithm) -> None:
     nodes = [Node(f"n{i}", 2, 10**6) for i in range(4)]
     futures = SimFutures(nodes, cost, stragglers={"n3": 30.0}, trace=True)
-    found, outputs, words = run(futures, algorithm, 30, Patience(2.0, 0.5), 1e-9)
+    found, outputs, words = run(futures, algorithm, 30, SpeculationPolicy(2.0, 0.5), 1e-9)
     check(outputs, 30)
-    assert {column.node for column in found.columns} == {"n0", "n1", "n2"}
+    assert {column.node for column in found.inputs} == {"n0", "n1", "n2"}
     assert max(words.calls.values()) <= 2
     assert sum(words.calls.values()) <= 30 + 2  # two were copied, at most, and ended both times
     assert {t.outcome for t in futures.trace if t.node == "n3"} == {"cancelled"}
@@ -146,11 +148,11 @@ def test_an_algorithm_that_knows_nothing_of_stragglers_gets_rows_that_stay(monke
         columns = yield from maps.take(len(maps))
         blocks = [[row[w] for row in columns] for w in range(len(spec.nodes))]
         yield from maps.finish()
-        return [Column(blocks[w], r) for w, mine in enumerate(spec.owned) for r in mine]
+        return [ReducerInput(blocks[w], r) for w, mine in enumerate(spec.owned) for r in mine]
 
     nodes = [Node(f"n{i}", 2, 10**6) for i in range(4)]
     futures = SimFutures(nodes, cost, stragglers={"n3": 30.0})
-    found, outputs, words = run(futures, "plain", 30, Patience(2.0, 0.5), 1e-9)
+    found, outputs, words = run(futures, "plain", 30, SpeculationPolicy(2.0, 0.5), 1e-9)
     check(outputs, 30)
     assert found.tally.rows == 30 * R
     assert max(words.calls.values()) <= 2
@@ -166,14 +168,14 @@ def test_a_late_merge_is_given_up_and_its_blocks_are_read() -> None:
         return Cost(seconds * (50 if late else 1), sizes)
 
     futures = SimFutures(nodes, costly, trace=True)
-    found, outputs, words = run(futures, "push", 60, Patience(2.0, 0.5), 1e-9)
+    found, outputs, words = run(futures, "push", 60, SpeculationPolicy(2.0, 0.5), 1e-9)
     check(outputs, 60)
     assert max(words.calls.values()) == 1
     merges = [t for t in futures.trace if t.name == "merge"]
     assert {t.outcome for t in merges if t.node == "n2"} == {"done", "cancelled"}
     assert {t.outcome for t in merges if t.node != "n2"} == {"done"}
-    usual = max(len(column.refs) for column in found.columns if column.node != "n2")
-    assert min(len(column.refs) for column in found.columns if column.node == "n2") > usual
+    usual = max(len(column.refs) for column in found.inputs if column.node != "n2")
+    assert min(len(column.refs) for column in found.inputs if column.node == "n2") > usual
 
 
 def test_reducers_of_a_slow_node_are_shared_among_the_others() -> None:
@@ -183,6 +185,6 @@ def test_reducers_of_a_slow_node_are_shared_among_the_others() -> None:
 
 
 def test_by_default_there_is_patience_and_it_can_be_turned_off() -> None:
-    assert limits_of(Config.current()).patience == Patience(2.0, 2.0)
+    assert limits_of(Config.current()).speculation == SpeculationPolicy(2.0, 2.0)
     with dask.config.set({"exo.shuffle.speculation": False}):
-        assert limits_of(Config.current()).patience is None
+        assert limits_of(Config.current()).speculation is None

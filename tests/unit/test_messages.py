@@ -27,7 +27,7 @@ from dask_exo.partitions.gpu_frames import to_device
 from dask_exo.remote_error import Failure
 from dask_exo.shuffle.choose import Shape
 from dask_exo.shuffle.integrity import Tally, verify
-from dask_exo.shuffle.spill_guard import check_room
+from dask_exo.shuffle.spill_guard import check_disk_space
 from dask_exo.testing import InlineFutures
 
 PACKAGE = Path(dask_exo.__file__).parent
@@ -169,7 +169,7 @@ CASES: list[tuple[str, Callable[[], object], list[str]]] = [
     ("SpillError", unwritable,
      ["exo.spill-directory='/proc/nowhere'", "cannot be written", "Name a directory"]),
     ("SpillError",
-     lambda: check_room("sort", Shape(8 * 10**9, 10, 10, 1, 2, 10**9), None, disk=6 * 10**9),
+     lambda: check_disk_space("sort", Shape(8 * 10**9, 10, 10, 1, 2, 10**9), None, disk=6 * 10**9),
      ["shuffle sort", "8 GB", "1 GB", "7 GB must be spilled", "6 GB", "exo.spill-directory"]),
     ("IntegrityError", lambda: verify("join", Tally(10, 4), Tally(9, 3)),
      ["join", "10 rows went in", "9 came out", "Compute it again"]),

@@ -23,7 +23,7 @@ from dask_exo.execution.tasks.worker import distinct
 from dask_exo.planning.partitioners import Split
 from dask_exo.planning.plan import ColumnKey
 from dask_exo.remote_error import Failure
-from dask_exo.shuffle.spec import Column
+from dask_exo.shuffle.spec import ReducerInput
 
 TOGETHER = 32 * 2**20  # bytes of outputs that one task keeps
 
@@ -38,7 +38,7 @@ class Output(NamedTuple):
 
 def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
     futures: Futures,
-    columns: Sequence[tuple[ColumnKey, Column]],
+    columns: Sequence[tuple[ColumnKey, ReducerInput]],
     keeping: Keeping,
     split: Split,
     *,
@@ -51,7 +51,7 @@ def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
     Parameters
     ----------
     futures : Futures
-    columns : sequence of (ColumnKey, Column)
+    columns : sequence of (ColumnKey, ReducerInput)
         (R,) what is to be read for each output.
     keeping : Keeping
         Those that are kept.
@@ -82,10 +82,10 @@ def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
 
 
 def _calls(
-    columns: Sequence[tuple[ColumnKey, Column]], keeping: Keeping, most: int
-) -> Iterator[tuple[Column, list[Output]]]:
+    columns: Sequence[tuple[ColumnKey, ReducerInput]], keeping: Keeping, most: int
+) -> Iterator[tuple[ReducerInput, list[Output]]]:
     """Outputs that one task keeps: neighbours whose blocks lie in the same objects."""
-    first: Column | None = None
+    first: ReducerInput | None = None
     outputs: list[Output] = []
     for place, (key, column) in enumerate(columns):
         label = keeping.labels.get(key.slot)

@@ -13,7 +13,7 @@ from dask_exo.partitions.kernels.kway_merge import merge_sorted_tables
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
 from dask_exo.planning.partitioners.exchange import Split
-from dask_exo.shuffle.blocks import Apart, Packed, pack
+from dask_exo.shuffle.blocks import HeterogeneousBlocks, Packed, pack
 from dask_exo.shuffle.choose import LARGEST_BATCH
 from dask_exo.shuffle.integrity import Tally, tally
 
@@ -78,7 +78,7 @@ class Rows(Split):
         return frame[mask], here[mask].astype(np.min_scalar_type(len(self.kept)))
 
     def assemble(
-        self, packed: Sequence[Packed | Apart], slot: int, column: int
+        self, packed: Sequence[Packed | HeterogeneousBlocks], slot: int, column: int
     ) -> tuple[Any, Tally]:
         """Put one output partition together."""
         rows = self._together([p.part(slot) for p in packed])

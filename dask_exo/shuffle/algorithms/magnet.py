@@ -13,41 +13,41 @@ from __future__ import annotations
 from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import Cost, estimate_merging
-from dask_exo.shuffle.map_stage import Maps
-from dask_exo.shuffle.merge_limits import Caps
-from dask_exo.shuffle.merge_stage import Merge, Merged
-from dask_exo.shuffle.spec import Column, Row, Spec
+from dask_exo.shuffle.map_stage import MapStage
+from dask_exo.shuffle.merge_limits import MergeLimits
+from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
+from dask_exo.shuffle.spec import MapOutput, ReducerInput, Spec
 
-REVISING = True
+AVOIDS_SLOW_NODES = True
 
 
 def run(
     futures: Futures,
-    maps: Maps,
+    maps: MapStage,
     spec: Spec,
     *,
     per_round: int,
     width: int = 1,
-    caps: Caps | None = None,
-) -> Steps[list[Column]]:
+    caps: MergeLimits | None = None,
+) -> Steps[list[ReducerInput]]:
     """Map parts, a window of them at a time; merge each ``per_round`` on the reducers' nodes.
 
     Returns
     -------
-    list of Column : (R,)
+    list of ReducerInput : (R,)
         One merged object of each merge (one in a round, unless that exceeds ``caps``); the
         maps' own live as long.
     """
-    merged = Merged(futures, maps, spec, width, caps)
-    kept: list[Row] = []
-    merging: list[Merge] = []
+    merged = MergeStage(futures, maps, spec, width, caps)
+    kept: list[MapOutput] = []
+    merging: list[MergeTask] = []
     while maps:
-        rows = yield from maps.take(per_round, revisable=True)  # (T, W)
+        rows = yield from maps.take(per_round, allow_speculation=True)  # (T, W)
         merging += merged.merge(rows)
         kept += rows
     yield from maps.finish()
-    yield from merged.settle(merging)
-    return merged.columns(kept)
+    yield from merged.wait_for(merging)
+    return merged.inputs(kept)
 
 
 def cost(shape: Shape, limits: Limits) -> Cost:

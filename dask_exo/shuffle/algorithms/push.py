@@ -19,24 +19,24 @@ from collections import deque
 from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import Cost, estimate_merging
-from dask_exo.shuffle.map_stage import Maps
-from dask_exo.shuffle.merge_limits import Caps
-from dask_exo.shuffle.merge_stage import Merge, Merged
-from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.shuffle.map_stage import MapStage
+from dask_exo.shuffle.merge_limits import MergeLimits
+from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
+from dask_exo.shuffle.spec import ReducerInput, Spec
 
-REVISING = True
+AVOIDS_SLOW_NODES = True
 
 
 def run(  # noqa: PLR0913  its knobs are its keywords
     futures: Futures,
-    maps: Maps,
+    maps: MapStage,
     spec: Spec,
     *,
     per_round: int,
     alive: int = 2,
     width: int = 1,
-    caps: Caps | None = None,
-) -> Steps[list[Column]]:
+    caps: MergeLimits | None = None,
+) -> Steps[list[ReducerInput]]:
     """Map ``per_round`` parts at a time; merge each round on the reducers' nodes.
 
     ``width`` neighbouring reducers read the same merged blocks. Where what a node gets in a round
@@ -44,21 +44,21 @@ def run(  # noqa: PLR0913  its knobs are its keywords
 
     Returns
     -------
-    list of Column : (R,)
+    list of ReducerInput : (R,)
         One object of each merge.
     """
-    merged = Merged(futures, maps, spec, width, caps)
-    merging: deque[list[Merge]] = deque()  # the merges of the rounds before
+    merged = MergeStage(futures, maps, spec, width, caps)
+    merging: deque[list[MergeTask]] = deque()  # the merges of the rounds before
     while maps:
-        rows = yield from maps.take(per_round, revisable=True)  # (T, W)
+        rows = yield from maps.take(per_round, allow_speculation=True)  # (T, W)
         while len(merging) >= alive - 1:
-            yield from merged.settle(merging.popleft())
+            yield from merged.wait_for(merging.popleft())
         merging.append(merged.merge(rows))
         del rows
     yield from maps.finish()
     while merging:
-        yield from merged.settle(merging.popleft())
-    return merged.columns()
+        yield from merged.wait_for(merging.popleft())
+    return merged.inputs()
 
 
 def cost(shape: Shape, limits: Limits) -> Cost:

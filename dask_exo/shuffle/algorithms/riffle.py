@@ -17,40 +17,40 @@ from typing import Any
 from dask_exo.cluster.futures import Futures, Steps, evenly
 from dask_exo.shuffle.choose import LARGEST_ROUND, MERGED, Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import Cost, estimate_merging
-from dask_exo.shuffle.map_stage import Maps
-from dask_exo.shuffle.merge_limits import Caps
-from dask_exo.shuffle.merge_stage import Merge, Merged
-from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.shuffle.map_stage import MapStage
+from dask_exo.shuffle.merge_limits import MergeLimits
+from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
+from dask_exo.shuffle.spec import ReducerInput, Spec
 
-REVISING = True
+AVOIDS_SLOW_NODES = True
 
 
 def run(
     futures: Futures,
-    maps: Maps,
+    maps: MapStage,
     spec: Spec,
     *,
     factor: int,
     width: int = 1,
-    caps: Caps | None = None,
-) -> Steps[list[Column]]:
+    caps: MergeLimits | None = None,
+) -> Steps[list[ReducerInput]]:
     """Map ``factor`` parts on a node and merge them there.
 
     Returns
     -------
-    list of Column : (R,)
+    list of ReducerInput : (R,)
         One object of each M / F maps; of fewer, where these exceed ``caps``.
     """
-    merged = Merged(futures, maps, spec, width, caps)
-    merges: list[Merge] = []
+    merged = MergeStage(futures, maps, spec, width, caps)
+    merges: list[MergeTask] = []
     for node in cycle(node for node in spec.nodes if node.id not in spec.slow):
         if not maps:
             break
-        rows = yield from maps.take(factor, node=node.id, revisable=True)  # (F, W)
-        merges = merged.ongoing(merges + merged.merge_here(merge_all, rows, node.id))
+        rows = yield from maps.take(factor, node=node.id, allow_speculation=True)  # (F, W)
+        merges = merged.unfinished(merges + merged.merge_here(merge_all, rows, node.id))
     yield from maps.finish()
-    merged.renew(merges)
-    return merged.columns()
+    merged.resubmit_stale(merges)
+    return merged.inputs()
 
 
 def merge_all(

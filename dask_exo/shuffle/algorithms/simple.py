@@ -13,23 +13,22 @@ from __future__ import annotations
 from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.shuffle.choose import Limits, Shape
 from dask_exo.shuffle.cost_model import Cost, crossing, estimate, excess
-from dask_exo.shuffle.layout import columns_of
-from dask_exo.shuffle.map_stage import Maps
-from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.shuffle.map_stage import MapStage
+from dask_exo.shuffle.spec import ReducerInput, Spec, reducer_inputs
 
-REVISING = True
+AVOIDS_SLOW_NODES = True
 
 
-def run(futures: Futures, maps: Maps, spec: Spec) -> Steps[list[Column]]:  # noqa: ARG001
+def run(futures: Futures, maps: MapStage, spec: Spec) -> Steps[list[ReducerInput]]:  # noqa: ARG001
     """Map every part; reducer ``r`` of node ``w`` reads object ``w`` of each.
 
     Returns
     -------
-    list of Column : (R,)
+    list of ReducerInput : (R,)
     """
-    rows = yield from maps.take(len(maps), revisable=True)  # (M, W)
+    rows = yield from maps.take(len(maps), allow_speculation=True)  # (M, W)
     yield from maps.finish()
-    return columns_of(rows, spec)
+    return reducer_inputs(rows, spec)
 
 
 def cost(shape: Shape, limits: Limits) -> Cost:  # noqa: ARG001

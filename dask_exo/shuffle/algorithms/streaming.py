@@ -14,22 +14,22 @@ from __future__ import annotations
 from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import Cost, estimate_merging
-from dask_exo.shuffle.map_stage import Maps
-from dask_exo.shuffle.spec import Column, Spec
-from dask_exo.shuffle.streaming_state import States
+from dask_exo.shuffle.map_stage import MapStage
+from dask_exo.shuffle.spec import ReducerInput, Spec
+from dask_exo.shuffle.streaming_state import ReducerStates
 
 
 def run(
-    futures: Futures, maps: Maps, spec: Spec, *, per_round: int, width: int = 1
-) -> Steps[list[Column]]:
+    futures: Futures, maps: MapStage, spec: Spec, *, per_round: int, width: int = 1
+) -> Steps[list[ReducerInput]]:
     """Map ``per_round`` parts at a time; combine each round with the states of the reducers.
 
     Returns
     -------
-    list of Column : (R,)
+    list of ReducerInput : (R,)
         One state, or one object of each round.
     """
-    states = States(futures, maps, spec, width)
+    states = ReducerStates(futures, maps, spec, width)
     while maps:
         yield from states.round(per_round)
     return (yield from states.finish())

@@ -18,35 +18,34 @@ from itertools import count
 from dask_exo.cluster.futures import Futures, Steps, evenly
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import Cost, crossing, estimate, excess
-from dask_exo.shuffle.layout import merged_objects
-from dask_exo.shuffle.map_stage import Maps
-from dask_exo.shuffle.merge_limits import Caps
-from dask_exo.shuffle.merge_stage import Merge, Merged
-from dask_exo.shuffle.spec import Column, Spec
+from dask_exo.shuffle.map_stage import MapStage
+from dask_exo.shuffle.merge_limits import MergeLimits
+from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
+from dask_exo.shuffle.spec import ReducerInput, Spec, merged_objects
 
-REVISING = True
+AVOIDS_SLOW_NODES = True
 
 
 def run(  # noqa: PLR0913  its knobs are its keywords
     futures: Futures,
-    maps: Maps,
+    maps: MapStage,
     spec: Spec,
     *,
     per_round: int,
     groups: int,
     alive: int = 2,
     width: int = 1,
-    caps: Caps | None = None,
-) -> Steps[list[Column]]:
+    caps: MergeLimits | None = None,
+) -> Steps[list[ReducerInput]]:
     """Map ``per_round`` parts at a time into G groups; merge each round within the groups.
 
     Returns
     -------
-    list of Column : (R,)
+    list of ReducerInput : (R,)
         One object of each merge: one in a round, unless that exceeds ``caps``.
     """
-    merged = Merged(futures, maps, spec, width, caps)
-    merging: deque[list[Merge]] = deque()  # the merges of the rounds before
+    merged = MergeStage(futures, maps, spec, width, caps)
+    merging: deque[list[MergeTask]] = deque()  # the merges of the rounds before
     able = [w for w, mine in enumerate(spec.owned) if mine]
     teams = [[able[i] for i in team] for team in evenly(len(able), groups) if team]
     owned = [range(spec.owned[team[0]].start, spec.owned[team[-1]].stop) for team in teams]
@@ -55,16 +54,16 @@ def run(  # noqa: PLR0913  its knobs are its keywords
         turn = next(turns)
         # the parts that were mapped to be measured are packed for each node already
         probed = maps.probed
-        rows = yield from maps.take(0 if probed else per_round, owned=owned, revisable=True)
+        rows = yield from maps.take(0 if probed else per_round, owned=owned, allow_speculation=True)
         while len(merging) >= alive - 1:
-            yield from merged.settle(merging.popleft())
+            yield from merged.wait_for(merging.popleft())
         here = [spec.nodes[team[turn % len(team)]].id for team in teams]
         merging.append(merged.merge(rows, None if probed else here))  # of (T, G)
         del rows
     yield from maps.finish()
     while merging:
-        yield from merged.settle(merging.popleft())
-    return merged.columns()
+        yield from merged.wait_for(merging.popleft())
+    return merged.inputs()
 
 
 def cost(shape: Shape, limits: Limits) -> Cost:

@@ -19,7 +19,7 @@ from dask_exo.errors import InputError
 from dask_exo.report import recording
 from dask_exo.shuffle.choose import Limits, Shape
 from dask_exo.shuffle.cost_model import BOOKKEEPING
-from dask_exo.shuffle.registry import costs, weigh
+from dask_exo.shuffle.registry import choose_algorithm, costs
 from dask_exo.testing import InlineFutures
 
 
@@ -99,7 +99,7 @@ def test_several_collections_are_one_computation() -> None:
 def test_costs_at_the_scale_of_cloudsort() -> None:
     """100 TB on 40 nodes: a plain shuffle would restore what it spilled 625 times."""
     shape = Shape(10**14, 50_000, 25_000, 40, 480, 40 * 38 * 10**9)
-    choice, found = weigh(shape, Limits())
+    choice, found = choose_algorithm(shape, Limits())
     assert choice.algorithm == "push"
     assert found["simple"].restored == 625 * found["simple"].spilled
     assert found["push"].restored == found["push"].spilled < 10**14
@@ -120,14 +120,17 @@ def test_small_blocks_are_merged_on_several_nodes_only() -> None:
     assert found["simple"].seconds == pytest.approx(2 * 2.5 + 0.3 + 6.25 + 3, rel=0.01)
     few = Shape(shape.nbytes, 64, 64, 4, 16, shape.store)
     alone = Shape(shape.nbytes, 1000, 1000, 1, 16, shape.store)
-    assert [weigh(each, Limits())[0].algorithm for each in (few, alone)] == ["simple"] * 2
+    assert [choose_algorithm(each, Limits())[0].algorithm for each in (few, alone)] == [
+        "simple"
+    ] * 2
 
 
 def test_the_estimate_grows_with_what_must_be_done() -> None:
     def seconds(**changes):
         shape = Shape(10**11, 1000, 1000, 4, 16, 10**10)
         return {
-            name: c.seconds for name, c in weigh(replace(shape, **changes), Limits())[1].items()
+            name: c.seconds
+            for name, c in choose_algorithm(replace(shape, **changes), Limits())[1].items()
         }
 
     usual = seconds()

@@ -16,8 +16,8 @@ from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits, Shape
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs
-from dask_exo.shuffle.merge_limits import Sizes, within
-from dask_exo.shuffle.run import exchange
+from dask_exo.shuffle.merge_limits import BlockSizes, group_by_bytes
+from dask_exo.shuffle.run import run_shuffle
 from dask_exo.shuffle.spec import Receipt, Spec
 from dask_exo.testing import InlineFutures
 
@@ -26,7 +26,7 @@ MERGING = ["push", "magnet", "riffle", "two-level"]
 
 @given(st.lists(st.integers(0, 100)), st.one_of(st.none(), st.integers(1, 150)))
 def test_groups_are_as_large_as_the_cap_lets_them(sizes, cap) -> None:
-    groups = within(sizes, cap)
+    groups = group_by_bytes(sizes, cap)
     assert [i for group in groups for i in group] == list(range(len(sizes)))
     held = [sum(sizes[i] for i in group) for group in groups]
     if cap is None:
@@ -38,19 +38,19 @@ def test_groups_are_as_large_as_the_cap_lets_them(sizes, cap) -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 10**6)), min_size=1, max_size=40))
 def test_blocks_are_expected_to_weigh_what_the_last_ones_did(calls) -> None:
-    sizes, owned = Sizes(), (range(3), range(3, 4))
+    sizes, owned = BlockSizes(), (range(3), range(3, 4))
     for parts, nbytes in calls:
-        sizes.note(owned, parts, (nbytes, 0))
+        sizes.record(owned, parts, (nbytes, 0))
     last = [nbytes / parts for parts, nbytes in calls[-16:]]
-    assert sizes.expect(owned) == pytest.approx([sum(last) / len(last), 0])
-    assert sum(sizes.expect((range(1), range(1, 4)))) == pytest.approx(sum(last) / len(last))
+    assert sizes.expected(owned) == pytest.approx([sum(last) / len(last), 0])
+    assert sum(sizes.expected((range(1), range(1, 4)))) == pytest.approx(sum(last) / len(last))
 
 
 def test_without_sizes_all_reducers_are_taken_to_get_the_same() -> None:
-    sizes = Sizes()
-    assert sizes.expect((range(3), range(3, 4))) == [0, 0]
-    sizes.note((range(3), range(3, 4)), 2, (), nbytes=80)
-    assert sizes.expect((range(3), range(3, 4))) == [30, 10]
+    sizes = BlockSizes()
+    assert sizes.expected((range(3), range(3, 4))) == [0, 0]
+    sizes.record((range(3), range(3, 4)), 2, (), nbytes=80)
+    assert sizes.expected((range(3), range(3, 4))) == [30, 10]
 
 
 def cut(owned, *frames):
@@ -78,9 +78,9 @@ class Weighed(InlineFutures):
 def run(frames, reducers, count, **limits):
     f = Weighed([Node(f"n{i}", 2, 10**6) for i in range(count)])
     spec = Spec(reducers, tuple(f.nodes()), cut, merge)
-    shuffled = drive(f, exchange(f, Refs([f.put(x) for x in frames]), spec, Limits(**limits)))
+    shuffled = drive(f, run_shuffle(f, Refs([f.put(x) for x in frames]), spec, Limits(**limits)))
     parts = []
-    for column in shuffled.columns:
+    for column in shuffled.inputs:
         blocks = [packed.block(column.slot) for packed in f.get(column.refs)]
         parts.append(pd.concat(blocks))
     return parts, f

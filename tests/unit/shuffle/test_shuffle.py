@@ -21,9 +21,9 @@ from dask_exo.shuffle.choose import Limits, Shape, batch_size
 from dask_exo.shuffle.cost_model import merging_objects
 from dask_exo.shuffle.integrity import Tally, verify
 from dask_exo.shuffle.map_stage import Refs
-from dask_exo.shuffle.registry import weigh
-from dask_exo.shuffle.run import exchange
-from dask_exo.shuffle.spec import Column, Receipt, Spec
+from dask_exo.shuffle.registry import choose_algorithm
+from dask_exo.shuffle.run import run_shuffle
+from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
 from dask_exo.testing import InlineFutures
 
 ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level", "streaming"]
@@ -44,9 +44,9 @@ def nodes(count: int, slots: int = 2, store: int = 10**9) -> tuple[Node, ...]:
 def run(frames, reducers, machines, **limits):
     f = InlineFutures(machines)
     spec = Spec(reducers, tuple(machines), cut, merge)
-    shuffled = drive(f, exchange(f, Refs([f.put(x) for x in frames]), spec, Limits(**limits)))
+    shuffled = drive(f, run_shuffle(f, Refs([f.put(x) for x in frames]), spec, Limits(**limits)))
     parts = []
-    for column in shuffled.columns:
+    for column in shuffled.inputs:
         blocks = [packed.block(column.slot) for packed in f.get(column.refs)]
         parts.append(pd.concat(blocks))
     return shuffled, parts, f
@@ -125,7 +125,7 @@ def test_magnet_keeps_map_outputs_as_long_as_they_may_be_needed() -> None:
     rounds = -(-12 // shuffled.choice.per_round)
     merged = merging_objects(0, 5, 2, rounds, shuffled.choice.knobs["width"])
     assert f.live == merged + 12 * 2
-    shuffled.columns.clear()
+    shuffled.inputs.clear()
     assert f.live == 0
 
 
@@ -146,7 +146,7 @@ def test_riffle_merges_on_the_node_of_its_maps() -> None:
     spec = Spec(4, tuple(machines), cut, merge)
     parts = [f.put(pd.DataFrame({"k": range(20)})) for _ in range(15)]
     limits = Limits(algorithm="riffle", bundle_target=1e-9)
-    choice = drive(f, exchange(f, Refs(parts), spec, limits)).choice
+    choice = drive(f, run_shuffle(f, Refs(parts), spec, limits)).choice
     assert choice.knobs["factor"] > 1
     mapped: set[str | None] = set()
     for kind, node in asked[3:]:  # after those that were mapped to be measured
@@ -191,7 +191,7 @@ def test_a_round_fits_its_share_of_the_store_unless_slots_would_idle(
 ) -> None:
     slots = 4 * w
     shape = Shape(nbytes, parts, 1, w, slots, w * store)
-    choice, found = weigh(shape, Limits(round_fraction=0.15, most_objects=10**9))
+    choice, found = choose_algorithm(shape, Limits(round_fraction=0.15, most_objects=10**9))
     fits = nbytes <= 0.5 * w * store
     better = w == 1 or found["simple"].seconds <= found["push"].seconds
     assert choice.algorithm == ("simple" if fits and better else "push")
@@ -207,13 +207,15 @@ def test_a_round_fits_its_share_of_the_store_unless_slots_would_idle(
 
 @given(st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 10**7))
 def test_objects_beyond_the_cap_are_shuffled_in_two_levels(parts, w, most) -> None:
-    choice = weigh(Shape(10**15, parts, 1, w, w, w * 10**9), Limits(most_objects=most))[0]
+    choice = choose_algorithm(Shape(10**15, parts, 1, w, w, w * 10**9), Limits(most_objects=most))[
+        0
+    ]
     assert (choice.algorithm == "two-level") == (parts * w > most)
     assert choice.knobs["groups"] ** 2 >= w > (choice.knobs["groups"] - 1) ** 2
 
 
 def test_the_users_word_is_taken() -> None:
-    choice = weigh(Shape(1, 1, 1, 1, 1, 10), Limits("push"))[0]
+    choice = choose_algorithm(Shape(1, 1, 1, 1, 1, 10), Limits("push"))[0]
     assert choice.algorithm == "push"
     assert "exo.shuffle.algorithm" in choice.reason
 
@@ -321,7 +323,7 @@ def test_an_algorithm_from_outside_is_run_by_its_name(monkeypatch) -> None:
         rows = yield from maps.take(len(maps))
         yield from maps.finish()
         return [
-            Column([row[w] for row in rows], slot)
+            ReducerInput([row[w] for row in rows], slot)
             for w, mine in enumerate(spec.owned)
             for slot in mine
         ]
@@ -346,7 +348,7 @@ def test_a_disk_that_is_too_small_is_an_error_before_most_of_the_work() -> None:
     small = [Node("a", 2, 50_000, disk=200_000), Node("b", 2, 50_000, disk=10_000)]
     f = InlineFutures(small)
     spec = Spec(5, tuple(small), cut, merge)
-    steps = exchange(f, Refs([f.put(x) for x in frames]), spec, Limits(), "sort-7")
+    steps = run_shuffle(f, Refs([f.put(x) for x in frames]), spec, Limits(), "sort-7")
     with pytest.raises(
         SpillError, match=r"shuffle sort-7 moves about 325 kB .*\(exo\.spill-directory\)"
     ):
@@ -364,4 +366,4 @@ def test_a_node_gets_reducers_as_it_has_slots_and_keeps_them() -> None:
     for algorithm in ALGORITHMS:
         frames = [pd.DataFrame({"k": range(20)}) for _ in range(6)]
         shuffled, _, _ = run(frames, 8, machines, algorithm=algorithm)
-        assert [column.node for column in shuffled.columns] == ["small"] * 2 + ["large"] * 6
+        assert [column.node for column in shuffled.inputs] == ["small"] * 2 + ["large"] * 6

@@ -18,9 +18,9 @@ from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs
-from dask_exo.shuffle.run import exchange
+from dask_exo.shuffle.run import run_shuffle
 from dask_exo.shuffle.spec import Receipt, Spec
-from dask_exo.shuffle.spill_guard import short
+from dask_exo.shuffle.spill_guard import find_full_disk
 from dask_exo.testing import Cost, InlineFutures, SimFutures
 
 places = st.tuples(st.sampled_from("abc"), st.integers(0, 99), st.integers(0, 99))
@@ -32,7 +32,7 @@ places = st.tuples(st.sampled_from("abc"), st.integers(0, 99), st.integers(0, 99
 )
 def test_a_disk_is_short_only_where_spilled_values_grow(found, before) -> None:
     disks = [Disk(path, used, used, room) for path, used, room in found]
-    full = short(before, disks, 50)
+    full = find_full_disk(before, disks, 50)
     filling = [d for d in disks if d.path in before and d.used > before[d.path] and d.room < 50]
     assert (full is None) == (not filling)
     assert full is None or full.room == min(d.room for d in filling)
@@ -100,7 +100,7 @@ def steps(f, rows: int, name: str):
     spec = Spec(4, tuple(f.nodes()), cut, merge)
     frames = [pd.DataFrame({"k": range(rows), "n": 1}) for _ in range(60)]
     limits = Limits("push", round_fraction=0.001, bundle_target=1e-9)
-    return exchange(f, Refs([f.put(x) for x in frames]), spec, limits, name)
+    return run_shuffle(f, Refs([f.put(x) for x in frames]), spec, limits, name)
 
 
 def test_a_shuffle_is_stopped_before_the_disk_is_full() -> None:

@@ -6,7 +6,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dask_exo.cluster.futures import Node, Until, drive
-from dask_exo.shuffle.stragglers import Patience, copies, late, least_loaded, slow
+from dask_exo.shuffle.stragglers import (
+    SpeculationPolicy,
+    late,
+    least_loaded,
+    slow_nodes,
+    speculation_budget,
+)
 from dask_exo.testing import Cost, InlineFutures, SimFutures
 
 SECONDS = st.floats(0.001, 1000)
@@ -15,8 +21,8 @@ RUNNING = st.dictionaries(st.integers(), st.tuples(SECONDS, st.integers(1, 5)), 
 
 @given(st.lists(SECONDS, max_size=20), RUNNING, st.floats(0, 5000), SECONDS)
 def test_only_running_calls_beyond_the_floor_are_late(durations, running, now, floor) -> None:
-    patience = Patience(2.0, floor)
-    found = late(running, durations, now=now, patience=patience)
+    policy = SpeculationPolicy(2.0, floor)
+    found = late(running, durations, now=now, policy=policy)
     assert len(set(found)) == len(found)
     assert all(now >= running[key][0] + floor for key in found)
     assert not found or len(durations) >= len(running)
@@ -26,28 +32,30 @@ def test_only_running_calls_beyond_the_floor_are_late(durations, running, now, f
 def test_nothing_is_late_while_all_parts_take_the_same_time(each, done, sizes, factor) -> None:
     running = {i: (0.0, size) for i, size in enumerate(sizes)}
     for i, size in running.items():
-        found = late(running, [each] * done, now=each * size[1], patience=Patience(factor, 0.0))
+        found = late(
+            running, [each] * done, now=each * size[1], policy=SpeculationPolicy(factor, 0.0)
+        )
         assert i not in found
 
 
 @given(st.lists(SECONDS, min_size=2, max_size=20), RUNNING, SECONDS, SECONDS)
 def test_who_is_late_stays_late(durations, running, now, more) -> None:
     def at(when: float) -> set[int]:
-        return set(late(running, durations, now=when, patience=Patience(1.5, 1.0)))
+        return set(late(running, durations, now=when, policy=SpeculationPolicy(1.5, 1.0)))
 
     assert at(now) <= at(now + more)
 
 
 def test_the_call_that_should_have_ended_first_is_first() -> None:
     running = {"long": (0.0, 4), "short": (1.0, 1), "new": (19.0, 1)}
-    assert late(running, [2.0] * 5, now=20.0, patience=Patience()) == ["short", "long"]
+    assert late(running, [2.0] * 5, now=20.0, policy=SpeculationPolicy()) == ["short", "long"]
 
 
 @given(st.integers(1, 100), st.integers(0, 300), st.integers(0, 100))
-def test_copies_take_idle_slots_and_half_of_all_at_most(slots, busy, flying) -> None:
-    room = copies(slots=slots, busy=busy, flying=flying)
+def test_copies_take_idle_slots_and_half_of_all_at_most(slots, busy, speculative) -> None:
+    room = speculation_budget(slots=slots, busy=busy, speculative=speculative)
     assert room >= 0
-    assert room == 0 or (busy + room <= slots and flying + room <= max(1, slots // 2))
+    assert room == 0 or (busy + room <= slots and speculative + room <= max(1, slots // 2))
 
 
 @given(
@@ -56,7 +64,7 @@ def test_copies_take_idle_slots_and_half_of_all_at_most(slots, busy, flying) -> 
     st.floats(1.1, 10),
 )
 def test_some_node_is_never_slow(seconds, late_calls, factor) -> None:
-    found = slow(seconds, "abcdef", late=late_calls, factor=factor)
+    found = slow_nodes(seconds, "abcdef", late=late_calls, factor=factor)
     assert set(seconds) - found
     assert late_calls or found <= set(seconds)
 
@@ -64,7 +72,7 @@ def test_some_node_is_never_slow(seconds, late_calls, factor) -> None:
 @given(st.integers(2, 6), SECONDS, st.floats(1.0, 1.9))
 def test_nodes_of_nearly_one_speed_are_not_slow(count, each, factor) -> None:
     seconds = {str(i): [each if i else each * factor] * 3 for i in range(count)}
-    assert not slow(seconds, list(seconds), late=0, factor=2.0)
+    assert not slow_nodes(seconds, list(seconds), late=0, factor=2.0)
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)), st.integers(1, 5))

@@ -1,0 +1,290 @@
+"""Map calls in flight: which are late, and copies of those on other nodes.
+
+Whichever call of a part ends first is the one that counts: its blocks stand in the row, its
+receipt is read. The other one is cancelled and nobody hears of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import ref
+
+from dask_exo import events
+from dask_exo.cluster.futures import Futures, Ref, Steps, Until
+from dask_exo.shuffle import stragglers
+from dask_exo.shuffle.merge_limits import BlockSizes, Owned
+from dask_exo.shuffle.spec import MapOutput, Receipt, Spec
+from dask_exo.shuffle.stragglers import SpeculationPolicy
+
+CHECKS = 8  # at what has finished, while nothing can be late, at most
+
+
+@dataclass(slots=True, eq=False)
+class SpeculativeAttempt:
+    """A second call of the same parts."""
+
+    blocks: list[Ref]
+    receipt: Ref
+    node: str | None
+
+
+@dataclass(slots=True, eq=False)
+class MapAttempt:
+    """A map call that has not been heard of.
+
+    Attributes
+    ----------
+    size : int
+        Its parts.
+    owned : (W,) ranges
+        Reducers whose blocks it packs together.
+    output : weak reference to MapOutput
+        Its blocks, as long as somebody else wants them.
+    row : MapOutput or None
+        Its blocks, if a copy may replace them.
+    args : tuple
+        What a copy needs.
+    since : float or None
+        When it got a slot, as far as can be told: calls get slots in their order.
+    late : bool
+        Whether it is, and may be copied.
+    """
+
+    receipt: Ref
+    size: int
+    node: str | None
+    owned: Owned
+    output: ref[MapOutput]
+    row: MapOutput | None = None
+    args: tuple[Any, ...] = ()
+    since: float | None = None
+    late: bool = False
+    copy: SpeculativeAttempt | None = None
+
+
+class MapConsumer(Protocol):
+    """A task that takes rows: its last value, and those rows that may still change."""
+
+    end: Ref
+    rows: list[MapOutput]
+
+
+class MapAttempts:
+    """Map calls of one shuffle.
+
+    Parameters
+    ----------
+    futures : Futures
+    spec : Spec
+    policy : SpeculationPolicy, optional
+        Without it, or with one node, there are no copies.
+
+    Attributes
+    ----------
+    speculates : bool
+        Whether there may be copies.
+    consumers : list
+        Other tasks of this shuffle, which want slots too.
+    copies : int
+        Made so far.
+    sizes : BlockSizes
+        What the receipts have told of the blocks.
+    """
+
+    def __init__(self, futures: Futures, spec: Spec, policy: SpeculationPolicy | None) -> None:
+        self._futures, self._map, self._slots = futures, spec.map, spec.slots
+        self._workers = spec.workers
+        self._nodes = {node.id: node.slots for node in spec.nodes}
+        self._policy = policy or SpeculationPolicy()
+        self.speculates = policy is not None and len(spec.nodes) > 1 and spec.workers is None
+        self._in_flight: list[MapAttempt] = []
+        self._durations: list[float] = []
+        self._times: dict[str, list[float]] = defaultdict(list)
+        self._slow: frozenset[str] = frozenset()
+        self.consumers: list[MapConsumer] = []
+        self.sizes = BlockSizes()
+        self.copies = 0
+
+    def __len__(self) -> int:
+        """Calls that somebody waits for: those that are late are not among them, up to a limit."""
+        late = sum(attempt.late for attempt in self._in_flight)
+        return len(self._in_flight) - min(late, self._slots)
+
+    @property
+    def on_time(self) -> bool:
+        """Whether any call is in flight that is not late."""
+        return any(not attempt.late for attempt in self._in_flight)
+
+    def __bool__(self) -> bool:
+        """Whether any call is in flight."""
+        return bool(self._in_flight)
+
+    def start(
+        self,
+        owned: Sequence[range],
+        size: int,
+        args: tuple[Any, ...],
+        *,
+        node: str | None,
+        allow_speculation: bool,
+    ) -> MapOutput:
+        """Map some parts; see `MapStage.take`."""
+        if node is None and self._slow:
+            node = self._choose_fast_node()
+        row = MapOutput(owned, size)
+        *row[:], receipt = self._call(owned, args, node)
+        attempt = MapAttempt(receipt, size, node, row.owned, ref(row))
+        if self.speculates and allow_speculation:
+            attempt.row, attempt.args = row, args
+        else:
+            row.final = True
+        self._in_flight.append(attempt)
+        if self.speculates and (node is not None or len(self._in_flight) <= self._slots):
+            self._note_starts()
+        return row
+
+    def wait(self, *, oldest: bool = False) -> Steps[None]:
+        """Wait for all that are not late, or for the oldest one; not for too long."""
+        refs = [attempt.receipt for attempt in self._in_flight if not attempt.late]
+        yield self.wait_condition(refs[:1] if oldest else refs)
+
+    def wait_condition(self, refs: Sequence[Ref]) -> Collection[Ref] | Until:
+        """What to wait for in order to see all of ``refs``, and to `land` in time."""
+        if not self.speculates:
+            return refs
+        late = [attempt for attempt in self._in_flight if attempt.late]
+        copies = [attempt.copy.receipt for attempt in late if attempt.copy is not None]
+        return Until(refs, [*(attempt.receipt for attempt in late), *copies], self._next_check())
+
+    def collect_finished(self) -> list[tuple[int, Receipt]]:
+        """Sizes and receipts of calls that have finished; afterwards, copy those that are late."""
+        refs = [attempt.receipt for attempt in self._in_flight]
+        refs += [attempt.copy.receipt for attempt in self._in_flight if attempt.copy is not None]
+        if not refs:
+            return []
+        done = set(self._futures.wait(refs, timeout=0)[0])
+        finished: list[MapAttempt] = []
+        in_flight: list[MapAttempt] = []
+        for attempt in self._in_flight:
+            over = attempt.receipt in done or (attempt.copy and attempt.copy.receipt in done)
+            (finished if over else in_flight).append(attempt)
+        self._in_flight = in_flight
+        copied = [attempt for attempt in finished if attempt.receipt not in done]
+        for attempt in finished:
+            self._keep_first(attempt, copied=attempt in copied)
+        receipts: list[Receipt] = self._futures.get([attempt.receipt for attempt in finished])
+        for attempt, receipt in zip(finished, receipts, strict=True):
+            self.sizes.record(attempt.owned, attempt.size, receipt.sizes, receipt.nbytes)
+            if (row := attempt.output()) is not None:
+                row.sizes = receipt.sizes
+        if self.speculates:
+            for attempt, receipt in zip(finished, receipts, strict=True):
+                self._record_duration(attempt, receipt, copied=attempt in copied)
+            self._launch_speculative()
+        return [(f.size, receipt) for f, receipt in zip(finished, receipts, strict=True)]
+
+    def slow_nodes(self) -> frozenset[str]:
+        """Find the nodes that are slow; from now on they get no maps, where others can be asked."""
+        late = sum(attempt.late for attempt in self._in_flight)
+        if self.speculates:
+            self._slow = stragglers.slow_nodes(
+                self._times, list(self._nodes), late=late, factor=self._policy.factor
+            )
+        return self._slow
+
+    def _call(self, owned: Sequence[range], args: tuple[Any, ...], node: str | None) -> list[Ref]:
+        if self._workers is not None:
+            return self._workers(len(owned) + 1, self._map, owned, *args)
+        return self._futures.split(len(owned) + 1, self._map, owned, *args, node=node)
+
+    def _keep_first(self, attempt: MapAttempt, *, copied: bool) -> None:
+        """Take the blocks of the call that was first; stop the other one."""
+        if attempt.copy is not None:
+            self._futures.cancel([attempt.receipt if copied else attempt.copy.receipt])
+            if copied and attempt.row is not None:
+                attempt.row[:] = attempt.copy.blocks
+                attempt.receipt = attempt.copy.receipt
+        if attempt.row is not None:
+            attempt.row.final = True
+
+    def _record_duration(self, attempt: MapAttempt, receipt: Receipt, *, copied: bool) -> None:
+        if attempt.since is None or copied:
+            return
+        seconds = (self._futures.now - attempt.since) / attempt.size
+        self._durations.append(seconds)
+        if receipt.node is not None:
+            self._times[receipt.node].append(seconds)
+
+    def _launch_speculative(self) -> None:
+        """Note what is late, and copy it."""
+        now, running = self._futures.now, self._note_starts()
+        known = {f: (f.since, f.size) for f in running if f.row is not None and f.since is not None}
+        for attempt in stragglers.late(known, self._durations, now=now, policy=self._policy):
+            attempt.late = True
+        waiting = [f for f in self._in_flight if f.late and f.copy is None]
+        if not waiting:
+            return
+        speculative = sum(f.copy is not None for f in self._in_flight)
+        busy = len(self._in_flight) + speculative + self._ready_consumers()
+        room = stragglers.speculation_budget(slots=self._slots, busy=busy, speculative=speculative)
+        for attempt in waiting[:room]:
+            assert attempt.row is not None
+            node = self._choose_fast_node(attempt.node)
+            *blocks, receipt = self._call(attempt.row.owned, attempt.args, node)
+            attempt.copy = SpeculativeAttempt(blocks, receipt, node)
+            self.copies += 1
+            events.emit(events.Recovered("late map run a second time"))
+
+    def _ready_consumers(self) -> int:
+        """How many of the other tasks could run, or do."""
+        if not self.consumers:
+            return 0
+        done = set(self._futures.wait([consumer.end for consumer in self.consumers], timeout=0)[0])
+        self.consumers = [consumer for consumer in self.consumers if consumer.end not in done]
+        return sum(all(row.final for row in consumer.rows) for consumer in self.consumers)
+
+    def _note_starts(self) -> list[MapAttempt]:
+        """Note since when they run; return those that do."""
+        running = self._running(self._slots - self._ready_consumers())
+        for attempt in running:
+            attempt.since = self._futures.now if attempt.since is None else attempt.since
+        return running
+
+    def _running(self, slots: int) -> list[MapAttempt]:
+        """Those that have slots, presumably: the oldest ones, on each node that was named."""
+        running: list[MapAttempt] = []
+        load: Counter[str] = Counter()
+        for attempt in self._in_flight:
+            if len(running) >= slots:
+                break
+            if attempt.node is None or load[attempt.node] < self._nodes.get(attempt.node, 1):
+                running.append(attempt)
+                load.update([] if attempt.node is None else [attempt.node])
+        return running
+
+    def _choose_fast_node(self, but: str | None = None) -> str | None:
+        """The node with the least to do of those that have shown to be quick."""
+        able = {
+            node: self._nodes[node]
+            for node in self._times
+            if node not in self._slow and node != but and node in self._nodes
+        }
+        load = Counter(attempt.node for attempt in self._in_flight)
+        load.update(attempt.copy.node for attempt in self._in_flight if attempt.copy is not None)
+        known = {node: n for node, n in load.items() if node is not None}
+        return stragglers.least_loaded(known, able) if able else None
+
+    def _next_check(self) -> float:
+        pause = max(self._policy.floor / CHECKS, 0.001)
+        now, usual = self._futures.now, stragglers.median_duration(self._durations)
+        if usual is None:
+            return now + pause
+        due = [
+            f.since + self._policy.allowance(usual, f.size)
+            for f in self._running(self._slots)
+            if not f.late and f.since is not None
+        ]
+        return min([now + max(pause, usual / 4), *(time for time in due if time > now)])
