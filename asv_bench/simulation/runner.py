@@ -151,7 +151,7 @@ class SimRunner:
         self._submit(task)
         return task
 
-    def again(self, piece: Block) -> Task:
+    def recompute(self, piece: Block) -> Task:
         """Start a task that makes a piece again, from the source on."""
         seconds = max(piece.seconds, (piece.value or Made()).born)
         task = Task(piece.stage, [(seconds, piece.nbytes)], ())
@@ -203,7 +203,7 @@ class SimRunner:
         """None: workers are not simulated."""
         return 0
 
-    def full(self, stage: int) -> bool:
+    def at_target(self, stage: int) -> bool:
         """None, as there are no workers."""
         return False
 
@@ -211,11 +211,11 @@ class SimRunner:
         """Nothing to change."""
         return False
 
-    def held(self) -> Mapping[str, float]:
+    def idle_resources(self) -> Mapping[str, float]:
         """Nothing."""
         return {}
 
-    def release(self) -> None:
+    def dismiss_idle(self) -> None:
         """Nothing to let go of."""
 
     def activity(self, tasks: Sequence[Task]) -> Activity:

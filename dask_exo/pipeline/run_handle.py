@@ -64,7 +64,7 @@ class PipelineRun(Iterator[Block]):
         self._patience = Config.current().stall_timeout
         self._out: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
         self._lost: queue.SimpleQueue[Block] = queue.SimpleQueue()
-        self._renewed: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
+        self._recomputed: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
         self._asked = threading.Semaphore(0)
         self._stopped = False
         self._shown = contextlib.ExitStack()
@@ -94,16 +94,16 @@ class PipelineRun(Iterator[Block]):
         try:
             frame = fetch_block(self.futures, block.value, patience=self._patience)
         except ValueLostError:
-            renewed = self._again(block) if can_recompute(block) else None
-            if renewed is None:
+            recomputed = self._recompute(block) if can_recompute(block) else None
+            if recomputed is None:
                 raise
-            frame = fetch_block(self.futures, renewed.value, patience=self._patience)
+            frame = fetch_block(self.futures, recomputed.value, patience=self._patience)
         return frame
 
-    def _again(self, block: Block) -> Block | None:
+    def _recompute(self, block: Block) -> Block | None:
         """A block that was made again; None if the pipeline has ended."""
         self._lost.put(block)
-        got = self._renewed.get()
+        got = self._recomputed.get()
         if isinstance(got, BaseException):
             raise got
         return got
@@ -132,7 +132,7 @@ class PipelineRun(Iterator[Block]):
             error = raised
         finally:
             self._out.put(error)
-            self._renewed.put(error)
+            self._recomputed.put(error)
 
     def _run(self, looks: Looks) -> None:
         executor, owed, reporter = self._executor, 0, StageReporter(self._executor)
@@ -141,9 +141,9 @@ class PipelineRun(Iterator[Block]):
                 while self._asked.acquire(blocking=False):
                     owed += 1
                 while not self._lost.empty():
-                    executor.again(self._lost.get())
-                while executor.renewed:
-                    self._renewed.put(executor.renewed.pop())
+                    executor.recompute(self._lost.get())
+                while executor.recomputed:
+                    self._recomputed.put(executor.recomputed.pop())
                 while owed and executor.outputs:
                     self._out.put(executor.take())
                     owed -= 1

@@ -180,8 +180,8 @@ BUGS = [
     ),
     Bug(
         "a lost piece is made again as the first one of its task",
-        "pipeline/streaming/runner.py",
-        "given=made.number",
+        "pipeline/streaming/recovery.py",
+        "given=lineage.number",
         "given=0",
         STREAM,
     ),

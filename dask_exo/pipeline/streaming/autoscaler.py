@@ -16,19 +16,19 @@ from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView, work
 
 BETTER = 1.15  # times as fast the slowest stage has to become, for sizes to change
 
-Pool = tuple[int, ...]
-"""Stages that ask for the same, whose tasks run in the same places."""
+StageGroup = tuple[int, ...]
+"""Stages that ask for the same, whose tasks run in the same capacity."""
 
 
-def resized(
-    view: PipelineView, pools: Sequence[Pool], sizes: Sequence[int] | None
+def pool_sizes(
+    view: PipelineView, pools: Sequence[StageGroup], sizes: Sequence[int] | None
 ) -> list[int] | None:
     """How many tasks of each pool shall run side by side.
 
     Parameters
     ----------
     view : PipelineView
-    pools : sequence of Pool
+    pools : sequence of StageGroup
         (P,) all stages, those too that have no workers: they share the resources.
     sizes : sequence of int, optional
         (P,) as it was decided before.
@@ -45,18 +45,18 @@ def resized(
         sum(each[k] for k in pool if not view.stages[k].finished) for pool in pools
     ]  # of each pool for a byte of the source
     needs = [view.stages[pool[0]].needs for pool in pools]
-    best = _shared_out(view.total, needs, seconds, [_most(view, pool) for pool in pools])
+    best = _balanced(view.total, needs, seconds, [_most(view, pool) for pool in pools])
     if best is None or sizes is None or not _fit(view.total, needs, sizes):
         return best
     return best if _rate(best, seconds) > BETTER * _rate(sizes, seconds) else list(sizes)
 
 
-def _shared_out(
+def _balanced(
     total: Amounts, needs: Sequence[Amounts], seconds: Sequence[float], most: Sequence[float]
 ) -> list[int] | None:
     """Sizes of which the slowest pool is as fast as it can be, and none larger than for that."""
     able = [p for p, some in enumerate(seconds) if some]
-    nearly = zip(_nearly(total, needs, seconds), most, strict=True)
+    nearly = zip(_lower_bound(total, needs, seconds), most, strict=True)
     starts = ([int(min(some)) for some in nearly], [int(some > 0) for some in seconds])
     sizes = next((some for some in starts if _fit(total, needs, some)), None)
     if sizes is None:
@@ -73,7 +73,7 @@ def _shared_out(
     return [max(1, ceil(slowest * some - 1e-9)) if some else 0 for some in seconds]
 
 
-def _nearly(total: Amounts, needs: Sequence[Amounts], seconds: Sequence[float]) -> list[int]:
+def _lower_bound(total: Amounts, needs: Sequence[Amounts], seconds: Sequence[float]) -> list[int]:
     """A little less than each one's share, and one of each at least."""
     asked = Counter[str]()
     for amounts, some in zip(needs, seconds, strict=True):
@@ -101,24 +101,24 @@ def _rate(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     return min(rates, default=0.0)
 
 
-def _most(view: PipelineView, pool: Pool) -> float:
+def _most(view: PipelineView, pool: StageGroup) -> float:
     """Tasks that may run side by side: as many as the user has said, and as there is room for."""
     limits = [view.stages[k].limit for k in pool]
     most = sum(limit if limit is not None else float("inf") for limit in limits)
-    return min(most, max(1, places(view.stages[pool[0]].needs, None, view.total)))
+    return min(most, max(1, capacity(view.stages[pool[0]].needs, None, view.total)))
 
 
 GPU = "GPU"
 PARTS = 16  # of a GPU: a worker that comes to hold a little more is not started anew
 
 
-def shares(view: PipelineView, pools: Sequence[Pool]) -> list[float]:
+def gpu_fractions(view: PipelineView, pools: Sequence[StageGroup]) -> list[float]:
     """Share of a GPU that a worker of each pool takes, or number of GPUs.
 
     Parameters
     ----------
     view : PipelineView
-    pools : sequence of Pool
+    pools : sequence of StageGroup
         (P,)
 
     Returns
@@ -126,10 +126,10 @@ def shares(view: PipelineView, pools: Sequence[Pool]) -> list[float]:
     list of float
         (P,) Never less than before; 0 of a pool that asks for none.
     """
-    return [max(_share(view.stages[k]) for k in pool) for pool in pools]
+    return [max(_gpu_fraction(view.stages[k]) for k in pool) for pool in pools]
 
 
-def _share(stage: StageView) -> float:
+def _gpu_fraction(stage: StageView) -> float:
     asked = stage.needs.get(GPU, 0.0)
     if not 0 < asked < 1 or not stage.held:
         return asked
@@ -141,7 +141,7 @@ def _share(stage: StageView) -> float:
     return max(asked, seen)
 
 
-def places(needs: Amounts, limit: int | None, total: Mapping[str, float]) -> int:
+def capacity(needs: Amounts, limit: int | None, total: Mapping[str, float]) -> int:
     """Workers that a cluster has room for, and that may work side by side.
 
     A share of a GPU is one of a single GPU.
@@ -157,17 +157,17 @@ def places(needs: Amounts, limit: int | None, total: Mapping[str, float]) -> int
 
     Examples
     --------
-    >>> places({"GPU": 0.5}, None, {"CPU": 1.0, "GPU": 2.0})
+    >>> capacity({"GPU": 0.5}, None, {"CPU": 1.0, "GPU": 2.0})
     4
-    >>> places({"GPU": 0.4}, None, {"CPU": 1.0, "GPU": 2.0})
+    >>> capacity({"GPU": 0.4}, None, {"CPU": 1.0, "GPU": 2.0})
     4
     """
-    room = [_places(name, need, total.get(name, 0)) for name, need in needs.items() if need]
+    room = [_capacity(name, need, total.get(name, 0)) for name, need in needs.items() if need]
     most = [] if limit is None else [limit]
     return min([*room, *most], default=0)
 
 
-def _places(name: str, need: float, total: float) -> int:
+def _capacity(name: str, need: float, total: float) -> int:
     if name != "GPU" or need >= 1:
         return int(total / need + 1e-9)
     whole, rest = divmod(total, 1.0)

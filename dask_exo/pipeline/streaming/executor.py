@@ -58,8 +58,8 @@ class Executor:
         How often something had to go on without room, since nothing else could.
     rejects : list of Block
         Inputs that were set aside.
-    renewed : list of Block
-        Outputs that were made again; see `again`.
+    recomputed : list of Block
+        Outputs that were made again; see `recompute`.
     complete : callable, optional
         Is called with the number of each input of a source of which all outputs have been taken.
     """
@@ -90,9 +90,9 @@ class Executor:
         self._done = Queue()  # of the consumer
         self._running: dict[Any, RunningTask] = {}
         self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
-        self._again: dict[Any, Block] = {}  # tasks that make outputs again
-        self._renews = False  # whether outputs had to be made again: more may have to be
-        self.renewed: list[Block] = []
+        self._recomputing: dict[Any, Block] = {}  # tasks that make outputs again
+        self._had_losses = False  # whether outputs had to be made again: more may have to be
+        self.recomputed: list[Block] = []
         self.peak = self.forced = 0
         self.rejects: list[Block] = []
         self.complete: Callable[[int], object] | None = None
@@ -104,7 +104,7 @@ class Executor:
         self._look()
         queued = self._done.blocks or any(state.queue.blocks for state in self._states)
         over = all(source.over for source in self._sources.values())
-        return over and not (queued or self._running or self._again)
+        return over and not (queued or self._running or self._recomputing)
 
     @property
     def outputs(self) -> int:
@@ -118,13 +118,13 @@ class Executor:
         self._gone(block)
         return block._replace(shared=None)
 
-    def again(self, block: Block) -> None:
-        """Make an output again that was lost after it had been taken: see `renewed`.
+    def recompute(self, block: Block) -> None:
+        """Make an output again that was lost after it had been taken: see `recomputed`.
 
         Nothing new starts before that is done, so that there are resources for it.
         """
-        self._again[self._runner.again(block)] = block
-        self._renews = True
+        self._recomputing[self._runner.recompute(block)] = block
+        self._had_losses = True
 
     def step(self, timeout: float | None = None) -> None:
         """Start what the policy wants, wait for something to happen, and note it.
@@ -136,8 +136,12 @@ class Executor:
         """
         before = self._moves
         self._start()
-        if not self._running and self._runner.held() and (self._next_ones() or not self._renews):
-            self._runner.release()  # what they hold may be what the others wait for
+        if (
+            not self._running
+            and self._runner.idle_resources()
+            and (self._next_ones() or not self._had_losses)
+        ):
+            self._runner.dismiss_idle()  # what they hold may be what the others wait for
             self._start()
         shut = [task for task in self._ready if not self._may_go_on(task)]
         open_ = len(shut) < len(self._ready)
@@ -150,8 +154,8 @@ class Executor:
             timeout = SOON if timeout is None else min(timeout, SOON)
         if waiting or timeout != 0:
             self._ready.update(dict.fromkeys(self._runner.wait(waiting, timeout)))
-        for task in [task for task in self._again if task in self._ready]:
-            self._renew(task)
+        for task in [task for task in self._recomputing if task in self._ready]:
+            self._take_recomputed(task)
         for task in list(self._ready):
             if task is forced or self._may_go_on(task):
                 self._accept(task)
@@ -184,9 +188,9 @@ class Executor:
 
     def cancel(self) -> None:
         """Stop all tasks, and let go of everything."""
-        self._runner.cancel([*self._running, *self._again])
+        self._runner.cancel([*self._running, *self._recomputing])
         self._running.clear()
-        self._again.clear()
+        self._recomputing.clear()
         self._ready.clear()
         self._done.clear()
         self._out.clear()
@@ -214,9 +218,9 @@ class Executor:
                 flush = all(done[k] for k in state.links.before)
                 queued = state.queued(flush=flush)
             done.append(flush and not queued and not state.count)
-            idle, full = self._runner.idle(i), self._runner.full(i)
+            idle, full = self._runner.idle(i), self._runner.at_target(i)
             stages.append(state.view(queued, idle, full=full, finished=done[-1]))
-        for name, amount in self._runner.held().items():
+        for name, amount in self._runner.idle_resources().items():
             free[name] = free.get(name, 0) - amount
         self.peak = max(self.peak, used)
         return PipelineView(tuple(stages), used, self._limit, free, total, self._runner.now())
@@ -233,7 +237,7 @@ class Executor:
                 self._out[block.place[0]] += 1
 
     def _start(self) -> None:
-        if self._again:
+        if self._recomputing:
             return
         view = self.view()
         if self._runner.resize(view):
@@ -271,10 +275,10 @@ class Executor:
         others = list(map(self._runner.stage, self._waiting()))
         if not is_deadlocked(view, [self._running[task].stage for task in shut], others):
             return None
-        if self._done.blocks and not self._again:  # the consumer has to take something first
+        if self._done.blocks and not self._recomputing:  # the consumer has to take something first
             return None
-        if others and any(self._runner.held().values()):
-            self._runner.release()
+        if others and any(self._runner.idle_resources().values()):
+            self._runner.dismiss_idle()
             return None
         drains = [i for i in range(len(self._states)) if view.drains(i)]
         able = max((i for i in drains if view.startable(i)), default=-1)
@@ -310,15 +314,15 @@ class Executor:
         self._give(block._replace(place=place, stage=running.stage))
         state.gave(running, block)
 
-    def _renew(self, task: Any) -> None:
+    def _take_recomputed(self, task: Any) -> None:
         """Take an output that was made again, or the end of its task."""
         block = self._runner.take(task)
         self._moves += 1
         del self._ready[task]
         if block is None:
-            del self._again[task]
+            del self._recomputing[task]
         elif block is not AGAIN:
-            self.renewed.append(self._again[task]._replace(value=block.value))
+            self.recomputed.append(self._recomputing[task]._replace(value=block.value))
 
     def _give(self, block: Block) -> None:
         """Put an output where it goes."""
@@ -357,7 +361,11 @@ class Executor:
 
     def _watch(self, watchdog: Watchdog, *, moved: bool) -> None:
         """Tell whether something has happened, or the consumer or the source has to do it."""
-        if moved or self._done.blocks or not (self._next_ones() or self._running or self._again):
+        if (
+            moved
+            or self._done.blocks
+            or not (self._next_ones() or self._running or self._recomputing)
+        ):
             watchdog.moved()
         else:
             watchdog.check(self._activity, self._waited_for)
@@ -379,7 +387,7 @@ class Executor:
 
     def _waiting(self) -> list[Any]:
         """Tasks without an output that could be taken."""
-        return [task for task in (*self._running, *self._again) if task not in self._ready]
+        return [task for task in (*self._running, *self._recomputing) if task not in self._ready]
 
     def _next_ones(self) -> list[StageState]:
         """Stages that have inputs."""

@@ -1,16 +1,207 @@
-"""What is said, and set aside, where a task of a pipeline cannot be done again."""
+"""Recovery of a pipeline: lost tasks run again, lost inputs are recomputed by their lineage.
+
+Ray itself recomputes lost outputs of tasks, but not those of actors. So each block knows the inputs
+of its task, and these know theirs, up to the source.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from dask_exo import events
+from dask_exo.cluster.resources import has
 from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
+from dask_exo.pipeline.streaming.actor_pools import ActorPools
 from dask_exo.pipeline.streaming.provenance import Origin, Rows, joined
 from dask_exo.pipeline.streaming.retries import RejectReason, named
 from dask_exo.pipeline.streaming.task import BlockMetadata
-from dask_exo.pipeline.streaming.types import Block, Lineage
+from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
+from dask_exo.pipeline.streaming.types import Block, Lineage, Stage
+from dask_exo.pipeline.streaming.waist import Streams
 from dask_exo.remote_error import Failure
+
+MAX_REPLACEMENTS = 3  # how often a dead actor is replaced for one task
+
+
+class Recovery:
+    """Restarts lost tasks and recomputes their lost inputs.
+
+    Parameters
+    ----------
+    streams : Streams
+    stages : sequence of Stage
+        (S,)
+    skips : sequence of bool
+        (S,) Whether the inputs of a task that was lost too often are set aside.
+    pools : ActorPools
+    in_flight : TasksInFlight
+    submit : callable
+        Submits a task.
+    release : callable
+        Removes a task that has ended, and releases its actor.
+    """
+
+    def __init__(  # noqa: PLR0913  one of each
+        self,
+        streams: Streams,
+        stages: Sequence[Stage],
+        skips: Sequence[bool],
+        pools: ActorPools,
+        in_flight: TasksInFlight,
+        *,
+        submit: Callable[[StreamTask], None],
+        release: Callable[[StreamTask], None],
+    ) -> None:
+        self._streams, self._stages, self._skips = streams, stages, skips
+        self._pools, self._in_flight = pools, in_flight
+        self._submit, self._release = submit, release
+        self._waiting: list[StreamTask] = []  # recompute something, and wait for an actor
+        self._recalled: list[StreamTask] = []  # wait for lost inputs, without an actor
+
+    @property
+    def polls(self) -> bool:
+        """Whether tasks wait for inputs that no event announces."""
+        return bool(self._recalled)
+
+    def clear(self) -> None:
+        """Forget all tasks that wait."""
+        self._waiting.clear()
+        self._recalled.clear()
+
+    def recompute(self, block: Block) -> StreamTask:
+        """Start a task that recomputes one block, and nothing else."""
+        lineage = block.lineage
+        assert lineage is not None
+        task = StreamTask(block.stage, list(lineage.inputs), given=lineage.number, only=lineage)
+        events.emit(events.CallsRepeated({self._stages[block.stage].name: 1}))
+        self._submit(task)
+        return task
+
+    def recompute_input(self, task: StreamTask, number: int) -> None:
+        """Recompute an input of a task, which waits for it."""
+        task.become(TaskState.WAITS_FOR_INPUT)
+        task.stream, task.actor = None, None
+        task.maker = self.recompute(task.inputs[number])
+        task.maker.reader = (task, number)
+
+    def deliver(self, maker: StreamTask, block: Block | None) -> None:
+        """Submit the task that waits for a recomputed block.
+
+        Parameters
+        ----------
+        maker : StreamTask
+            The task that recomputed it.
+        block : Block, optional
+            None if ``maker`` ended without it.
+
+        Raises
+        ------
+        NonDeterminismError
+            The stage does not make this block any more.
+        """
+        assert maker.reader is not None
+        task, number = maker.reader
+        lost = task.inputs[number]
+        if block is None or block.rejected is not None:
+            raise not_given(self._stages[maker.stage].name, lost)
+        maker.become(TaskState.ENDED)
+        self._release(maker)
+        task.maker, task.inputs[number] = None, lost._replace(value=block.value)
+        self._submit(task)
+
+    def wait_for_actor(self, task: StreamTask) -> None:
+        """Submit a task that recomputes a block as soon as an actor is idle."""
+        task.become(TaskState.WAITS_FOR_ACTOR)
+        self._waiting.append(task)
+
+    def submit_waiting(self) -> None:
+        """Give idle actors to tasks that recompute blocks, before other tasks get them."""
+        waiting, self._waiting = self._waiting, []
+        for task in waiting:
+            self._submit(task)
+
+    def recall(self) -> None:
+        """Take tasks from actors that hold the resources to recompute their lost inputs.
+
+        An actor holds its resources also while it waits for the input of a call. If the node of
+        that input is gone, and actors hold all resources that are left, no task could ever go on.
+        """
+        free = self._streams.free()
+        for actor, tasks in list(self._in_flight.by_actor.items()):
+            first = tasks[0]
+            makers = [self._stages[max(block.stage, 0)].needs for block in first.inputs]
+            if first.has_begun or all(has(free, needs) for needs in makers):
+                continue
+            if not self._stored(first):
+                self._discard(actor, first.stage)
+                for task in tasks:
+                    task.become(TaskState.RECALLED)
+                    del self._in_flight.by_stream[task.stream]
+                    task.stream = task.actor = None
+                self._recalled += tasks
+
+    def submit_recalled(self) -> None:
+        """Submit recalled tasks whose inputs are stored again."""
+        recalled, self._recalled = self._recalled, []
+        for task in recalled:
+            if self._stored(task):
+                self._submit(task)
+            else:
+                self._recalled.append(task)
+
+    def restart(self, task: StreamTask, error: WorkerLostError) -> None:
+        """Restart a lost task, or set its inputs aside if it was lost too often.
+
+        Parameters
+        ----------
+        task : StreamTask
+        error : WorkerLostError
+            `ValueLostError` if its process is alive, and an input was lost.
+
+        Raises
+        ------
+        WorkerLostError
+            It was lost too often, and its inputs may not be set aside.
+        """
+        task.become(TaskState.LOST)
+        if isinstance(error, ValueLostError):
+            self._release(task)
+            task.losses += 1
+            task.inputs = [
+                without_value(block) if can_recompute(block) else block for block in task.inputs
+            ]
+        else:
+            self._bury(task)
+        task.actor = None
+        name = self._stages[task.stage].name
+        if task.losses <= MAX_REPLACEMENTS:
+            events.emit(events.CallsRepeated({name: 1}))
+            self._submit(task)
+            return
+        last = given_up(name, task.inputs, task.losses, error)
+        if not self._skips[task.stage] or task.only is not None:
+            raise last
+        task.become(TaskState.SET_ASIDE)
+        task.dead_letters = [set_aside(name, block, last) for block in reversed(task.inputs)]
+
+    def _bury(self, task: StreamTask) -> None:
+        """Remove a task whose process has died."""
+        del self._in_flight.by_stream[task.stream]
+        if task.actor is None:
+            task.losses += 1
+        elif task.actor in self._in_flight.by_actor:
+            # those behind the first one had not begun
+            self._in_flight.by_actor[task.actor][0].losses += 1
+            self._discard(task.actor, task.stage)
+        self.submit_waiting()
+
+    def _discard(self, actor: object, stage: int) -> None:
+        del self._in_flight.by_actor[actor]
+        self._pools.discard(stage, actor)
+
+    def _stored(self, task: StreamTask) -> bool:
+        return self._streams.there([block.value for block in task.inputs])
 
 
 def lineage_of(inputs: Sequence[Block], number: int, digest: int) -> Lineage:
@@ -19,10 +210,10 @@ def lineage_of(inputs: Sequence[Block], number: int, digest: int) -> Lineage:
     Examples
     --------
     >>> source = Block("a recipe", 0, 0, (0,), small=True)
-    >>> block = Block("a ref", 9, 1, (0, 0), stage=0, made=lineage_of([source], 0, 7))
+    >>> block = Block("a ref", 9, 1, (0, 0), stage=0, lineage=lineage_of([source], 0, 7))
     >>> lineage_of([block], 2, 8).inputs[0].value is None
     True
-    >>> lineage_of([block], 2, 8).inputs[0].made.inputs[0].value
+    >>> lineage_of([block], 2, 8).inputs[0].lineage.inputs[0].value
     'a recipe'
     """
     return Lineage(tuple(map(without_value, inputs)), number, digest)
@@ -35,9 +226,9 @@ def without_value(block: Block) -> Block:
 
 def can_recompute(block: Block) -> bool:
     """Whether a block can be made again."""
-    if block.made is None:
+    if block.lineage is None:
         return block.small
-    return all(map(can_recompute, block.made.inputs))
+    return all(map(can_recompute, block.lineage.inputs))
 
 
 def origin(block: Block) -> Origin:

@@ -72,7 +72,7 @@ class Block(NamedTuple):
         That has made it; where it comes out.
     held : Held, optional
         What its task has held of a device so far, where it was on one.
-    made : Lineage, optional
+    lineage : Lineage, optional
         What it was made of, if not by a source.
     small : bool
         Whether it costs nothing to keep its value.
@@ -90,7 +90,7 @@ class Block(NamedTuple):
     stage: int = -1
     sink: int = 0
     held: Held | None = None
-    made: Lineage | None = None
+    lineage: Lineage | None = None
     small: bool = False
 
 
@@ -143,7 +143,7 @@ class Runner(Protocol):
         """Start a task; return what stands for it."""
         ...
 
-    def again(self, block: Block) -> Any:
+    def recompute(self, block: Block) -> Any:
         """Start a task that makes a block again, from its lineage."""
         ...
 
@@ -167,7 +167,7 @@ class Runner(Protocol):
         """Workers that are kept for a stage and have nothing to do."""
         ...
 
-    def full(self, stage: int) -> bool:
+    def at_target(self, stage: int) -> bool:
         """Whether a stage has as many workers as it shall have."""
         ...
 
@@ -175,11 +175,11 @@ class Runner(Protocol):
         """Have as many workers as the rates of stages ask for; return whether that has changed."""
         ...
 
-    def held(self) -> Mapping[str, float]:
+    def idle_resources(self) -> Mapping[str, float]:
         """Resources of all workers that have nothing to do."""
         ...
 
-    def release(self) -> None:
+    def dismiss_idle(self) -> None:
         """Let go of all workers that have nothing to do."""
         ...
 

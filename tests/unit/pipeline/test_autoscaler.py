@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.pipeline.streaming.autoscaler import resized
+from dask_exo.pipeline.streaming.autoscaler import pool_sizes
 from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView
 
 
@@ -64,7 +64,7 @@ def test_the_slowest_stage_is_as_fast_as_any_numbers_make_it_and_none_is_larger_
     def rate(sizes):
         return min(n / seconds for n, (_, seconds, _) in zip(sizes, stages, strict=True))
 
-    found = resized(view(stages, total), alone(stages), None)
+    found = pool_sizes(view(stages, total), alone(stages), None)
     every = product(*(range(1, (most or 6) + 1) for *_, most in stages))
     best = max((sizes for sizes in every if fits(sizes)), key=rate, default=None)
     if best is None:
@@ -79,10 +79,10 @@ def test_the_slowest_stage_is_as_fast_as_any_numbers_make_it_and_none_is_larger_
 def test_stages_that_ask_for_the_same_are_one_pool_and_those_that_have_ended_take_nothing():
     cpu, gpu = {"CPU": 1.0}, {"GPU": 1.0}
     seen = view([(cpu, 1.0, None), (gpu, 1.0, None), (gpu, 2.0, None)], {"CPU": 8, "GPU": 6})
-    assert resized(seen, [(0,), (1, 2)], None) == [2, 6]
+    assert pool_sizes(seen, [(0,), (1, 2)], None) == [2, 6]
     ended = StageView(**{**vars(seen.stages[0]), "finished": True})
     later = PipelineView((ended, *seen.stages[1:]), 0, 10**6, {}, {"CPU": 8, "GPU": 6})
-    assert resized(later, [(0,), (1, 2)], None) == [0, 6]
+    assert pool_sizes(later, [(0,), (1, 2)], None) == [0, 6]
 
 
 def test_sizes_stay_where_estimates_waver_and_change_where_work_does():
@@ -90,7 +90,7 @@ def test_sizes_stay_where_estimates_waver_and_change_where_work_does():
     pools, total = [(0,), (1,)], {"CPU": 8}
 
     def after(first, second, sizes, total=total):
-        return resized(view([(cpu, first, None), (cpu, second, None)], total), pools, sizes)
+        return pool_sizes(view([(cpu, first, None), (cpu, second, None)], total), pools, sizes)
 
     sizes = after(1.0, 2.0, None)
     assert sizes == [3, 5]
@@ -103,4 +103,4 @@ def test_sizes_stay_where_estimates_waver_and_change_where_work_does():
 
 def test_nothing_is_decided_before_all_have_been_measured():
     stages = [({"CPU": 1.0}, 1.0, None), ({"CPU": 1.0}, None, None)]
-    assert resized(view(stages, {"CPU": 8}), [(0,), (1,)], None) is None
+    assert pool_sizes(view(stages, {"CPU": 8}), [(0,), (1,)], None) is None

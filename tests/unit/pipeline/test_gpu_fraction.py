@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dask_exo.events import ShareRaised
 from dask_exo.partitions.gpu.memory import Held
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.streaming.autoscaler import places, shares
+from dask_exo.pipeline.streaming.autoscaler import capacity, gpu_fractions
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.retries import RAISE
 from dask_exo.pipeline.streaming.runner import StreamRunner
@@ -47,7 +47,7 @@ HELD = st.integers(0, DEVICE)
 def test_workers_that_a_cluster_puts_on_one_gpu_fit_its_memory(
     stages: list[tuple[float, int]], data: st.DataObject
 ) -> None:
-    found = shares(view(*stages), [(k,) for k, _ in enumerate(stages)])
+    found = gpu_fractions(view(*stages), [(k,) for k, _ in enumerate(stages)])
     left, held = 1.0, 0
     for k in data.draw(st.permutations([k for k, _ in enumerate(stages)] * 20)):
         if left + 1e-9 >= found[k]:
@@ -60,18 +60,18 @@ def test_workers_that_a_cluster_puts_on_one_gpu_fit_its_memory(
 def test_as_many_alike_are_on_a_gpu_as_asked_for_and_fit_and_one_always(
     asked: float, held: int
 ) -> None:
-    (share,) = shares(view((asked, held)), [(0,)])
+    (share,) = gpu_fractions(view((asked, held)), [(0,)])
     fitting = DEVICE // held if held else 10**6
-    assert places({"GPU": share}, None, {"GPU": 1.0}) == max(1, min(int(1 / asked), fitting))
+    assert capacity({"GPU": share}, None, {"GPU": 1.0}) == max(1, min(int(1 / asked), fitting))
     assert asked <= share <= 1.0
-    assert places({"GPU": share}, None, {"GPU": 3.0}) == 3 * places(
+    assert capacity({"GPU": share}, None, {"GPU": 3.0}) == 3 * capacity(
         {"GPU": share}, None, {"GPU": 1.0}
     )
 
 
 def test_a_pool_takes_what_its_largest_stage_holds_and_whole_gpus_and_none_stay() -> None:
     seen = view((0.25, 200), (0.25, 700), (2.0, 9000), (0.0, 900))
-    assert shares(seen, [(0, 1), (2,), (3,)]) == [0.4375, 2.0, 0.0]
+    assert gpu_fractions(seen, [(0, 1), (2,), (3,)]) == [0.4375, 2.0, 0.0]
 
 
 class Devices(SimStreams):
@@ -149,7 +149,7 @@ def test_no_more_workers_are_on_a_gpu_than_fit_it(
     assert len(raised) == (together < 4)
     for event in raised:
         assert (event.name, event.before, event.held, event.device) == ("model", 0.25, held, DEVICE)
-        assert places({"GPU": event.share}, None, {"GPU": 1.0}) == together
+        assert capacity({"GPU": event.share}, None, {"GPU": 1.0}) == together
 
 
 def test_a_single_worker_is_not_started_anew() -> None:

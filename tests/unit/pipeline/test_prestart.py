@@ -91,7 +91,7 @@ def test_workers_start_with_the_source_where_nobody_else_needs_what_they_have(st
         made.start(0, [piece(i)])
     assert streams.started == early
     assert made.idle(1) == early
-    made.release()
+    made.dismiss_idle()
     made.start(0, [piece(9)])
     assert streams.started == early  # those that nobody used are not started again
 
@@ -155,7 +155,7 @@ def test_a_short_task_waits_behind_another_one_of_its_worker():
     assert made.idle(1) == 0  # nobody knows how long it takes
     assert ran(made, first) == [0]
     tasks = [made.start(1, [piece(1)]), made.start(1, [piece(2)])]
-    assert tasks[0].worker is tasks[1].worker
+    assert tasks[0].actor is tasks[1].actor
     assert made.idle(1) == 0
     assert ran(made, *tasks) == [1, 2]
     assert (made.idle(1), streams.started) == (1, 1)
@@ -168,10 +168,10 @@ def test_tasks_that_wait_behind_one_that_kills_its_worker_are_not_to_blame():
     for _ in range(3):
         streams.dead |= {bad.stream, good.stream}
         assert made.wait([good, bad], 0) == []
-    assert (bad.lost + good.lost, streams.stopped) == (3, 3)
+    assert (bad.losses + good.losses, streams.stopped) == (3, 3)
     assert ran(made, good) == [2]
     assert ran(made, bad) == [1]
-    assert made.held() == {"GPU": 1.0}
+    assert made.idle_resources() == {"GPU": 1.0}
 
 
 def test_a_worker_that_dies_after_its_last_piece_takes_only_the_next_task_with_it():
@@ -185,7 +185,7 @@ def test_a_worker_that_dies_after_its_last_piece_takes_only_the_next_task_with_i
     assert made.wait([first], 0) == [first]
     assert made.take(first) is None
     assert ran(made, second) == [2]
-    assert made.held() == {"GPU": 1.0}
+    assert made.idle_resources() == {"GPU": 1.0}
 
 
 def test_no_task_waits_behind_one_that_may_wait_for_room():

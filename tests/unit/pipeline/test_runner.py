@@ -11,8 +11,9 @@ from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline import Rejects
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.recovery import MAX_REPLACEMENTS
 from dask_exo.pipeline.streaming.retries import RAISE, ErrorPolicy
-from dask_exo.pipeline.streaming.runner import REPLACED, StreamRunner
+from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import Transform
 from dask_exo.pipeline.streaming.types import Block, Stage
@@ -73,7 +74,7 @@ def test_what_kills_its_workers_is_an_error_that_names_the_rows_or_is_set_aside(
     first = Transform("partitions", lambda frame: frame, error_policy=SKIP)
 
     def run(error_policy):
-        Dies.times = REPLACED + 1
+        Dies.times = MAX_REPLACEMENTS + 1
         last = Transform("partitions", Dies, error_policy=error_policy)
         return executor([first, last], parts(), error_policy=SKIP)
 
@@ -195,7 +196,7 @@ def test_what_is_lost_with_its_node_is_made_again_from_what_is_left(losses, leas
     try:
         found = outputs(running)
     except ValueLostError:
-        assert streams.lost > REPLACED  # more often on one input than it is tried
+        assert streams.lost > MAX_REPLACEMENTS  # more often on one input than it is tried
         return
     got = pd.concat([piece.value.value for piece in found])
     assert sorted(got.n) == list(range(1100, 1120))
@@ -207,10 +208,10 @@ def test_a_stall_names_each_task_also_while_outputs_are_made_again():
     running = executor(STAGES, parts(), target=10, small=True)
     while not running.outputs:
         running.step(0)
-    running.again(running.take())
+    running.recompute(running.take())
     assert len(running._activity().tasks) == len(running._waited_for())
     runner = running._runner
-    task = leaf = next(iter(running._again))
+    task = leaf = next(iter(running._recomputing))
     while leaf.maker is not None:
         leaf = leaf.maker
     leaf.stream = None  # it waits for a worker
@@ -224,9 +225,9 @@ def test_outputs_that_the_consumer_has_lost_come_once_more():
         running.step(0)
         while running.outputs:
             found.append(running.take())
-            running.again(found[-1])
-        while running.renewed:
-            renewed.append(running.renewed.pop())
+            running.recompute(found[-1])
+        while running.recomputed:
+            renewed.append(running.recomputed.pop())
     running.cancel()
     assert len(found) == len(renewed) > 8
     for piece in renewed:
