@@ -21,7 +21,7 @@ _numbers = count(1)
 _run: ContextVar[int] = ContextVar("run", default=0)
 
 
-class Ran(NamedTuple):
+class CallSpan(NamedTuple):
     """One call.
 
     Attributes
@@ -46,12 +46,14 @@ class Ran(NamedTuple):
     rss: int
 
 
-def ran(seconds: float) -> Ran:
+def call_span(seconds: float) -> CallSpan:
     """Say it of a call of this process that ends now."""
-    return Ran(here() or "", os.getpid(), wall() - seconds, seconds, _process().memory_info().rss)
+    return CallSpan(
+        here() or "", os.getpid(), wall_time() - seconds, seconds, _process().memory_info().rss
+    )
 
 
-def wall() -> float:
+def wall_time() -> float:
     """Seconds since 1970: the one clock that processes on several machines have in common."""
     return time.time()  # noqa: TID251  no duration, but where to draw it
 
@@ -74,7 +76,7 @@ class Event:
     """
 
     run: int = field(default_factory=_run.get, kw_only=True, compare=False)
-    time: float = field(default_factory=wall, kw_only=True, compare=False)
+    time: float = field(default_factory=wall_time, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class TasksFinished(Event):
     count: int
     seconds: float
     nbytes: int
-    ran: Ran | None = None
+    ran: CallSpan | None = None
     each: tuple[tuple[Any, float, int], ...] = ()
     gpus: float = 0.0
 
@@ -305,7 +307,7 @@ def emit(event: Event) -> None:
         observer(event)
 
 
-def always(observer: Observer) -> None:
+def subscribe(observer: Observer) -> None:
     """Let ``observer`` hear all events from now on, without any being made for it."""
     _casual.append(observer)
 
@@ -330,7 +332,7 @@ def observing(observer: Observer, *, closely: bool = True) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def a_run() -> Iterator[None]:
+def new_run() -> Iterator[None]:
     """Let the events of this thread belong to a run of their own."""
     token = _run.set(next(_numbers))
     try:

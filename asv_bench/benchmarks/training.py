@@ -25,7 +25,7 @@ import pyarrow.dataset
 from asv_bench.benchmarks.common import OnRay
 from dask_exo.partitions.batching import rebatch
 from dask_exo.training import spread
-from dask_exo.training.iterator import ahead, fetched
+from dask_exo.training.iterator import fetch_each, prefetch
 
 ROWS, FEATURES, CLASSES, FILES = 1_200_000, 20, 10, 44
 BATCH, EPOCHS = 8192, 3
@@ -114,7 +114,7 @@ def unshuffled(ddf: dd.DataFrame) -> Batches:
     def epoch(_: int) -> Iterator[Batch]:
         with ThreadPoolExecutor(1) as pool:
             reads = [ddf.partitions[i].compute for i in range(ddf.npartitions)]
-            for batch in rebatch(ahead(fetched(reads), pool), BATCH):
+            for batch in rebatch(prefetch(fetch_each(reads), pool), BATCH):
                 yield {name: batch[name].to_numpy() for name in batch.columns}
 
     return epoch
@@ -123,14 +123,14 @@ def unshuffled(ddf: dd.DataFrame) -> Batches:
 def shuffled(ddf: dd.DataFrame, window: int | None = None) -> Batches:
     """By dask_exo."""
     epochs = ddf.exo.epochs(EPOCHS, BATCH, seed=1, window=window, format="numpy")
-    ahead: list[Batch] = []
+    prefetch: list[Batch] = []
 
     def epoch(number: int) -> Iterator[Batch]:
-        yield from ahead
-        ahead.clear()
+        yield from prefetch
+        prefetch.clear()
         for batch in epochs:
             if epochs.epoch > number:
-                ahead.append(batch)
+                prefetch.append(batch)
                 return
             yield batch
 

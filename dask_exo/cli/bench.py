@@ -24,12 +24,12 @@ import pandas as pd
 ROW = 40  # bytes
 PART = 16_000_000  # bytes of a partition
 SYSTEMS = ("dask_exo", "Dask threads", "LocalCluster p2p")
-Seen = list[int]
+Checksums = list[int]
 """Numbers that tell a right result from a wrong one."""
 
 
 @dataclass(frozen=True)
-class Side:
+class BenchResult:
     """What one system did.
 
     Attributes
@@ -45,7 +45,7 @@ class Side:
 
     system: str
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    seen: dict[str, Seen] = field(default_factory=dict)
+    seen: dict[str, Checksums] = field(default_factory=dict)
     error: str = ""
 
 
@@ -72,7 +72,7 @@ def frame(nbytes: int) -> tuple[dd.DataFrame, dd.DataFrame]:
     return left, dd.from_pandas(right, npartitions=max(parts // 4, 2))
 
 
-def sort(left: dd.DataFrame, right: dd.DataFrame) -> Seen:  # noqa: ARG001  jobs are called alike
+def sort(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:  # noqa: ARG001  jobs are called alike
     """Rows in the order of a column: whether they are, and a sum that depends on their order."""
 
     def look(part: pd.DataFrame) -> pd.DataFrame:
@@ -83,21 +83,21 @@ def sort(left: dd.DataFrame, right: dd.DataFrame) -> Seen:  # noqa: ARG001  jobs
     return [int(found.rows.sum()), int(found.cents.sum()), int(found.rises.min())]
 
 
-def merge(left: dd.DataFrame, right: dd.DataFrame) -> Seen:
+def merge(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:
     """Rows with what another table knows of their users."""
     joined = left.merge(right, on="user")
     count, total = dask.base.compute(joined.shop.count(), (joined.cents * joined.weight).sum())
     return [int(count), int(total)]
 
 
-def group(left: dd.DataFrame, right: dd.DataFrame) -> Seen:  # noqa: ARG001
+def group(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:  # noqa: ARG001
     """What each user has spent: a tenth as many groups as rows."""
     spent = left.groupby("user", sort=False).cents.sum(split_out=left.npartitions)
     count, most = dask.base.compute(spent.count(), spent.max())
     return [int(count), int(most)]
 
 
-JOBS: dict[str, Callable[[dd.DataFrame, dd.DataFrame], Seen]] = {
+JOBS: dict[str, Callable[[dd.DataFrame, dd.DataFrame], Checksums]] = {
     "set_index": sort,
     "merge": merge,
     "groupby": group,
@@ -122,32 +122,32 @@ def running(system: str, cores: int) -> Iterator[None]:
             yield
 
 
-def run(system: str, nbytes: int, cores: int) -> Side:
+def run(system: str, nbytes: int, cores: int) -> BenchResult:
     """Run each job twice on a system, in this process."""
     left, right = frame(nbytes)
     seconds: dict[str, list[float]] = {}
-    seen: dict[str, Seen] = {}
+    seen: dict[str, Checksums] = {}
     with running(system, cores):
         for name, job in JOBS.items():
             for _ in range(2):
                 begin = time.perf_counter()
                 seen[name] = job(left, right)
                 seconds.setdefault(name, []).append(time.perf_counter() - begin)
-    return Side(system, seconds, seen)
+    return BenchResult(system, seconds, seen)
 
 
-def measure(system: str, nbytes: int, cores: int) -> Side:
+def measure(system: str, nbytes: int, cores: int) -> BenchResult:
     """As `run`, in a process of its own."""
     command = [sys.executable, "-m", "dask_exo.cli.bench", system, str(nbytes), str(cores)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        return Side(system, error=lines[-1])
+        return BenchResult(system, error=lines[-1])
     found = json.loads(done.stdout.splitlines()[-1])
-    return Side(system, found["seconds"], found["seen"])
+    return BenchResult(system, found["seconds"], found["seen"])
 
 
-def table(sides: list[Side]) -> tuple[str, bool]:
+def table(sides: list[BenchResult]) -> tuple[str, bool]:
     """Compare what systems did; the first is what others are compared with.
 
     Returns
@@ -158,8 +158,8 @@ def table(sides: list[Side]) -> tuple[str, bool]:
 
     Examples
     --------
-    >>> ours = Side("dask_exo", {"merge": [3.0, 2.0]}, {"merge": [7]})
-    >>> text, right = table([ours, Side("threads", {"merge": [3.5, 3.0]}, {"merge": [7]})])
+    >>> ours = BenchResult("dask_exo", {"merge": [3.0, 2.0]}, {"merge": [7]})
+    >>> text, right = table([ours, BenchResult("threads", {"merge": [3.5, 3.0]}, {"merge": [7]})])
     >>> print(text)
                              merge
     dask_exo        2.0 s (3.0)
@@ -180,7 +180,7 @@ def table(sides: list[Side]) -> tuple[str, bool]:
     return "\n".join(lines), not wrong and len(ended) == len(sides)
 
 
-def _cell(side: Side, first: Side, job: str) -> str:
+def _cell(side: BenchResult, first: BenchResult, job: str) -> str:
     once, again = side.seconds[job]
     if side is first:
         return f"{again:.1f} s ({once:.1f})"

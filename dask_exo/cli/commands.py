@@ -27,7 +27,7 @@ def bench(*, size: str, num_cpus: int | None) -> None:
     Each system has a process of its own and runs each job twice; the second time counts. Takes
     some minutes. Exits with 1 if a system fails or their results differ.
     """
-    from dask_exo.cli.bench import SYSTEMS, Side, measure, table
+    from dask_exo.cli.bench import SYSTEMS, BenchResult, measure, table
 
     try:
         nbytes = int(parse_bytes(size))
@@ -35,7 +35,7 @@ def bench(*, size: str, num_cpus: int | None) -> None:
         message = f"{size!r} is not a size: write for example 1GB or 64MiB"
         raise click.BadParameter(message, param_hint="--size") from error
     cores = num_cpus or os.cpu_count() or 1
-    sides: list[Side] = []
+    sides: list[BenchResult] = []
     for system in SYSTEMS:
         click.echo(f"{system} …", err=True)
         sides.append(measure(system, nbytes, cores))

@@ -51,7 +51,7 @@ class Size(click.ParamType[int]):
 
 
 @dataclass
-class Stages:
+class StageTimer:
     """Seconds of each stage, and the bytes that passed through it (0: none)."""
 
     done: list[tuple[str, float, int]] = field(default_factory=list)
@@ -233,7 +233,7 @@ def _run(
 
     # what can be refused is refused before a cluster is started
     sort.check(job.frame, job.by, output, overwrite=overwrite, nbytes=job.expected)
-    stages, expected, summary = Stages(), None, None
+    stages, expected, summary = StageTimer(), None, None
     with contextlib.ExitStack() as stack:
         with stages.stage("start Ray"):
             stack.enter_context(session(cluster))
@@ -267,7 +267,7 @@ def session(cluster: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
     return dask_exo.enable(**cluster)
 
 
-def _report(job: _Job, stages: Stages, stats: Collector) -> None:
+def _report(job: _Job, stages: StageTimer, stats: Collector) -> None:
     from dask_exo.report.text import describe_recovery
 
     click.echo(f"data            {format_bytes(job.nbytes)}, {job.frame.npartitions} partitions")

@@ -32,7 +32,7 @@ class Future(TaskRef):
     promise : Promise
         Of the value.
     report : ref, optional
-        Of the `Report` of the call, where there is one.
+        Of the `CallReceipt` of the call, where there is one.
 
     Examples
     --------

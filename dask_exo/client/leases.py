@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from dask.utils import parse_timedelta
 
-from dask_exo.client.sync_actor import Desk
+from dask_exo.client.sync_actor import SyncService
 from dask_exo.cluster import on_ray
 
 Self = TypeVar("Self", bound="_Leases")
-REFRESH = Desk.lease / 6  # seconds between two signs of life
+REFRESH = SyncService.lease / 6  # seconds between two signs of life
 
-_desk = on_ray.service("dask_exo.sync", Desk)
+_service = on_ray.service("dask_exo.sync", SyncService)
 
 
 class Named:
@@ -27,10 +27,10 @@ class Named:
     def __init__(self, name: str | None) -> None:
         self.name = name or f"{type(self).__name__.lower()}-{uuid.uuid4().hex}"
         if on_ray.running():
-            _desk.start()  # what the driver has started, lives as long as the driver
+            _service.start()  # what the driver has started, lives as long as the driver
 
     def _call(self, method: str, *args: Any) -> Any:
-        return _desk.call(method, self.name, *args)
+        return _service.call(method, self.name, *args)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return type(self).__name__, self.name
@@ -203,7 +203,7 @@ class _Refreshing:
                     self._thread = None
                     return
             with contextlib.suppress(Exception):  # the next time, or the lease ends
-                _desk.call("refresh", leases, timeout=REFRESH)
+                _service.call("refresh", leases, timeout=REFRESH)
 
 
 _refreshing = _Refreshing()

@@ -29,7 +29,7 @@ from dask_exo.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CallReceipt:
     """What became of a call: small, so that it can be looked at without its value.
 
     Attributes
@@ -44,7 +44,7 @@ class Report:
     failure: Failure | None = None
 
 
-class Code:
+class RemoteFunction:
     """A function and its keyword arguments, sent once for all calls that share them.
 
     Parameters
@@ -79,7 +79,7 @@ class Code:
         return (code if len(code) < LARGE else self._futures.put(code)), refs, places
 
     def call(self, key: Any, args: Sequence[Any]) -> tuple[Ref, Ref]:
-        """Start a task; return the refs of its value and of its `Report`.
+        """Start a task; return the refs of its value and of its `CallReceipt`.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Code:
         return value, report
 
 
-def awaited(content: Any) -> list[Promise]:
+def unresolved_promises(content: Any) -> list[Promise]:
     """The promises among arguments of which not even the ref is known yet."""
     return [future.promise for future in futures_in(content) if not future.promise.known]
 
@@ -114,11 +114,11 @@ def futures_in(content: Any) -> Iterator[Future]:
             yield from futures_in(item)
 
 
-def replaced(content: Any, new: Callable[[Any], Any], kind: type) -> Any:
+def map_nested(content: Any, new: Callable[[Any], Any], kind: type) -> Any:
     """The same content, with all of a ``kind`` in nested containers replaced."""
     if isinstance(content, kind):
         return new(content)
-    again = partial(replaced, new=new, kind=kind)
+    again = partial(map_nested, new=new, kind=kind)
     if type(content) in (list, tuple, set, frozenset):
         return type(content)(map(again, content))
     if isinstance(content, tuple) and hasattr(content, "_make"):
@@ -144,7 +144,7 @@ def _lift(content: Any, refs: list[Ref]) -> tuple[Any, list[int]]:
 
     if not any(True for _ in futures_in(content)):
         return content, []
-    return replaced(content, place, Future), places
+    return map_nested(content, place, Future), places
 
 
 def _pickled(content: Any, refs: list[Ref], name: str) -> bytes:
@@ -162,12 +162,12 @@ def _pickled(content: Any, refs: list[Ref], name: str) -> bytes:
 
 def run(
     head: tuple[Any, int, Sequence[int]], code: bytes, data: bytes, *args: Any
-) -> tuple[Any, Report]:
-    """Task of one call: its value and its `Report`."""
+) -> tuple[Any, CallReceipt]:
+    """Task of one call: its value and its `CallReceipt`."""
     key, retries, places = head
     for place in places:
         if isinstance(args[place], Failure):  # what prevents an argument prevents the value
-            return args[place], Report(failure=args[place])
+            return args[place], CallReceipt(failure=args[place])
     call = partial(_call, code, data, args)
     failure = None
     with dask.config.set({"scheduler": Scheduler(), "dataframe.shuffle.method": "tasks"}):
@@ -178,8 +178,8 @@ def run(
                 failure = Failure.of(key, error)
                 traceback.clear_frames(error.__traceback__)  # they hold what is in the store
             else:
-                return value, Report(typename(type(value)))
-    return failure, Report(failure=failure)
+                return value, CallReceipt(typename(type(value)))
+    return failure, CallReceipt(failure=failure)
 
 
 def _call(code: bytes, data: bytes, args: Sequence[Any], bring: Callable[[Any], Any]) -> Any:
@@ -187,7 +187,7 @@ def _call(code: bytes, data: bytes, args: Sequence[Any], bring: Callable[[Any], 
     with landing(args):
         fn, kwargs = pickle.loads(code)  # noqa: S301  our own driver's bytes
         own = pickle.loads(data)  # noqa: S301  our own driver's bytes
-    own, kwargs = replaced((own, kwargs), lambda arg: bring(args[arg.place]), messages.Argument)
+    own, kwargs = map_nested((own, kwargs), lambda arg: bring(args[arg.place]), messages.Argument)
     value = fn(*own, **kwargs)
     return asyncio.run(_result(value)) if inspect.iscoroutine(value) else value
 

@@ -28,7 +28,7 @@ LOOK = 1.0  # seconds between two looks whether the program ends
 PATIENCE = 60.0  # seconds in which the driver takes a question, if it is there
 MOST = 2**30  # leases of one consumer: as many as processes that it is sent to
 
-Piece = RowSpan[GraphNode]
+ShardRows = RowSpan[GraphNode]
 """Rows of a partition that a task without dependencies gets."""
 
 Question = tuple[int, Any, str]
@@ -38,7 +38,7 @@ Question = tuple[int, Any, str]
 class Source(Protocol):
     """Where the rows of consumers come from."""
 
-    def share(self, consumer: int, what: Any) -> list[Piece]:
+    def share(self, consumer: int, what: Any) -> list[ShardRows]:
         """Wait for rows of a consumer."""
         ...
 
@@ -47,7 +47,7 @@ class Source(Protocol):
         ...
 
 
-class Desk:
+class ShardServer:
     """Answers consumers.
 
     Parameters
@@ -68,7 +68,7 @@ class Desk:
 
     def __init__(self, source: Source, consumers: int) -> None:
         self._source, self._left = source, set(range(consumers))
-        self._heard: set[int] = set()
+        self._seen: set[int] = set()
         self._stopped = False
         self._questions = Queue(f"afar-{uuid.uuid4().hex}")
         self.name = self._questions.name
@@ -85,7 +85,7 @@ class Desk:
     def left(self, consumer: int) -> None:
         """A consumer has come to its end, in this process."""
         self._left.discard(consumer)
-        self._heard.discard(consumer)
+        self._seen.discard(consumer)
 
     def stop(self) -> None:
         """Answer no more."""
@@ -97,23 +97,23 @@ class Desk:
         with contextlib.suppress(ExoError):  # the connection has ended
             while self._left and not self._stopped:
                 with contextlib.suppress(TimeoutError):
-                    self._hear(*self._questions.get(timeout=LOOK))
+                    self._receive(*self._questions.get(timeout=LOOK))
                 if time.monotonic() - looked > REFRESH:
-                    for consumer in silent(self.name, list(self._heard)):
-                        self._lose(consumer)
+                    for consumer in expired_consumers(self.name, list(self._seen)):
+                        self._drop(consumer)
                     looked = time.monotonic()
             self._questions.close()
 
-    def _hear(self, consumer: int, what: Any, answer: str) -> None:
+    def _receive(self, consumer: int, what: Any, answer: str) -> None:
         if what is None:
-            self._lose(consumer)
+            self._drop(consumer)
             return
         self._left.add(consumer)
-        self._heard.add(consumer)
+        self._seen.add(consumer)
         args = (consumer, what, answer)
         threading.Thread(target=self._answer, args=args, daemon=True).start()
 
-    def _lose(self, consumer: int) -> None:
+    def _drop(self, consumer: int) -> None:
         """A consumer has come to its end, or has died."""
         self.left(consumer)
         self._source.leave(consumer)
@@ -122,7 +122,7 @@ class Desk:
         with contextlib.suppress(ExoError):  # the connection has ended
             queue = Queue(answer)
             try:
-                values, futures = _packed(answer, self._source.share(consumer, what))
+                values, futures = _encode(answer, self._source.share(consumer, what))
             except Exception as error:  # noqa: BLE001  raised where the rows are asked for
                 self.left(consumer)
                 queue.put(Failure.of(f"consumer {consumer}", error))
@@ -131,7 +131,7 @@ class Desk:
             queue.put(futures)
 
 
-class Away:
+class RemoteShards:
     """The source of a consumer, seen from another process.
 
     Parameters
@@ -144,7 +144,7 @@ class Away:
         self.name = name
         self._leases: dict[int, Semaphore] = {}
 
-    def share(self, consumer: int, what: Any) -> list[Piece]:
+    def share(self, consumer: int, what: Any) -> list[ShardRows]:
         """See `Source.share`.
 
         Raises
@@ -159,10 +159,10 @@ class Away:
         questions, answer = Queue(self.name), Queue()
         questions.put((consumer, what, answer.name))
         try:
-            values = self._patiently(answer, questions)
+            values = self._wait_for_answer(answer, questions)
             if isinstance(values, Failure):
                 values.reraise()
-            return _unpacked(values, answer.get())
+            return _decode(values, answer.get())
         finally:
             answer.close()
 
@@ -177,7 +177,7 @@ class Away:
         return type(self), (self.name,)
 
     @staticmethod
-    def _patiently(answer: Queue, questions: Queue) -> Any:
+    def _wait_for_answer(answer: Queue, questions: Queue) -> Any:
         while True:
             try:
                 return answer.get(timeout=PATIENCE)
@@ -194,12 +194,12 @@ def lease_of(name: str, consumer: int) -> Semaphore:
     return Semaphore(MOST, f"{name}-{consumer}")
 
 
-def silent(name: str, consumers: Collection[int]) -> list[int]:
+def expired_consumers(name: str, consumers: Collection[int]) -> list[int]:
     """Consumers whose processes have died, or which have been dropped, half a minute ago."""
     return [i for i in consumers if not lease_of(name, i).get_value()]
 
 
-def _packed(name: str, pieces: list[Piece]) -> tuple[list[Any], list[Future]]:
+def _encode(name: str, pieces: list[ShardRows]) -> tuple[list[Any], list[Future]]:
     """What is sent of pieces: rows with their value, or None and a future of it."""
     values: list[Any] = []
     futures: list[Future] = []
@@ -213,9 +213,9 @@ def _packed(name: str, pieces: list[Piece]) -> tuple[list[Any], list[Future]]:
     return values, futures
 
 
-def _unpacked(values: list[Any], futures: list[Future]) -> list[Piece]:
+def _decode(values: list[Any], futures: list[Future]) -> list[ShardRows]:
     coming = iter(futures)
-    pieces: list[Piece] = []
+    pieces: list[ShardRows] = []
     for i, (start, stop, value) in enumerate(values):
         promise = next(coming).promise if value is None else Promise(held=Local(value))
         pieces.append(RowSpan(Task(i, fetch, promise), start, stop))

@@ -14,7 +14,7 @@ from dask.base import tokenize
 from dask.utils import funcname
 
 from dask_exo.client.future import Future
-from dask_exo.client.remote_call import Code, awaited
+from dask_exo.client.remote_call import RemoteFunction, unresolved_promises
 from dask_exo.client.wait import gather
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures
@@ -147,7 +147,7 @@ class Submitter:
         retries: int | None,
         resources: Mapping[str, Any] | None,
         refused: tuple[Any, bool],
-    ) -> Code:
+    ) -> RemoteFunction:
         workers, actor = refused
         self._check_open()
         no_workers(workers)
@@ -161,15 +161,15 @@ class Submitter:
         needs = asked.needs if asks is None else asks.needs
         if needs:
             on_ray.check_needs(needs)
-        return Code(self._futures, func, kwargs, asked.retries, needs)
+        return RemoteFunction(self._futures, func, kwargs, asked.retries, needs)
 
-    def _start(self, key: Any, code: Code, args: tuple[Any, ...]) -> Future:
+    def _start(self, key: Any, code: RemoteFunction, args: tuple[Any, ...]) -> Future:
         with _lock:
             found = named.get(key)
             if isinstance(found, Future):
                 return found
             future = Future(key, Promise(self._futures))
-        waiting = awaited([args, code.kwargs])
+        waiting = unresolved_promises([args, code.kwargs])
         if waiting:
             later = weakref.ref(future)  # whoever drops it does not want it started
             _submissions.when_known(waiting, lambda: _begin_late(later(), code, args))
@@ -260,7 +260,7 @@ def _name(value: Any, hashed: bool) -> str:
     return f"{type(value).__name__}-{token}"
 
 
-def _begin(future: Future | None, code: Code, args: tuple[Any, ...]) -> None:
+def _begin(future: Future | None, code: RemoteFunction, args: tuple[Any, ...]) -> None:
     """Start the task of a future, if anybody still wants it."""
     if future is None or future.promise.known:
         return
@@ -274,7 +274,7 @@ def _begin(future: Future | None, code: Code, args: tuple[Any, ...]) -> None:
         future.begin(value, report)
 
 
-def _begin_late(future: Future | None, code: Code, args: tuple[Any, ...]) -> None:
+def _begin_late(future: Future | None, code: RemoteFunction, args: tuple[Any, ...]) -> None:
     try:
         _begin(future, code, args)
     except SerializationError as error:

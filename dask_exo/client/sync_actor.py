@@ -12,7 +12,7 @@ from typing import Any
 
 LOOK = 1.0  # seconds between two looks for such leases, while somebody waits
 
-Record = tuple[Any, ...]
+StoredValue = tuple[Any, ...]
 """A value, as its sender has packed it."""
 
 
@@ -31,7 +31,7 @@ class _Holders:
         return len(self.leases) < self.limit
 
 
-class Desk:
+class SyncService:
     """The state behind the names, one method for each thing that can be asked.
 
     Waiting takes a ``timeout`` in seconds, None for ever.
@@ -47,8 +47,8 @@ class Desk:
     def __init__(self) -> None:
         self._semaphores: dict[str, _Holders] = {}
         self._events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._queues: dict[str, asyncio.Queue[Record]] = {}
-        self._variables: dict[str, Record] = {}
+        self._queues: dict[str, asyncio.Queue[StoredValue]] = {}
+        self._variables: dict[str, StoredValue] = {}
         self._assigned: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def acquire(self, name: str, limit: int, lease: str, timeout: float | None) -> bool:
@@ -136,11 +136,11 @@ class Desk:
         """Whether an event is set."""
         return name in self._events and self._events[name].is_set()
 
-    def _queue(self, name: str, maxsize: int) -> asyncio.Queue[Record]:
+    def _queue(self, name: str, maxsize: int) -> asyncio.Queue[StoredValue]:
         return self._queues.setdefault(name, asyncio.Queue(maxsize))
 
     async def queue_put(
-        self, name: str, maxsize: int, record: Record, timeout: float | None
+        self, name: str, maxsize: int, record: StoredValue, timeout: float | None
     ) -> bool:
         """Append a record; return whether there was room in time."""
         queue = self._queue(name, maxsize)
@@ -149,9 +149,9 @@ class Desk:
             return True
         return await _within(timeout, queue.put(record))
 
-    async def queue_get(self, name: str, maxsize: int, timeout: float | None) -> list[Record]:
+    async def queue_get(self, name: str, maxsize: int, timeout: float | None) -> list[StoredValue]:
         """Take the first record; a list of none if there is none in time."""
-        got: list[Record] = []
+        got: list[StoredValue] = []
         queue = self._queue(name, maxsize)
         if not queue.empty():
             return [queue.get_nowait()]
@@ -162,7 +162,7 @@ class Desk:
         await _within(timeout, get())
         return got
 
-    async def queue_drain(self, name: str, maxsize: int) -> list[Record]:
+    async def queue_drain(self, name: str, maxsize: int) -> list[StoredValue]:
         """Take all records."""
         queue = self._queue(name, maxsize)
         return [queue.get_nowait() for _ in range(queue.qsize())]
@@ -175,12 +175,12 @@ class Desk:
         """Forget a queue."""
         self._queues.pop(name, None)
 
-    async def variable_set(self, name: str, record: Record) -> None:
+    async def variable_set(self, name: str, record: StoredValue) -> None:
         """Assign a record."""
         self._variables[name] = record
         self._assigned[name].set()
 
-    async def variable_get(self, name: str, timeout: float | None) -> list[Record]:
+    async def variable_get(self, name: str, timeout: float | None) -> list[StoredValue]:
         """Wait until a record is assigned; a list of none if there is none in time."""
         if name not in self._variables:
             await _within(timeout, self._assigned[name].wait())

@@ -1,7 +1,7 @@
 """Locks, events, queues and variables that tasks and driver share by name.
 
 As in `distributed`: two objects of one name are one, in whatever process they are made, and
-they can be pickled. What they hold lives in one process of the cluster, `Desk`, until the
+they can be pickled. What they hold lives in one process of the cluster, `SyncService`, until the
 program ends.
 """
 

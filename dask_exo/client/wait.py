@@ -11,7 +11,7 @@ from dask.base import is_dask_collection
 from dask.utils import parse_timedelta
 
 from dask_exo.client.future import Future, failures, rebuild
-from dask_exo.client.remote_call import futures_in, replaced
+from dask_exo.client.remote_call import futures_in, map_nested
 from dask_exo.cluster.futures import Ref
 from dask_exo.cluster.watchdog import bring
 from dask_exo.config import Config
@@ -132,7 +132,7 @@ def gather(content: Any, errors: str = "raise") -> Any:
     if isinstance(content, list):
         content = [item for item in content if id(item) not in failed]
     values = _values([f for f in futures if id(f) not in failed])
-    return replaced(content, lambda future: values.get(id(future)), Future)
+    return map_nested(content, lambda future: values.get(id(future)), Future)
 
 
 def _values(futures: list[Future]) -> dict[int, Any]:

@@ -11,19 +11,19 @@ from dask.utils import M
 
 from dask_exo.dataframe.base import Accessor
 from dask_exo.dataframe.groupby import GroupBy
-from dask_exo.dataframe.io import Writing
-from dask_exo.dataframe.merge import Joining
-from dask_exo.dataframe.sort import Ordering
+from dask_exo.dataframe.io import OutputMethods
+from dask_exo.dataframe.merge import MergeMethods
+from dask_exo.dataframe.sort import SortMethods
 from dask_exo.execution.requests import options
 from dask_exo.pipeline import Pipeline, of
-from dask_exo.training import Epochs, How, epochs
+from dask_exo.training import Epochs, EpochSpec, epochs
 
 _VALUES = "values"
 _OPTIONS = frozenset(inspect.signature(options).parameters)
 _OF_DASK = frozenset({*inspect.signature(dd.map_partitions).parameters, "token"})
 
 
-class FrameAccessor(Ordering, Joining, Writing):
+class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
     """Methods of a Dask DataFrame under ``.exo``.
 
     Registered by ``import dask_exo``. It hides a column "exo", which ``ddf["exo"]`` still gets.
@@ -169,7 +169,7 @@ class FrameAccessor(Ordering, Joining, Writing):
         ([2], [2])
         """
         consumers = 1 if split is None else split
-        how = How(count, batch_size, seed, window, drop_last, consumers)
+        how = EpochSpec(count, batch_size, seed, window, drop_last, consumers)
         consumed = epochs(self._frame, how, format)
         return consumed[0] if split is None else consumed
 

@@ -20,7 +20,7 @@ class Accessor:
         return "\n".join([f"{type(self).__name__} of dask_exo:", *methods])
 
 
-class OfFrame(Accessor):
+class FrameMethods(Accessor):
     """A namespace of a Dask DataFrame.
 
     Parameters

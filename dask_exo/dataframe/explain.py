@@ -28,7 +28,7 @@ from dask_exo.shuffle.run import limits_of
 
 
 @dataclass(frozen=True)
-class Shuffle:
+class ShuffleEstimate:
     """One shuffle of a computation.
 
     Attributes
@@ -57,7 +57,7 @@ class Explanation:
     ----------
     tasks : dict
         Tasks of each group (name → count) after fusion.
-    shuffles : list of Shuffle
+    shuffles : list of ShuffleEstimate
     frequent : list of str
         For each operation that keeps keys which repeat often from making large partitions, how.
     groups : list of Group
@@ -71,7 +71,7 @@ class Explanation:
     """
 
     tasks: dict[str, int]
-    shuffles: list[Shuffle]
+    shuffles: list[ShuffleEstimate]
     frequent: list[str]
     groups: list[Group]
     edges: list[tuple[str, str]]
@@ -91,7 +91,7 @@ class Explanation:
         asking = [group for group in self.groups if group.needs]
         lines += [f"  each task of {group.name} needs {group.needs}" for group in asking]
         lines += ["", *self.frequent] if self.frequent else []
-        lines += ["", *map(_kept, self.kept)] if self.kept else []
+        lines += ["", *map(_checkpoint_line, self.kept)] if self.kept else []
         for shuffle in self.shuffles:
             lines += [
                 "",
@@ -242,7 +242,7 @@ def _size(nbytes: int | str) -> int:
         ) from error
 
 
-def _kept(seen: CheckpointSeen) -> str:
+def _checkpoint_line(seen: CheckpointSeen) -> str:
     if seen.refused:
         return f"checkpoint {seen.group}: not kept, since {seen.refused}"
     return f"checkpoint {seen.group}: {seen.found:,} of {seen.values:,} partitions are there"
@@ -256,9 +256,9 @@ def _shape(stage: Stage, nbytes: int, nodes: int, slots: int, store: int) -> Sha
     return Shape(nbytes, len(stage.parts), len(stage.columns), nodes, slots, store)
 
 
-def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> Shuffle:
+def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> ShuffleEstimate:
     sizes = [(shape, *choose_algorithm(shape, limits)) for shape in shapes]
-    return Shuffle(str(stage.key), stage.name, len(stage.parts), len(stage.columns), sizes)
+    return ShuffleEstimate(str(stage.key), stage.name, len(stage.parts), len(stage.columns), sizes)
 
 
 def _lines(shape: Shape, choice: Choice, found: dict[str, Cost]) -> list[str]:

@@ -19,7 +19,7 @@ import pandas as pd
 from dask_exo import validation
 from dask_exo.dask_adapter import new_collection
 from dask_exo.dataframe.online import OnlineGroupBy
-from dask_exo.dataframe.sort import Ordering
+from dask_exo.dataframe.sort import SortMethods
 from dask_exo.errors import AggregationError
 from dask_exo.partitions.kernels.quantiles import VALUE
 from dask_exo.planning.expressions.groupby_quantiles import GroupRanks
@@ -213,7 +213,7 @@ def _ranks(
     column: Any,
 ) -> dd.DataFrame:
     """Medians and quantiles, in rows sorted by key and value."""
-    ordered = Ordering(one).sort_values([*keys, VALUE], npartitions=pieces, ignore_index=True)
+    ordered = SortMethods(one).sort_values([*keys, VALUE], npartitions=pieces, ignore_index=True)
     return new_collection(GroupRanks(ordered, keys, list(asked.values()), list(asked), str(column)))
 
 

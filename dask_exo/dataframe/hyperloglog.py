@@ -45,7 +45,7 @@ class Sketch:
     --------
     >>> values = pd.Series([1, 2, 2, 1, None])
     >>> one = sketch(pd.Index(["de", "fr"]), np.array([0, 0, 0, 1, 1]), values)
-    >>> merged([one, one]).counts().round(2).to_dict()
+    >>> merge_sketches([one, one]).counts().round(2).to_dict()
     {'de': 2.0, 'fr': 1.0}
     """
 
@@ -85,7 +85,7 @@ def sketch(groups: pd.Index, numbers: np.ndarray, values: pd.Series) -> Sketch:
     return _largest(groups, places, _leading_zeros(rest) + 1)
 
 
-def merged(sketches: Sequence[Sketch]) -> Sketch:
+def merge_sketches(sketches: Sequence[Sketch]) -> Sketch:
     """The sketch of all values of ``sketches``."""
     groups = sketches[0].groups
     for one in sketches[1:]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dask.dataframe as dd
 
 from dask_exo.dask_adapter import new_collection
-from dask_exo.dataframe.base import OfFrame
+from dask_exo.dataframe.base import FrameMethods
 from dask_exo.planning.expressions.checkpoint import Marked
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Writing(OfFrame):
+class OutputMethods(FrameMethods):
     """Methods that keep what a dataframe is."""
 
     def checkpoint(self) -> dd.DataFrame:

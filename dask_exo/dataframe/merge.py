@@ -9,12 +9,12 @@ import pandas as pd
 
 from dask_exo import validation
 from dask_exo.dask_adapter import Merge, new_collection
-from dask_exo.dataframe.base import OfFrame
+from dask_exo.dataframe.base import FrameMethods
 from dask_exo.errors import MergeArgumentError
 from dask_exo.planning.expressions.skew_join import SpreadMerge
 
 
-class Joining(OfFrame):
+class MergeMethods(FrameMethods):
     """Methods that join dataframes."""
 
     def merge(  # noqa: PLR0913  as Dask has them

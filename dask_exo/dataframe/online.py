@@ -23,12 +23,12 @@ from dask.delayed import delayed
 
 from dask_exo.dataframe.online_aggregation import (
     AGGREGATES,
-    Asked,
+    AggregationSpec,
     Estimate,
-    Part,
+    PartialAggregate,
+    aggregate_partition,
+    combine,
     estimate,
-    part,
-    together,
 )
 from dask_exo.errors import AggregationError
 from dask_exo.validation import aggregates, check_columns
@@ -109,35 +109,35 @@ class OnlineGroupBy:
         if top is not None and (top != int(top) or top < 1):
             raise AggregationError(f"top={top!r}: need a number of groups, from 1 on")
         flat = all(isinstance(names, str) for names in spec.values())
-        return self._run(Asked(self._by, columns, flat, top), every, seed)
+        return self._run(AggregationSpec(self._by, columns, flat, top), every, seed)
 
-    def _run(self, asked: Asked, every: float, seed: int) -> Iterator[Estimate]:
+    def _run(self, asked: AggregationSpec, every: float, seed: int) -> Iterator[Estimate]:
         # optimized once: a round is some of these tasks, and no expression of its own
         parts = self._frame[asked.read].to_delayed(optimize_graph=True)
         order = np.random.default_rng(seed).permutation(len(parts))
-        aggregate = delayed(part, pure=True, traverse=False)
-        rounds = deque(pairwise([0, *looks(len(parts), every)]))
+        aggregate = delayed(aggregate_partition, pure=True, traverse=False)
+        rounds = deque(pairwise([0, *estimate_points(len(parts), every)]))
         running: deque[tuple[Any, ...]] = deque()
-        found: list[Part] = []
+        found: list[PartialAggregate] = []
         begun = done = 0
         while done < len(parts):
             while rounds and begun - done <= AHEAD * step_of(len(parts), every):
                 start, begun = rounds.popleft()
                 mine = [aggregate(parts[i], asked) for i in order[start:begun]]
                 running.append(dask.base.persist(*mine))
-            found = [together([*found, *dask.base.compute(*running.popleft())])]
+            found = [combine([*found, *dask.base.compute(*running.popleft())])]
             done = found[0].partitions
             yield estimate(found[0], asked, len(parts))
 
 
-def looks(partitions: int, every: float) -> list[int]:
+def estimate_points(partitions: int, every: float) -> list[int]:
     """After how many partitions there are estimates: soon at first, then at even distances.
 
     Examples
     --------
-    >>> looks(100, 0.2)
+    >>> estimate_points(100, 0.2)
     [1, 2, 3, 4, 6, 8, 12, 16, 20, 40, 60, 80, 100]
-    >>> looks(10, 4)
+    >>> estimate_points(10, 4)
     [1, 2, 3, 4, 8, 10]
     """
     step = step_of(partitions, every)
@@ -150,4 +150,4 @@ def step_of(partitions: int, every: float) -> int:
     return max(1, min(partitions, round(every * partitions if every <= 1 else every)))
 
 
-__all__ = ["OnlineGroupBy", "looks", "step_of"]
+__all__ = ["OnlineGroupBy", "estimate_points", "step_of"]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.dataframe.hyperloglog import STANDARD_ERROR, Sketch, merged, sketch
+from dask_exo.dataframe.hyperloglog import STANDARD_ERROR, Sketch, merge_sketches, sketch
 
 TOTALS = ("sum", "count")
 KNOWN: Mapping[str, tuple[str, ...]] = {  # what has to be known of each partition
@@ -62,7 +62,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AggregationSpec:
     """What is wanted of each group.
 
     Attributes
@@ -96,14 +96,14 @@ class Asked:
         wanted: dict[Any, list[str]] = {}
         for column, name in self.columns:
             mine = wanted.setdefault(column, [])
-            mine += [part for part in KNOWN[name] if part not in mine]
+            mine += [total for total in KNOWN[name] if total not in mine]
         found = {column: names for column, names in wanted.items() if names}
         # groups are found also where only distinct values are asked for
         return found or {self.columns[0][0]: ["count"]}
 
 
 @dataclass(frozen=True)
-class Part:
+class PartialAggregate:
     """What some rows are.
 
     Attributes
@@ -127,7 +127,7 @@ class Part:
     partitions: int = 1
 
 
-def part(frame: pd.DataFrame, asked: Asked) -> Part:
+def aggregate_partition(frame: pd.DataFrame, asked: AggregationSpec) -> PartialAggregate:
     """Aggregate one partition."""
     groups = frame.groupby(asked.by, observed=True)
     known = groups.agg(asked.known)
@@ -144,18 +144,21 @@ def part(frame: pd.DataFrame, asked: Asked) -> Part:
         numbers = groups.ngroup().fillna(-1).to_numpy("int64")  # no number: a key is missing
         sketches = [sketch(known.index, numbers, frame[column]) for column in sketched]
     totals = [column for column in known.columns if column[-1] in TOTALS]
-    return Part(known, distinct, sketches, known[totals].astype("float64") ** 2)
+    return PartialAggregate(known, distinct, sketches, known[totals].astype("float64") ** 2)
 
 
-def together(parts: Sequence[Part]) -> Part:
+def combine(parts: Sequence[PartialAggregate]) -> PartialAggregate:
     """Aggregates of the rows of all parts."""
-    return Part(
+    return PartialAggregate(
         _known([one.known for one in parts]),
         [
             pd.concat(frames).drop_duplicates()
             for frames in zip(*(one.distinct for one in parts), strict=True)
         ],
-        [merged(sketches) for sketches in zip(*(one.sketches for one in parts), strict=True)],
+        [
+            merge_sketches(sketches)
+            for sketches in zip(*(one.sketches for one in parts), strict=True)
+        ],
         _grouped(pd.concat([one.squares for one in parts])).sum(),
         sum(one.partitions for one in parts),
     )
@@ -190,13 +193,13 @@ def _combined(name: str) -> str:
     return name if name in ("min", "max") else "sum"
 
 
-def estimate(found: Part, asked: Asked, partitions: int) -> Estimate:
+def estimate(found: PartialAggregate, asked: AggregationSpec, partitions: int) -> Estimate:
     """What follows for all partitions.
 
     Parameters
     ----------
-    found : Part
-    asked : Asked
+    found : PartialAggregate
+    asked : AggregationSpec
     partitions : int
         All that there are.
     """
@@ -245,7 +248,7 @@ def _moment(known: pd.DataFrame, one: Column) -> tuple[Any, Any]:
     return value, np.sqrt(variance / count)
 
 
-def _error(found: Part, one: Column, partitions: int) -> Any:
+def _error(found: PartialAggregate, one: Column, partitions: int) -> Any:
     """Of a total that is scaled up, from how much the totals of the partitions differ."""
     n, known, squares = found.partitions, found.known[one], found.squares[one]
     if n < 3:

@@ -10,13 +10,13 @@ from dask.utils import M
 
 from dask_exo import validation
 from dask_exo.dask_adapter import new_collection
-from dask_exo.dataframe.base import OfFrame
+from dask_exo.dataframe.base import FrameMethods
 from dask_exo.errors import SortArgumentError
 from dask_exo.planning.expressions.random_shuffle import ShuffleRows
 from dask_exo.planning.expressions.range_sort import SortRows
 
 
-class Ordering(OfFrame):
+class SortMethods(FrameMethods):
     """Methods that put rows into another order."""
 
     def sort_values(

@@ -110,7 +110,7 @@ def observed(futures: Futures) -> Iterator[Looks]:
         At the object stores, for the time that it goes on.
     """
     closely = events.listening()
-    with events.a_run():
+    with events.new_run():
         started, looks = time.perf_counter(), Looks(futures, closely=closely)
         written = _written(futures) if closely else {}
         calls, objects, repeated = futures.calls, futures.objects, len(futures.repeats())

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from dask_exo.client.shard_server import Away, Desk, Source
-from dask_exo.client.shard_server import Piece as Rows
+from dask_exo.client.shard_server import RemoteShards, ShardServer, Source
+from dask_exo.client.shard_server import ShardRows as Rows
 from dask_exo.dask_adapter import Task
 from dask_exo.errors import PipelineError
 from dask_exo.execution.persisted import Promise, Remote, fetch
@@ -44,7 +44,7 @@ class SharedRun:
         self._changed = threading.Condition()
         self._pulling = False
         self._failure: Failure | None = None  # an exception would keep who has seen it
-        self._desk: Desk | None = None
+        self._desk: ShardServer | None = None
 
     def share(self, consumer: int, what: int) -> list[Rows]:
         """Wait for rows of a consumer; none at its end.
@@ -94,12 +94,12 @@ class SharedRun:
         if running is not None:
             running.stop()
 
-    def away(self) -> Away:
+    def away(self) -> RemoteShards:
         """The same, for another process."""
         with self._changed:
             if self._desk is None or not self._desk.open:
-                self._desk = Desk(self, len(self._asked))
-        return Away(self._desk.name)
+                self._desk = ShardServer(self, len(self._asked))
+        return RemoteShards(self._desk.name)
 
     def _pull(self) -> None:
         """Wait for the next block; the lock is held, but not meanwhile."""

@@ -13,9 +13,16 @@ from functools import singledispatchmethod
 from dask.utils import key_split
 
 from dask_exo import events
-from dask_exo.events import Ran
-from dask_exo.report.plot_data import Sample, ShuffleMatrix, Span, Spans
-from dask_exo.report.summary import Figures, Group, Share, Shuffle, Stage, Task
+from dask_exo.events import CallSpan
+from dask_exo.report.plot_data import Sample, ShuffleMatrix, Spans, TaskSpan
+from dask_exo.report.summary import (
+    Figures,
+    GpuShare,
+    GroupSummary,
+    ShuffleSummary,
+    StageSummary,
+    TaskSummary,
+)
 
 TOP = 10  # tasks that are named
 TOKEN = re.compile(r"-([0-9a-f]{4})[0-9a-f]{28}$")
@@ -23,7 +30,7 @@ DRAWN = 40  # shuffles of which it is kept who sent how much to whom: those with
 
 
 @dataclass
-class _Count:
+class _GroupTotals:
     count: int = 0
     seconds: float = 0.0
     nbytes: int = 0
@@ -44,19 +51,19 @@ def label(key: object) -> str:
 
 
 @dataclass
-class _Top:
+class _TopTasks:
     """The tasks with most of something."""
 
-    tasks: list[tuple[float, Task]] = field(default_factory=list)
+    tasks: list[tuple[float, TaskSummary]] = field(default_factory=list)
 
     def add(self, amount: float, key: object, seconds: float, nbytes: int) -> None:
         """Keep a task if it is among them."""
         if len(self.tasks) < TOP or amount > self.tasks[-1][0]:
-            self.tasks.append((amount, Task(label(key), seconds, nbytes)))
+            self.tasks.append((amount, TaskSummary(label(key), seconds, nbytes)))
             self.tasks.sort(key=lambda one: -one[0])
             del self.tasks[TOP:]
 
-    def all(self) -> tuple[Task, ...]:
+    def all(self) -> tuple[TaskSummary, ...]:
         """Those, the first one has most."""
         return tuple(task for _, task in self.tasks)
 
@@ -115,7 +122,7 @@ class Collector:
         self._work = self._gpu_work = 0.0
         self._peak = self._peak_rss = 0
         self._rss: dict[tuple[str, int], int] = {}
-        self._groups: dict[str, _Count] = defaultdict(_Count)
+        self._groups: dict[str, _GroupTotals] = defaultdict(_GroupTotals)
         self.shuffles: list[events.ShuffleFinished] = []
         self.checkpoints: list[events.CheckpointSeen] = []
         self.kept: list[events.ShuffleKept] = []
@@ -123,9 +130,9 @@ class Collector:
         self.repeated: dict[str, int] = Counter()
         self._merges = Counter[Name]()
         self.stages: dict[str, events.StageSeen] = {}
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, GpuShare] = {}
         self._waits: dict[str, Counter[str]] = defaultdict(Counter)
-        self._slow, self._large = _Top(), _Top()
+        self._slow, self._large = _TopTasks(), _TopTasks()
         self._recovered = Counter[str]()
         self.directories: dict[str, int] = Counter()
         self._refused: dict[str, str] = {}
@@ -184,7 +191,7 @@ class Collector:
     def _(self, event: events.TasksFinished) -> None:
         self._work += event.seconds
         self._gpu_work += event.seconds * event.gpus
-        ran = event.ran or Ran("", 0, event.time - event.seconds, event.seconds, 0)
+        ran = event.ran or CallSpan("", 0, event.time - event.seconds, event.seconds, 0)
         mine = self._groups[event.group]
         mine.count += event.count
         mine.seconds += event.seconds
@@ -199,19 +206,19 @@ class Collector:
         if self.detailed:
             self._span(event, ran)
 
-    def _span(self, event: events.TasksFinished, ran: Ran) -> None:
+    def _span(self, event: events.TasksFinished, ran: CallSpan) -> None:
         """Lay the tasks of a call one after the other."""
         start = ran.start
         if len(event.each) <= 1:  # of several parts of a shuffle in one call only the sum is known
             stop = start + ran.seconds
             self.spans.add(
-                Span(ran.node, ran.process, event.group, start, stop, event.count, event.nbytes)
+                TaskSpan(ran.node, ran.process, event.group, start, stop, event.count, event.nbytes)
             )
             return
         for key, seconds, nbytes in event.each:
             group, count = str(key_split(key)), 1
             self.spans.add(
-                Span(ran.node, ran.process, group, start, start + seconds, count, nbytes)
+                TaskSpan(ran.node, ran.process, group, start, start + seconds, count, nbytes)
             )
             start += seconds
 
@@ -269,7 +276,9 @@ class Collector:
     def _(self, event: events.ShareRaised) -> None:
         known = self._shares.get(event.name)
         asked = event.before if known is None else known.asked
-        self._shares[event.name] = Share(event.name, asked, event.share, event.held, event.device)
+        self._shares[event.name] = GpuShare(
+            event.name, asked, event.share, event.held, event.device
+        )
 
     def figures(self, price: float | None = None) -> Figures:
         """All of it as numbers; ``price`` is that of a node for an hour."""
@@ -306,13 +315,15 @@ class Collector:
                 refused=dict(self._refused),
             )
 
-    def _group(self, name: str) -> Group:
+    def _group(self, name: str) -> GroupSummary:
         one, begun = self._groups[name], min(self.started, self._ended)
-        return Group(name, one.count, one.seconds, one.nbytes, one.first - begun, one.last - begun)
+        return GroupSummary(
+            name, one.count, one.seconds, one.nbytes, one.first - begun, one.last - begun
+        )
 
-    def _shuffle(self, one: events.ShuffleFinished) -> Shuffle:
+    def _shuffle(self, one: events.ShuffleFinished) -> ShuffleSummary:
         matrix = self.matrices.get((one.run, one.name))
-        return Shuffle(
+        return ShuffleSummary(
             one.name,
             one.algorithm,
             one.reason,
@@ -327,11 +338,11 @@ class Collector:
             None if matrix is None else int(matrix.totals.max(initial=0.0)),
         )
 
-    def _stage(self, name: str) -> Stage:
+    def _stage(self, name: str) -> StageSummary:
         one, waits = self.stages[name], self._waits[name]
         looks = sum(waits.values())
         shares = {why: n / looks for why, n in waits.items() if why}
-        return Stage(name, one.outputs, one.nbytes, one.seconds, one.gpus, shares)
+        return StageSummary(name, one.outputs, one.nbytes, one.seconds, one.gpus, shares)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from dask.utils import format_bytes
 
 from dask_exo.errors import MissingPackageError
 from dask_exo.report.advice import advise
-from dask_exo.report.summary import Figures, Task, as_json
+from dask_exo.report.summary import Figures, TaskSummary, as_json
 from dask_exo.report.text import duration, facts
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _tables(figures: Figures) -> Iterator[str]:
     yield _top("Largest", figures.largest)
 
 
-def _top(heading: str, tasks: Sequence[Task]) -> str:
+def _top(heading: str, tasks: Sequence[TaskSummary]) -> str:
     rows = ([one.name, duration(one.seconds), format_bytes(one.nbytes)] for one in tasks)
     return _table(heading, ["", "time", "bytes"], rows)
 

@@ -26,7 +26,7 @@ import psutil
 
 from dask_exo import events
 from dask_exo.errors import LiveError
-from dask_exo.events import wall
+from dask_exo.events import wall_time
 from dask_exo.report.collector import Collector
 from dask_exo.report.html import STYLE, fragment
 from dask_exo.report.progress_rows import Rows
@@ -84,12 +84,12 @@ class Live:
         self._rows, self._record = Rows(), Collector(detailed=True)
         self._lock, self._read = threading.Lock(), 0.0
         self._recording = contextlib.ExitStack()
-        self._hearing = contextlib.ExitStack()
-        self._hearing.enter_context(events.observing(self._hear, closely=False))
+        self._observing = contextlib.ExitStack()
+        self._observing.enter_context(events.observing(self._observe, closely=False))
         self._server = ThreadingHTTPServer((LOOPBACK, 0), self._handler())
         self._server.daemon_threads = True
         self.url = f"http://{LOOPBACK}:{self._server.server_port}/?token={self._token}"
-        self._note = _noted(self.url)
+        self._note = _write_note(self.url)
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="dask_exo-live", daemon=True
         )
@@ -106,11 +106,11 @@ class Live:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-        self._hearing.close()
+        self._observing.close()
         self._recording.close()
         self._note.unlink(missing_ok=True)
 
-    def _hear(self, event: events.Event) -> None:
+    def _observe(self, event: events.Event) -> None:
         with self._lock:
             self._rows(event)
             if self._read and time.monotonic() - self._read > PATIENCE:
@@ -130,7 +130,7 @@ class Live:
             return "text/html", report.to_html("dask_exo, so far")
         if path != "/now":
             raise KeyError(path)
-        now = wall()
+        now = wall_time()
         with self._lock:
             rows = [[row.name, *row.cells(now)] for row in self._rows.active()]
             footer = self._rows.footer(now) if self._rows.runs else "nothing runs"
@@ -178,7 +178,7 @@ class Live:
         return Handler
 
 
-def found() -> str:
+def latest_url() -> str:
     """Address of the page of the program of this user that was started last.
 
     Raises
@@ -198,25 +198,25 @@ def found() -> str:
 
 def _notes() -> Iterator[Path]:
     with contextlib.suppress(OSError):
-        if not _mine(_directory()):
+        if not _is_owned(_directory()):
             return
         yield from (path for path in _directory().iterdir() if path.stem.isdigit())
 
 
-def _noted(url: str) -> Path:
+def _write_note(url: str) -> Path:
     """Write down the address for programs of the same user, and for nobody else."""
     directory = _directory()
     note = directory / f"{os.getpid()}.url"
     with contextlib.suppress(OSError):  # then the address has to be given
         directory.mkdir(mode=0o700, exist_ok=True)
         note.unlink(missing_ok=True)
-        if _mine(directory):
+        if _is_owned(directory):
             with os.fdopen(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(url)
     return note
 
 
-def _mine(directory: Path) -> bool:
+def _is_owned(directory: Path) -> bool:
     """Whether nobody else can put anything there: the place for temporary files is everybody's."""
     return not hasattr(os, "getuid") or directory.stat().st_uid == os.getuid()
 

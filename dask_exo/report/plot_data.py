@@ -11,7 +11,7 @@ MOST_SPANS = 20_000  # more are joined
 CELLS = 64  # along each side of a matrix
 
 
-class Span(NamedTuple):
+class TaskSpan(NamedTuple):
     """Tasks of one group on one worker, one after the other.
 
     Attributes
@@ -46,17 +46,17 @@ class Spans:
     def __init__(self, most: int = MOST_SPANS) -> None:
         self._most = most
         self._gap = 0.001
-        self.all: list[Span] = []
+        self.all: list[TaskSpan] = []
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TaskSpan) -> None:
         """Keep one more."""
         self.all.append(span)
         while len(self.all) > self._most:
-            self.all = joined(self.all, self._gap)
+            self.all = merge_spans(self.all, self._gap)
             self._gap *= 2
 
 
-def joined(spans: Iterable[Span], gap: float) -> list[Span]:
+def merge_spans(spans: Iterable[TaskSpan], gap: float) -> list[TaskSpan]:
     """Join those of one worker and group with no more than ``gap`` seconds between.
 
     Spans of one worker that are shorter than ``gap`` are joined whatever their group is, under the
@@ -64,14 +64,16 @@ def joined(spans: Iterable[Span], gap: float) -> list[Span]:
 
     Examples
     --------
-    >>> spans = [Span("n", 1, g, t, t + 1.0, 1, 5) for g, t in (("a", 0.0), ("a", 1.1), ("b", 2.2))]
-    >>> [(span.group, span.start, span.stop, span.tasks) for span in joined(spans, 0.5)]
+    >>> spans = [
+    ...     TaskSpan("n", 1, g, t, t + 1.0, 1, 5) for g, t in (("a", 0.0), ("a", 1.1), ("b", 2.2))
+    ... ]
+    >>> [(span.group, span.start, span.stop, span.tasks) for span in merge_spans(spans, 0.5)]
     [('a', 0.0, 2.1, 2), ('b', 2.2, 3.2, 1)]
     """
-    found: list[Span] = []
+    found: list[TaskSpan] = []
     for span in sorted(spans, key=lambda one: (one.node, one.process, one.start)):
         last = found[-1] if found else None
-        if last is None or not _alike(last, span, gap):
+        if last is None or not _can_merge(last, span, gap):
             found.append(span)
             continue
         longer = max(last, span, key=lambda one: one.stop - one.start)
@@ -84,7 +86,7 @@ def joined(spans: Iterable[Span], gap: float) -> list[Span]:
     return found
 
 
-def _alike(last: Span, span: Span, gap: float) -> bool:
+def _can_merge(last: TaskSpan, span: TaskSpan, gap: float) -> bool:
     if (last.node, last.process) != (span.node, span.process) or span.start - last.stop > gap:
         return False
     return last.group == span.group or span.stop - last.start < gap

@@ -15,8 +15,8 @@ from bokeh.plotting import figure
 from dask.utils import format_bytes
 
 from dask_exo.report.collector import Collector
-from dask_exo.report.plot_data import Sample, ShuffleMatrix, Span, joined
-from dask_exo.report.summary import Group
+from dask_exo.report.plot_data import Sample, ShuffleMatrix, TaskSpan, merge_spans
+from dask_exo.report.summary import GroupSummary
 from dask_exo.report.text import duration
 
 COLORS = Category20[20]
@@ -37,7 +37,7 @@ def plain(name: object) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def plots(record: Collector, groups: Sequence[Group]) -> Iterator[tuple[str, str, Any]]:
+def plots(record: Collector, groups: Sequence[GroupSummary]) -> Iterator[tuple[str, str, Any]]:
     """A heading, a sentence that says what is seen, and a figure of bokeh, of each picture."""
     colors = {group.name: COLORS[i % len(COLORS)] for i, group in enumerate(groups)}
     if record.spans.all:
@@ -78,7 +78,7 @@ def _figure(**options: Any) -> Any:
 def _stream(record: Collector, colors: dict[str, str]) -> Any:
     spans, gap = record.spans.all, 0.001
     while len(spans) > SHOWN:
-        spans, gap = joined(spans, gap), 2 * gap
+        spans, gap = merge_spans(spans, gap), 2 * gap
     lanes = {lane: i for i, lane in enumerate(sorted({_lane(span) for span in spans}))}
     nodes = {node: i for i, node in enumerate(sorted({span.node for span in spans}))}
     source = ColumnDataSource(
@@ -108,11 +108,11 @@ def _stream(record: Collector, colors: dict[str, str]) -> Any:
     return made
 
 
-def _lane(span: Span) -> tuple[str, int]:
+def _lane(span: TaskSpan) -> tuple[str, int]:
     return span.node, span.process
 
 
-def _timeline(groups: Sequence[Group], colors: dict[str, str]) -> Any:
+def _timeline(groups: Sequence[GroupSummary], colors: dict[str, str]) -> Any:
     shown = sorted(groups, key=lambda group: group.first)
     source = ColumnDataSource(
         {

@@ -95,7 +95,7 @@ class _Last:
 
 
 _last = _Last()
-events.always(_last)
+events.subscribe(_last)
 
 
 def last_report() -> Report:

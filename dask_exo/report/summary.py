@@ -19,7 +19,7 @@ UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cos
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupSummary:
     """Tasks of one kind: how many, their work, bytes of their results, when the first one began
     and the last one ended, in seconds from the beginning.
     """
@@ -33,7 +33,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskSummary:
     """One task."""
 
     name: str
@@ -42,7 +42,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Shuffle:
+class ShuffleSummary:
     """One shuffle.
 
     Attributes
@@ -78,7 +78,7 @@ class Shuffle:
 
         Examples
         --------
-        >>> Shuffle("s", "push", "", 4, 4, 1, 0, 4, 40, 400, 1.0, largest=300).skew
+        >>> ShuffleSummary("s", "push", "", 4, 4, 1, 0, 4, 40, 400, 1.0, largest=300).skew
         3.0
         """
         mean = self.nbytes / max(self.reducers, 1)
@@ -86,7 +86,7 @@ class Shuffle:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageSummary:
     """A stage of a pipeline: outputs, their bytes, work, GPUs that a task asks for.
 
     ``waits`` says for what it waited, as shares of the looks at it.
@@ -101,7 +101,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Share:
+class GpuShare:
     """What workers of some stages take of a GPU, as they hold more of it than they asked for.
 
     Attributes
@@ -169,12 +169,12 @@ class Figures:
     work: float = 0.0
     gpu_work: float = 0.0
     price: float | None = None
-    groups: tuple[Group, ...] = ()
-    shuffles: tuple[Shuffle, ...] = ()
-    stages: tuple[Stage, ...] = ()
-    slowest: tuple[Task, ...] = ()
-    largest: tuple[Task, ...] = ()
-    shares: tuple[Share, ...] = ()
+    groups: tuple[GroupSummary, ...] = ()
+    shuffles: tuple[ShuffleSummary, ...] = ()
+    stages: tuple[StageSummary, ...] = ()
+    slowest: tuple[TaskSummary, ...] = ()
+    largest: tuple[TaskSummary, ...] = ()
+    shares: tuple[GpuShare, ...] = ()
     recovered: Mapping[str, int] = field(default_factory=dict)
     directories: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -254,19 +254,19 @@ def from_json(found: Mapping[str, Any]) -> Figures:
 
     Examples
     --------
-    >>> figures = Figures(nodes=2, groups=(Group("read", 8, 1.0, 800, 0.0, 1.0),))
+    >>> figures = Figures(nodes=2, groups=(GroupSummary("read", 8, 1.0, 800, 0.0, 1.0),))
     >>> from_json(as_json(figures)) == figures
     True
     """
     if found.get("version") != VERSION:
         raise ValueError(f"version {found.get('version')!r} is not {VERSION}")
     kinds = {
-        "groups": Group,
-        "shuffles": Shuffle,
-        "stages": Stage,
-        "slowest": Task,
-        "largest": Task,
-        "shares": Share,
+        "groups": GroupSummary,
+        "shuffles": ShuffleSummary,
+        "stages": StageSummary,
+        "slowest": TaskSummary,
+        "largest": TaskSummary,
+        "shares": GpuShare,
     }
     plain = {one.name: found[one.name] for one in fields(Figures)}
     try:

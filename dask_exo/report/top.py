@@ -12,13 +12,13 @@ from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 from dask_exo.errors import LiveError
-from dask_exo.report.live import LOOPBACK, found
+from dask_exo.report.live import LOOPBACK, latest_url
 
 PAUSE = 1.0  # seconds between two looks
 CLEAR = "\x1b[H\x1b[J"  # what makes a terminal begin anew
 
 
-def looks(url: str | None) -> Iterator[list[str]]:
+def poll(url: str | None) -> Iterator[list[str]]:
     """Lines about a program, as often as they are asked for.
 
     Parameters
@@ -31,7 +31,7 @@ def looks(url: str | None) -> Iterator[list[str]]:
     LiveError
         There is no such program, or it does not answer.
     """
-    address = found() if url is None else url
+    address = latest_url() if url is None else url
     if urlsplit(address).hostname not in {LOOPBACK, "localhost"}:
         raise LiveError(
             f"{address!r} is no page on this machine: its address begins with 127.0.0.1. "
@@ -43,9 +43,9 @@ def looks(url: str | None) -> Iterator[list[str]]:
 
 
 def watch(url: str | None, *, once: bool = False, stream: TextIO | None = None) -> None:
-    """Write what a program does, once or until it ends; see `looks`."""
+    """Write what a program does, once or until it ends; see `poll`."""
     out = sys.stdout if stream is None else stream
-    for lines in looks(url):
+    for lines in poll(url):
         text = "\n".join(lines) + "\n"
         out.write(CLEAR + text if out.isatty() else text + "\n")
         out.flush()

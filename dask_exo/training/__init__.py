@@ -6,7 +6,7 @@ anywhere and go on exactly there.
 References: Exoshuffle section 3.3.3.2: pipelined full shuffle and windowed shuffle.
 """
 
-from dask_exo.training.epoch_shuffle import How, spread
+from dask_exo.training.epoch_shuffle import EpochSpec, spread
 from dask_exo.training.iterator import Epochs, epochs
 
-__all__ = ["Epochs", "How", "epochs", "spread"]
+__all__ = ["EpochSpec", "Epochs", "epochs", "spread"]

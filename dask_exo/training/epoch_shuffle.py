@@ -16,20 +16,20 @@ from typing import Any
 import dask.dataframe as dd
 import numpy as np
 
-from dask_exo.client.shard_server import Away, Desk, Piece
+from dask_exo.client.shard_server import RemoteShards, ShardRows, ShardServer
 from dask_exo.dask_adapter import Alias, GraphNode, convert_legacy_graph
 from dask_exo.partitions.batching import RowSpan
-from dask_exo.training.shards import deal, located
+from dask_exo.training.shards import locate_rows, split_rows
 from dask_exo.validation import number_from
 
 KEPT = 3  # epochs: of a consumer, the next one, and of one that is slower
 
-Rows = dict[int, list[Piece]]
+Rows = dict[int, list[ShardRows]]
 """The rows of each consumer that has not taken them yet."""
 
 
 @dataclass(frozen=True)
-class How:
+class EpochSpec:
     """What makes an epoch; see ``ddf.exo.epochs``."""
 
     count: int
@@ -46,21 +46,21 @@ class How:
         number_from(1, "split", self.consumers)
 
 
-class Shuffles:
+class EpochShuffles:
     """Epochs of a frame.
 
     Parameters
     ----------
     frame : dask.dataframe.DataFrame
-    how : How
+    how : EpochSpec
     """
 
-    def __init__(self, frame: dd.DataFrame, how: How) -> None:
+    def __init__(self, frame: dd.DataFrame, how: EpochSpec) -> None:
         self._frame, self._how = frame, how
         self._lock = threading.Lock()
         self._epochs: dict[int, Future[Rows]] = {}  # the newest last
         self._reached = [-1] * how.consumers
-        self._desk: Desk | None = None
+        self._server: ShardServer | None = None
         self.shuffled(0)  # refuses wrong arguments at once
 
     def shuffled(self, epoch: int) -> dd.DataFrame:
@@ -73,7 +73,7 @@ class Shuffles:
             seed=int(seed), window=self._how.window, npartitions=2 * self._frame.npartitions
         )
 
-    def share(self, consumer: int, epoch: int) -> list[Piece]:
+    def share(self, consumer: int, epoch: int) -> list[ShardRows]:
         """Wait for the rows of a consumer in an epoch, and begin the next one.
 
         Raises
@@ -81,7 +81,7 @@ class Shuffles:
         Exception
             Whatever making them raises.
         """
-        mine: list[Piece] | None = None
+        mine: list[ShardRows] | None = None
         while mine is None:
             with self._lock:
                 self._reached[consumer] = epoch - 1
@@ -97,7 +97,7 @@ class Shuffles:
                 self._forget(epoch, made)
         with self._lock:
             self._reached[consumer] = epoch
-            self._tidy()
+            self._release_taken()
             if epoch + 1 < self._how.count and epoch + 1 not in self._epochs:
                 self._begin(epoch + 1)
         return mine
@@ -106,16 +106,16 @@ class Shuffles:
         """Keep nothing more for a consumer, unless it asks again."""
         with self._lock:
             self._reached[consumer] = self._how.count
-            self._tidy()
-            if self._desk is not None:
-                self._desk.left(consumer)
+            self._release_taken()
+            if self._server is not None:
+                self._server.left(consumer)
 
-    def away(self) -> Away:
+    def remote(self) -> RemoteShards:
         """The same, for another process."""
         with self._lock:
-            if self._desk is None or not self._desk.open:
-                self._desk = Desk(self, len(self._reached))
-        return Away(self._desk.name)
+            if self._server is None or not self._server.open:
+                self._server = ShardServer(self, len(self._reached))
+        return RemoteShards(self._server.name)
 
     def _begin(self, epoch: int) -> Future[Rows]:
         """Start an epoch for those who have not had it; the lock is held."""
@@ -130,7 +130,7 @@ class Shuffles:
         while len(self._epochs) > KEPT:
             del self._epochs[next(iter(self._epochs))]
         args = (self, made, epoch, places)
-        threading.Thread(target=_make, args=args, name="dask_exo-epoch", daemon=True).start()
+        threading.Thread(target=_run_epoch, args=args, name="dask_exo-epoch", daemon=True).start()
         return made
 
     def _forget(self, epoch: int, made: Future[Rows]) -> None:
@@ -138,7 +138,7 @@ class Shuffles:
             if self._epochs.get(epoch) is made:
                 del self._epochs[epoch]
 
-    def _tidy(self) -> None:
+    def _release_taken(self) -> None:
         """Let go of what nobody will ask for; the lock is held."""
         for epoch, made in list(self._epochs.items()):
             if made.done() and made.exception() is None:
@@ -155,17 +155,19 @@ class Shuffles:
         """
         nodes, lengths = _persisted(self.shuffled(epoch))
         how = self._how
-        dealt = deal(sum(lengths), how.consumers, how.batch_size, drop_last=how.drop_last)
+        dealt = split_rows(sum(lengths), how.consumers, how.batch_size, drop_last=how.drop_last)
         return {
             consumer: [
                 RowSpan(nodes[span.part], span.start, span.stop)
-                for span in located(dealt[place], lengths)
+                for span in locate_rows(dealt[place], lengths)
             ]
             for consumer, place in places.items()
         }
 
 
-def _make(shuffles: Shuffles, made: Future[Rows], epoch: int, places: dict[int, int]) -> None:
+def _run_epoch(
+    shuffles: EpochShuffles, made: Future[Rows], epoch: int, places: dict[int, int]
+) -> None:
     try:
         made.set_result(shuffles.pieces(epoch, places))
     except BaseException as error:  # noqa: BLE001  raised where rows are asked for

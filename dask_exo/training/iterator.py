@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from dask.tokenize import tokenize
 
-from dask_exo.client.shard_server import Piece, Source
+from dask_exo.client.shard_server import ShardRows, Source
 from dask_exo.errors import ShuffleArgumentError
 from dask_exo.partitions.batching import as_numpy, rebatch
-from dask_exo.training.epoch_shuffle import How, Shuffles
-from dask_exo.training.shards import without
+from dask_exo.training.epoch_shuffle import EpochShuffles, EpochSpec
+from dask_exo.training.shards import skip_rows
 
 Item = TypeVar("Item")
 Fetch = Callable[[], pd.DataFrame]
@@ -57,7 +57,7 @@ class Epochs(Iterator[Any]):
     def __init__(
         self,
         source: Source,
-        how: How,
+        how: EpochSpec,
         format: str,  # noqa: A002  as everybody calls it
         consumer: int,
         identity: str,
@@ -112,14 +112,14 @@ class Epochs(Iterator[Any]):
         self._source.leave(self._consumer)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        source = self._source.away() if isinstance(self._source, Shuffles) else self._source
+        source = self._source.remote() if isinstance(self._source, EpochShuffles) else self._source
         args = (source, self._how, self._format, self._consumer, self._identity)
-        return _restored, (args, self.state_dict())
+        return _restore, (args, self.state_dict())
 
 
 def _steps(
-    share: Callable[[int], list[Piece]],
-    how: How,
+    share: Callable[[int], list[ShardRows]],
+    how: EpochSpec,
     format: str,  # noqa: A002  as everybody calls it
     start: tuple[int, int],
 ) -> Iterator[Step]:
@@ -134,24 +134,24 @@ def _steps(
             skip = done * how.batch_size
             fetches, rows = _fetches(share(epoch), skip)
             steps = done + -(-rows // how.batch_size)
-            parts = ahead(fetched(fetches), pool)
+            parts = prefetch(fetch_each(fetches), pool)
             batches = map(FORMATS[format], rebatch(parts, how.batch_size))
-            for batch in ahead(batches, pool):
+            for batch in prefetch(batches, pool):
                 done += 1
                 yield epoch, done, steps, batch
 
 
-def _fetches(pieces: list[Piece], skip: int) -> tuple[list[Fetch], int]:
+def _fetches(pieces: list[ShardRows], skip: int) -> tuple[list[Fetch], int]:
     """How to get the rows without the first ``skip``, and how many these are."""
-    left = without(pieces, skip)
+    left = skip_rows(pieces, skip)
     return [partial(_fetch, piece) for piece in left], sum(p.stop - p.start for p in left)
 
 
-def _fetch(piece: Piece) -> pd.DataFrame:
+def _fetch(piece: ShardRows) -> pd.DataFrame:
     return piece.part({}).iloc[piece.start : piece.stop]
 
 
-def _restored(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
+def _restore(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
     restored = Epochs(*args)
     restored.load_state_dict(state)
     return restored
@@ -159,7 +159,7 @@ def _restored(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
 
 def epochs(
     frame: dd.DataFrame,
-    how: How,
+    how: EpochSpec,
     format: str,  # noqa: A002  as everybody calls it
 ) -> list[Epochs]:
     """The iterators of all consumers.
@@ -171,7 +171,7 @@ def epochs(
     """
     if format not in FORMATS:
         raise ShuffleArgumentError(f"format={format!r}: there are {', '.join(FORMATS)}")
-    source = Shuffles(frame, how)
+    source = EpochShuffles(frame, how)
     identity = (
         f"seed {how.seed}, window {how.window}, batches of {how.batch_size}, "
         f"drop_last={how.drop_last}, data {tokenize(frame)}, consumer"
@@ -182,14 +182,14 @@ def epochs(
     ]
 
 
-def fetched(fetches: list[Fetch]) -> Iterator[pd.DataFrame]:
+def fetch_each(fetches: list[Fetch]) -> Iterator[pd.DataFrame]:
     """Fetch partitions; how to get one is forgotten with it, since that keeps it in the store."""
     fetches.reverse()
     while fetches:
         yield fetches.pop()()
 
 
-def ahead(items: Iterator[Item], pool: Executor) -> Iterator[Item]:
+def prefetch(items: Iterator[Item], pool: Executor) -> Iterator[Item]:
     """Make each item while the one before it is in use."""
     coming = pool.submit(next, items, None)
     while (item := coming.result()) is not None:

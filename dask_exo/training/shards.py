@@ -15,7 +15,7 @@ from dask_exo.partitions.batching import RowSpan
 Part = TypeVar("Part")
 
 
-def deal(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list[range]:
+def split_rows(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list[range]:
     """Deal the rows of an epoch, so that all consumers get the same number of batches.
 
     With ``drop_last`` all batches are full, and fewer rows than one batch for each consumer are
@@ -35,11 +35,11 @@ def deal(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list
 
     Examples
     --------
-    >>> deal(10, 3, 2, drop_last=False)
+    >>> split_rows(10, 3, 2, drop_last=False)
     [range(0, 4), range(4, 7), range(7, 10)]
-    >>> deal(10, 3, 2, drop_last=True)
+    >>> split_rows(10, 3, 2, drop_last=True)
     [range(0, 2), range(2, 4), range(4, 6)]
-    >>> deal(10, 3, 3, drop_last=False)
+    >>> split_rows(10, 3, 3, drop_last=False)
     [range(0, 3), range(3, 6), range(6, 9)]
     """
     each, more = divmod(rows, consumers)
@@ -51,12 +51,12 @@ def deal(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list
     return [range(a, b) for a, b in pairwise(ends)]
 
 
-def located(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
+def locate_rows(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
     """Where rows of an epoch are, given the lengths of its partitions.
 
     Examples
     --------
-    >>> located(range(2, 5), [3, 0, 4])
+    >>> locate_rows(range(2, 5), [3, 0, 4])
     [RowSpan(part=0, start=2, stop=3), RowSpan(part=2, start=0, stop=2)]
     """
     spans = []
@@ -69,12 +69,12 @@ def located(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
     return spans
 
 
-def without(spans: Sequence[RowSpan[Part]], rows: int) -> list[RowSpan[Part]]:
+def skip_rows(spans: Sequence[RowSpan[Part]], rows: int) -> list[RowSpan[Part]]:
     """Spans without their first ``rows``.
 
     Examples
     --------
-    >>> without([RowSpan(0, 2, 3), RowSpan(2, 0, 2)], 2)
+    >>> skip_rows([RowSpan(0, 2, 3), RowSpan(2, 0, 2)], 2)
     [RowSpan(part=2, start=1, stop=2)]
     """
     kept = []

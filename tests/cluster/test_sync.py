@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from dask_exo.client import Client, Event, Lock, Queue, Semaphore, Variable, get_client, wait
-from dask_exo.client.sync_actor import Desk
+from dask_exo.client.sync_actor import SyncService
 from dask_exo.cluster.on_ray import RayFutures, service
 from dask_exo.errors import ClusterError
 
@@ -161,7 +161,7 @@ class TestSemaphore:
         assert not desk.call("acquire", "x", 1, "another", 0)
 
 
-class Hurried(Desk):
+class Hurried(SyncService):
     """A desk whose leases end soon."""
 
     lease = 2.0
@@ -276,4 +276,6 @@ def test_without_ray_it_says_what_to_do(monkeypatch) -> None:
 
 def test_a_service_that_is_slow(client) -> None:
     with pytest.raises(TimeoutError, match="event_wait"):
-        service("dask_exo.sync", Desk).call("event_wait", uuid.uuid4().hex, None, timeout=0.1)
+        service("dask_exo.sync", SyncService).call(
+            "event_wait", uuid.uuid4().hex, None, timeout=0.1
+        )

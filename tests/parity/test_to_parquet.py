@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from dask_exo import Scheduler
 from dask_exo.checkpoint import atomic_io
 from dask_exo.dataframe.to_parquet import atomic_rename, committed
-from dask_exo.dataframe.to_parquet.writer import How, write_part
+from dask_exo.dataframe.to_parquet.writer import WriteOptions, write_part
 from dask_exo.errors import ColumnError, OutputError, OutputExistsError
 from dask_exo.testing import InlineFutures
 
@@ -205,7 +205,7 @@ def test_a_job_that_fails_leaves_everything_as_it_was(tmp_path: Path, url: str) 
 
 def test_a_task_that_runs_twice_and_differs_writes_each_row_once(tmp_path: Path) -> None:
     df, out = table(), tmp_path / "out"
-    how = How(pa.Schema.from_pandas(df), None, (), True, "snappy")
+    how = WriteOptions(pa.Schema.from_pandas(df), None, (), True, "snappy")
 
     folder = tmp_path
 

@@ -21,7 +21,7 @@ def export(*, on: bool) -> None:
 
 @lru_cache(1)
 def _hear() -> None:
-    events.always(_count)
+    events.subscribe(_count)
 
 
 @lru_cache(20)

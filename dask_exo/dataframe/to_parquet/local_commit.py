@@ -15,8 +15,8 @@ from dask_exo.dataframe.to_parquet import atomic_rename
 from dask_exo.errors import OutputError, OutputExistsError
 
 
-class Directory:
-    """Implements `dask_exo.dataframe.to_parquet.write.Place`.
+class LocalCommitter:
+    """Implements `dask_exo.dataframe.to_parquet.write.Committer`.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Directory:
                 f"the output {str(target)!r} is already there: give another one, or overwrite=True"
             )
         other = [] if target.is_dir() or not target.exists() else [target]
-        other += [file for file in target.rglob("*") if file.is_file() and not _ours(file)]
+        other += [file for file in target.rglob("*") if file.is_file() and not _is_parquet(file)]
         if other:  # replacing removes it: not somebody's home
             raise OutputError(
                 f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file; "
@@ -74,5 +74,5 @@ class Directory:
         atomic_rename.remove(self._temporary)
 
 
-def _ours(file: Path) -> bool:
+def _is_parquet(file: Path) -> bool:
     return file.suffix == ".parquet" or file.name in ("_metadata", "_common_metadata")

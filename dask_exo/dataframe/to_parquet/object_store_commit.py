@@ -23,8 +23,8 @@ COMMIT = "_exo_commit.json"
 MANIFEST = "_exo_manifest.json"
 
 
-class Bucket:
-    """Implements `dask_exo.dataframe.to_parquet.write.Place`.
+class ObjectStoreCommitter:
+    """Implements `dask_exo.dataframe.to_parquet.write.Committer`.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Bucket:
     def begin(self, *, overwrite: bool) -> None:
         """Finish what an earlier program has decided; see that the output may be written."""
         self._finish()
-        if not overwrite and (there := self._data()):
+        if not overwrite and (there := self._data_files()):
             raise OutputExistsError(
                 f"the output {self._path!r} is already there ({there[0]!r}, for one): give another "
                 f"one, or overwrite=True"
@@ -54,7 +54,7 @@ class Bucket:
 
     def commit(self, written: Collection[str], *, overwrite: bool) -> None:
         """Let the output be exactly these files."""
-        old = sorted(set(self._data()) - set(written)) if overwrite else []
+        old = sorted(set(self._data_files()) - set(written)) if overwrite else []
         decided = {"files": sorted(written), "old": old, "staging": self._folder}
         self._write(COMMIT, decided)
         self._finish()
@@ -79,7 +79,7 @@ class Bucket:
         self._delete(staging)
         self._fs.rm_file(f"{self._path}/{COMMIT}")
 
-    def _data(self) -> list[str]:
+    def _data_files(self) -> list[str]:
         """Files of the output, below its path."""
         self._fs.invalidate_cache()
         found = [file.removeprefix(f"{self._path}/") for file in self._fs.find(self._path)]

@@ -16,13 +16,13 @@ from dask_exo import validation
 from dask_exo.checkpoint import atomic_io
 from dask_exo.config import Config
 from dask_exo.dask_adapter import new_collection
-from dask_exo.dataframe.to_parquet.local_commit import Directory
-from dask_exo.dataframe.to_parquet.object_store_commit import Bucket
-from dask_exo.dataframe.to_parquet.writer import How, WriteParts
+from dask_exo.dataframe.to_parquet.local_commit import LocalCommitter
+from dask_exo.dataframe.to_parquet.object_store_commit import ObjectStoreCommitter
+from dask_exo.dataframe.to_parquet.writer import WriteOptions, WriteParts
 from dask_exo.errors import OutputError
 
 
-class Place(Protocol):
+class Committer(Protocol):
     """Where an output goes: what differs between disks and object stores."""
 
     @property
@@ -54,7 +54,7 @@ def write(  # noqa: PLR0913  all by name
     compression: str = "snappy",
     schema: pa.Schema | None = None,
 ) -> pd.DataFrame:
-    """Write a dataframe; see `dask_exo.dataframe.io.Writing.to_parquet`."""
+    """Write a dataframe; see `dask_exo.dataframe.io.OutputMethods.to_parquet`."""
     by = (partition_on,) if isinstance(partition_on, str) else tuple(partition_on)
     validation.check_columns(list(by), frame, "to make directories of")
     if len(by) == len(frame.columns):
@@ -66,18 +66,19 @@ def write(  # noqa: PLR0913  all by name
         )
     if schema is None:
         schema = _schema(frame._meta_nonempty.drop(columns=list(by)), index=write_index)
-    how = How(schema, target, by, write_index, compression)
+    how = WriteOptions(schema, target, by, write_index, compression)
     fs, root = atomic_io.located(path)
     token = tokenize(root, how)[:12]  # the same in the next program: Dask's names may not be
-    place = Directory(root, token) if atomic_io.is_local(fs) else Bucket(fs, root, token)
-    place.begin(overwrite=overwrite)
+    local = atomic_io.is_local(fs)
+    committer = LocalCommitter(root, token) if local else ObjectStoreCommitter(fs, root, token)
+    committer.begin(overwrite=overwrite)
     try:
-        written = new_collection(WriteParts(frame.expr, place.staging, how)).compute()
+        written = new_collection(WriteParts(frame.expr, committer.staging, how)).compute()
     except BaseException:
         if Config.current().checkpoint_path is None:  # else the next program goes on from there
-            place.abandon()
+            committer.abandon()
         raise
-    place.commit(written["file"].tolist(), overwrite=overwrite)
+    committer.commit(written["file"].tolist(), overwrite=overwrite)
     return written.reset_index(drop=True)
 
 

@@ -28,7 +28,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
-class How:
+class WriteOptions:
     """How partitions are written.
 
     Attributes
@@ -98,7 +98,7 @@ def receipt(rows: list[tuple[str, int, int]]) -> pd.DataFrame:
     return made.astype({"file": "str", "rows": "int64", "nbytes": "int64"})
 
 
-def write_part(part: pd.DataFrame, number: int, staging: str, how: How) -> pd.DataFrame:
+def write_part(part: pd.DataFrame, number: int, staging: str, how: WriteOptions) -> pd.DataFrame:
     """Task: write one partition, and say which files that made.
 
     An empty partition makes none, but for the first: somebody must say what the columns are.
@@ -129,7 +129,7 @@ def _groups(part: pd.DataFrame, by: tuple[Any, ...]) -> Iterator[tuple[str, pd.D
         yield "".join(names), group.drop(columns=list(by))
 
 
-def _table(part: pd.DataFrame, how: How) -> pa.Table:
+def _table(part: pd.DataFrame, how: WriteOptions) -> pa.Table:
     try:
         return pa.Table.from_pandas(part, schema=how.schema, preserve_index=how.index)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
@@ -139,7 +139,7 @@ def _table(part: pd.DataFrame, how: How) -> pa.Table:
         ) from error
 
 
-def _encoded(table: pa.Table, how: How) -> Iterator[tuple[int, memoryview]]:
+def _encoded(table: pa.Table, how: WriteOptions) -> Iterator[tuple[int, memoryview]]:
     """Rows and bytes of each file: one, or as many as make each about as large as it should be."""
     whole = _parquet(table, how)
     if how.target is None or len(whole) <= how.target or len(table) < 2:
@@ -151,7 +151,7 @@ def _encoded(table: pa.Table, how: How) -> Iterator[tuple[int, memoryview]]:
         yield len(piece), _parquet(piece, how)
 
 
-def _parquet(table: pa.Table, how: How) -> memoryview:
+def _parquet(table: pa.Table, how: WriteOptions) -> memoryview:
     sink = pa.BufferOutputStream()
     chosen = parquet.dictionaries(len(table), table.take)
     pq.write_table(table, sink, compression=how.compression, use_dictionary=chosen)

@@ -15,7 +15,7 @@ import numpy as np
 
 from dask_exo.cluster.output_digest import Made
 from dask_exo.dask_adapter import GraphNode
-from dask_exo.events import Ran
+from dask_exo.events import CallSpan
 from dask_exo.execution.checkpoints.outputs import PartLabel
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Split
@@ -112,7 +112,7 @@ class Done(NamedTuple):
     warned : tuple of Warned
         The first few.
     failure : Failure, optional
-    ran : Ran, optional
+    ran : CallSpan, optional
         Of the call: in the last one of each.
     made : Made, optional
         What the whole call has made that is in the store.
@@ -127,7 +127,7 @@ class Done(NamedTuple):
     arrived: tuple[Arrived, ...] = ()
     warned: tuple[Warned, ...] = ()
     failure: Failure | None = None
-    ran: Ran | None = None
+    ran: CallSpan | None = None
     made: Made | None = None
     spent: float = 0.0
 
@@ -142,7 +142,7 @@ class Detail(NamedTuple):
     warned : tuple of Warned
         The first few.
     failure : Failure, optional
-    ran : Ran, optional
+    ran : CallSpan, optional
     start : int
         The first of the parts.
     sent : ndarray, optional
@@ -157,7 +157,7 @@ class Detail(NamedTuple):
     arrived: tuple[Arrived, ...] = ()
     warned: tuple[Warned, ...] = ()
     failure: Failure | None = None
-    ran: Ran | None = None
+    ran: CallSpan | None = None
     start: int = 0
     sent: np.ndarray | None = None
     made: Made | None = None

@@ -21,7 +21,7 @@ from dask.utils import key_split
 from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.output_digest import Made, say
 from dask_exo.errors import StoreFullError
-from dask_exo.events import ran
+from dask_exo.events import call_span
 from dask_exo.execution.persisted import landing
 from dask_exo.execution.tasks.copy_on_write import write_or_copy
 from dask_exo.execution.tasks.messages import (
@@ -103,7 +103,7 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     arrived = tuple(one for out in outs for one in out.arrived)
     warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
     spent = sum(out.spent for out in outs)
-    detail = Detail(len(jobs), arrived, warned, None, ran(seconds), first, each, made, spent)
+    detail = Detail(len(jobs), arrived, warned, None, call_span(seconds), first, each, made, spent)
     return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
 
 
@@ -128,7 +128,7 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
             one = Done(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
             done.append(one._replace(spent=out.spent))
             start = end
-        done[-1] = done[-1]._replace(ran=ran(start - since))
+        done[-1] = done[-1]._replace(ran=call_span(start - since))
     made = _say(jobs, [v for v in values if v is not None], compared=compared)
     return values, [one if one.small else one._replace(made=made) for one in done]
 

@@ -38,15 +38,15 @@ def test_rows_are_as_large_as_said_and_always_the_same() -> None:
     assert made.memory_usage(index=False, deep=True).sum() / len(made) == pytest.approx(40, rel=0.2)
 
 
-OURS = bench.Side("dask_exo", {"merge": [3.0, 2.0]}, {"merge": [7]})
+OURS = bench.BenchResult("dask_exo", {"merge": [3.0, 2.0]}, {"merge": [7]})
 
 
 @pytest.mark.parametrize(
     ("other", "code", "said"),
     [
-        (bench.Side("threads", {"merge": [9.0, 1.0]}, {"merge": [7]}), 0, "1.0 s = 0.50 x"),
-        (bench.Side("threads", {"merge": [9.0, 1.0]}, {"merge": [8]}), 1, "DIFFER in merge"),
-        (bench.Side("threads", error="MemoryError"), 1, "threads  MemoryError"),
+        (bench.BenchResult("threads", {"merge": [9.0, 1.0]}, {"merge": [7]}), 0, "1.0 s = 0.50 x"),
+        (bench.BenchResult("threads", {"merge": [9.0, 1.0]}, {"merge": [8]}), 1, "DIFFER in merge"),
+        (bench.BenchResult("threads", error="MemoryError"), 1, "threads  MemoryError"),
     ],
 )
 def test_a_wrong_result_and_a_failure_are_told(other, code, said, monkeypatch) -> None:
@@ -61,7 +61,7 @@ def test_a_wrong_result_and_a_failure_are_told(other, code, said, monkeypatch) -
 def test_a_process_that_fails_says_its_last_line(monkeypatch) -> None:
     failed = subprocess.CompletedProcess([], 1, "", "Traceback: …\nMemoryError: 3 GB\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
-    assert bench.measure("threads", 1, 1) == bench.Side("threads", error="MemoryError: 3 GB")
+    assert bench.measure("threads", 1, 1) == bench.BenchResult("threads", error="MemoryError: 3 GB")
 
 
 def test_a_wrong_size_is_named() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.dataframe.hyperloglog import REGISTERS, STANDARD_ERROR, Sketch, merged, sketch
+from dask_exo.dataframe.hyperloglog import REGISTERS, STANDARD_ERROR, Sketch, merge_sketches, sketch
 
 PAIRS = st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.integers(0, 30))))
 
@@ -30,9 +30,9 @@ def registers(one: Sketch) -> dict[tuple[str, int], int]:
 @given(st.lists(PAIRS, min_size=1, max_size=4))
 def test_a_merged_sketch_is_that_of_all_values(lists) -> None:
     whole = of([pair for pairs in lists for pair in pairs])
-    assert registers(merged([of(pairs) for pairs in lists])) == registers(whole)
-    assert registers(merged([of(pairs) for pairs in lists[::-1]])) == registers(whole)
-    assert registers(merged([whole, whole])) == registers(whole)
+    assert registers(merge_sketches([of(pairs) for pairs in lists])) == registers(whole)
+    assert registers(merge_sketches([of(pairs) for pairs in lists[::-1]])) == registers(whole)
+    assert registers(merge_sketches([whole, whole])) == registers(whole)
 
 
 @given(PAIRS)

@@ -24,7 +24,7 @@ from dask_exo.pipeline.streaming.types import Block, Stage
 from dask_exo.report import recording
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
-from dask_exo.report.summary import Figures, Share
+from dask_exo.report.summary import Figures, GpuShare
 from dask_exo.testing import SimStreams
 
 DEVICE = 1600  # bytes of a GPU
@@ -187,7 +187,7 @@ def test_the_report_says_it_once_with_what_is_needed_and_what_there_is() -> None
     record(ShareRaised("model", 0.25, 5 / 16, 500 * 2**20, 1600 * 2**20))
     record(ShareRaised("model", 5 / 16, 0.5, 800 * 2**20, 1600 * 2**20))
     (share,) = record.figures().shares
-    assert share == Share("model", 0.25, 0.5, 800 * 2**20, 1600 * 2**20)
+    assert share == GpuShare("model", 0.25, 0.5, 800 * 2**20, 1600 * 2**20)
     (line,) = [one for one in advise(Figures(runs=1, shares=(share,))) if "GPU" in one]
     for part in ("800.00 MiB", "1.56 GiB", "400.00 MiB", "takes 0.5", "exo.gpu.per-task"):
         assert part in line

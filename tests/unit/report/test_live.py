@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from dask_exo import Scheduler, events
 from dask_exo.cli.main import main
 from dask_exo.errors import LiveError
-from dask_exo.report.live import Live, found
-from dask_exo.report.top import looks, watch
+from dask_exo.report.live import Live, latest_url
+from dask_exo.report.top import poll, watch
 from dask_exo.testing import InlineFutures
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_recorded_until_somebody_looks(live) -> None:
 def test_at_its_end_nothing_is_left() -> None:
     before = set(threading.enumerate())
     with Live() as page:
-        assert found() == page.url
+        assert latest_url() == page.url
     assert set(threading.enumerate()) <= before
     assert not events.listening()
 
@@ -103,13 +103,13 @@ def test_top_says_what_runs(live) -> None:
 
 def test_top_names_what_is_wrong(live) -> None:
     with pytest.raises(LiveError, match="refuses"):
-        next(looks(live.url + "x"))
+        next(poll(live.url + "x"))
     with pytest.raises(LiveError, match="no page on this machine"):
-        next(looks("http://example.com/?token=x"))
+        next(poll("http://example.com/?token=x"))
     live_url = live.url
     live.stop()
     with pytest.raises(LiveError, match="the program may have ended"):
-        next(looks(live_url))
+        next(poll(live_url))
     result = CliRunner().invoke(main, ["top", live_url])
     assert result.exit_code == 1
     assert "the program may have ended" in result.output

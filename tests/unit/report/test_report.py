@@ -21,11 +21,19 @@ from dask_exo import Scheduler, events
 from dask_exo.cli.main import main
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import MissingPackageError
-from dask_exo.events import Ran
+from dask_exo.events import CallSpan
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
-from dask_exo.report.plot_data import CELLS, ShuffleMatrix, Span, Spans, joined
-from dask_exo.report.summary import Figures, Group, Shuffle, Stage, Task, from_json, read_summary
+from dask_exo.report.plot_data import CELLS, ShuffleMatrix, Spans, TaskSpan, merge_spans
+from dask_exo.report.summary import (
+    Figures,
+    GroupSummary,
+    ShuffleSummary,
+    StageSummary,
+    TaskSummary,
+    from_json,
+    read_summary,
+)
 from dask_exo.report.text import text
 from dask_exo.testing import InlineFutures
 
@@ -212,20 +220,24 @@ def test_names_of_users_are_text_and_the_page_asks_no_network(tmp_path) -> None:
 
 
 QUIET = Figures(runs=1, seconds=10.0, slots=2, work=19.0, nodes=1, store=10**9)
-SHUFFLE = Shuffle("s", "push", "", 10, 10, 1, 0, 10, 10, 10**9, 5.0, largest=10**8)
+SHUFFLE = ShuffleSummary("s", "push", "", 10, 10, 1, 0, 10, 10, 10**9, 5.0, largest=10**8)
 
 CASES = {
     "spilled": replace(QUIET, spilled=10**9, shuffles=(SHUFFLE,)),
     "frequent": replace(QUIET, shuffles=(replace(SHUFFLE, largest=9 * 10**8),)),
-    "larger partitions": replace(QUIET, groups=(Group("g", 5000, 5.0, 10, 0, 9),)),
-    "more partitions": replace(QUIET, work=2.0, slots=8, groups=(Group("g", 2, 2.0, 1, 0, 9),)),
+    "larger partitions": replace(QUIET, groups=(GroupSummary("g", 5000, 5.0, 10, 0, 9),)),
+    "more partitions": replace(
+        QUIET, work=2.0, slots=8, groups=(GroupSummary("g", 2, 2.0, 1, 0, 9),)
+    ),
     "smaller partitions there": replace(
-        QUIET, slowest=(Task("t", 8.0, 1),), groups=(Group("g", 50, 19.0, 1, 0, 9),)
+        QUIET, slowest=(TaskSummary("t", 8.0, 1),), groups=(GroupSummary("g", 50, 19.0, 1, 0, 9),)
     ),
     "GPUs were busy 10 %": replace(
-        QUIET, gpus=1.0, gpu_work=1.0, stages=(Stage("read", 1, 1, 9.0, 0.0, {}),)
+        QUIET, gpus=1.0, gpu_work=1.0, stages=(StageSummary("read", 1, 1, 9.0, 0.0, {}),)
     ),
-    "waited for memory": replace(QUIET, stages=(Stage("s", 1, 1, 9.0, 0.0, {"memory": 0.9}),)),
+    "waited for memory": replace(
+        QUIET, stages=(StageSummary("s", 1, 1, 9.0, 0.0, {"memory": 0.9}),)
+    ),
     "done again": replace(QUIET, recovered={"late map run a second time": 2}),
     "raised": replace(QUIET, failed=1),
 }
@@ -245,7 +257,7 @@ def test_advice_is_at_most_three_lines_and_what_failed_comes_first() -> None:
         spilled=10**10,
         shuffles=(replace(SHUFFLE, largest=9 * 10**8),),
         recovered={"x": 1},
-        stages=(Stage("s", 1, 1, 9.0, 0.0, {"memory": 0.9}),),
+        stages=(StageSummary("s", 1, 1, 9.0, 0.0, {"memory": 0.9}),),
     )
     lines = advise(worst)
     assert len(lines) == 3
@@ -275,8 +287,8 @@ def test_a_matrix_loses_no_bytes(parts, outputs, step, seed) -> None:
     st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 9), st.floats(0.01, 1))), st.floats(0, 2)
 )
 def test_joining_spans_keeps_tasks_and_bytes_and_ends(found, gap) -> None:
-    spans = [Span("n", ord(g), g, start, start + took, 1, 10) for g, start, took in found]
-    less = joined(spans, gap)
+    spans = [TaskSpan("n", ord(g), g, start, start + took, 1, 10) for g, start, took in found]
+    less = merge_spans(spans, gap)
     assert sum(one.tasks for one in less) == len(spans)
     assert sum(one.nbytes for one in less) == 10 * len(spans)
     for process in {one.process for one in spans}:
@@ -289,7 +301,7 @@ def test_joining_spans_keeps_tasks_and_bytes_and_ends(found, gap) -> None:
 def test_spans_are_bounded() -> None:
     spans = Spans(most=100)
     for i in range(5000):
-        spans.add(Span("n", i % 3, f"g{i % 7}", i * 0.1, i * 0.1 + 0.05, 1, 1))
+        spans.add(TaskSpan("n", i % 3, f"g{i % 7}", i * 0.1, i * 0.1 + 0.05, 1, 1))
     assert len(spans.all) <= 100
     assert sum(one.tasks for one in spans.all) == 5000
 
@@ -297,7 +309,7 @@ def test_spans_are_bounded() -> None:
 def test_tasks_of_a_call_lie_one_after_the_other() -> None:
     record = Collector(detailed=True)
     record(events.RunStarted({"g": 2}, time=100.0))
-    ran = Ran("n", 7, 101.0, 3.0, 50)
+    ran = CallSpan("n", 7, 101.0, 3.0, 50)
     each = (("g-1", 1.0, 5), ("g-2", 2.0, 6))
     record(events.TasksFinished("g", 2, 3.0, 11, ran, each, time=104.5))
     assert [(s.start, s.stop, s.nbytes) for s in record.spans.all] == [
@@ -306,7 +318,7 @@ def test_tasks_of_a_call_lie_one_after_the_other() -> None:
     ]
     (group,) = record.figures().groups
     assert (group.first, group.last, group.seconds) == (1.0, 4.0, 3.0)
-    assert record.figures().slowest[0] == Task("g-2", 2.0, 6)
+    assert record.figures().slowest[0] == TaskSummary("g-2", 2.0, 6)
     assert record.figures().peak_rss == 50
 
 

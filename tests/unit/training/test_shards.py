@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.partitions.batching import RowSpan, rebatch
-from dask_exo.training.iterator import ahead, fetched
-from dask_exo.training.shards import deal, located, without
+from dask_exo.training.iterator import fetch_each, prefetch
+from dask_exo.training.shards import locate_rows, skip_rows, split_rows
 
 
 class Memory:
@@ -39,7 +39,7 @@ LENGTHS = st.lists(st.integers(0, 12), max_size=8)
 
 @given(st.integers(0, 200), st.integers(1, 9), st.integers(1, 12), st.booleans())
 def test_steps_are_equal_and_hardly_a_row_is_left_over(rows, consumers, size, drop_last) -> None:
-    dealt = deal(rows, consumers, size, drop_last=drop_last)
+    dealt = split_rows(rows, consumers, size, drop_last=drop_last)
     assert [i for mine in dealt for i in mine] == list(range(dealt[-1].stop))
     assert len({-(-len(mine) // size) for mine in dealt}) == 1
     left = rows - dealt[-1].stop
@@ -54,7 +54,7 @@ def test_steps_are_equal_and_hardly_a_row_is_left_over(rows, consumers, size, dr
 @given(LENGTHS, st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
 def test_spans_are_where_the_rows_are(lengths, start, count, skip) -> None:
     parts = np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1]) if lengths else []
-    spans = without(located(range(start, start + count), lengths), skip)
+    spans = skip_rows(locate_rows(range(start, start + count), lengths), skip)
     got = [int(n) for part, a, b in spans for n in parts[part][a:b]]
     assert got == list(range(sum(lengths)))[start : start + count][skip:]
     assert all(isinstance(span, RowSpan) and span.start < span.stop for span in spans)
@@ -72,8 +72,8 @@ def test_two_partitions_are_in_memory_and_no_more(lengths, size) -> None:
         most = max(most, sum(len(one.array) for one in alive))
         return pd.DataFrame(np.asarray(memory), copy=False)
 
-    parts = ahead(fetched([partial(part, length) for length in lengths]), AtOnce())
-    rows = sum(len(batch) for batch in ahead(rebatch(parts, size), AtOnce()))
+    parts = prefetch(fetch_each([partial(part, length) for length in lengths]), AtOnce())
+    rows = sum(len(batch) for batch in prefetch(rebatch(parts, size), AtOnce()))
     assert rows == sum(lengths)
     assert most <= 2 * max(lengths, default=0) + size
     assert not alive
