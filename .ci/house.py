@@ -25,7 +25,7 @@ CEILINGS = {
     "folders with too many modules": (4, 0),
     "public class names that mean two things": (46, 0),
     "wide lines of Markdown": (0, 0),
-    "wide rows of Markdown tables": (47, 0),
+    "wide rows of Markdown tables": (0, 0),
 }
 OPENER = re.compile(r"(What|Whether|How|Where|Which|When|Who|Whoever|Whichever)\b")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
