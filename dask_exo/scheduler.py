@@ -38,11 +38,11 @@ from dask_exo.execution.persisted import Local, Promise, Remote, fetch
 from dask_exo.execution.run_metrics import Watcher, observed
 from dask_exo.execution.tasks.serialize import uncollected
 from dask_exo.partitions.ownership import writable
-from dask_exo.planning.annotations import asked_of
-from dask_exo.planning.inline import small
+from dask_exo.planning.annotations import options_of
+from dask_exo.planning.inline import fits_in_process
 from dask_exo.planning.normalize import Graph, Key, cull, normalize
 from dask_exo.planning.plan import Plan, plan
-from dask_exo.planning.plan_passes import Facts, run_passes
+from dask_exo.planning.plan_passes import PassContext, run_passes
 from dask_exo.planning.resume import Checkpoints, resume
 from dask_exo.remote_error import Failure
 from dask_exo.report.callbacks import Callbacks
@@ -108,10 +108,10 @@ class Scheduler:
         with local_callbacks(kwargs.get("callbacks")) as active:
             callbacks, failed = Callbacks(list(active)), True
             try:
-                work, facts, names = _prepare(dsk, keys, kwargs, config, callbacks)
+                work, context, names = _prepare(dsk, keys, kwargs, config, callbacks)
                 values = work.literals
                 if work.bundles or work.stages or work.given:
-                    values = _run(work, facts, self._cluster(config), config, callbacks)
+                    values = _run(work, context, self._cluster(config), config, callbacks)
                 failed = False
             finally:
                 callbacks.end(failed=failed)
@@ -130,10 +130,10 @@ class Scheduler:
         config = Config.current()
         check_shuffle_method()
         registry.check(config.shuffle_algorithm)
-        work, facts, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
+        work, context, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
-        promises = Background(work, facts, futures, config, partial(observed, futures)).start()
-        for name, fingerprint in facts.checkpoints.fingerprints.items():
+        promises = Background(work, context, futures, config, partial(observed, futures)).start()
+        for name, fingerprint in context.checkpoints.fingerprints.items():
             promises[name].fingerprint = fingerprint
         return {key: promises[name] for key, name in names.items()}
 
@@ -223,7 +223,7 @@ def runs_in_process(dsk: Any, config: Config) -> bool:
     if config.inline is False or on_ray.running() or not isinstance(dsk, CoreExpr):
         return False
     # only tasks on Ray write checkpoints
-    return config.checkpoint_path is None and small(dsk, config.inline_limit)
+    return config.checkpoint_path is None and fits_in_process(dsk, config.inline_limit)
 
 
 def _compute_in_process(dsk: Any, keys: Any) -> Any:
@@ -234,7 +234,7 @@ def _compute_in_process(dsk: Any, keys: Any) -> Any:
 def plan_of(dsk: Any, config: Config) -> Plan:
     """Plan an expression without a cluster."""
     prepared = _prepare(dsk, dsk.__dask_keys__(), {}, config, Callbacks(()))
-    return run_passes(prepared.plan, prepared.facts)
+    return run_passes(prepared.plan, prepared.context)
 
 
 class _Prepared(NamedTuple):
@@ -244,14 +244,14 @@ class _Prepared(NamedTuple):
     ----------
     plan : Plan
         As it is cut from the graph; passes have not run.
-    facts : Facts
-        Facts for these passes.
+    context : PassContext
+        PassContext for these passes.
     names : dict
         Key that Dask requested → its key in the plan's results.
     """
 
     plan: Plan
-    facts: Facts
+    context: PassContext
     names: dict[Key, Key]
 
 
@@ -273,10 +273,10 @@ def _prepare(
             graph,
             set(names.values()),
             small=config.small_result,
-            asked=asked_of(dsk, graph, everywhere, gpus, config.gpu_per_task),
+            options=options_of(dsk, graph, everywhere, gpus, config.gpu_per_task),
             fuse=fuse,
         )
-        return _Prepared(work, Facts(config, checkpoints, fuse=fuse), names)
+        return _Prepared(work, PassContext(config, checkpoints, fuse=fuse), names)
 
 
 def _resume(graph: Graph, keys: set[Key], config: Config) -> tuple[Graph, Checkpoints]:
@@ -310,13 +310,13 @@ class _CallbackWatcher(Watcher):
 
 
 def _run(
-    work: Plan, facts: Facts, futures: Futures, config: Config, callbacks: Callbacks
+    work: Plan, context: PassContext, futures: Futures, config: Config, callbacks: Callbacks
 ) -> dict[Any, Any]:
     """Run a plan; return the value of each result's source."""
     watcher = _CallbackWatcher(callbacks, futures) if callbacks else None
     with showing(config.progress), observed(futures) as looks:
-        work = run_passes(work, replace(facts, nodes=futures.nodes()))
-        run = Run(work, futures, config, watcher, follow=facts.fuse, looks=looks)
+        work = run_passes(work, replace(context, nodes=futures.nodes()))
+        run = Run(work, futures, config, watcher, follow=context.fuse, looks=looks)
         held = run.results()
         names = {h.ref: repr(key) for key, h in held.items() if isinstance(h, Remote)}
         refs = list(names)

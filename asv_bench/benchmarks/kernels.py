@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from dask_exo.planning.partitioners.rows import Rows
+from dask_exo.planning.partitioners.rows import RowPartitioner
 
 ROWS = 500_000
 
@@ -31,7 +31,7 @@ class Kernels:
         rng = np.random.default_rng(1)
         values = {f"c{i}": COLUMNS[dtype](ROWS) for i in range(4)}
         self.frame = pd.DataFrame({"k": rng.integers(0, 10**9, ROWS), **values})
-        self.split = Rows(count=reducers, column=["k"], keys=("k",))
+        self.split = RowPartitioner(count=reducers, column=["k"], keys=("k",))
         self.owned = [range(reducers)]
         self.packed = [
             self.split.cut([self.frame.iloc[i::reducers]], self.owned)[0][0]

@@ -22,7 +22,7 @@ from dask_exo.dask_adapter import get_annotations
 from dask_exo.errors import ClusterError, SerializationError, UnsupportedError
 from dask_exo.execution.callbacks import Afterwards
 from dask_exo.execution.persisted import Promise, Remote, named
-from dask_exo.planning.annotations import KNOWN, asked_by, asks_of
+from dask_exo.planning.annotations import KNOWN, options_from, request_of
 
 _lock = threading.Lock()
 _submissions = Afterwards("dask_exo-submissions")
@@ -156,8 +156,8 @@ class Submitter:
         given = {name: v for name, v in (get_annotations() or {}).items() if name in KNOWN}
         given.update({} if retries is None else {"retries": retries})
         given.update({} if resources is None else {"resources": resources})
-        asked = asked_by(given)
-        asks = asks_of(func)
+        asked = options_from(given)
+        asks = request_of(func)
         needs = asked.needs if asks is None else asks.needs
         if needs:
             on_ray.check_needs(needs)

@@ -16,9 +16,9 @@ from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import InputError
 from dask_exo.events import CheckpointSeen
-from dask_exo.planning.expressions.skew_resistant import SkewProof
+from dask_exo.planning.expressions.base import SkewResistant
 from dask_exo.planning.plan import Plan, Stage
-from dask_exo.planning.plan_summary import Group, outline
+from dask_exo.planning.plan_summary import GroupSummary, summarize
 from dask_exo.report.svg import Box, svg
 from dask_exo.scheduler import plan_of
 from dask_exo.shuffle.choose import Choice, Limits, Shape
@@ -60,7 +60,7 @@ class Explanation:
     shuffles : list of ShuffleEstimate
     frequent : list of str
         For each operation that keeps keys which repeat often from making large partitions, how.
-    groups : list of Group
+    groups : list of GroupSummary
         What runs, collection by collection, those first whose values others read.
     edges : list of (str, str)
         Keys of groups: the second reads values of the first.
@@ -73,7 +73,7 @@ class Explanation:
     tasks: dict[str, int]
     shuffles: list[ShuffleEstimate]
     frequent: list[str]
-    groups: list[Group]
+    groups: list[GroupSummary]
     edges: list[tuple[str, str]]
     kept: list[CheckpointSeen]
     nodes: int
@@ -151,7 +151,7 @@ class Explanation:
         """Show picture and text in a notebook."""
         return f"{self.svg()}<pre>{escape(str(self))}</pre>"
 
-    def _box(self, group: Group) -> Box:
+    def _box(self, group: GroupSummary) -> Box:
         if group.kind == "shuffle":
             (sizes,) = [one.sizes for one in self.shuffles if one.key == group.key]
             taken = " or ".join(dict.fromkeys(choice.algorithm for _, choice, _ in sizes))
@@ -214,9 +214,9 @@ def explain(
         _shuffle(stage, [_shape(stage, size, len(nodes), slots, store) for size in sizes], limits)
         for stage in work.stages
     ]
-    plans = [node.plan for node in expr.walk() if isinstance(node, SkewProof)]
+    plans = [node.plan for node in expr.walk() if isinstance(node, SkewResistant)]
     frequent = list(dict.fromkeys(plans))
-    groups, edges = outline(work)
+    groups, edges = summarize(work)
     return Explanation(
         _tasks(work), shuffles, frequent, groups, edges, list(work.seen), len(nodes), slots, store
     )

@@ -9,7 +9,7 @@ import dask.dataframe as dd
 
 from dask_exo.dask_adapter import new_collection
 from dask_exo.dataframe.base import FrameMethods
-from dask_exo.planning.expressions.checkpoint import Marked
+from dask_exo.planning.expressions.base import CheckpointExpr
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ class OutputMethods(FrameMethods):
         ...     kept.b.sum().compute()
         np.int64(12)
         """
-        return new_collection(Marked(self._frame))
+        return new_collection(CheckpointExpr(self._frame))
 
     def to_parquet(  # noqa: PLR0913  all by name
         self,

@@ -50,7 +50,7 @@ class Pools:
     def __init__(self, futures: Futures, plan: Plan, nodes: Sequence[Node]) -> None:
         self._futures = futures
         self._left: Counter[Asks] = Counter(
-            pool for bundle in plan.bundles if (pool := bundle.asked.pool) is not None
+            pool for bundle in plan.bundles if (pool := bundle.options.pool) is not None
         )
         self._lent: dict[Asks, list[Lent]] = defaultdict(list)
         self._width: dict[Asks, int] = {}
@@ -61,10 +61,10 @@ class Pools:
             self._total = Counter()
             for one in known:
                 self._total.update(one)
-        self._left.update(pool for stage in plan.stages if (pool := stage.asked.pool) is not None)
-        parts = (part for stage in plan.stages if stage.asked.pool for part in stage.parts[:1])
+        self._left.update(pool for stage in plan.stages if (pool := stage.options.pool) is not None)
+        parts = (part for stage in plan.stages if stage.options.pool for part in stage.parts[:1])
         for bundle in (*plan.bundles, *parts):
-            asks = bundle.asked.asks
+            asks = bundle.options.asks
             if asks is not None and asks not in self._width:
                 width = self._slots
                 if self._total is not None:
@@ -74,9 +74,9 @@ class Pools:
                 self._width[asks] = width if asks.most is None else min(width, asks.most)
         self._late = bool(plan.stages)
         self._reserve: dict[str, float] = {}
-        plain = [bundle for bundle in plan.bundles if bundle.asked.pool is None]
+        plain = [bundle for bundle in plan.bundles if bundle.options.pool is None]
         if self._left and (plain or plan.stages):
-            self._reserve = most_of([{"CPU": 1.0}, *(amounts_of(b.asked.needs) for b in plain)])
+            self._reserve = most_of([{"CPU": 1.0}, *(amounts_of(b.options.needs) for b in plain)])
 
     @property
     def calls(self) -> int:

@@ -19,7 +19,7 @@ from dask_exo.execution.ready_queue import NobodyWantsThis
 from dask_exo.execution.run_metrics import Looks
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Plan
-from dask_exo.planning.plan_passes import Facts, run_passes
+from dask_exo.planning.plan_passes import PassContext, run_passes
 
 
 class Stoppable(Protocol):
@@ -42,8 +42,8 @@ class Background:
     Parameters
     ----------
     plan : Plan
-    facts : Facts
-        Facts for the passes over the plan.
+    context : PassContext
+        PassContext for the passes over the plan.
     futures : Futures
     config : Config
     observed : callable
@@ -53,12 +53,12 @@ class Background:
     def __init__(
         self,
         plan: Plan,
-        facts: Facts,
+        context: PassContext,
         futures: Futures,
         config: Config,
         observed: Callable[[], contextlib.AbstractContextManager[Looks]],
     ) -> None:
-        self._plan, self._facts, self._observed = plan, facts, observed
+        self._plan, self._context, self._observed = plan, context, observed
         self._futures, self._config = futures, config
         self._promises: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
         self._stopped = False
@@ -97,7 +97,7 @@ class Background:
 
     def _run(self) -> None:
         with self._observed() as looks:
-            plan = run_passes(self._plan, replace(self._facts, nodes=self._futures.nodes()))
+            plan = run_passes(self._plan, replace(self._context, nodes=self._futures.nodes()))
             Run(plan, self._futures, self._config, consumer=self, looks=looks).results()
 
     def _main(self) -> None:
@@ -110,7 +110,7 @@ class Background:
             error = raised
         finally:
             _running.discard(self)
-            del self._plan, self._facts
+            del self._plan, self._context
             for one in (*self._errors, error):
                 traceback.clear_frames(one.__traceback__)  # they hold refs
             for key in list(self._promises):

@@ -145,13 +145,13 @@ def _next(
     first: Bundle,
 ) -> Bundle | None:
     """Take out one more: of those that follow, else of those that are ready."""
-    pool = first.asked.pool
+    pool = first.options.pool
     while ahead or state.first(pool) is not None:
         inner = bool(ahead)
         bundle = heapq.heappop(ahead)[-1] if inner else state.first(pool)
         assert bundle is not None
         known = experience.get(bundle.group)
-        alike = bundle.asked == first.asked and (inner or not bundle.getitem)
+        alike = bundle.options == first.options and (inner or not bundle.getitem)
         if known is not None and alike:
             piled = state.piled(bundle)
             if room.fits(known, piled, inner=inner):

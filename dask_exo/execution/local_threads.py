@@ -1,6 +1,6 @@
 """Computations that are too small for a cluster: on Dask's threads, with our shuffles.
 
-The graph is the one that a cluster would get. An `Exchange` becomes plain tasks: each cuts
+The graph is the one that a cluster would get. An `ShuffleNode` becomes plain tasks: each cuts
 consecutive parts, as many together as give every thread some, and each output is assembled from
 the blocks of all. Dask's own shuffle for threads writes each partition to disk, which takes longer,
 and fails for columns of lists.
@@ -17,7 +17,7 @@ from dask.utils import key_split
 
 from dask_exo.dask_adapter import GraphNode, Task, TaskRef
 from dask_exo.planning.normalize import Graph, Key, normalize
-from dask_exo.planning.partitioners import Exchange, Split, take
+from dask_exo.planning.partitioners import Partitioner, ShuffleNode, take
 
 
 def compute(dsk: Any, keys: Any) -> Any:
@@ -45,7 +45,9 @@ def _renamed(keys: Any, names: dict[Key, Key]) -> Any:
 def without_exchanges(graph: Graph, threads: int) -> Graph:
     """Return a graph whose shuffles are plain tasks, for so many threads."""
     cuts = {
-        key: list(_cuts(node, threads)) for key, node in graph.items() if isinstance(node, Exchange)
+        key: list(_cuts(node, threads))
+        for key, node in graph.items()
+        if isinstance(node, ShuffleNode)
     }
     if not cuts:
         return graph
@@ -58,14 +60,14 @@ def without_exchanges(graph: Graph, threads: int) -> Graph:
     return new
 
 
-def _cuts(exchange: Exchange, threads: int) -> Iterator[Task]:
+def _cuts(exchange: ShuffleNode, threads: int) -> Iterator[Task]:
     """The tasks that cut the parts of a shuffle."""
     parts: Sequence[Any] = exchange.args
     name = f"cut-{key_split(exchange.key)}"
     count = min(len(parts), threads)
     for i in range(count):
         mine = parts[i * len(parts) // count : (i + 1) * len(parts) // count]
-        yield Task((name, exchange.key, i), _cut, exchange.split, *mine)
+        yield Task((name, exchange.key, i), _cut, exchange.partitioner, *mine)
 
 
 def _assembling(key: Key, node: GraphNode, graph: Graph, cuts: dict[Key, list[Task]]) -> Task:
@@ -73,15 +75,15 @@ def _assembling(key: Key, node: GraphNode, graph: Graph, cuts: dict[Key, list[Ta
     assert isinstance(node, Task)
     whole, output = node.args
     exchange = graph[whole.key]
-    assert isinstance(exchange, Exchange)
+    assert isinstance(exchange, ShuffleNode)
     blocks = [TaskRef(cut.key) for cut in cuts[whole.key]]
-    return Task(key, _assemble, exchange.split, output, *blocks)
+    return Task(key, _assemble, exchange.partitioner, output, *blocks)
 
 
-def _cut(split: Split, *parts: Any) -> Any:
+def _cut(split: Partitioner, *parts: Any) -> Any:
     (blocks,), _ = split.cut(parts, [range(len(split.numbers))])
     return blocks
 
 
-def _assemble(split: Split, output: int, *blocks: Any) -> Any:
+def _assemble(split: Partitioner, output: int, *blocks: Any) -> Any:
     return split.assemble(blocks, output, output)[0]

@@ -186,9 +186,9 @@ class Run:
 
     def _try(self, bundle: Bundle, *, behind: bool) -> bool:
         """Start the first bundle of its kind, and those that share its call; or let it wait."""
-        pool = bundle.asked.pool
+        pool = bundle.options.pool
         picking = bundle.getitem and all(map(self._values.here, bundle.sources))
-        if bundle.asked.here or (picking and pool is None):  # picking an item is not worth a task
+        if bundle.options.here or (picking and pool is None):  # picking an item is not worth a task
             self._run_here(self._state.pop(pool))
             return True
         known = self._experience.get(bundle.group)
@@ -252,7 +252,7 @@ class Run:
         if all(one is not None and one.largest <= self._config.small_result for one in known):
             small = None
         promised = sum(one.mean for one in known if one is not None)
-        needs, keys = bundles[0].asked.needs, [bundle.key for bundle in kept]
+        needs, keys = bundles[0].options.needs, [bundle.key for bundle in kept]
         self._send(Call(bundles, data, args, keys, small, needs, node, promised, lent))
 
     def _send(self, call: Call) -> None:
@@ -345,7 +345,7 @@ class Run:
         seconds = sum(done.seconds for done in dones)
         self._ledger.worked(seconds, sum(done.spent for done in dones))
         nbytes = sum(done.nbytes for done in dones)
-        name, place, gpus = key_split(first.key), dones[-1].ran, first.asked.gpus
+        name, place, gpus = key_split(first.key), dones[-1].ran, first.options.gpus
         events.emit(events.TasksFinished(name, len(dones), seconds, nbytes, place, each, gpus))
 
     def _abandon(self) -> None:

@@ -12,14 +12,14 @@ from dask_exo.execution.persisted import Local, Remote
 from dask_exo.execution.requests import Asks
 from dask_exo.execution.values import Held, Values
 from dask_exo.planning.normalize import Key
-from dask_exo.planning.plan import Bundle, ColumnKey, Plan, Stage
+from dask_exo.planning.plan import Bundle, OutputKey, Plan, Stage
 
 Entry = tuple[float, int, int, Bundle]
 """A bundle in the order in which it should run."""
 
 
 def _entry(bundle: Bundle) -> Entry:
-    return -bundle.asked.priority, bundle.priority, id(bundle), bundle
+    return -bundle.options.priority, bundle.priority, id(bundle), bundle
 
 
 class Consumer(Protocol):
@@ -142,7 +142,7 @@ class State:
         if isinstance(unit, Stage):
             self.stages.append(unit)
         else:
-            heapq.heappush(self._ready[unit.asked.pool], _entry(unit))
+            heapq.heappush(self._ready[unit.options.pool], _entry(unit))
 
     # -- what comes of them
 
@@ -182,7 +182,7 @@ class State:
     def excuse(self, reader: Bundle) -> None:
         """Shuffle outputs that a task has not assembled, since it failed, are not missing."""
         for source in reader.sources:
-            if isinstance(source, ColumnKey):
+            if isinstance(source, OutputKey):
                 self._ledger.excuse(source.stage)
 
     # -- results

@@ -21,8 +21,8 @@ from dask_exo.execution.tasks import messages
 from dask_exo.execution.tasks.serialize import parcel, seal, unseal
 from dask_exo.execution.tasks.worker import run_map
 from dask_exo.execution.values import Pile, Values
-from dask_exo.planning.partitioners import Split
-from dask_exo.planning.plan import ColumnKey, Stage
+from dask_exo.planning.partitioners import Partitioner
+from dask_exo.planning.plan import OutputKey, Stage
 from dask_exo.shuffle.blocks import merge
 from dask_exo.shuffle.run import Shuffled, limits_of, run_shuffle
 from dask_exo.shuffle.spec import Receipt, Spec
@@ -54,7 +54,7 @@ class Shuffling:
     ) -> Shuffling:
         """Begin a shuffle; nothing is submitted before `advance`."""
         if not config.shuffle_integrity:
-            stage = replace(stage, split=stage.split.unchecked())
+            stage = replace(stage, partitioner=stage.partitioner.without_checks())
         nodes = tuple(futures.nodes())
         workers = None if mappers is None else mappers.split
         spec = Spec(len(stage.columns), nodes, run_map, merge, workers=workers)
@@ -100,11 +100,11 @@ class Shuffling:
             )
         return shuffled
 
-    def _split(self, shuffled: Shuffled) -> Split:
-        split, whole = self.stage.split, shuffled.choice.whole
+    def _split(self, shuffled: Shuffled) -> Partitioner:
+        split, whole = self.stage.partitioner, shuffled.choice.whole
         return split if whole is None else split.within(whole)
 
-    def outputs(self, shuffled: Shuffled) -> Iterator[tuple[ColumnKey, Pile]]:
+    def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, Pile]]:
         """What the tasks after it have to assemble."""
         nbytes, split, keeping = _each(shuffled), self._split(shuffled), self.keeping
         # the split knows only the outputs that are read, by their places among those
@@ -114,7 +114,7 @@ class Shuffling:
             mine = split
             if keeping is not None and key.slot in keeping.labels:
                 mine = Kept(count=split.count, inner=split, label=keeping.labels[key.slot])
-            yield key, Pile(ColumnKey(key.stage, place), column, mine, nbytes)
+            yield key, Pile(OutputKey(key.stage, place), column, mine, nbytes)
 
 
 def _each(shuffled: Shuffled) -> int:
@@ -140,7 +140,7 @@ class StageParts:
         self, stage: Stage, values: Values, ledger: Ledger, config: Config, block: int
     ) -> None:
         self._stage, self._values, self._ledger = stage, values, ledger
-        self._options = (config.settings, config.compares, stage.split, block)
+        self._options = (config.settings, config.compares, stage.partitioner, block)
         self._told = events.listening()
 
     def __len__(self) -> int:
@@ -162,7 +162,7 @@ class StageParts:
         self._ledger.worked(receipt.seconds, detail.spent)
         name, place = self._stage.label, detail.ran
         each = ((f"{name} {detail.start}", receipt.seconds, receipt.nbytes),)
-        gpus = self._stage.parts[detail.start].asked.gpus
+        gpus = self._stage.parts[detail.start].options.gpus
         events.emit(
             events.TasksFinished(
                 name, detail.parts, receipt.seconds, receipt.nbytes, place, each, gpus
@@ -233,8 +233,8 @@ class Shufflings:
             stage = self._state.stages.pop(0)
             self._watcher.started(inside(stage))
             mappers = None
-            if stage.asked.pool is not None:
-                mappers = Mappers(self._futures, self._pools, stage.asked.pool)
+            if stage.options.pool is not None:
+                mappers = Mappers(self._futures, self._pools, stage.options.pool)
             started = Shuffling.start(
                 stage, self._futures, self._values, self._ledger, self._config, mappers=mappers
             )

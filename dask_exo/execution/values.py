@@ -14,8 +14,8 @@ from typing import Any
 from dask_exo.cluster.futures import Ref
 from dask_exo.execution.persisted import Local, Remote
 from dask_exo.planning.normalize import Key
-from dask_exo.planning.partitioners import Split
-from dask_exo.planning.plan import ColumnKey
+from dask_exo.planning.partitioners import Partitioner
+from dask_exo.planning.plan import OutputKey
 from dask_exo.shuffle.spec import ReducerInput
 
 
@@ -23,9 +23,9 @@ from dask_exo.shuffle.spec import ReducerInput
 class Pile:
     """One output of a shuffle that waits for the task that assembles it: some bytes, about."""
 
-    key: ColumnKey
+    key: OutputKey
     column: ReducerInput
-    split: Split
+    split: Partitioner
     nbytes: int
 
 

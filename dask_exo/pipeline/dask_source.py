@@ -14,7 +14,7 @@ from dask_exo.cluster.futures import LARGE
 from dask_exo.config import Config
 from dask_exo.execution.persisted import Local, Promise, Remote
 from dask_exo.pipeline.streaming.types import Block
-from dask_exo.planning.annotations import NOTHING
+from dask_exo.planning.annotations import NO_OPTIONS
 from dask_exo.planning.plan import Bundle
 from dask_exo.scheduler import Scheduler, plan_of
 
@@ -94,7 +94,7 @@ def _sent(recipe: Recipe, put: Callable[[Any], Any]) -> Any:
 
 def _free(bundle: Bundle) -> bool:
     """Whether a task needs nothing, neither a value nor a place of its own."""
-    return not bundle.inputs and bundle.asked == NOTHING
+    return not bundle.inputs and bundle.options == NO_OPTIONS
 
 
 def arriving(promises: Sequence[Promise]) -> Iterator[Block | None]:

@@ -19,7 +19,7 @@ KNOWN = {"num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "re
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TaskOptions:
     """What the user asks for a task.
 
     Attributes
@@ -56,16 +56,16 @@ class Asked:
         return float(self.needs.get("num_gpus") or 0)
 
 
-NOTHING = Asked()
+NO_OPTIONS = TaskOptions()
 
 
-def asked_of(
+def options_of(
     dsk: Any,
     graph: Mapping[Key, GraphNode],
     everywhere: Mapping[str, Any],
     gpus: Set[Key] = frozenset(),
     share: float = 1.0,
-) -> dict[Key, Asked]:
+) -> dict[Key, TaskOptions]:
     """What is asked for each task that anything is asked for.
 
     What a function asks for by `dask_exo.options` stands in the place of the resources that
@@ -102,22 +102,22 @@ def asked_of(
         )
     if not single and not everywhere and not Asking.used and not gpus:
         return {}
-    common = asked_by(everywhere)
+    common = options_from(everywhere)
     found = {}
     for key, node in graph.items():
         mine = {name: values[key] for name, values in single.items() if key in values}
-        one = asked_by({**everywhere, **mine}) if mine else common
-        if (asks := asks_of(node)) is not None:
+        one = options_from({**everywhere, **mine}) if mine else common
+        if (asks := request_of(node)) is not None:
             needs, own = ({}, None) if asks == ONE_CPU else (asks.needs, asks)
             one = replace(one, needs=needs, asks=own)
         if key in gpus:
             one = _on_gpu(one, share)
-        if one != NOTHING:
+        if one != NO_OPTIONS:
             found[key] = one
     return found
 
 
-def _on_gpu(asked: Asked, share: float) -> Asked:
+def _on_gpu(asked: TaskOptions, share: float) -> TaskOptions:
     """The same on a worker that is kept, with a part of a GPU, unless another one is asked for."""
     needs = asked.needs
     amounts = {"CPU": needs.get("num_cpus", 0), **(needs.get("resources") or {})}
@@ -127,7 +127,7 @@ def _on_gpu(asked: Asked, share: float) -> Asked:
     return replace(asked, needs={**needs, **asks.needs}, asks=asks, device=True)
 
 
-def asks_of(node: object) -> Asks | None:
+def request_of(node: object) -> Asks | None:
     """What the functions that a task calls ask for by themselves."""
     found = [asking.asks for asking in asking_in(node)] if Asking.used else []
     return together(found) if found else None
@@ -146,7 +146,7 @@ def asking_in(value: object) -> Iterator[Asking]:
                 yield from asking_in(inner)
 
 
-def asked_by(annotations: Mapping[str, Any]) -> Asked:
+def options_from(annotations: Mapping[str, Any]) -> TaskOptions:
     """What annotations that hold for a task ask for it."""
     needs: dict[str, Any] = {}
     resources = dict(annotations.get("resources") or {})
@@ -163,7 +163,7 @@ def asked_by(annotations: Mapping[str, Any]) -> Asked:
             f"{{'num_cpus': 2}}"
         )
     needs.update(more)
-    return Asked(needs, annotations.get("retries", 0), annotations.get("priority", 0))
+    return TaskOptions(needs, annotations.get("retries", 0), annotations.get("priority", 0))
 
 
 def _warn_of_dropped(dsk: CoreExpr, single: Mapping[str, Any]) -> None:

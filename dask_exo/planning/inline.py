@@ -30,7 +30,7 @@ from dask_exo.dask_adapter import (
     read_csv_block,
 )
 from dask_exo.execution.requests import Asking
-from dask_exo.planning.placement import expressions, made_of, places
+from dask_exo.planning.placement import fused_from, gpu_placement, walk_fused
 
 FILES = 16  # so many are looked at: in an object store each takes a tenth of a second
 ITEMS = 1000  # of a list or mapping: those with more hold no functions
@@ -42,7 +42,7 @@ LIBRARIES = {
 """Packages whose functions take a time that goes with the bytes they get."""
 
 
-def small(expr: CoreExpr, limit: int) -> bool:
+def fits_in_process(expr: CoreExpr, limit: int) -> bool:
     """Whether threads of this process had better compute an expression.
 
     Parameters
@@ -57,15 +57,15 @@ def small(expr: CoreExpr, limit: int) -> bool:
     >>> import dask.dataframe as dd
     >>> import pandas as pd
     >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(1000)}), npartitions=2)
-    >>> small(ddf.a.sum().expr, 10_000), small(ddf.a.sum().expr, 1000)
+    >>> fits_in_process(ddf.a.sum().expr, 10_000), fits_in_process(ddf.a.sum().expr, 1000)
     (True, False)
     """
-    nodes = {node._name: node for node in expressions(expr) if not made_of(node)}.values()
+    nodes = {node._name: node for node in walk_fused(expr) if not fused_from(node)}.values()
     sources = [node for node in nodes if not node.dependencies()]
     measures = [one for one in map(_measure, sources) if one is not None]
     if not sources or len(measures) < len(sources):
         return False
-    if places(expr) or any(_runs_others(op) for node in nodes for op in node.operands):
+    if gpu_placement(expr) or any(_runs_others(op) for node in nodes for op in node.operands):
         return False
     total = 0
     for source, measure in zip(sources, measures, strict=True):

@@ -60,16 +60,16 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], frozenset[Key
     if isinstance(dsk, CoreExpr):
         with _one_at_a_time:
             new = rewrite(dsk)
-            layers, where = new.__dask_graph__(), placement.places(new)
+            layers, where = new.__dask_graph__(), placement.gpu_placement(new)
         renamed = dict(zip(flatten(dsk.__dask_keys__()), flatten(new.__dask_keys__()), strict=True))
         names = {key: renamed.get(key, key) for key in wanted}
     else:
         layers = dsk
     graph = convert_legacy_graph(layers if isinstance(layers, Mapping) else dict(layers))
     graph = cull(graph, names.values())
-    passed = passes.apply(placement.apart(graph, where), set(names.values()))
+    passed = passes.apply(placement.unfuse_mixed(graph, where), set(names.values()))
     graph = graph if passed is graph else cull(passed, names.values())
-    return graph, names, placement.needing(graph, where)
+    return graph, names, placement.gpu_tasks(graph, where)
 
 
 def _future(key: Key) -> GraphNode:

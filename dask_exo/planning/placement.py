@@ -30,23 +30,23 @@ Places = Mapping[str, bool]
 """Name of an expression, and whether its partitions lie on a device."""
 
 
-def places(expr: CoreExpr) -> Places:
+def gpu_placement(expr: CoreExpr) -> Places:
     """Where the partitions of an expression and of all below it lie; nothing if all are on hosts.
 
     Only what can bring partitions to a device is asked first: the others need not tell what they
     make, which takes time.
     """
-    nodes = list(expressions(expr))
+    nodes = list(walk_fused(expr))
     if not any(_brings(node) for node in nodes):
         return {}
     found = {node._name: _on_device(node) for node in nodes}
     return {name: there for name, there in found.items() if there is not None}
 
 
-def apart(graph: Graph, where: Places) -> Graph:
+def unfuse_mixed(graph: Graph, where: Places) -> Graph:
     """Take fused tasks apart of which a part needs a GPU and another one does not."""
     while where:
-        made, new = _made(graph, where), dict(graph)
+        made, new = _on_gpu(graph, where), dict(graph)
         for key, node in graph.items():
             tasks = sum(isinstance(one, Task) for one in _fused(node).values())
             if 0 < len(_inside(node, where, made)) < tasks:
@@ -57,12 +57,12 @@ def apart(graph: Graph, where: Places) -> Graph:
     return graph
 
 
-def needing(graph: Graph, where: Places) -> frozenset[Key]:
+def gpu_tasks(graph: Graph, where: Places) -> frozenset[Key]:
     """Tasks that need a GPU."""
-    return frozenset(_needing(graph, where, {})) if where else frozenset()
+    return frozenset(_gpu_tasks(graph, where, {})) if where else frozenset()
 
 
-def expressions(expr: CoreExpr) -> Iterator[Any]:
+def walk_fused(expr: CoreExpr) -> Iterator[Any]:
     """An expression, all below it, and what those that were fused have been made of."""
     for node in expr.walk():
         yield node
@@ -70,12 +70,12 @@ def expressions(expr: CoreExpr) -> Iterator[Any]:
 
 
 def _parts(node: Any) -> Iterator[Any]:
-    for part in made_of(node):
+    for part in fused_from(node):
         yield part
         yield from _parts(part)
 
 
-def made_of(node: Any) -> Sequence[Any]:
+def fused_from(node: Any) -> Sequence[Any]:
     """What an expression was fused of, directly; nothing where it was not."""
     if isinstance(node, FusedIO):
         return [node.operand("_expr")]
@@ -97,7 +97,7 @@ def _on_device(node: Any) -> bool | None:
         return None
 
 
-def _made(
+def _on_gpu(
     graph: Graph, where: Places, outside: Mapping[Key, bool] | None = None
 ) -> dict[Key, bool]:
     """Whether what each task makes lies on a device."""
@@ -121,9 +121,9 @@ def _made(
     return made
 
 
-def _needing(graph: Graph, where: Places, outside: Mapping[Key, bool]) -> set[Key]:
+def _gpu_tasks(graph: Graph, where: Places, outside: Mapping[Key, bool]) -> set[Key]:
     """Tasks that need a GPU; ``outside`` says of other values whether they lie there."""
-    made = _made(graph, where, outside)
+    made = _on_gpu(graph, where, outside)
     return {
         key
         for key, node in graph.items()
@@ -147,7 +147,7 @@ def _inside(node: GraphNode, where: Places, made: Mapping[Key, bool]) -> set[Key
     assert isinstance(node, Task)
     _, _, names, *values = node.args
     outside = {name: _lies(value, made) for name, value in zip(names, values, strict=True)}
-    return _needing(inner, where, outside)
+    return _gpu_tasks(inner, where, outside)
 
 
 def _lies(value: Any, made: Mapping[Key, bool]) -> bool:

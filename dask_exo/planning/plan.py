@@ -23,12 +23,12 @@ from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, ord
 from dask_exo.events import CheckpointSeen
 from dask_exo.execution.checkpoints.outputs import Keeping, PartLabel
 from dask_exo.execution.persisted import Promise, promised
-from dask_exo.planning.annotations import NOTHING, Asked
+from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
 from dask_exo.planning.normalize import Graph, Key, group_of
-from dask_exo.planning.partitioners import Exchange, Split
+from dask_exo.planning.partitioners import Partitioner, ShuffleNode
 
 
-class ColumnKey(NamedTuple):
+class OutputKey(NamedTuple):
     """Name of one output of a shuffle, before it is assembled."""
 
     stage: Key
@@ -52,7 +52,7 @@ class Bundle:
         Name → small value that goes with the code.
     priority : int
         Lower runs first.
-    asked : Asked
+    options : TaskOptions
         What the user asks for it.
     label : PartLabel, optional
         Where its value is kept, if it is a part of a shuffle that may be.
@@ -63,7 +63,7 @@ class Bundle:
     inputs: dict[Key, Key] = field(default_factory=dict)
     literals: dict[Key, Any] = field(default_factory=dict)
     priority: int = 0
-    asked: Asked = NOTHING
+    options: TaskOptions = NO_OPTIONS
     label: PartLabel | None = None
 
     @property
@@ -105,25 +105,25 @@ class Stage:
     Attributes
     ----------
     key : Key
-    split : Split
+    partitioner : Partitioner
         With only the outputs that are read.
     parts : list of Bundle
         (M,)
-    columns : list of ColumnKey
+    columns : list of OutputKey
         (R,)
     priority : int
-    asked : Asked
+    options : TaskOptions
         What the maps ask for, which make the parts and cut them.
     keeping : Keeping, optional
         What is known of its outputs, if they may be kept.
     """
 
     key: Key
-    split: Split
+    partitioner: Partitioner
     parts: list[Bundle]
-    columns: list[ColumnKey]
+    columns: list[OutputKey]
     priority: int
-    asked: Asked = NOTHING
+    options: TaskOptions = NO_OPTIONS
     keeping: Keeping | None = None
 
     @property
@@ -176,7 +176,7 @@ def plan(
     keys: set[Key],
     *,
     small: int,
-    asked: Mapping[Key, Asked] | None = None,
+    options: Mapping[Key, TaskOptions] | None = None,
     fuse: bool = True,
 ) -> Plan:
     """Cut a graph into units.
@@ -186,10 +186,10 @@ def plan(
     graph : dict
         Normalized and culled.
     keys : set of Key
-        Those asked for: their values are kept.
+        Those options for: their values are kept.
     small : int
         Bytes up to which a literal is copied into each task that reads it.
-    asked : mapping, optional
+    options : mapping, optional
         What the user asks for tasks.
     fuse : bool
         Whether tasks may run inside others, and their values not be seen by the driver.
@@ -199,12 +199,12 @@ def plan(
     given = {key: found for key, node in graph.items() if (found := promised(node))}
     results = {key: aliases.get(key, key) for key in keys}
     kept = set(results.values()) if fuse else set(graph)
-    planner = _Planner(graph, aliases, literals, kept, small=small, asked=asked or {})
+    planner = _Planner(graph, aliases, literals, kept, small=small, options=options or {})
     there = literals.keys() | given.keys()
     for key in sorted(graph, key=planner.ranks.__getitem__):
-        if key not in there and not isinstance(graph[key], (Alias, Exchange)):
+        if key not in there and not isinstance(graph[key], (Alias, ShuffleNode)):
             planner.add(key)
-    stages = [planner.stage(node) for node in graph.values() if isinstance(node, Exchange)]
+    stages = [planner.stage(node) for node in graph.values() if isinstance(node, ShuffleNode)]
     planner.order_columns()
     return Plan(list(planner.bundles.values()), stages, literals, given, results)
 
@@ -220,11 +220,11 @@ class _Planner:
         kept: set[Key],
         *,
         small: int,
-        asked: Mapping[Key, Asked],
+        options: Mapping[Key, TaskOptions],
     ) -> None:
         self.ranks: dict[Key, int] = order(graph)
         self.bundles: dict[Key, Bundle] = {}
-        self._graph, self._aliases, self._kept, self._asked = graph, aliases, kept, asked
+        self._graph, self._aliases, self._kept, self._options = graph, aliases, kept, options
         self._light = {key: value for key, value in literals.items() if sizeof(value) <= small}
         self._columns: dict[Key, set[int]] = defaultdict(set)
         self._staying: dict[tuple[int, ...], bool] = {}  # by the identities of arguments
@@ -237,16 +237,16 @@ class _Planner:
     def add(self, key: Key) -> None:
         """Make the bundle of one node, around those of its inputs that can run inside it."""
         node = self._graph[key]
-        asked = self._asked.get(key, NOTHING)
+        options = self._options.get(key, NO_OPTIONS)
         if (role(node) in ("storing", "loading") and self._stays(node)) or (
             role(node) == "loading" and self._from_here(node)
         ):
-            asked = replace(asked, here=True)
-        bundle = Bundle(key, priority=self.ranks[key], asked=asked)
+            options = replace(options, here=True)
+        bundle = Bundle(key, priority=self.ranks[key], options=options)
         for name in sorted(node.dependencies, key=self.ranks.__getitem__):
             source = self._aliases.get(name, name)
-            if isinstance(self._graph[source], Exchange):
-                source = ColumnKey(source, _slot(node))
+            if isinstance(self._graph[source], ShuffleNode):
+                source = OutputKey(source, _slot(node))
                 self._columns[source.stage].add(source.slot)
                 node = Task(key, _same, Alias(name))
             if source in self._light:
@@ -272,7 +272,7 @@ class _Planner:
     def _from_here(self, node: GraphNode) -> bool:
         """Whether a task reads back what one that stays in this process has stored."""
         sources = [self._aliases.get(name, name) for name in node.dependencies]
-        return any(key in self.bundles and self.bundles[key].asked.here for key in sources)
+        return any(key in self.bundles and self.bundles[key].options.here for key in sources)
 
     def _literal(self, arg: Any) -> Any:
         """An argument, or None if a task makes it."""
@@ -283,24 +283,24 @@ class _Planner:
             return arg.value if isinstance(arg, DataNode) else None
         return arg
 
-    def stage(self, exchange: Exchange) -> Stage:
+    def stage(self, exchange: ShuffleNode) -> Stage:
         """Make a stage; bundles that only it reads become its parts."""
         sources = [self._aliases.get(ref.key, ref.key) for ref in exchange.args]
         uses, rank = Counter(sources), self.ranks[exchange.key]
-        asked = self._asked.get(exchange.key, NOTHING)
-        asked = asked if asked.device else NOTHING
+        options = self._options.get(exchange.key, NO_OPTIONS)
+        options = options if options.device else NO_OPTIONS
         parts = [
             self.bundles.pop(source)
-            if uses[source] == 1 and self._private(source, asked)
-            else Bundle(source, inputs={source: source}, priority=rank, asked=asked)
+            if uses[source] == 1 and self._private(source, options)
+            else Bundle(source, inputs={source: source}, priority=rank, options=options)
             for source in sources
         ]
-        split: Split = exchange.split
+        partitioner: Partitioner = exchange.partitioner
         used = sorted(self._columns[exchange.key])
-        if len(used) < len(split.numbers):
-            split = split.only(used)
-        columns = [ColumnKey(exchange.key, j) for j in used]
-        return Stage(exchange.key, split, parts, columns, rank, asked)
+        if len(used) < len(partitioner.numbers):
+            partitioner = partitioner.select(used)
+        columns = [OutputKey(exchange.key, j) for j in used]
+        return Stage(exchange.key, partitioner, parts, columns, rank, options)
 
     def order_columns(self) -> None:
         """Let tasks that are alike to Dask run in the order of the columns that they assemble.
@@ -309,7 +309,7 @@ class _Planner:
         """
         alike: dict[Any, list[tuple[int, Bundle]]] = defaultdict(list)
         for bundle in self.bundles.values():
-            columns = [source for source in bundle.inputs.values() if isinstance(source, ColumnKey)]
+            columns = [source for source in bundle.inputs.values() if isinstance(source, OutputKey)]
             if columns:
                 kind = columns[0].stage, frozenset(self._readers[bundle.key])
                 alike[kind].append((columns[0].slot, bundle))
@@ -319,9 +319,9 @@ class _Planner:
             for priority, (_, bundle) in zip(priorities, found, strict=True):
                 bundle.priority = priority
 
-    def _private(self, source: Key, asked: Asked) -> bool:
+    def _private(self, source: Key, options: TaskOptions) -> bool:
         """Whether a bundle makes this value in the same kind of place for one node alone."""
-        if source not in self.bundles or self.bundles[source].asked != asked or asked.here:
+        if source not in self.bundles or self.bundles[source].options != options or options.here:
             return False
         return len(self._readers[source]) == 1 and source not in self._kept
 
@@ -333,7 +333,7 @@ class _Planner:
         concatenation of all of one shuffle's outputs.
         """
         inputs = bundle.inputs.values()
-        private = [source for source in inputs if self._private(source, bundle.asked)]
+        private = [source for source in inputs if self._private(source, bundle.options)]
         if len(bundle.inputs) == 1:
             return private
         assembling = [source for source in private if _stages_read(self.bundles[source])]
@@ -375,5 +375,5 @@ def _aliases(graph: Graph) -> dict[Key, Key]:
 def _stages_read(bundle: Bundle) -> list[Key]:
     """Stages whose columns a bundle reads, if it reads nothing else."""
     sources = bundle.inputs.values()
-    stages = [source.stage for source in sources if isinstance(source, ColumnKey)]
+    stages = [source.stage for source in sources if isinstance(source, OutputKey)]
     return stages if len(stages) == len(bundle.inputs) else []

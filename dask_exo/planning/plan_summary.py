@@ -8,12 +8,12 @@ from typing import Any
 
 from dask.utils import key_split
 
-from dask_exo.planning.annotations import Asked
-from dask_exo.planning.plan import Bundle, ColumnKey, Plan
+from dask_exo.planning.annotations import TaskOptions
+from dask_exo.planning.plan import Bundle, OutputKey, Plan
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupSummary:
     """The tasks of one collection, or one shuffle.
 
     Attributes
@@ -40,12 +40,12 @@ class Group:
     needs: str
 
 
-def outline(plan: Plan) -> tuple[list[Group], list[tuple[str, str]]]:
+def summarize(plan: Plan) -> tuple[list[GroupSummary], list[tuple[str, str]]]:
     """Put the units of a plan together by the collections that they belong to.
 
     Returns
     -------
-    groups : list of Group
+    groups : list of GroupSummary
         None before one whose values it reads, as far as there is such an order.
     edges : list of (str, str)
         Keys of groups: the second reads values of the first.
@@ -54,17 +54,17 @@ def outline(plan: Plan) -> tuple[list[Group], list[tuple[str, str]]]:
     members: dict[str, list[Bundle]] = {}
     for bundle in plan.bundles:
         members.setdefault(bundle.group, []).append(bundle)
-    found: dict[str, Group] = {}
+    found: dict[str, GroupSummary] = {}
     first: dict[str, int] = {}
     edges: Counter[tuple[str, str]] = Counter()
     for key, bundles in members.items():
         name = key_split(bundles[0].key)
-        found[key] = Group(key, name, "tasks", 0, len(bundles), _needs(bundles))
+        found[key] = GroupSummary(key, name, "tasks", 0, len(bundles), _needs(bundles))
         first[key] = min(bundle.priority for bundle in bundles)
         edges.update((_group(s, belongs), key) for bundle in bundles for s in bundle.sources)
     for stage in plan.stages:
         key, sizes = str(stage.key), (len(stage.parts), len(stage.columns))
-        found[key] = Group(key, stage.name, "shuffle", *sizes, _needs(stage.parts))
+        found[key] = GroupSummary(key, stage.name, "shuffle", *sizes, _needs(stage.parts))
         first[key] = stage.priority
         edges.update((_group(source, belongs), key) for source in stage.sources)
     groups = sorted(found.values(), key=lambda group: first[group.key])
@@ -74,30 +74,30 @@ def outline(plan: Plan) -> tuple[list[Group], list[tuple[str, str]]]:
 
 def _group(source: Any, belongs: dict[Any, str]) -> str:
     """Key of the group that makes a value; of none, if it is given."""
-    if isinstance(source, ColumnKey):
+    if isinstance(source, OutputKey):
         return str(source.stage)
     return belongs.get(source, "")
 
 
 def _needs(bundles: list[Bundle]) -> str:
     """What bundles ask for, each kind once."""
-    return "; ".join(dict.fromkeys(text for b in bundles if (text := _text(b.asked))))
+    return "; ".join(dict.fromkeys(text for b in bundles if (text := _text(b.options))))
 
 
-def _text(asked: Asked) -> str:
-    if asked.asks is None:
-        return ", ".join(f"{name}={value}" for name, value in asked.needs.items())
-    if not asked.asks.kept:
-        return str(asked.asks)
-    least, most = asked.asks.least, asked.asks.most
+def _text(options: TaskOptions) -> str:
+    if options.asks is None:
+        return ", ".join(f"{name}={value}" for name, value in options.needs.items())
+    if not options.asks.kept:
+        return str(options.asks)
+    least, most = options.asks.least, options.asks.most
     many = "as many as fit" if most is None else f"{least or 1} to {most}"
-    return f"{asked.asks}, on workers that are kept ({many})"
+    return f"{options.asks}, on workers that are kept ({many})"
 
 
-def _ordered(groups: list[Group], edges: list[tuple[str, str]]) -> list[Group]:
+def _ordered(groups: list[GroupSummary], edges: list[tuple[str, str]]) -> list[GroupSummary]:
     """Those first that others read; groups that read each other stay in their order."""
     left = {group.key: group for group in groups}
-    ordered: list[Group] = []
+    ordered: list[GroupSummary] = []
     while left:
         blocked = {end for start, end in edges if start in left and end in left}
         free = [key for key in left if key not in blocked] or [next(iter(left))]

@@ -23,9 +23,9 @@ from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
 from dask_exo.events import CheckpointSeen
 from dask_exo.execution.checkpoints.outputs import Keeping, Label, Mark, keep, restore
 from dask_exo.execution.persisted import promised
-from dask_exo.planning.fingerprint import Fingerprint, Unknown, fingerprints
+from dask_exo.planning.fingerprint import Fingerprint, NoFingerprint, fingerprints
 from dask_exo.planning.normalize import Graph, Key, cull, group_of
-from dask_exo.planning.partitioners import Exchange, take
+from dask_exo.planning.partitioners import ShuffleNode, take
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ def resume(
     known = fingerprints(graph, asked_for, besides=store.url)
     groups, seen = [], []
     for collection, mine in members.items():
-        refused = next((known[key] for key in mine if isinstance(known[key], Unknown)), None)
+        refused = next((known[key] for key in mine if isinstance(known[key], NoFingerprint)), None)
         found: dict[Key, Entry | DataNode] = {}
         if refused is None:
             name = _folder(graph, mine[0], known)
             group = _Group(name, {key: str(known[key]) for key in mine}, found)
             found.update(_found(graph, group, store))
             groups.append(group)
-        reason = refused.reason if isinstance(refused, Unknown) else ""
+        reason = refused.reason if isinstance(refused, NoFingerprint) else ""
         if found or mine[0] not in parts:  # few parts are worth it: it says nothing if none is
             seen.append(CheckpointSeen(collection, len(mine), len(found), reason))
     live = _replaced(graph, keys, groups, store)
@@ -141,7 +141,7 @@ def _parts(graph: Graph) -> set[Key]:
     before it cuts them.
     """
     readers = Counter(_made(graph, name) for node in graph.values() for name in node.dependencies)
-    shuffles = [node for node in graph.values() if isinstance(node, Exchange)]
+    shuffles = [node for node in graph.values() if isinstance(node, ShuffleNode)]
     parts = {_made(graph, name) for node in shuffles for name in node.dependencies}
     inputs = {_made(graph, name) for key in parts for name in graph[key].dependencies}
     found = parts | {key for key in inputs if readers[key] > 1}
@@ -157,7 +157,7 @@ def _made(graph: Graph, key: Key) -> Key:
 
 def _makes(node: GraphNode) -> bool:
     """Whether a node is a task that makes a value, and is not asked to keep it."""
-    plain = isinstance(node, Task) and not isinstance(node, Exchange)
+    plain = isinstance(node, Task) and not isinstance(node, ShuffleNode)
     return plain and not (_marked(node) or promised(node))
 
 
@@ -172,7 +172,7 @@ def _place(node: GraphNode, graph: Graph) -> tuple[Key, int] | None:
     if not isinstance(node, Task) or node.func is not take:
         return None
     (stage,) = node.dependencies
-    return (stage, node.args[1]) if isinstance(graph[stage], Exchange) else None
+    return (stage, node.args[1]) if isinstance(graph[stage], ShuffleNode) else None
 
 
 def _found(graph: Graph, group: _Group, store: Store) -> Iterator[tuple[Key, Entry | DataNode]]:

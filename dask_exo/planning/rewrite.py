@@ -34,8 +34,8 @@ from dask_exo.dask_adapter import (
 )
 from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
 from dask_exo.planning.expressions.range_sort import NumberRows
-from dask_exo.planning.partitioners import Exchange, Rows, take
-from dask_exo.planning.substitute_kernels import faster
+from dask_exo.planning.partitioners import RowPartitioner, ShuffleNode, take
+from dask_exo.planning.substitute_kernels import substitute
 
 __all__ = ["ExoShuffle", "rewrite"]
 
@@ -71,7 +71,7 @@ class ExoShuffle(PartitionsFiltered, Expr):
         numbers = self._partitions if self._filtered else range(self.npartitions_out)
         first = {number: j for j, number in reversed(list(enumerate(numbers)))}
         slots = {number: slot for slot, number in enumerate(sorted(first))}
-        split = Rows(
+        split = RowPartitioner(
             column=self.partitioning_index,
             count=self.npartitions_out,
             kept=tuple(slots) if self._filtered else None,
@@ -82,7 +82,7 @@ class ExoShuffle(PartitionsFiltered, Expr):
         )
         frame, name = self.frame, self._name
         refs = [TaskRef((frame._name, i)) for i in range(frame.npartitions)]
-        whole = Exchange((f"exchange-{name}", 0), split, *refs)
+        whole = ShuffleNode((f"exchange-{name}", 0), split, *refs)
         layer: dict[Any, Any] = {whole.key: whole}
         for j, number in enumerate(numbers):
             if first[number] == j:
@@ -148,7 +148,7 @@ def _replace(expr: CoreExpr, done: dict[str, CoreExpr]) -> CoreExpr:
     elif isinstance(new, SimpleShuffle):
         new = _as_exoshuffle(new)
     else:
-        new = faster(new)
+        new = substitute(new)
     if isinstance(new, Fused) and changed:
         new = _without_unread(new)
     done[expr._name] = new

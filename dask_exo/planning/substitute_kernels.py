@@ -40,7 +40,7 @@ from dask_exo.partitions.kernels.range_partition import (
 )
 
 
-def faster(expr: CoreExpr) -> CoreExpr:
+def substitute(expr: CoreExpr) -> CoreExpr:
     """Replace an expression, if there is a faster one.
 
     Parameters
@@ -49,8 +49,8 @@ def faster(expr: CoreExpr) -> CoreExpr:
         Lowered. Those below it stay.
     """
     kind = type(expr)
-    if kind in _TWINS:
-        return _TWINS[kind](*expr.operands)
+    if kind in _SUBSTITUTES:
+        return _SUBSTITUTES[kind](*expr.operands)
     if kind is ToParquetData and expr.engine is ArrowDatasetEngine:
         return expr.substitute_parameters({"engine": ParquetEngine})
     if kind is Aggregate and _method(expr.aggregate) in _GROUPS:
@@ -156,7 +156,7 @@ _GROUPS = [
 ]
 
 
-_TWINS: dict[type[CoreExpr], type[CoreExpr]] = {
+_SUBSTITUTES: dict[type[CoreExpr], type[CoreExpr]] = {
     AssignPartitioningIndex: PartitionsByHash,
     BlockwiseMerge: MergePartitions,
     BroadcastJoin: MergeWithAll,

@@ -72,7 +72,7 @@ class _TreeFusion:
         """Find the bundles that only this one reads, and that run in the same kind of place."""
         sources = [source for source in outer.sources if self._readers[source] == {outer.key}]
         bundles = [self.bundles[source] for source in sources if source in self.bundles]
-        same = [b for b in bundles if b.asked == outer.asked and not b.asked.here]
+        same = [b for b in bundles if b.options == outer.options and not b.options.here]
         return sorted(same, key=lambda bundle: bundle.priority)
 
     def _move_readers(self, inner: Bundle, outer: Bundle) -> None:

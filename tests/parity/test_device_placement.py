@@ -242,7 +242,7 @@ def test_simulated_gpus_need_no_slots() -> None:
 
 def test_plain_collections_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Any] = []
-    monkeypatch.setattr("dask_exo.planning.placement._made", lambda *a: looked.append(a))
+    monkeypatch.setattr("dask_exo.planning.placement._on_gpu", lambda *a: looked.append(a))
     ddf = dd.from_pandas(rows(), npartitions=3)
     assert compute(cluster(), ddf.groupby("k").f.sum().sum()) == pytest.approx(rows().f.sum())
     assert not looked

@@ -20,7 +20,7 @@ from dask_exo.errors import IntegrityError, ShuffleMethodError
 from dask_exo.execution.persisted import Local, Promise, fetch
 from dask_exo.execution.tasks.worker import run_map
 from dask_exo.planning.normalize import normalize
-from dask_exo.planning.partitioners import Exchange
+from dask_exo.planning.partitioners import ShuffleNode
 from dask_exo.planning.passes.unfuse import unfuse
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
@@ -174,7 +174,7 @@ def test_a_frame_that_is_used_before_and_after_its_shuffle(exo, p2p) -> None:
 def barriers_left(collection) -> list[object]:
     """Keys of a normalized graph that belong to a shuffle of Dask's own."""
     graph, *_ = normalize(collection.__dask_graph__(), list(flatten(collection.__dask_keys__())))
-    assert any(isinstance(node, Exchange) for node in graph.values())
+    assert any(isinstance(node, ShuffleNode) for node in graph.values())
     return [
         key
         for key, node in graph.items()

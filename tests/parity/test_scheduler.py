@@ -21,7 +21,7 @@ from dask_exo.cluster.futures import Node
 from dask_exo.errors import ConfigError, IntegrityError
 from dask_exo.execution.tasks.worker import run_map
 from dask_exo.planning.normalize import normalize
-from dask_exo.planning.partitioners import Exchange
+from dask_exo.planning.partitioners import ShuffleNode
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -207,7 +207,7 @@ def test_a_rewritten_graph_computes_the_same_on_any_scheduler(name, method) -> N
     expr = CASES[name](frames()).optimize(fuse=False).expr
     keys = expr.__dask_keys__()
     graph, names, _ = normalize(expr, keys)
-    assert any(isinstance(node, Exchange) for node in graph.values())
+    assert any(isinstance(node, ShuffleNode) for node in graph.values())
     got = pd.concat(dask.get(graph, [names[key] for key in keys]))
     with dask.config.set({"dataframe.shuffle.method": "tasks"}):
         expected = CASES[name](frames()).compute(scheduler="sync")

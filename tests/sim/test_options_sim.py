@@ -85,7 +85,7 @@ class Cluster:
         return []
 
     def activity(self, refs):
-        """Asked where nobody can go on: none of them does."""
+        """TaskOptions where nobody can go on: none of them does."""
         return Activity([Doing("waits") for _ in refs])
 
     def call(self, count, fn, args, **place):

@@ -13,7 +13,7 @@ from dask.sizeof import sizeof
 from dask_exo.checkpoint import Entry, Store
 from dask_exo.errors import CheckpointError
 from dask_exo.execution.checkpoints.cost import cost_alone, worth
-from dask_exo.planning.partitioners import Split
+from dask_exo.planning.partitioners import Partitioner
 from dask_exo.shuffle.blocks import Mergeable
 from dask_exo.shuffle.integrity import Tally
 
@@ -126,22 +126,22 @@ class Keeping:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Kept(Split):
+class Kept(Partitioner):
     """A split of which one output is kept by the task that reads it, as no other has its device.
 
     Attributes
     ----------
-    inner : Split
+    inner : Partitioner
     label : Label
     """
 
-    inner: Split
+    inner: Partitioner
     label: Label
 
     def cut(
         self, parts: Sequence[Any], owned: Sequence[range]
     ) -> tuple[Sequence[Mergeable], Tally]:
-        """See `Split.cut`."""
+        """See `Partitioner.cut`."""
         return self.inner.cut(parts, owned)
 
     def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:

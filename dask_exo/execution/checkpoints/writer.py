@@ -20,8 +20,8 @@ from dask_exo.execution.checkpoints.outputs import Keeping, Label
 from dask_exo.execution.tasks import messages
 from dask_exo.execution.tasks.serialize import unseal
 from dask_exo.execution.tasks.worker import distinct
-from dask_exo.planning.partitioners import Split
-from dask_exo.planning.plan import ColumnKey
+from dask_exo.planning.partitioners import Partitioner
+from dask_exo.planning.plan import OutputKey
 from dask_exo.remote_error import Failure
 from dask_exo.shuffle.spec import ReducerInput
 
@@ -38,9 +38,9 @@ class Output(NamedTuple):
 
 def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
     futures: Futures,
-    columns: Sequence[tuple[ColumnKey, ReducerInput]],
+    columns: Sequence[tuple[OutputKey, ReducerInput]],
     keeping: Keeping,
-    split: Split,
+    split: Partitioner,
     *,
     nbytes: int,
     window: int,
@@ -51,11 +51,11 @@ def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
     Parameters
     ----------
     futures : Futures
-    columns : sequence of (ColumnKey, ReducerInput)
+    columns : sequence of (OutputKey, ReducerInput)
         (R,) what is to be read for each output.
     keeping : Keeping
         Those that are kept.
-    split : Split
+    split : Partitioner
         How an output is put together.
     nbytes : int
         Of an output, about.
@@ -82,7 +82,7 @@ def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
 
 
 def _calls(
-    columns: Sequence[tuple[ColumnKey, ReducerInput]], keeping: Keeping, most: int
+    columns: Sequence[tuple[OutputKey, ReducerInput]], keeping: Keeping, most: int
 ) -> Iterator[tuple[ReducerInput, list[Output]]]:
     """Outputs that one task keeps: neighbours whose blocks lie in the same objects."""
     first: ReducerInput | None = None

@@ -18,7 +18,7 @@ from dask_exo.dask_adapter import GraphNode
 from dask_exo.events import CallSpan
 from dask_exo.execution.checkpoints.outputs import PartLabel
 from dask_exo.planning.normalize import Key
-from dask_exo.planning.partitioners import Split
+from dask_exo.planning.partitioners import Partitioner
 from dask_exo.remote_error import Failure
 from dask_exo.shuffle.integrity import Tally
 
@@ -36,7 +36,7 @@ class Gathered(NamedTuple):
     column: int
     slot: int
     indices: Sequence[int]
-    split: Split
+    split: Partitioner
 
 
 class Value(NamedTuple):

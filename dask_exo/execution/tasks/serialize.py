@@ -66,7 +66,7 @@ def parcel(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job
         inputs.append({**given, **{name: sources[key] for name, key in bundle.inputs.items()}})
         made[bundle.key] = i
     jobs = [
-        messages.Job(b.key, b.nodes, mine, b.asked.retries, values.awaited(b.key), b.label)
+        messages.Job(b.key, b.nodes, mine, b.options.retries, values.awaited(b.key), b.label)
         for b, mine in zip(bundles, inputs, strict=True)
     ]
     return jobs, list(places)

@@ -78,7 +78,7 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
         Reducers of each node.
     data : bytes
         Jobs of the parts, what they find in ``dask.config``, whether to tell what they make by a
-        digest, the `Split`, the bytes that a block may have, the number of the first part, and
+        digest, the partitioner, the bytes that a block may have, the number of the first part, and
         whether to tell what each reducer gets.
     """
     start = time.perf_counter()

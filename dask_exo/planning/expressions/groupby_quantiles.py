@@ -13,12 +13,12 @@ from typing import Any
 from dask_exo.dask_adapter import Task, TaskRef, concat_partitions
 from dask_exo.partitions.kernels import quantiles
 from dask_exo.partitions.kernels.quantiles import EdgeGroups, SpanningGroup
-from dask_exo.planning.expressions.skew_resistant import SkewProof
+from dask_exo.planning.expressions.base import SkewResistant
 
 __all__ = ["GroupRanks"]
 
 
-class GroupRanks(SkewProof):
+class GroupRanks(SkewResistant):
     """Medians and quantiles of groups: a row for each group, with its keys.
 
     Operands: ``frame``, sorted by ``keys`` and then by `spans.VALUE`; ``asked``, a list of ranks;

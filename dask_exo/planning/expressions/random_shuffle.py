@@ -16,7 +16,7 @@ import numpy as np
 
 from dask_exo.dask_adapter import CoreExpr, Expr, Shuffle, Task, TaskRef
 from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
-from dask_exo.planning.expressions.reordering import Reorder
+from dask_exo.planning.expressions.base import Reorder
 
 __all__ = ["DrawNumbers", "MixRows", "ShuffleRows"]
 
@@ -31,8 +31,8 @@ class ShuffleRows(Reorder):
         return self.frame._meta
 
     def _lower(self) -> CoreExpr:
-        drawn = DrawNumbers(self.frame, self.seed, self._pieces)
-        shuffled = Shuffle(drawn, PARTITION_COLUMN, self._pieces, False, "tasks")  # noqa: FBT003
+        drawn = DrawNumbers(self.frame, self.seed, self._count_out)
+        shuffled = Shuffle(drawn, PARTITION_COLUMN, self._count_out, False, "tasks")  # noqa: FBT003
         return MixRows(shuffled, self.seed, self._meta)
 
 

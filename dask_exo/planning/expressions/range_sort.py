@@ -22,7 +22,7 @@ from dask_exo.partitions.kernels import categories, range_bounds, sort_keys
 from dask_exo.partitions.kernels.range_bounds import RangeBounds
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
-from dask_exo.planning.expressions.reordering import Reorder
+from dask_exo.planning.expressions.base import Reorder
 
 __all__ = ["MergeRuns", "NumberRows", "SortRows"]
 
@@ -49,7 +49,7 @@ class SortRows(Reorder):
         return meta.reset_index(drop=True) if self.ignore_index else meta
 
     @property
-    def _read(self) -> list[Any]:
+    def _order_columns(self) -> list[Any]:
         return list(self.by)
 
     def _keys(self) -> tuple[SortKey, ...]:
@@ -66,7 +66,7 @@ class SortRows(Reorder):
         return tuple(keys)
 
     def _lower(self) -> CoreExpr:
-        keys, pieces = self._keys(), self._pieces
+        keys, pieces = self._keys(), self._count_out
         numbered = NumberRows(self.frame, keys, pieces, self.ignore_index)
         shuffled = Shuffle(
             numbered,

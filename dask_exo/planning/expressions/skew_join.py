@@ -31,15 +31,15 @@ from dask_exo.dask_adapter import (
 from dask_exo.partitions.kernels import heavy_hitters
 from dask_exo.partitions.kernels.heavy_hitters import KEPT, SPLITTING, KeyCounts, Placement
 from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
-from dask_exo.planning.expressions.skew_resistant import SkewProof
+from dask_exo.planning.expressions.base import SkewResistant
 
-__all__ = ["FrequentKeys", "JoinOutputs", "Keys", "Partnered", "SpreadMerge", "SpreadRows"]
+__all__ = ["DropUnmatched", "FrequentKeys", "JoinOutputs", "SideKeys", "SpreadMerge", "SpreadRows"]
 
 HASHES = 2**62  # a hash that is not negative in 64 bits
 AGAIN = "_again"  # column that tells other copies than the first
 
 
-class Keys(NamedTuple):
+class SideKeys(NamedTuple):
     """What one side of a join is compared by.
 
     Attributes
@@ -81,7 +81,7 @@ class SpreadMerge(Merge):
         if self._is_single_partition_broadcast or self.is_broadcast_join:
             return Merge(*self.operands)  # no rows are moved by their keys
         pieces = self.operand("_npartitions") or max(self.left.npartitions, self.right.npartitions)
-        keys = Keys(self.left_on or []), Keys(self.right_on or [])
+        keys = SideKeys(self.left_on or []), SideKeys(self.right_on or [])
         right = self.right
         if self.how == "leftsemi":
             right = DropDuplicatesBlockwise(right)  # its columns are the keys
@@ -104,7 +104,7 @@ class SpreadMerge(Merge):
             for i in range(2)
         ]
         left, right = (
-            Partnered(shuffled[i], shuffled[1 - i], keys[i], keys[1 - i])
+            DropUnmatched(shuffled[i], shuffled[1 - i], keys[i], keys[1 - i])
             if kept[i]
             else shuffled[i]
             for i in range(2)
@@ -121,7 +121,7 @@ class JoinOutputs(BlockwiseMerge):
         return set()
 
 
-class FrequentKeys(SkewProof):
+class FrequentKeys(SkewResistant):
     """Where the rows of frequent keys go: one value, which a task makes of counts of all parts."""
 
     _parameters = ["left", "right", "how", "pieces", "keys"]  # noqa: RUF012  as Dask has it
@@ -159,13 +159,13 @@ class FrequentKeys(SkewProof):
         return {task.key: task for task in tasks}
 
 
-class Partnered(Blockwise):
+class DropUnmatched(Blockwise):
     """Outputs of one side, without the copies that are not the first and meet no partner."""
 
     _parameters = ["frame", "other", "keys", "other_keys"]  # noqa: RUF012
 
     @staticmethod
-    def operation(part: Any, other: Any, keys: Keys, other_keys: Keys) -> Any:
+    def operation(part: Any, other: Any, keys: SideKeys, other_keys: SideKeys) -> Any:
         """Drop them from one output."""
         return _partnered(part, other, keys, other_keys)
 
@@ -230,7 +230,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     is_left: bool,  # noqa: FBT001
     number: int,
     kept: bool,  # noqa: FBT001
-    keys: Keys | None,
+    keys: SideKeys | None,
 ) -> Any:
     hashes = part[PARTITION_COLUMN].to_numpy()
     rows, outputs, again = heavy_hitters.route_rows(
@@ -247,7 +247,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     return (part if rows is None else part.take(rows)).assign(**new)
 
 
-def _partnered(part: Any, other: Any, keys: Keys, other_keys: Keys) -> Any:
+def _partnered(part: Any, other: Any, keys: SideKeys, other_keys: SideKeys) -> Any:
     again = part[AGAIN].to_numpy(bool)
     part = part.drop(columns=AGAIN)
     if not again.any():

@@ -4,6 +4,6 @@
 `objects`, `bytecode` and `packages`), and of the data that they name (`stamps`).
 """
 
-from dask_exo.planning.fingerprint.tasks import Fingerprint, Unknown, fingerprints
+from dask_exo.planning.fingerprint.tasks import Fingerprint, NoFingerprint, fingerprints
 
-__all__ = ["Fingerprint", "Unknown", "fingerprints"]
+__all__ = ["Fingerprint", "NoFingerprint", "fingerprints"]

@@ -40,7 +40,7 @@ class Import(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeFacts:
     """What is to be known of the code of a function, with the functions inside of it.
 
     Attributes
@@ -58,7 +58,7 @@ class Code:
     strings : tuple of str
         Its constants.
     does : frozenset of str
-        See `dask_exo.planning.fingerprint.node.Node`.
+        See `dask_exo.planning.fingerprint.node.ObjectNode`.
     """
 
     digest: str
@@ -71,12 +71,12 @@ class Code:
 
 
 @lru_cache(10_000)
-def look(code: CodeType) -> Code:
+def analyze(code: CodeType) -> CodeFacts:
     """Return what is to be known of some code.
 
     Examples
     --------
-    >>> found = look((lambda d: helper.clean(d) + helper.LIMIT + len(d)).__code__)
+    >>> found = analyze((lambda d: helper.clean(d) + helper.LIMIT + len(d)).__code__)
     >>> {name: sorted(ways) for name, ways in found.reads.items()}
     {'helper': [('LIMIT',), ('clean',)], 'len': [()]}
     """
@@ -104,7 +104,7 @@ def look(code: CodeType) -> Code:
         builds = builds or any(map(_builds_strings, instructions))
     opens = any(_OPENS.match(name) for name in (*attributes, *reads))
     does = {"builds": builds, "opens": opens}
-    return Code(
+    return CodeFacts(
         whole.hexdigest()[:32],
         {name: frozenset(ways) for name, ways in reads.items()},
         {name: frozenset(ways) for name, ways in own.items()},

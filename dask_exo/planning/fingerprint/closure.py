@@ -20,7 +20,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 
 from dask_exo.planning.fingerprint import code, objects
-from dask_exo.planning.fingerprint.node import Node, UnfollowableError, constant
+from dask_exo.planning.fingerprint.node import ObjectNode, UnfollowableError, constant
 
 _KINDS = (*code.KINDS, *objects.KINDS)
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
@@ -42,7 +42,7 @@ class Closure:
     systems : tuple of AbstractFileSystem
         File systems in it.
     does : frozenset of str
-        See `Node`.
+        See `ObjectNode`.
     """
 
     digest: str
@@ -58,7 +58,7 @@ class Closures:
     def __init__(self) -> None:
         # with the objects, which keep their identities
         self._known: dict[int, tuple[Any, Closure | UnfollowableError]] = {}
-        self._nodes: dict[int, tuple[Any, Node]] = {}
+        self._nodes: dict[int, tuple[Any, ObjectNode]] = {}
         self._active: set[int] = set()
 
     def of(self, value: Any) -> Closure:
@@ -113,7 +113,7 @@ class Closures:
         names = frozenset(given), frozenset(literals)
         return Closure(whole.hexdigest()[:32], *names, tuple(systems), frozenset(does))
 
-    def _node(self, value: Any) -> Node:
+    def _node(self, value: Any) -> ObjectNode:
         if id(value) in self._nodes:
             return self._nodes[id(value)][1]
         node = self._look(value)
@@ -121,9 +121,9 @@ class Closures:
             self._nodes[id(value)] = value, node
         return node
 
-    def _look(self, value: Any) -> Node:
+    def _look(self, value: Any) -> ObjectNode:
         if constant(value) is not None:
-            return Node().add("", value)
+            return ObjectNode().add("", value)
         for kinds, look in _KINDS:
             if isinstance(value, kinds) and (node := look(value)) is not None:
                 return node
@@ -131,9 +131,9 @@ class Closures:
             return self._unordered(value.items() if isinstance(value, _WEAK) else value)
         return objects.instance(value)
 
-    def _unordered(self, values: Any) -> Node:
+    def _unordered(self, values: Any) -> ObjectNode:
         """What has no order, by digests that do not tell one."""
-        node, digests = Node(), []
+        node, digests = ObjectNode(), []
         for value in list(values):
             if (text := constant(value)) is not None:
                 digests.append(text)

@@ -18,8 +18,8 @@ from typing import Any
 
 import pandas as pd
 
-from dask_exo.planning.fingerprint.bytecode import Code, Import, look
-from dask_exo.planning.fingerprint.node import ADDRESS, LONG, Node, UnfollowableError, maybe
+from dask_exo.planning.fingerprint.bytecode import CodeFacts, Import, analyze
+from dask_exo.planning.fingerprint.node import ADDRESS, LONG, ObjectNode, UnfollowableError, maybe
 from dask_exo.planning.fingerprint.packages import package
 
 _DYNAMIC = (
@@ -39,10 +39,10 @@ _NOT_OF_A_CLASS = {
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
 
 
-def _function(value: types.FunctionType) -> Node:
+def _function(value: types.FunctionType) -> ObjectNode:
     module = str(value.__globals__.get("__name__", value.__module__))
-    code, known = look(value.__code__), package(module)
-    node = Node("function", known)
+    code, known = analyze(value.__code__), package(module)
+    node = ObjectNode("function", known)
     if known is not None:
         node.texts += [module, value.__qualname__]
     else:
@@ -64,7 +64,7 @@ def _content(cell: types.CellType) -> Any:
         return "not bound yet"
 
 
-def _runs(node: Node, function: types.FunctionType, code: Code) -> None:
+def _runs(node: ObjectNode, function: types.FunctionType, code: CodeFacts) -> None:
     """Add what a function of the user's own does, and what it reads."""
     node.texts.append(code.digest)
     node.does |= code.does
@@ -85,7 +85,7 @@ def _runs(node: Node, function: types.FunctionType, code: Code) -> None:
     _by_words(node, code, space)
 
 
-def _by_words(node: Node, code: Code, space: dict[str, Any]) -> None:
+def _by_words(node: ObjectNode, code: CodeFacts, space: dict[str, Any]) -> None:
     """Add what methods read without its name in the code."""
     if "__subclasses__" in code.attributes:
         raise UnfollowableError("__subclasses__(), which may be anywhere")
@@ -99,7 +99,7 @@ def _by_words(node: Node, code: Code, space: dict[str, Any]) -> None:
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def _beside(file: str, code: Code) -> Iterator[str]:
+def _beside(file: str, code: CodeFacts) -> Iterator[str]:
     """Files that code names by their place beside its own."""
     for above in list(Path(file).resolve().parents)[:3] if file else ():
         for one in code.strings:
@@ -114,7 +114,7 @@ def _refuse(name: str, value: Any) -> None:
         raise UnfollowableError(f"{name}, by which anything can be read")
 
 
-def _variable(node: Node, name: str, value: Any, code: Code) -> None:
+def _variable(node: ObjectNode, name: str, value: Any, code: CodeFacts) -> None:
     """Add a variable, or what code reads of the module that it is."""
     for way in sorted(code.reads.get(name, set()) | code.own.get(name, set()) or {()}):
         found, at = value, name
@@ -130,7 +130,7 @@ def _variable(node: Node, name: str, value: Any, code: Code) -> None:
         _read(node, at, found)
 
 
-def _read(node: Node, name: str, value: Any) -> None:
+def _read(node: ObjectNode, name: str, value: Any) -> None:
     if value is os.environ or value is os.getenv:  # noqa: TID251  it is code that reads them
         node.does.add("environ")
     elif any(value is one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)):
@@ -145,7 +145,7 @@ def _closed(module: types.ModuleType) -> bool:
     return package(module.__name__) is not None and module not in _LOOKED_INTO
 
 
-def _imported(node: Node, one: Import, code: Code, parent: str) -> None:
+def _imported(node: ObjectNode, one: Import, code: CodeFacts, parent: str) -> None:
     """Add what a function imports when it runs."""
     try:
         full = importlib.util.resolve_name(one.module, parent)
@@ -176,9 +176,9 @@ def _extensions(name: str) -> Iterator[Any]:
             yield code
 
 
-def _module(value: types.ModuleType) -> Node:
+def _module(value: types.ModuleType) -> ObjectNode:
     known = package(value.__name__)
-    node = Node("module", value.__name__, known, _compiled(value) if known is None else "")
+    node = ObjectNode("module", value.__name__, known, _compiled(value) if known is None else "")
     for name in sorted(vars(value)) if known is None else ():
         if name == "__getattr__" or not (name.startswith("__") and name.endswith("__")):
             node.add(name, vars(value)[name], literal=True)
@@ -204,9 +204,9 @@ def _is_there(value: type) -> bool:
     return found is value or not value.__flags__ & _HEAP
 
 
-def _class(value: type) -> Node:
+def _class(value: type) -> ObjectNode:
     known = package(value.__module__)
-    node = Node("class", value.__module__, value.__qualname__, known)
+    node = ObjectNode("class", value.__module__, value.__qualname__, known)
     if known is not None and _is_there(value):
         return node
     node.texts.append(_compiled(sys.modules.get(value.__module__)))
@@ -224,7 +224,7 @@ def _class(value: type) -> Node:
     return node
 
 
-KINDS: tuple[tuple[Any, Callable[[Any], Node | None]], ...] = (
+KINDS: tuple[tuple[Any, Callable[[Any], ObjectNode | None]], ...] = (
     (types.FunctionType, _function),
     (type, _class),
     (types.ModuleType, _module),

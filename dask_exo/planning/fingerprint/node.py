@@ -34,7 +34,7 @@ class UnfollowableError(Exception):
     """Something that code reads, and that no digest can stand for."""
 
 
-class Node:
+class ObjectNode:
     """An object, in the order in which others are added.
 
     Parameters

@@ -25,7 +25,7 @@ from pandas.api.extensions import ExtensionArray, ExtensionDtype
 from pandas.api.types import infer_dtype, is_object_dtype, is_string_dtype
 
 from dask_exo.dask_adapter import CoreExpr
-from dask_exo.planning.fingerprint.node import ADDRESS, Node, UnfollowableError, maybe
+from dask_exo.planning.fingerprint.node import ADDRESS, ObjectNode, UnfollowableError, maybe
 from dask_exo.planning.fingerprint.packages import package
 
 _DATA = (
@@ -47,7 +47,7 @@ _SAFE_CELLS = {"string", "bytes", "integer", "floating", "boolean", "decimal", "
 _REDUCED = ("made by", "arguments", "state", "items", "pairs")
 
 
-def instance(value: Any) -> Node:
+def instance(value: Any) -> ObjectNode:
     """Look at any object: its class, and what pickle would take of it.
 
     Raises
@@ -58,8 +58,8 @@ def instance(value: Any) -> Node:
     kind = type(value)
     if kind.__module__ == "typing":
         inner = [maybe(value, name) for name in ("__origin__", "__args__", "__metadata__")]
-        return Node(kind.__name__, ADDRESS.sub("", repr(value))).all(inner)
-    node = Node("object").add("class", kind)
+        return ObjectNode(kind.__name__, ADDRESS.sub("", repr(value))).all(inner)
+    node = ObjectNode("object").add("class", kind)
     if isinstance(code := maybe(value, "py_func"), types.FunctionType):  # of numba
         return node.add(code.__name__, code)
     if callable(maybe(kind, "__dask_graph__")):
@@ -68,7 +68,7 @@ def instance(value: Any) -> Node:
     return _pickled(_stands_for(node, value), value)
 
 
-def _pickled(node: Node, value: Any) -> Node:
+def _pickled(node: ObjectNode, value: Any) -> ObjectNode:
     """Add what pickle would take of an object."""
     kind = type(value)
     if (kind.__module__.partition(".")[0], kind.__name__) == ("polars", "LazyFrame"):
@@ -89,7 +89,7 @@ def _pickled(node: Node, value: Any) -> Node:
     return node
 
 
-def _by_name(node: Node, value: Any, name: str) -> Node:
+def _by_name(node: ObjectNode, value: Any, name: str) -> ObjectNode:
     """What pickle takes by its name: the module of that name says what it is."""
     module = str(getattr(value, "__module__", None) or type(value).__module__)
     node.texts.append(name)
@@ -97,7 +97,7 @@ def _by_name(node: Node, value: Any, name: str) -> Node:
     return node.add("state", getattr(value, "__dict__", None))
 
 
-def _stands_for(node: Node, value: Any) -> Node:
+def _stands_for(node: ObjectNode, value: Any) -> ObjectNode:
     """Add what an object stands for, where pickle may take only a name."""
     if isinstance(fragment := maybe(value, "fragment"), ds.Fragment):
         info = fragment.filesystem.get_file_info(fragment.path)
@@ -109,38 +109,38 @@ def _stands_for(node: Node, value: Any) -> Node:
     return node
 
 
-def _mapping(value: Any) -> Node | None:
+def _mapping(value: Any) -> ObjectNode | None:
     if type(value) not in (dict, types.MappingProxyType):
         return None
-    node = Node("dict")
+    node = ObjectNode("dict")
     for key, one in value.items():
         node.add("key", key).add(key if type(key) is str else "", one)
     return node
 
 
-def _sequence(value: Any) -> Node | None:
-    return Node(type(value).__name__).all(value) if type(value) in (list, tuple) else None
+def _sequence(value: Any) -> ObjectNode | None:
+    return ObjectNode(type(value).__name__).all(value) if type(value) in (list, tuple) else None
 
 
-def _data(value: Any) -> Node | None:
+def _data(value: Any) -> ObjectNode | None:
     """What Dask tells apart by its content; cells that may be code one by one."""
     if package(type(value).__module__) is None:
         return None
     columns = _columns(value)
     if not any(map(_any_objects, columns)):
         try:
-            node = Node("data", tokenize(value, ensure_deterministic=True))
+            node = ObjectNode("data", tokenize(value, ensure_deterministic=True))
         except TokenizationError:
             return None
         node.given += [path for column in columns for path in _paths(column)]
         return node
     if isinstance(value, pd.DataFrame):
         whole = [value.iloc[:, place] for place in range(value.shape[1])]
-        return Node("frame").all((value.index, value.columns, *whole))
+        return ObjectNode("frame").all((value.index, value.columns, *whole))
     if isinstance(value, pd.Series):
-        return Node("series").all((value.index, value.name, value.array))
+        return ObjectNode("series").all((value.index, value.name, value.array))
     name, shape = getattr(value, "name", None), getattr(value, "shape", "")
-    return Node("cells", shape).all((name, np.asarray(value, dtype=object).ravel().tolist()))
+    return ObjectNode("cells", shape).all((name, np.asarray(value, dtype=object).ravel().tolist()))
 
 
 def _columns(value: Any) -> list[Any]:
@@ -168,57 +168,63 @@ def _any_objects(column: Any) -> bool:
     return infer_dtype(cells, skipna=True) not in _SAFE_CELLS
 
 
-def _builtin(value: Any) -> Node:
+def _builtin(value: Any) -> ObjectNode:
     owner = getattr(value, "__self__", None)
-    node = Node("builtin", getattr(value, "__qualname__", value.__name__))
+    node = ObjectNode("builtin", getattr(value, "__qualname__", value.__name__))
     if owner is None or isinstance(owner, types.ModuleType):
         module = str(getattr(value, "__module__", None) or "builtins")
         return node.add("module", sys.modules.get(module, module))
     return node.add("self", owner)
 
 
-def _ufunc(value: np.ufunc) -> Node:
+def _ufunc(value: np.ufunc) -> ObjectNode:
     for module in (np, sys.modules.get("scipy.special")):
         if module is not None and getattr(module, value.__name__, None) is value:
-            return Node("ufunc", value.__name__, package(module.__name__))
+            return ObjectNode("ufunc", value.__name__, package(module.__name__))
     raise UnfollowableError(f"{value!r}, of which numpy does not show what it calls")
 
 
-def _vectorize(value: np.vectorize) -> Node:
-    return Node("vectorize").all((value.pyfunc, value.otypes, value.signature, value.excluded))
+def _vectorize(value: np.vectorize) -> ObjectNode:
+    return ObjectNode("vectorize").all(
+        (value.pyfunc, value.otypes, value.signature, value.excluded)
+    )
 
 
-def _cached(value: Any) -> Node:
-    return Node("lru_cache").add("function", value.__wrapped__)
+def _cached(value: Any) -> ObjectNode:
+    return ObjectNode("lru_cache").add("function", value.__wrapped__)
 
 
-def _partial(value: functools.partial[Any]) -> Node:
-    return Node("partial").add("function", value.func).add("", value.keywords).all(value.args)
+def _partial(value: functools.partial[Any]) -> ObjectNode:
+    return ObjectNode("partial").add("function", value.func).add("", value.keywords).all(value.args)
 
 
-def _method(value: types.MethodType) -> Node:
-    return Node("method").add(value.__func__.__name__, value.__func__).add("self", value.__self__)
+def _method(value: types.MethodType) -> ObjectNode:
+    return (
+        ObjectNode("method")
+        .add(value.__func__.__name__, value.__func__)
+        .add("self", value.__self__)
+    )
 
 
-def _property(value: property) -> Node:
-    return Node("property").all((value.fget, value.fset, value.fdel))
+def _property(value: property) -> ObjectNode:
+    return ObjectNode("property").all((value.fget, value.fset, value.fdel))
 
 
-def _wrapping(value: Any) -> Node:
-    return Node(type(value).__name__).add("function", value.__func__)
+def _wrapping(value: Any) -> ObjectNode:
+    return ObjectNode(type(value).__name__).add("function", value.__func__)
 
 
-def _system(value: AbstractFileSystem) -> Node:
-    node = Node("file system").add("class", type(value))
+def _system(value: AbstractFileSystem) -> ObjectNode:
+    node = ObjectNode("file system").add("class", type(value))
     node.systems.append(value)
     return node.add("arguments", value.storage_args).add("options", value.storage_options)
 
 
-def _expression(value: CoreExpr) -> Node:
-    return Node("expression").add("class", type(value)).all(value.operands)
+def _expression(value: CoreExpr) -> ObjectNode:
+    return ObjectNode("expression").add("class", type(value)).all(value.operands)
 
 
-KINDS: tuple[tuple[Any, Callable[[Any], Node | None]], ...] = (
+KINDS: tuple[tuple[Any, Callable[[Any], ObjectNode | None]], ...] = (
     ((dict, types.MappingProxyType), _mapping),
     ((list, tuple), _sequence),
     (_DATA, _data),
@@ -232,8 +238,8 @@ KINDS: tuple[tuple[Any, Callable[[Any], Node | None]], ...] = (
     (property, _property),
     (AbstractFileSystem, _system),
     (CoreExpr, _expression),
-    (weakref.ref, lambda value: Node("reference").add("", value())),
-    (memoryview, lambda value: Node("memory").add("", bytes(value))),
-    (logging.Logger, lambda value: Node("logger", value.name)),
-    (_WITHOUT_STATE, lambda value: Node(type(value).__name__)),
+    (weakref.ref, lambda value: ObjectNode("reference").add("", value())),
+    (memoryview, lambda value: ObjectNode("memory").add("", bytes(value))),
+    (logging.Logger, lambda value: ObjectNode("logger", value.name)),
+    (_WITHOUT_STATE, lambda value: ObjectNode(type(value).__name__)),
 )

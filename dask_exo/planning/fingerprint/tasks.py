@@ -27,7 +27,7 @@ from dask_exo.planning.fingerprint.closure import Closure, Closures
 from dask_exo.planning.fingerprint.node import UnfollowableError, constant
 from dask_exo.planning.fingerprint.stamps import Stamps
 from dask_exo.planning.normalize import Graph, Key
-from dask_exo.planning.passes.unfuse import taken_apart
+from dask_exo.planning.passes.unfuse import unfuse_all
 
 VERSIONS = ("dask-exo", "dask", "pandas", "numpy", "pyarrow")
 
@@ -36,13 +36,13 @@ _RANDOM = re.compile(r"-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class NoFingerprint:
     """A task that has no fingerprint, and why."""
 
     reason: str
 
 
-Fingerprint = str | Unknown
+Fingerprint = str | NoFingerprint
 
 
 def fingerprints(
@@ -63,7 +63,7 @@ def fingerprints(
     dict
         32 hexadecimal digits for each, or why there are none.
     """
-    graph, content = taken_apart(graph), _Content(besides)
+    graph, content = unfuse_all(graph), _Content(besides)
     found: dict[Key, Fingerprint] = {}
     stack = list(keys)
     while stack:
@@ -84,13 +84,13 @@ def _fingerprint(
     below: dict[Key, str] = {}
     for source in node.dependencies:
         one = known[source]
-        if isinstance(one, Unknown):
+        if isinstance(one, NoFingerprint):
             return one
         below[source] = one
     if isinstance(node, Alias):
         return below[node.target]
     if (promise := promised(node)) is not None:
-        unknown = Unknown("it is made of a persisted value that has no fingerprint itself")
+        unknown = NoFingerprint("it is made of a persisted value that has no fingerprint itself")
         return promise.fingerprint or unknown
     return _of_task(key, node, below, content)
 
@@ -98,14 +98,16 @@ def _fingerprint(
 def _of_task(key: Key, node: GraphNode, below: Mapping[Key, str], content: _Content) -> Fingerprint:
     name = str(key[0]) if isinstance(key, tuple) else str(key)
     if _RANDOM.search(name):
-        return Unknown(f"{name!r} is a delayed value that is not pure: use dask.delayed(pure=True)")
+        return NoFingerprint(
+            f"{name!r} is a delayed value that is not pure: use dask.delayed(pure=True)"
+        )
     numbers = [n for n in key[1:] if isinstance(n, int)] if isinstance(key, tuple) else []
     try:
         text = content.of(node, below)
     except UnfollowableError as error:
-        return Unknown(f"what {key_split(key)!r} reads cannot be followed: {error}")
+        return NoFingerprint(f"what {key_split(key)!r} reads cannot be followed: {error}")
     except Exception as error:  # noqa: BLE001  objects run code of their own when looked at
-        return Unknown(f"what {key_split(key)!r} reads cannot be followed: {error!r}")
+        return NoFingerprint(f"what {key_split(key)!r} reads cannot be followed: {error!r}")
     whole = f"{_versions()}\n{numbers}\n{text}"
     return hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:32]
 

@@ -1,12 +1,20 @@
-"""What is shuffled: how a part is cut, and how an output is put together.
+"""Partitioners: how a map divides a partition into blocks, and a reducer assembles them.
 
-A shuffle algorithm moves blocks without looking into them. A `Split` makes them and reads them:
-`Rows` of frames, chunks of arrays (`Regrid`), `Items` of bags.
+A shuffle algorithm moves blocks without looking into them. A `Partitioner` makes and reads them:
+`RowPartitioner` for frames, `ChunkPartitioner` for arrays, `ItemPartitioner` for bags.
 """
 
-from dask_exo.planning.partitioners.exchange import Exchange, Split, take
-from dask_exo.planning.partitioners.items import Items
-from dask_exo.planning.partitioners.regrid import Chunk, Regrid
-from dask_exo.planning.partitioners.rows import Rows
+from dask_exo.planning.partitioners.exchange import Partitioner, ShuffleNode, take
+from dask_exo.planning.partitioners.items import ItemPartitioner
+from dask_exo.planning.partitioners.regrid import Chunk, ChunkPartitioner
+from dask_exo.planning.partitioners.rows import RowPartitioner
 
-__all__ = ["Chunk", "Exchange", "Items", "Regrid", "Rows", "Split", "take"]
+__all__ = [
+    "Chunk",
+    "ChunkPartitioner",
+    "ItemPartitioner",
+    "Partitioner",
+    "RowPartitioner",
+    "ShuffleNode",
+    "take",
+]

@@ -13,7 +13,7 @@ from dask_exo.shuffle.integrity import Tally
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Split(abc.ABC):
+class Partitioner(abc.ABC):
     """How parts are cut, and how an output is put together.
 
     Attributes
@@ -35,11 +35,11 @@ class Split(abc.ABC):
         """(R,) number of each output among all."""
         return range(self.count) if self.kept is None else self.kept
 
-    def only(self, used: Sequence[int]) -> Self:
+    def select(self, used: Sequence[int]) -> Self:
         """The same, with only some of the outputs."""
         return replace(self, kept=tuple(self.numbers[j] for j in used))
 
-    def unchecked(self) -> Self:
+    def without_checks(self) -> Self:
         """The same, without sums."""
         return replace(self, checked=False)
 
@@ -92,7 +92,7 @@ class Split(abc.ABC):
         return [self.assemble([blocks], j, j)[0] for j in columns]
 
 
-class Exchange(Task):
+class ShuffleNode(Task):
     """The task of one whole shuffle: M parts in, a list of R outputs out.
 
     The driver loop runs it as an Exoshuffle. Called as a plain task, which any other scheduler
@@ -101,7 +101,7 @@ class Exchange(Task):
     Parameters
     ----------
     key : tuple
-    split : Split
+    partitioner : Partitioner
         How parts are cut.
     *parts : TaskRef
         (M,) the parts.
@@ -109,17 +109,17 @@ class Exchange(Task):
 
     __slots__ = ()
 
-    def __init__(self, key: Any, func: Split, /, *parts: Any) -> None:
+    def __init__(self, key: Any, func: Partitioner, /, *parts: Any) -> None:
         super().__init__(key, func, *parts)
 
     @property
-    def split(self) -> Split:
+    def partitioner(self) -> Partitioner:
         """How parts are cut."""
-        split = self.func
-        assert isinstance(split, Split)
-        return split
+        partitioner = self.func
+        assert isinstance(partitioner, Partitioner)
+        return partitioner
 
 
 def take(outputs: list[Any], j: int) -> Any:
-    """Output ``j`` of an `Exchange`."""
+    """Output ``j`` of an `ShuffleNode`."""
     return outputs[j]

@@ -11,13 +11,13 @@ import numpy as np
 from dask.tokenize import tokenize
 from tlz import groupby, partition_all
 
-from dask_exo.planning.partitioners.exchange import Split
+from dask_exo.planning.partitioners.exchange import Partitioner
 from dask_exo.shuffle.blocks import Pickled, pickled
 from dask_exo.shuffle.integrity import Tally, tally
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Items(Split):
+class ItemPartitioner(Partitioner):
     """How items find their output.
 
     Attributes

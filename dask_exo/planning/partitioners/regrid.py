@@ -12,7 +12,7 @@ import numpy as np
 
 from dask_exo.dask_adapter import concatenate3
 from dask_exo.errors import IntegrityError
-from dask_exo.planning.partitioners.exchange import Split
+from dask_exo.planning.partitioners.exchange import Partitioner
 from dask_exo.shuffle.blocks import Pickled, pickled
 from dask_exo.shuffle.integrity import Tally, tally
 
@@ -27,7 +27,7 @@ class Chunk(NamedTuple):
     data: Any
 
 
-class Piece(NamedTuple):
+class ChunkSlice(NamedTuple):
     """Along one axis: what a new chunk gets of an old one.
 
     Attributes
@@ -46,7 +46,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Regrid(Split):
+class ChunkPartitioner(Partitioner):
     """How the chunks of an array are cut into those of another grid.
 
     Attributes
@@ -58,12 +58,14 @@ class Regrid(Split):
 
     Examples
     --------
-    >>> halves = Regrid.of([[[(0, slice(0, 3))], [(0, slice(3, 4)), (1, slice(0, 2))]]], [(4, 2)])
+    >>> halves = ChunkPartitioner.of(
+    ...     [[[(0, slice(0, 3))], [(0, slice(3, 4)), (1, slice(0, 2))]]], [(4, 2)]
+    ... )
     >>> halves(Chunk((0,), np.arange(4)), Chunk((1,), np.arange(4, 6)))
     [array([0, 1, 2]), array([3, 4, 5])]
     """
 
-    pieces: Sequence[Sequence[Sequence[Piece]]]
+    pieces: Sequence[Sequence[Sequence[ChunkSlice]]]
     grid: Sequence[Sequence[int]]
 
     @classmethod
@@ -72,7 +74,7 @@ class Regrid(Split):
         recipes: Sequence[Sequence[Sequence[tuple[int, slice]]]],
         old: Sequence[Sequence[float]],
         kept: Sequence[Index] | None = None,
-    ) -> Regrid:
+    ) -> ChunkPartitioner:
         """Follow Dask's recipes.
 
         Parameters
@@ -84,11 +86,11 @@ class Regrid(Split):
         kept : sequence of tuple of int, optional
             New chunks that are asked for; None means all.
         """
-        pieces: list[list[list[Piece]]] = [[[] for _ in axis] for axis in old]
+        pieces: list[list[list[ChunkSlice]]] = [[[] for _ in axis] for axis in old]
         for mine, axis in zip(pieces, recipes, strict=True):
             for chunk, recipe in enumerate(axis):
                 for place, (source, where) in enumerate(recipe):
-                    mine[source].append(Piece(chunk, place, where))
+                    mine[source].append(ChunkSlice(chunk, place, where))
         grid = [[len(recipe) for recipe in axis] for axis in recipes]
         shape = [len(axis) for axis in grid]
         numbers = None if kept is None else tuple(_number(index, shape) for index in kept)

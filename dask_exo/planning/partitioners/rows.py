@@ -12,7 +12,7 @@ from dask_exo.partitions import pandas_partition, protocol
 from dask_exo.partitions.kernels.kway_merge import merge_sorted_tables
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
-from dask_exo.planning.partitioners.exchange import Split
+from dask_exo.planning.partitioners.exchange import Partitioner
 from dask_exo.shuffle.blocks import HeterogeneousBlocks, Packed, pack
 from dask_exo.shuffle.choose import LARGEST_BATCH
 from dask_exo.shuffle.integrity import Tally, tally
@@ -21,7 +21,7 @@ CHUNKS = 8  # at least, of an output that is merged by chunks, of which two are 
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rows(Split):
+class RowPartitioner(Partitioner):
     """How rows find their output partition, and what an output partition looks like.
 
     Attributes

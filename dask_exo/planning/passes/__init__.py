@@ -1,4 +1,4 @@
-"""Passes over a materialized graph: every shuffle in it becomes one `Exchange`.
+"""Passes over a materialized graph: every shuffle in it becomes one `ShuffleNode`.
 
 Shuffles in expressions have been replaced before (see `rewrite`). What comes here as Dask's own
 tasks are shuffles that Dask had made a graph of already (``to_delayed``, delayed values next to

@@ -1,6 +1,7 @@
 """``Bag.groupby``: by disk, which several nodes do not share, and by tasks, in steps.
 
-Each becomes one `Exchange` of items; every group has the items that Dask gives it, in that order.
+Each becomes one `ShuffleNode` of items. Every group has the items that Dask gives it, in the same
+order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tlz import groupby
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, role
 from dask_exo.errors import ShuffleMethodError
-from dask_exo.planning.partitioners import Exchange, Items, take
+from dask_exo.planning.partitioners import ItemPartitioner, ShuffleNode, take
 from dask_exo.planning.partitioners.items import by_group, by_hash
 
 Key = Any
@@ -26,7 +27,7 @@ JOIN, GROUP = "shuffle-join-", "shuffle-group-"
 
 
 def bag(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
-    """Replace every ``groupby`` of a bag by an `Exchange`.
+    """Replace every ``groupby`` of a bag by an `ShuffleNode`.
 
     Raises
     ------
@@ -92,8 +93,10 @@ def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
         parts.append(TaskRef(part.key))
     place = functools.partial(by_group, grouper=grouper, together=together)
     slots = {j: slot for slot, j in enumerate(sorted({one.args[1] for one in collects.values()}))}
-    whole = Exchange(
-        (f"exchange-groupby-{name}", 0), Items(place=place, count=count, kept=tuple(slots)), *parts
+    whole = ShuffleNode(
+        (f"exchange-groupby-{name}", 0),
+        ItemPartitioner(place=place, count=count, kept=tuple(slots)),
+        *parts,
     )
     graph[whole.key] = whole
     for j, slot in slots.items():
@@ -120,7 +123,7 @@ def _groups(grouper: Callable[[Any], Any], items: Iterable[Any]) -> list[tuple[A
 
 
 def _by_tasks(graph: Graph, token: str, radix: int, digits: int) -> None:
-    """Items, paired with a hash, go where its digits say: one digit in each step."""
+    """ItemPartitioner, paired with a hash, go where its digits say: one digit in each step."""
     places = [inp[::-1] for inp in product(range(radix), repeat=digits)]  # last runs fastest
     sources = [(f"{JOIN}{token}", 0, place) for place in places]
     outputs = [(f"{JOIN}{token}", digits, place) for place in places]
@@ -128,9 +131,9 @@ def _by_tasks(graph: Graph, token: str, radix: int, digits: int) -> None:
     if not all(key in graph for key in sources):
         return  # not built as Dask builds them, but no less right as it is
     full = [key for key in sources if graph[key] != DataNode(key, [])]
-    whole = Exchange(
+    whole = ShuffleNode(
         (f"exchange-groupby-{token}", 0),
-        Items(place=by_hash, count=len(places), kept=kept),
+        ItemPartitioner(place=by_hash, count=len(places), kept=kept),
         *(TaskRef(key) for key in full),
     )
     graph[whole.key] = whole

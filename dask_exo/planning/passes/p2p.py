@@ -1,7 +1,7 @@
 """P2P shuffles that Dask has made a graph of: transfer → barrier → unpack.
 
 The barrier knows what the shuffle is. Each transfer becomes the part that it would have sent, the
-barrier becomes an `Exchange`, and each unpack takes one of its outputs.
+barrier becomes an `ShuffleNode`, and each unpack takes one of its outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from dask_exo.dask_adapter import (
 )
 from dask_exo.errors import ShuffleMethodError
 from dask_exo.partitions.kernels.hash_partition import assign_partitions
-from dask_exo.planning.partitioners import Chunk, Exchange, Regrid, Rows, Split, take
+from dask_exo.planning.partitioners import (
+    Chunk,
+    ChunkPartitioner,
+    Partitioner,
+    RowPartitioner,
+    ShuffleNode,
+    take,
+)
 
 Key = Any
 Graph = dict[Key, GraphNode]
@@ -32,7 +39,7 @@ Number = Any  # of an output: an integer for frames, (ndim,) integers for arrays
 
 
 def p2p(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
-    """Replace every p2p shuffle by an `Exchange`.
+    """Replace every p2p shuffle by an `ShuffleNode`.
 
     Raises
     ------
@@ -101,14 +108,14 @@ _ABOUT_UNPACKING = (
 
 
 def _exchange(graph: Graph, barrier: Key, wanted: dict[Number, Key]) -> None:
-    """Put an `Exchange` into the graph, and a task for each output that is asked for."""
+    """Put an `ShuffleNode` into the graph, and a task for each output that is asked for."""
     task: Any = graph[barrier]
     spec = task.spec
     parts = [TaskRef(_last(graph, key)) for key in map(_target, task.args[1:])]
     for part in parts:
         graph[part.key] = _part(part.key, graph[part.key], spec)
     numbers = sorted(wanted)
-    whole = Exchange((f"exchange-p2p-{spec.id}", 0), _split(barrier, spec, numbers), *parts)
+    whole = ShuffleNode((f"exchange-p2p-{spec.id}", 0), _split(barrier, spec, numbers), *parts)
     graph[whole.key] = whole
     for slot, number in enumerate(numbers):
         graph[wanted[number]] = Task(wanted[number], take, TaskRef(whole.key), slot)
@@ -121,14 +128,14 @@ def _last(graph: Graph, key: Key) -> Key:
     return key
 
 
-def _split(barrier: Key, spec: Any, numbers: list[Number]) -> Split:
+def _split(barrier: Key, spec: Any, numbers: list[Number]) -> Partitioner:
     kind = type(spec).__name__
     if kind == "DataFrameShuffleSpec":
-        return Rows(
+        return RowPartitioner(
             column=spec.column, count=spec.npartitions, kept=tuple(numbers), drop=spec.drop_column
         )
     if kind == "ArrayRechunkSpec":
-        return Regrid.of(old_to_new(spec.old, spec.new), spec.old, numbers)
+        return ChunkPartitioner.of(old_to_new(spec.old, spec.new), spec.old, numbers)
     raise _not_understood(barrier, f"its specification is a {kind}")
 
 

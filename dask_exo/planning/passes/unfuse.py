@@ -11,7 +11,7 @@ from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, exe
 from dask_exo.execution.checkpoints.outputs import Mark
 from dask_exo.execution.persisted import promised
 from dask_exo.execution.requests import ONE_CPU
-from dask_exo.planning.annotations import asks_of
+from dask_exo.planning.annotations import request_of
 from dask_exo.planning.passes.bag import is_step
 
 Key = Any
@@ -29,7 +29,7 @@ def unfuse(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passe
     return _expanded(graph, _hides)
 
 
-def taken_apart(graph: Graph) -> Graph:
+def unfuse_all(graph: Graph) -> Graph:
     """Replace all fused tasks by their inner ones."""
     return _expanded(graph, lambda node: bool(_inside(node)))
 
@@ -54,7 +54,7 @@ def _hides(node: GraphNode) -> bool:
         or is_step(key)
         or promised(inner) is not None
         or isinstance(getattr(inner, "func", None), Mark)
-        or asks_of(inner) not in (None, ONE_CPU)
+        or request_of(inner) not in (None, ONE_CPU)
         or _hides(inner)
         for key, inner in _inside(node).items()
     )

@@ -19,7 +19,7 @@ from dask_exo.cluster.futures import Node
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
 from dask_exo.partitions.wire_format import WireTable
-from dask_exo.planning.partitioners import Rows
+from dask_exo.planning.partitioners import RowPartitioner
 from dask_exo.testing import InlineFutures
 
 NODES = (Node("a", 2, 10**9), Node("b", 1, 10**9))
@@ -75,7 +75,7 @@ def test_partitions_lie_on_a_device(cudf: ModuleType) -> None:
 @pytest.mark.parametrize("ignore_index", [False, True])
 def test_rows_are_split_there_and_travel_as_arrow(cudf: ModuleType, ignore_index: bool) -> None:
     frame = rows()
-    split = Rows(column=["k"], count=5, keys=("k",), ignore_index=ignore_index)
+    split = RowPartitioner(column=["k"], count=5, keys=("k",), ignore_index=ignore_index)
     (mine,), sent = split.cut([cudf.DataFrame(frame)], [range(5)])
     (theirs,), _ = split.cut([frame], [range(5)])
     assert isinstance(mine.rows, WireTable)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dask_exo
-from dask_exo.planning.inline import small
+from dask_exo.planning.inline import fits_in_process
 
 LIMIT = 10**6
 ROWS = 1000
@@ -28,8 +28,8 @@ def frame(rows: int = ROWS) -> pd.DataFrame:
 
 def is_small(ddf, limit: int = LIMIT) -> bool:
     """As the scheduler sees it; and what is fused, as ``persist`` does, is judged alike."""
-    found = small(ddf.expr.optimize(fuse=False), limit)
-    assert small(ddf.expr.optimize(), limit) == found
+    found = fits_in_process(ddf.expr.optimize(fuse=False), limit)
+    assert fits_in_process(ddf.expr.optimize(), limit) == found
     return found
 
 
