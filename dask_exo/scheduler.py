@@ -32,11 +32,11 @@ from dask_exo.dask_adapter import (
 )
 from dask_exo.errors import ShuffleMethodError
 from dask_exo.execution import local_threads
-from dask_exo.execution.background import Background
+from dask_exo.execution.background import BackgroundRun
 from dask_exo.execution.loop import Run
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
-from dask_exo.execution.run_metrics import Watcher, observed
-from dask_exo.execution.tasks.serialize import uncollected
+from dask_exo.execution.run_metrics import RunObserver, observed
+from dask_exo.execution.tasks.serialize import paused_gc
 from dask_exo.partitions.ownership import writable
 from dask_exo.planning.annotations import options_of
 from dask_exo.planning.inline import fits_in_process
@@ -132,7 +132,7 @@ class Scheduler:
         registry.check(config.shuffle_algorithm)
         work, context, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
-        promises = Background(work, context, futures, config, partial(observed, futures)).start()
+        promises = BackgroundRun(work, context, futures, config, partial(observed, futures)).start()
         for name, fingerprint in context.checkpoints.fingerprints.items():
             promises[name].fingerprint = fingerprint
         return {key: promises[name] for key, name in names.items()}
@@ -259,7 +259,7 @@ def _prepare(
     dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
 ) -> _Prepared:
     """Turn what Dask hands a scheduler into a plan, with garbage collection paused."""
-    with uncollected():
+    with paused_gc():
         graph, names, gpus = normalize(dsk, keys)
         graph, checkpoints = _resume(graph, set(names.values()), config)
         if callbacks:
@@ -289,18 +289,18 @@ def _resume(graph: Graph, keys: set[Key], config: Config) -> tuple[Graph, Checkp
     return resume(graph, keys, store, shuffles=shuffles, share=share)
 
 
-class _CallbackWatcher(Watcher):
+class _CallbackWatcher(RunObserver):
     """Tells Dask's callbacks what a run does."""
 
     def __init__(self, callbacks: Callbacks, futures: Futures) -> None:
         self._callbacks, self._futures = callbacks, futures
 
     def started(self, keys: Iterable[Key]) -> None:
-        """See `Watcher.started`."""
+        """See `RunObserver.started`."""
         self._callbacks.started(keys)
 
     def finished(self, key: Key, inner: Iterable[Key], held: Local | Remote | None) -> None:
-        """See `Watcher.finished`."""
+        """See `RunObserver.finished`."""
         value = None
         if self._callbacks.values and held is not None:
             value = Promise(self._futures, held).result()

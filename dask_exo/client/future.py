@@ -16,7 +16,7 @@ from dask_exo.config import Config
 from dask_exo.dask_adapter import TaskRef
 from dask_exo.errors import CancelledError
 from dask_exo.execution.background import stop_with_all
-from dask_exo.execution.callbacks import Afterwards
+from dask_exo.execution.callbacks import PromiseCallbacks
 from dask_exo.execution.persisted import Local, Promise, Remote, named, wait
 from dask_exo.remote_error import Failure
 
@@ -204,7 +204,7 @@ class _Futures:
 
 
 _futures = _Futures()
-_callbacks = Afterwards("dask_exo-callbacks")
+_callbacks = PromiseCallbacks("dask_exo-callbacks")
 
 
 def rebuild(key: Any, promise: Promise, report: Ref | None = None) -> Future:

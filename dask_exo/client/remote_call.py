@@ -21,7 +21,7 @@ from dask.utils import key_split, typename
 from dask_exo.client.future import Future
 from dask_exo.cluster.futures import LARGE, Futures, Needs, Ref
 from dask_exo.errors import ExoError, SerializationError
-from dask_exo.execution.persisted import Local, Promise, landing, lifting
+from dask_exo.execution.persisted import Local, Promise, collecting_refs, substituting_values
 from dask_exo.execution.tasks import messages
 from dask_exo.execution.tasks.copy_on_write import write_or_copy
 from dask_exo.remote_error import Failure
@@ -149,7 +149,7 @@ def _lift(content: Any, refs: list[Ref]) -> tuple[Any, list[int]]:
 
 def _pickled(content: Any, refs: list[Ref], name: str) -> bytes:
     try:
-        with lifting(refs):
+        with collecting_refs(refs):
             return messages.dumps(content)
     except ExoError:
         raise
@@ -184,7 +184,7 @@ def run(
 
 def _call(code: bytes, data: bytes, args: Sequence[Any], bring: Callable[[Any], Any]) -> Any:
     """One attempt, with code and arguments that no other has seen."""
-    with landing(args):
+    with substituting_values(args):
         fn, kwargs = pickle.loads(code)  # noqa: S301  our own driver's bytes
         own = pickle.loads(data)  # noqa: S301  our own driver's bytes
     own, kwargs = map_nested((own, kwargs), lambda arg: bring(args[arg.place]), messages.Argument)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable
 from dask_exo import events
 from dask_exo.cluster.output_digest import Made
 from dask_exo.errors import IntegrityError, NonDeterminismError
-from dask_exo.execution.checkpoints.cost import cost
+from dask_exo.execution.checkpoints.cost import write_seconds
 from dask_exo.execution.tasks import messages
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Stage
 from dask_exo.shuffle.integrity import Tally, verify
 
 
-class Versions:
+class OutputVersions:
     """The first version of what calls have made.
 
     Parameters
@@ -33,10 +33,10 @@ class Versions:
 
     Examples
     --------
-    >>> versions = Versions(lambda: [Made("call-1", "read", 3, digest=230)], "error")
-    >>> versions.note(Made("call-2", "read", 3, digest=11))
+    >>> versions = OutputVersions(lambda: [Made("call-1", "read", 3, digest=230)], "error")
+    >>> versions.record(Made("call-2", "read", 3, digest=11))
     >>> versions.compare()
-    >>> versions.note(Made("call-1", "read", 3, digest=11))
+    >>> versions.record(Made("call-1", "read", 3, digest=11))
     >>> versions.compare()
     Traceback (most recent call last):
     ...
@@ -47,7 +47,7 @@ class Versions:
         self._repeats, self._mode = repeats, mode
         self._first: dict[str, int] = {}
 
-    def note(self, made: Made | None) -> None:
+    def record(self, made: Made | None) -> None:
         """A call has made something that tasks may read from now on."""
         if made is not None and made.digest is not None:
             self._first.setdefault(made.call, made.digest)
@@ -70,56 +70,56 @@ class Versions:
                 warnings.warn(text, stacklevel=2)
 
 
-class Ledger:
+class ShuffleAccounting:
     """What each shuffle sent, what the tasks after it have assembled, and what all that took.
 
     Parameters
     ----------
-    versions : Versions
+    versions : OutputVersions
         Of what the maps, and other tasks of the computation, have made.
     """
 
-    def __init__(self, versions: Versions) -> None:
+    def __init__(self, versions: OutputVersions) -> None:
         self.versions = versions
         self._sent: dict[str, Tally] = {}
         self._arrived: dict[Key, Tally] = defaultdict(Tally)
         self._stages: dict[str, Stage] = {}
-        self._excused: set[Key] = set()
+        self._exempt: set[Key] = set()
         self._work, self._spent = 0.0, 0.0
 
-    def sent(self, stage: Stage, tally: Tally) -> None:
+    def add_sent(self, stage: Stage, tally: Tally) -> None:
         """Note what the maps of a shuffle have sent."""
         name = f"shuffle {stage.name} ({stage.key[0]})"
         self._sent[name], self._stages[name] = tally, stage
 
-    def arrived(self, arrived: Iterable[messages.Arrived]) -> None:
+    def add_assembled(self, arrived: Iterable[messages.AssembledTally]) -> None:
         """Add what a task has assembled."""
         for one in arrived:
             self._arrived[one.stage] += one.tally
 
-    def worked(self, seconds: float, spent: float = 0.0) -> None:
+    def add_work(self, seconds: float, spent: float = 0.0) -> None:
         """Add what tasks took, and what of it went into keeping values."""
         self._work += seconds
         self._spent += spent
 
-    def keeps(self, stage: Stage, nbytes: int) -> bool:
+    def should_checkpoint(self, stage: Stage, nbytes: int) -> bool:
         """Whether the outputs of a shuffle are worth keeping; from then on that is spent."""
         if stage.keeping is None:
             return False
         kept = stage.keeping.worth(nbytes, self._work, self._spent)
-        self._spent += cost(nbytes) if kept else 0.0
+        self._spent += write_seconds(nbytes) if kept else 0.0
         events.emit(events.ShuffleKept(stage.name, kept, nbytes, self._work))
         return kept
 
-    def excuse(self, stage: Key) -> None:
+    def exempt(self, stage: Key) -> None:
         """Some outputs of a shuffle will not be assembled, since a task failed."""
-        self._excused.add(stage)
+        self._exempt.add(stage)
 
     def verify(self) -> None:
         """Compare both sides of every shuffle; raise `IntegrityError` where they differ."""
         for name, sent in self._sent.items():
             stage = self._stages[name]
-            if stage.key in self._excused:
+            if stage.key in self._exempt:
                 continue
             try:
                 verify(name, sent, self._arrived[stage.key])

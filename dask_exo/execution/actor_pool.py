@@ -1,30 +1,31 @@
-"""Workers that are kept for tasks that ask for the same, while there is work for them.
+"""Actors for tasks with equal resource requests, for as long as there is work for them.
 
-They hold what they have also while they wait. So some of it is left for the tasks that run
-elsewhere, and where nothing else can go on, those that wait are let go.
+An idle actor still occupies its resources. So some resources are left for tasks that run outside
+of actors, and where nothing else can go on, idle actors are stopped.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dask_exo.cluster.futures import Futures, Node, Ref, Worker
 from dask_exo.cluster.resources import amounts_of, side_by_side
 from dask_exo.errors import OptionsError
-from dask_exo.execution.admission import AHEAD, Crew, fits, lend, most_of
+from dask_exo.execution.admission import AHEAD, PoolLoad, choose_actor, fits, largest_amounts
 from dask_exo.execution.requests import Asks
 from dask_exo.planning.annotations import asking_in
-from dask_exo.planning.plan import Bundle, Plan
+from dask_exo.planning.plan import Bundle, Plan, Stage
 
-IDLE = 30.0  # seconds without a call after which a worker is let go
+IDLE = 30.0  # seconds without a call after which an actor is stopped
 
 
 @dataclass(slots=True, eq=False)
-class Lent:
-    """A worker, its calls that have not ended, and since when it has what it has."""
+class PooledActor:
+    """An actor, its unfinished calls, and when it last became idle."""
 
     pool: Asks
     worker: Worker
@@ -32,8 +33,8 @@ class Lent:
     since: float = 0.0
 
 
-class Pools:
-    """The workers of one computation.
+class ActorPools:
+    """The actors of one computation, by resource request.
 
     Parameters
     ----------
@@ -44,223 +45,247 @@ class Pools:
     Raises
     ------
     OptionsError
-        No node has what a task asks for.
+        No node has the resources that a task requests.
     """
 
     def __init__(self, futures: Futures, plan: Plan, nodes: Sequence[Node]) -> None:
         self._futures = futures
-        self._left: Counter[Asks] = Counter(
-            pool for bundle in plan.bundles if (pool := bundle.options.pool) is not None
-        )
-        self._lent: dict[Asks, list[Lent]] = defaultdict(list)
-        self._width: dict[Asks, int] = {}
+        self._actors: dict[Asks, list[PooledActor]] = defaultdict(list)
         self._slots = sum(node.slots for node in nodes)
-        known = [node.resources for node in nodes if node.resources is not None]
-        self._total: Counter[str] | None = None
-        if len(known) == len(nodes):
-            self._total = Counter()
-            for one in known:
-                self._total.update(one)
-        self._left.update(pool for stage in plan.stages if (pool := stage.options.pool) is not None)
-        parts = (part for stage in plan.stages if stage.options.pool for part in stage.parts[:1])
-        for bundle in (*plan.bundles, *parts):
-            asks = bundle.options.asks
-            if asks is not None and asks not in self._width:
-                width = self._slots
-                if self._total is not None:
-                    width = side_by_side(known, dict(asks.amounts))
-                if not width:
-                    raise OptionsError(_impossible(bundle, asks, nodes))
-                self._width[asks] = width if asks.most is None else min(width, asks.most)
-        self._late = bool(plan.stages)
-        self._reserve: dict[str, float] = {}
-        plain = [bundle for bundle in plan.bundles if bundle.options.pool is None]
-        if self._left and (plain or plan.stages):
-            self._reserve = most_of([{"CPU": 1.0}, *(amounts_of(b.options.needs) for b in plain)])
+        self._total = _total(nodes)
+        self._left = _work_per_pool(plan)
+        self._width = _max_actors(plan, nodes)
+        self._reserve = _reserve(plan) if self._left else {}
+        self._has_shuffles = bool(plan.stages)
 
     @property
     def calls(self) -> int:
-        """Calls that have not ended."""
-        return sum(one.calls for lent in self._lent.values() for one in lent)
+        """Number of unfinished calls."""
+        return sum(actor.calls for actors in self._actors.values() for actor in actors)
 
     @property
     def slots(self) -> int:
-        """How many tasks run side by side beside the workers."""
+        """Number of tasks that can run at the same time outside of actors."""
         if self._total is None:
             return self._slots
-        return max(0, self._slots - int(self._held()["CPU"] + 1 - 1e-9))
+        return max(0, self._slots - math.ceil(round(self._held()["CPU"], 9)))
 
     def width(self, pool: Asks) -> int:
-        """How many workers there may be."""
+        """Return how many actors a pool may have."""
         return self._width[pool]
 
     def open(self) -> None:
-        """Start the workers that are wanted from the beginning, while their inputs are made.
+        """Start the first actors of each pool while their inputs are being computed.
 
-        Before a shuffle only those that were asked for: the others would wait for all of it.
+        Before a shuffle, start only as many as the user requested: the others would be idle until
+        its end.
         """
         for pool, left in self._left.items():
-            early = pool.least if self._late else max(pool.least, 1)
+            early = pool.least if self._has_shuffles else max(pool.least, 1)
             for _ in range(min(early, left, self._width[pool])):
-                if self._room(pool):
+                if self._can_start(pool):
                     self._start(pool)
 
-    def lend(self, pool: Asks, *, ahead: bool, alone: bool) -> Lent | None:
-        """A worker for one more call, if there is one for it now.
+    def acquire(self, pool: Asks, *, may_queue: bool, nothing_else: bool) -> PooledActor | None:
+        """Return an actor for one more call, or None if the call has to wait.
 
         Parameters
         ----------
         pool : Asks
-        ahead : bool
-            Whether the call may wait for another one of the same worker.
-        alone : bool
-            Whether nothing else runs, for which something had to be left.
+        may_queue : bool
+            Whether the call may wait for another call of the same actor.
+        nothing_else : bool
+            Whether nothing else runs, so that no resources need to be left for it.
         """
-        lent = self._lent[pool]
-        idle = [one for one in lent if not one.calls]
-        waiting = [one for one in lent if 0 < one.calls < AHEAD]
-        crew = Crew(len(idle), len(waiting), len(lent), self._width[pool])
-        choice = lend(crew, room=self._room(pool, alone=alone), ahead=ahead)
+        actors = self._actors[pool]
+        idle = [actor for actor in actors if not actor.calls]
+        open_ = [actor for actor in actors if 0 < actor.calls < AHEAD]
+        load = PoolLoad(len(idle), len(open_), len(actors), self._width[pool])
+        can_start = self._can_start(pool, nothing_else=nothing_else)
+        choice = choose_actor(load, can_start=can_start, may_queue=may_queue)
         if choice is None:
             return None
         if choice == "new":
-            one = self._start(pool)
+            actor = self._start(pool)
         else:
-            # the one that worked last is taken first: the others may go
-            one = idle[-1] if idle else min(waiting, key=lambda w: w.calls)
-        one.calls += 1
-        return one
+            # the most recently used one first: the others may be stopped
+            actor = idle[-1] if idle else min(open_, key=lambda a: a.calls)
+        actor.calls += 1
+        return actor
 
-    def lease(self, pool: Asks) -> Lent:
-        """A worker for one more call, which waits there if it has to.
+    def acquire_or_queue(self, pool: Asks) -> PooledActor:
+        """Return an actor for one more call, which is queued there if the actor is busy.
 
-        It gets one of its own if there is room, be it after others that have nothing to do are
-        gone.
+        Start a new actor if there are resources for it, if need be those of idle actors.
         """
-        lent = self._lent[pool]
-        if not lent and not self._room(pool):
-            self.release()
-        busy = len(lent) < self._width[pool] and all(one.calls for one in lent)
-        if not lent or (busy and self._room(pool)):
-            one = self._start(pool)
+        actors = self._actors[pool]
+        if not actors and not self._can_start(pool):
+            self.stop_idle()
+        busy = len(actors) < self._width[pool] and all(actor.calls for actor in actors)
+        if not actors or (busy and self._can_start(pool)):
+            actor = self._start(pool)
         else:
-            one = min(lent, key=lambda one: one.calls)
-        one.calls += 1
-        return one
+            actor = min(actors, key=lambda a: a.calls)
+        actor.calls += 1
+        return actor
 
-    def back(self, one: Lent, bundles: int) -> None:
-        """Take note that a call of so many bundles has ended."""
-        one.calls -= 1
-        one.since = self._futures.now
-        lent = self._lent[one.pool]
-        lent.remove(one)
-        lent.append(one)
-        self.spend(one.pool, bundles)
+    def release(self, actor: PooledActor, bundles: int) -> None:
+        """Record that a call with so many bundles has finished."""
+        actor.calls -= 1
+        actor.since = self._futures.now
+        actors = self._actors[actor.pool]
+        actors.remove(actor)
+        actors.append(actor)
+        self.finish(actor.pool, bundles)
 
-    def spend(self, pool: Asks, count: int) -> None:
-        """Take note that so many bundles, or shuffles, that ask for the same have ended."""
+    def finish(self, pool: Asks, count: int) -> None:
+        """Record that ``count`` bundles or shuffles of a pool have finished."""
         self._left[pool] -= count
         if not self._left[pool]:
-            self._dismiss(pool, since=self._futures.now)
+            self._stop_idle(pool, since=self._futures.now)
 
     def timeout(self) -> float | None:
-        """Seconds until workers have waited for too long; those that have are let go now."""
+        """Stop actors that were idle for too long; return seconds until the next one is."""
         if not self._left:
             return None
         now = self._futures.now
-        for pool in self._lent:
-            self._dismiss(pool, since=now - IDLE)
-        idle = [one.since for lent in self._lent.values() for one in lent if not one.calls]
+        for pool in self._actors:
+            self._stop_idle(pool, since=now - IDLE)
+        idle = [a.since for actors in self._actors.values() for a in actors if not a.calls]
         return max(0.0, min(idle) + IDLE - now) if idle else None
 
     @property
-    def lacking(self) -> bool:
-        """Whether workers hold what tasks need that run elsewhere."""
-        if self._total is None or not self._lent:
+    def blocks_others(self) -> bool:
+        """Whether actors occupy resources that tasks outside of actors need."""
+        if self._total is None or not self._actors:
             return False
         held = self._held()
         wanted = {name: amount for name, amount in self._reserve.items() if held[name]}
         return not fits(self._total, held, wanted, {})
 
-    def release(self) -> bool:
-        """Let go of all workers that have nothing to do; return whether there were any."""
-        before = sum(map(len, self._lent.values()))
-        for pool in self._lent:
-            self._dismiss(pool, since=float("inf"))
-        return sum(map(len, self._lent.values())) < before
+    def stop_idle(self) -> bool:
+        """Stop all idle actors; return whether there were any."""
+        before = sum(map(len, self._actors.values()))
+        for pool in self._actors:
+            self._stop_idle(pool, since=float("inf"))
+        return sum(map(len, self._actors.values())) < before
 
     def close(self) -> None:
-        """Let go of all workers, whatever they do."""
-        for lent in self._lent.values():
-            for one in lent:
-                one.worker.stop()
-        self._lent.clear()
+        """Stop all actors, idle or not."""
+        for actors in self._actors.values():
+            for actor in actors:
+                actor.worker.stop()
+        self._actors.clear()
 
     def _held(self) -> Counter[str]:
+        """Return the resources that all actors occupy."""
         held = Counter[str]()
-        for pool, lent in self._lent.items():
-            held.update({name: amount * len(lent) for name, amount in pool.amounts})
+        for pool, actors in self._actors.items():
+            held.update({name: amount * len(actors) for name, amount in pool.amounts})
         return held
 
-    def _room(self, pool: Asks, *, alone: bool = False) -> bool:
+    def _can_start(self, pool: Asks, *, nothing_else: bool = False) -> bool:
         if self._total is None:
             return True
-        reserve = {} if alone else self._reserve
+        reserve = {} if nothing_else else self._reserve
         return fits(self._total, self._held(), dict(pool.amounts), reserve)
 
-    def _start(self, pool: Asks) -> Lent:
-        one = Lent(pool, self._futures.worker(pool.needs), since=self._futures.now)
-        self._lent[pool].append(one)
-        return one
+    def _start(self, pool: Asks) -> PooledActor:
+        actor = PooledActor(pool, self._futures.worker(pool.needs), since=self._futures.now)
+        self._actors[pool].append(actor)
+        return actor
 
-    def _dismiss(self, pool: Asks, since: float) -> None:
-        """Let go of workers that have had nothing to do since some moment, or for longer."""
-        gone = [one for one in self._lent[pool] if not one.calls and one.since <= since]
-        self._lent[pool] = [one for one in self._lent[pool] if one not in gone]
-        for one in gone:
-            one.worker.stop()
+    def _stop_idle(self, pool: Asks, since: float) -> None:
+        """Stop actors that have been idle since ``since``, or for longer."""
+        gone = [actor for actor in self._actors[pool] if not actor.calls and actor.since <= since]
+        self._actors[pool] = [actor for actor in self._actors[pool] if actor not in gone]
+        for actor in gone:
+            actor.worker.stop()
 
 
-class Mappers:
-    """The workers of one shuffle's maps; see `dask_exo.shuffle.spec.Spec`.
+class MapActors:
+    """The actors that run the maps of one shuffle; see `dask_exo.shuffle.spec.Spec`.
 
-    A call of it is there until it is known to have ended, so that other tasks see who is busy.
+    A call counts until it is known to have finished, so that other tasks see which actors are busy.
 
     Parameters
     ----------
     futures : Futures
-    pools : Pools
+    pools : ActorPools
     pool : Asks
-        What a map asks for.
+        Resource request of a map.
     """
 
-    def __init__(self, futures: Futures, pools: Pools, pool: Asks) -> None:
+    def __init__(self, futures: Futures, pools: ActorPools, pool: Asks) -> None:
         self._futures, self._pools, self._pool = futures, pools, pool
-        self._calls: dict[Ref, Lent] = {}
+        self._calls: dict[Ref, PooledActor] = {}
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
-        """As `Worker.split`, by whoever has least to do; the last value comes last."""
-        self.settle()
-        lent = self._pools.lease(self._pool)
-        refs = lent.worker.split(count, fn, *args)
-        self._calls[refs[-1]] = lent
+        """Call `Worker.split` of the least busy actor; the call ends with its last value."""
+        self.release_finished()
+        actor = self._pools.acquire_or_queue(self._pool)
+        refs = actor.worker.split(count, fn, *args)
+        self._calls[refs[-1]] = actor
         return refs
 
-    def settle(self) -> None:
-        """Give back the workers of calls that have ended."""
+    def release_finished(self) -> None:
+        """Release the actors of finished calls."""
         for ref in self._futures.wait(list(self._calls), timeout=0)[0]:
-            self._pools.back(self._calls.pop(ref), 0)
+            self._pools.release(self._calls.pop(ref), 0)
 
     def close(self) -> None:
-        """The shuffle has ended: give back all of them."""
-        for lent in self._calls.values():
-            self._pools.back(lent, 0)
+        """Release all actors at the end of the shuffle."""
+        for actor in self._calls.values():
+            self._pools.release(actor, 0)
         self._calls.clear()
-        self._pools.spend(self._pool, 1)
+        self._pools.finish(self._pool, 1)
+
+
+def _total(nodes: Iterable[Node]) -> Counter[str] | None:
+    """Return the resources of all nodes, or None if a node's are not known."""
+    total = Counter[str]()
+    for node in nodes:
+        if node.resources is None:
+            return None
+        total.update(node.resources)
+    return total
+
+
+def _work_per_pool(plan: Plan) -> Counter[Asks]:
+    """Count the bundles and shuffles of each pool."""
+    units: list[Bundle | Stage] = [*plan.bundles, *plan.stages]
+    return Counter(pool for unit in units if (pool := unit.options.pool) is not None)
+
+
+def _max_actors(plan: Plan, nodes: Sequence[Node]) -> dict[Asks, int]:
+    """Return how many actors of each resource request fit on the nodes."""
+    resources = [node.resources for node in nodes if node.resources is not None]
+    known = len(resources) == len(nodes)
+    width: dict[Asks, int] = {}
+    parts = (part for stage in plan.stages if stage.options.pool for part in stage.parts[:1])
+    for bundle in (*plan.bundles, *parts):
+        asks = bundle.options.asks
+        if asks is None or asks in width:
+            continue
+        count = sum(node.slots for node in nodes)
+        if known:
+            count = side_by_side(resources, dict(asks.amounts))
+        if not count:
+            raise OptionsError(_impossible(bundle, asks, nodes))
+        width[asks] = count if asks.most is None else min(count, asks.most)
+    return width
+
+
+def _reserve(plan: Plan) -> dict[str, float]:
+    """Return the resources to leave for tasks that run outside of actors."""
+    outside = [bundle for bundle in plan.bundles if bundle.options.pool is None]
+    if not outside and not plan.stages:
+        return {}
+    return largest_amounts([{"CPU": 1.0}, *(amounts_of(b.options.needs) for b in outside)])
 
 
 def _impossible(bundle: Bundle, asks: Asks, nodes: Sequence[Node]) -> str:
-    names = [one.name for _, node in bundle.nodes for one in asking_in(node)]
+    names = [wrapper.name for _, node in bundle.nodes for wrapper in asking_in(node)]
     have = [
         ", ".join(f"{(node.resources or {}).get(name, 0):g} {name}" for name, _ in asks.amounts)
         for node in nodes

@@ -8,19 +8,19 @@ from typing import Literal
 
 from dask_exo.cluster.resources import Amounts, has
 
-AHEAD = 2  # calls of a worker at a time: the second one's inputs come while the first one runs
+AHEAD = 2  # calls of an actor at a time: inputs of the second are fetched while the first runs
 
 
 @dataclass(frozen=True)
-class View:
-    """What the driver knows when it could start a task.
+class LoopState:
+    """Numbers by which the driver decides whether to submit a task.
 
     Attributes
     ----------
     in_flight : int
-        Tasks that were started and have not finished.
+        Tasks that were submitted and have not finished.
     slots : int
-        Tasks that the cluster runs side by side.
+        Tasks that the cluster runs at the same time.
     held : int
         Bytes of the values that the driver holds refs of.
     promised : int
@@ -28,11 +28,12 @@ class View:
     expected : int
         Bytes that the next task is expected to return.
     behind : bool
-        Whether tasks wait for a worker of their own that come before it in Dask's order.
+        Whether tasks that come earlier in Dask's order wait for an actor.
     tight : bool
-        Whether the memory of a machine is nearly full, by whatever.
-    trying : bool
-        Whether the first tasks of its group are in flight, so that soon it is known what one takes.
+        Whether the memory of a machine is nearly full, for any reason.
+    probing : bool
+        Whether the first tasks of the same group are in flight: their duration and size are not
+        known yet.
     """
 
     in_flight: int
@@ -42,28 +43,28 @@ class View:
     expected: int
     behind: bool = False
     tight: bool = False
-    trying: bool = False
+    probing: bool = False
 
     def fits(self, budget: int) -> bool:
-        """Whether what the next task returns is within so many bytes."""
+        """Return whether the output of the next task fits into the byte budget."""
         return self.held + self.promised + self.expected <= budget
 
 
-def lacking(in_flight: int, most: int, *, ready: bool) -> str:
-    """Name what keeps more tasks from starting.
+def bottleneck(in_flight: int, most: int, *, ready: bool) -> str:
+    """Return the resource that keeps more tasks from starting.
 
     Parameters
     ----------
     in_flight : int
-        Tasks that were started and have not finished.
+        Tasks that were submitted and have not finished.
     most : int
-        How many of them there may be.
+        The most tasks that may be in flight.
     ready : bool
-        Whether a task could start that was not started.
+        Whether a ready task was not submitted.
 
     Examples
     --------
-    >>> lacking(6, 6, ready=True), lacking(2, 6, ready=True), lacking(2, 6, ready=False)
+    >>> bottleneck(6, 6, ready=True), bottleneck(2, 6, ready=True), bottleneck(2, 6, ready=False)
     ('slots', 'memory', 'input')
     """
     if in_flight >= most:
@@ -71,19 +72,19 @@ def lacking(in_flight: int, most: int, *, ready: bool) -> str:
     return "memory" if ready else "input"
 
 
-def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
-    """Whether to start one more task.
+def admit(view: LoopState, *, tasks_per_slot: int, budget: int) -> bool:
+    """Decide whether to submit one more task.
 
     1. An idle cluster always gets a task: what does not fit is spilled, but nothing stalls.
-    2. Where memory is nearly full, nothing else: what runs shall end, and not be killed.
-    3. No more than ``tasks_per_slot`` tasks a slot are in flight; and one, of a group of which no
-       task has ended yet: those that wait may share a call then.
-    4. Within the byte budget; over it, one task a slot, since the tasks that free memory come
-       first in Dask's order. Those that come after tasks which wait for a worker free nothing.
+    2. Where memory is nearly full, nothing more: running tasks must end before they are killed.
+    3. At most ``tasks_per_slot`` tasks per slot are in flight, and one per slot as long as no task
+       of the group has finished: those that wait may then share a call.
+    4. Within the byte budget. Above it, one task per slot, since the tasks that free memory come
+       first in Dask's order; tasks behind those that wait for an actor free nothing.
 
     Examples
     --------
-    >>> full = View(in_flight=2, slots=2, held=90, promised=10, expected=5)
+    >>> full = LoopState(in_flight=2, slots=2, held=90, promised=10, expected=5)
     >>> admit(full, tasks_per_slot=3, budget=100)
     False
     >>> admit(full, tasks_per_slot=3, budget=1000)
@@ -91,30 +92,32 @@ def admit(view: View, *, tasks_per_slot: int, budget: int) -> bool:
     """
     if view.in_flight == 0 and not view.behind:
         return True
-    if view.tight or view.in_flight >= view.slots * (1 if view.trying else tasks_per_slot):
+    if view.tight or view.in_flight >= view.slots * (1 if view.probing else tasks_per_slot):
         return False
     return view.fits(budget) or (view.in_flight < view.slots and not view.behind)
 
 
-def fewer(had: float, most: int) -> int | None:
-    """Slots that a task takes for itself after its node ran out of memory: half a node, then one.
+def next_cpu_request(had: float, most: int) -> int | None:
+    """Return the slots for a task whose node ran out of memory: half a node, then a whole one.
 
     Parameters
     ----------
     had : float
-        Those that it took.
+        Slots of the last attempt.
     most : int
-        Those of the largest node.
+        Slots of the largest node.
 
     Returns
     -------
     int or None
-        None where it was alone already.
+        None if the task already had a whole node.
 
     Examples
     --------
-    >>> fewer(1, 8), fewer(4, 8), fewer(8, 8), fewer(1, 2), fewer(1, 1)
-    (4, 8, None, 2, None)
+    >>> next_cpu_request(1, 8), next_cpu_request(4, 8), next_cpu_request(8, 8)
+    (4, 8, None)
+    >>> next_cpu_request(1, 2), next_cpu_request(1, 1)
+    (2, None)
     """
     if had >= most:
         return None
@@ -123,19 +126,19 @@ def fewer(had: float, most: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class Crew:
-    """Workers that have the same.
+class PoolLoad:
+    """Number of actors of one pool, by state.
 
     Attributes
     ----------
     idle : int
-        Those without a call.
+        Actors without a call.
     open : int
-        Those with one, that could have another one waiting for them.
+        Actors with a call that can queue another one.
     count : int
-        All.
+        All actors.
     width : int
-        How many there may be.
+        The most actors that there may be.
     """
 
     idle: int
@@ -144,41 +147,47 @@ class Crew:
     width: int
 
 
-def lend(crew: Crew, *, room: bool, ahead: bool) -> Literal["idle", "new", "open"] | None:
-    """Which worker takes the next call; None if it has to wait.
+def choose_actor(
+    load: PoolLoad, *, can_start: bool, may_queue: bool
+) -> Literal["idle", "new", "open"] | None:
+    """Choose an actor for the next call; return None if the call has to wait.
+
+    1. An idle actor.
+    2. A new one, if there are resources for it.
+    3. A busy one, where the inputs of the next call are fetched while this call runs.
 
     Parameters
     ----------
-    crew : Crew
-    room : bool
-        Whether there is what one more worker needs.
-    ahead : bool
-        Whether its inputs may be brought before they can be used.
+    load : PoolLoad
+    can_start : bool
+        Whether there are resources for one more actor.
+    may_queue : bool
+        Whether there is memory for inputs that wait.
 
     Examples
     --------
-    >>> lend(Crew(idle=0, open=1, count=1, width=2), room=True, ahead=True)
+    >>> choose_actor(PoolLoad(idle=0, open=1, count=1, width=2), can_start=True, may_queue=True)
     'new'
-    >>> lend(Crew(idle=0, open=1, count=1, width=1), room=True, ahead=True)
+    >>> choose_actor(PoolLoad(idle=0, open=1, count=1, width=1), can_start=True, may_queue=True)
     'open'
     """
-    if crew.idle:
+    if load.idle:
         return "idle"
-    if room and crew.count < crew.width:
+    if can_start and load.count < load.width:
         return "new"
-    return "open" if crew.open and ahead else None
+    return "open" if load.open and may_queue else None
 
 
-def most_of(several: Iterable[Amounts]) -> dict[str, float]:
-    """The largest amount of each resource."""
-    found: dict[str, float] = {}
+def largest_amounts(several: Iterable[Amounts]) -> dict[str, float]:
+    """Return the largest amount of each resource."""
+    largest: dict[str, float] = {}
     for amounts in several:
         for name, amount in amounts.items():
-            found[name] = max(amount, found.get(name, 0))
-    return found
+            largest[name] = max(amount, largest.get(name, 0))
+    return largest
 
 
 def fits(total: Amounts, held: Amounts, more: Amounts, reserve: Amounts) -> bool:
-    """Whether ``more`` can be taken too, so that ``reserve`` is left of what it takes."""
+    """Return whether ``more`` fits beside ``held`` so that ``reserve`` is left."""
     left = {name: total.get(name, 0) - held.get(name, 0) - reserve.get(name, 0) for name in more}
     return has(left, more)

@@ -15,8 +15,8 @@ from dask_exo.config import Config
 from dask_exo.errors import CancelledError
 from dask_exo.execution.loop import Run
 from dask_exo.execution.persisted import Local, Promise, Remote
-from dask_exo.execution.ready_queue import NobodyWantsThis
-from dask_exo.execution.run_metrics import Looks
+from dask_exo.execution.ready_queue import RunAbandoned
+from dask_exo.execution.run_metrics import StoreSampler
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
@@ -33,7 +33,7 @@ class Stoppable(Protocol):
 _running: weakref.WeakSet[Stoppable] = weakref.WeakSet()
 
 
-class Background:
+class BackgroundRun:
     """One computation in the background.
 
     It knows its promises weakly: whoever drops one frees its value, and when all are dropped
@@ -56,7 +56,7 @@ class Background:
         context: PassContext,
         futures: Futures,
         config: Config,
-        observed: Callable[[], contextlib.AbstractContextManager[Looks]],
+        observed: Callable[[], contextlib.AbstractContextManager[StoreSampler]],
     ) -> None:
         self._plan, self._context, self._observed = plan, context, observed
         self._futures, self._config = futures, config
@@ -78,8 +78,8 @@ class Background:
         self._stopped = True
         self._thread.join(timeout=10)
 
-    def wants(self) -> bool:
-        """See `Consumer.wants`."""
+    def is_wanted(self) -> bool:
+        """See `Consumer.is_wanted`."""
         return not self._stopped and any(not promise.known for promise in self._promises.values())
 
     def take(self, key: Key, held: Local | Remote) -> None:
@@ -88,8 +88,8 @@ class Background:
         if promise is not None:
             promise.fulfil(held)
 
-    def lose(self, key: Key, error: BaseException) -> None:
-        """See `Consumer.lose`."""
+    def fail(self, key: Key, error: BaseException) -> None:
+        """See `Consumer.fail`."""
         promise = self._promises.get(key)
         if promise is not None:
             self._errors.append(error)
@@ -104,7 +104,7 @@ class Background:
         error: BaseException = CancelledError("the computation was stopped before its end")
         try:
             self._run()
-        except NobodyWantsThis:
+        except RunAbandoned:
             pass
         except BaseException as raised:  # noqa: BLE001  raised where a result is asked for
             error = raised

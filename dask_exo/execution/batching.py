@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dask_exo.execution.ready_queue import Entry, State
+from dask_exo.execution.ready_queue import Entry, ReadyQueue
 from dask_exo.execution.requests import Asks
 from dask_exo.planning.plan import Bundle
 from dask_exo.shuffle.choose import LARGEST_BATCH
@@ -21,12 +21,12 @@ FORGET = 0.1  # how much less a bundle counts for each one that has finished aft
 
 
 @dataclass(slots=True)
-class Experience:
+class TaskStats:
     """What the finished bundles of one group have shown, the last ones most.
 
     Examples
     --------
-    >>> known = Experience()
+    >>> known = TaskStats()
     >>> for seconds in [1.0] + [0.01] * 50:
     ...     known.add(seconds, 100)
     >>> known.duration < 0.02, known.mean, known.largest
@@ -57,7 +57,7 @@ class Experience:
 
 
 @dataclass(slots=True)
-class Room:
+class BatchBudget:
     """What may still join a call.
 
     Attributes
@@ -74,24 +74,28 @@ class Room:
     nbytes: int
     ready: int
 
-    def fits(self, known: Experience, piled: int, *, inner: bool) -> bool:
+    def fits(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> bool:
         """Whether one more of a group would fit; ``inner`` if it can run nowhere else.
 
-        It puts together ``piled`` bytes of shuffled blocks.
+        It puts together ``pending_bytes`` bytes of shuffled blocks.
         """
         fair = inner or self.ready > 0
-        return fair and known.duration <= self.seconds and max(known.mean, piled) <= self.nbytes
+        return (
+            fair
+            and known.duration <= self.seconds
+            and max(known.mean, pending_bytes) <= self.nbytes
+        )
 
-    def take(self, known: Experience, piled: int, *, inner: bool) -> None:
+    def take(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> None:
         """Fill some of it."""
         self.seconds -= known.duration
-        self.nbytes -= max(known.mean, piled)
+        self.nbytes -= max(known.mean, pending_bytes)
         self.ready -= not inner
 
 
 def gather(
-    state: State,
-    experience: Mapping[str, Experience],
+    queue: ReadyQueue,
+    stats: Mapping[str, TaskStats],
     pool: Asks | None = None,
     *,
     slots: int,
@@ -102,8 +106,8 @@ def gather(
 
     Parameters
     ----------
-    state : State
-    experience : mapping
+    queue : ReadyQueue
+    stats : mapping
         Of the groups that have any.
     pool : Asks, optional
         The workers that it is for.
@@ -119,47 +123,47 @@ def gather(
     list of Bundle
         In an order in which they can run.
     """
-    first = state.pop(pool)
-    batch, known = [first], experience.get(first.group)
+    first = queue.pop(pool)
+    batch, known = [first], stats.get(first.group)
     if known is None:
         return batch
-    room = Room(target, LARGEST_BATCH, -(-(state.ready(pool) + 1) // (2 * slots)))
-    room.take(known, state.piled(first), inner=False)
+    room = BatchBudget(target, LARGEST_BATCH, -(-(queue.ready(pool) + 1) // (2 * slots)))
+    room.take(known, queue.pending_bytes(first), inner=False)
     missing: dict[int, int] = {}
     ahead: list[Entry] = []
     while True:
         if follow:
-            for entry in state.woken(batch[-1].key, missing):
+            for entry in queue.newly_ready(batch[-1].key, missing):
                 heapq.heappush(ahead, entry)
-        bundle = _next(state, experience, room, ahead, first)
+        bundle = _next(queue, stats, room, ahead, first)
         if bundle is None:
             return batch
         batch.append(bundle)
 
 
 def _next(
-    state: State,
-    experience: Mapping[str, Experience],
-    room: Room,
+    queue: ReadyQueue,
+    stats: Mapping[str, TaskStats],
+    room: BatchBudget,
     ahead: list[Entry],
     first: Bundle,
 ) -> Bundle | None:
     """Take out one more: of those that follow, else of those that are ready."""
     pool = first.options.pool
-    while ahead or state.first(pool) is not None:
+    while ahead or queue.first(pool) is not None:
         inner = bool(ahead)
-        bundle = heapq.heappop(ahead)[-1] if inner else state.first(pool)
+        bundle = heapq.heappop(ahead)[-1] if inner else queue.first(pool)
         assert bundle is not None
-        known = experience.get(bundle.group)
+        known = stats.get(bundle.group)
         alike = bundle.options == first.options and (inner or not bundle.getitem)
         if known is not None and alike:
-            piled = state.piled(bundle)
-            if room.fits(known, piled, inner=inner):
-                room.take(known, piled, inner=inner)
+            pending_bytes = queue.pending_bytes(bundle)
+            if room.fits(known, pending_bytes, inner=inner):
+                room.take(known, pending_bytes, inner=inner)
                 if inner:
-                    state.start(bundle)
+                    queue.start(bundle)
                 else:
-                    state.pop(pool)
+                    queue.pop(pool)
                 return bundle
         if not inner:
             return None

@@ -21,7 +21,7 @@ class _Pending:
     known: bool  # and not only when the values are there
 
 
-class Afterwards:
+class PromiseCallbacks:
     """A thread that acts when promises are known or kept; it ends when there are none.
 
     Parameters

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from dask_exo.cluster.futures import Futures, Needs, Node
 from dask_exo.errors import OutOfMemoryError
-from dask_exo.execution.admission import fewer
+from dask_exo.execution.admission import next_cpu_request
 from dask_exo.planning.normalize import Key
 
 TIGHT = 0.9  # of a machine's memory; Ray kills tasks at 0.95 of it by default
 EVERY = 1.0  # seconds between two looks
 
 
-class Pressure:
+class MemoryPressure:
     """Knows whether memory is tight.
 
     Parameters
@@ -35,7 +35,9 @@ class Pressure:
         return self._tight
 
 
-def alone(needs: Needs | None, nodes: Sequence[Node], key: Key, error: OutOfMemoryError) -> Needs:
+def widen_request(
+    needs: Needs | None, nodes: Sequence[Node], key: Key, error: OutOfMemoryError
+) -> Needs:
     """What a task asks for after its node ran out of memory: more slots, so fewer neighbours.
 
     Parameters
@@ -55,7 +57,7 @@ def alone(needs: Needs | None, nodes: Sequence[Node], key: Key, error: OutOfMemo
     """
     largest = max(nodes, key=lambda node: node.slots)
     had = dict(needs or {})
-    slots = fewer(float(had.get("num_cpus") or 1), largest.slots)
+    slots = next_cpu_request(float(had.get("num_cpus") or 1), largest.slots)
     if slots is None:
         have = (largest.resources or {}).get("memory")
         known = "" if have is None else f" It has {have / 1e9:.1f} GB for tasks."

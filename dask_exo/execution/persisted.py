@@ -31,8 +31,8 @@ LONG = 1.0  # seconds of a wait after which it is watched
 named: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDictionary()
 """Futures that somebody has, by key: a graph refers to them by it alone."""
 
-_lifting: ContextVar[list[Ref] | None] = ContextVar("lifting", default=None)
-_lifted: ContextVar[Sequence[Any]] = ContextVar("lifted", default=())
+_collected_refs: ContextVar[list[Ref] | None] = ContextVar("collected_refs", default=None)
+_substitutes: ContextVar[Sequence[Any]] = ContextVar("substitutes", default=())
 
 
 class Named(Protocol):
@@ -60,8 +60,8 @@ class Remote:
 class Promise:
     """A value that exists, or that a thread of this process or a task will make.
 
-    Pickled with the code of a task (see `lifting`), its ref becomes an argument of that task, and
-    there it is the promise of the value that came. Pickled otherwise, the value goes with it.
+    Pickled with the code of a task (see `collecting_refs`), its ref becomes an argument of that
+    task, where it is a promise with the fetched value. Pickled otherwise, it carries the value.
 
     Parameters
     ----------
@@ -152,15 +152,16 @@ class Promise:
         return "exo-promise", self.token
 
     def __reduce__(self) -> tuple[Any, ...]:
-        lifted = _lifting.get()
+        collected = _collected_refs.get()
         try:
             held = self.held()
-            if isinstance(held, Local) or lifted is None:  # to a file, or a process of another kind
+            # without a list of refs it is pickled to a file, or for a process of another kind
+            if isinstance(held, Local) or collected is None:
                 return _with_value, (self._value(), self.token)
         except Exception as error:  # noqa: BLE001  raised where the value is asked for
             return _with_value, (Failure.of(self.token, error), self.token)
-        lifted.append(held.ref)
-        return _with_argument, (len(lifted) - 1, self.token)
+        collected.append(held.ref)
+        return _with_argument, (len(collected) - 1, self.token)
 
 
 def fetch(promise: Promise) -> Any:
@@ -178,23 +179,23 @@ def promised(node: object) -> Promise | None:
 
 
 @contextlib.contextmanager
-def lifting(args: list[Ref]) -> Iterator[None]:
+def collecting_refs(args: list[Ref]) -> Iterator[None]:
     """While code is pickled: refs of the promises in it join the arguments that go with it."""
-    token = _lifting.set(args)
+    token = _collected_refs.set(args)
     try:
         yield
     finally:
-        _lifting.reset(token)
+        _collected_refs.reset(token)
 
 
 @contextlib.contextmanager
-def landing(args: Sequence[Any]) -> Iterator[None]:
+def substituting_values(args: Sequence[Any]) -> Iterator[None]:
     """While code is unpickled: the values of its arguments are those of the promises in it."""
-    token = _lifted.set(args)
+    token = _substitutes.set(args)
     try:
         yield
     finally:
-        _lifted.reset(token)
+        _substitutes.reset(token)
 
 
 def _with_value(value: Any, token: str) -> Promise:
@@ -204,7 +205,7 @@ def _with_value(value: Any, token: str) -> Promise:
 
 
 def _with_argument(index: int, token: str) -> Promise:
-    return _with_value(_lifted.get()[index], token)
+    return _with_value(_substitutes.get()[index], token)
 
 
 def wait(

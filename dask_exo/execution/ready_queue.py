@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Protocol
 
-from dask_exo.execution.accounting import Ledger
+from dask_exo.execution.accounting import ShuffleAccounting
 from dask_exo.execution.persisted import Local, Remote
 from dask_exo.execution.requests import Asks
 from dask_exo.execution.values import Held, Values
@@ -25,7 +25,7 @@ def _entry(bundle: Bundle) -> Entry:
 class Consumer(Protocol):
     """Takes results one by one. A task that fails then costs only what is made of its value."""
 
-    def wants(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether anybody still waits for a result."""
         ...
 
@@ -33,23 +33,23 @@ class Consumer(Protocol):
         """A result is there."""
         ...
 
-    def lose(self, key: Key, error: BaseException) -> None:
+    def fail(self, key: Key, error: BaseException) -> None:
         """A result will not come."""
         ...
 
 
-class NobodyWantsThis(Exception):  # noqa: N818  no error: it ends a run
+class RunAbandoned(Exception):  # noqa: N818  no error: it ends a run
     """All promises of a run's results have been dropped."""
 
 
-class State:
+class ReadyQueue:
     """The units of one computation, from waiting to done.
 
     Parameters
     ----------
     plan : Plan
     values : Values
-    ledger : Ledger
+    accounting : ShuffleAccounting
     consumer : Consumer, optional
         Takes results as they come; without it, the first failure is raised.
 
@@ -62,18 +62,22 @@ class State:
     """
 
     def __init__(
-        self, plan: Plan, values: Values, ledger: Ledger, consumer: Consumer | None = None
+        self,
+        plan: Plan,
+        values: Values,
+        accounting: ShuffleAccounting,
+        consumer: Consumer | None = None,
     ) -> None:
-        self._values, self._ledger, self._consumer = values, ledger, consumer
-        self._at_once = not plan.stages  # else when the shuffles have been verified
-        self._asking: dict[Key, list[Key]] = defaultdict(list)  # value → results that it is
+        self._values, self._accounting, self._consumer = values, accounting, consumer
+        self._deliver_early = not plan.stages  # else when the shuffles have been verified
+        self._results_of: dict[Key, list[Key]] = defaultdict(list)  # value → results that it is
         for key, source in plan.results.items():
-            self._asking[source].append(key)
+            self._results_of[source].append(key)
         self.left = len(plan.bundles) + len(plan.stages)
         self.stages: list[Stage] = []
         self._ready: dict[Asks | None, list[Entry]] = defaultdict(list)  # by workers
         self._waits: dict[int, int] = {}  # by the identity of units
-        self._gone: set[int] = set()  # started before their inputs existed, or lost
+        self._taken_out: set[int] = set()  # started before their inputs existed, or lost
         self._dependents: dict[Key, list[Bundle | Stage]] = defaultdict(list)
         self._link(plan)
 
@@ -81,8 +85,8 @@ class State:
         """Who waits for what, and how many read each value."""
         readers = [*plan.bundles, *(part for stage in plan.stages for part in stage.parts)]
         for reader in readers:
-            self._values.expect(reader.sources)
-        self._values.expect(list(self._asking))  # the caller reads these
+            self._values.add_readers(reader.sources)
+        self._values.add_readers(list(self._results_of))  # the caller reads these
         units: list[Bundle | Stage] = [*plan.bundles, *plan.stages]
         for unit in units:
             missing = unit.sources - plan.literals.keys()
@@ -91,14 +95,14 @@ class State:
                 self._dependents[source].append(unit)
             if not missing:
                 self._enqueue(unit)
-        if self._at_once and self._consumer:
-            for key in self._asking.keys() & plan.literals.keys():
-                self._give(key)
+        if self._deliver_early and self._consumer:
+            for key in self._results_of.keys() & plan.literals.keys():
+                self._hand_over(key)
 
     # -- ready units
 
     @property
-    def heads(self) -> list[Bundle]:
+    def next_per_pool(self) -> list[Bundle]:
         """The bundle to run next on each kind of workers, in the order in which they should."""
         return [entry[-1] for entry in sorted(heap[0] for heap in self._ready.values() if heap)]
 
@@ -115,11 +119,11 @@ class State:
         """How many bundles are ready for them."""
         return len(self._ready[pool])
 
-    def piled(self, bundle: Bundle) -> int:
+    def pending_bytes(self, bundle: Bundle) -> int:
         """Bytes of shuffled blocks that a ready bundle puts together."""
-        return self._values.piled(bundle.sources)
+        return self._values.pending_bytes(bundle.sources)
 
-    def woken(self, key: Key, missing: dict[int, int]) -> Iterator[Entry]:
+    def newly_ready(self, key: Key, missing: dict[int, int]) -> Iterator[Entry]:
         """Bundles that would be ready if this value existed, too.
 
         Parameters
@@ -136,7 +140,7 @@ class State:
 
     def start(self, bundle: Bundle) -> None:
         """Take out a bundle of which inputs are still being made."""
-        self._gone.add(id(bundle))
+        self._taken_out.add(id(bundle))
 
     def _enqueue(self, unit: Bundle | Stage) -> None:
         if isinstance(unit, Stage):
@@ -146,61 +150,61 @@ class State:
 
     # -- what comes of them
 
-    def have(self, key: Key, held: Held) -> None:
+    def fulfil(self, key: Key, held: Held) -> None:
         """A value exists: keep it for its readers, and wake those who waited for it."""
         self._values.add(key, held)
         for unit in self._dependents.pop(key, ()):
             self._waits[id(unit)] -= 1
-            if not self._waits[id(unit)] and id(unit) not in self._gone:
+            if not self._waits[id(unit)] and id(unit) not in self._taken_out:
                 self._enqueue(unit)
-        if self._at_once and self._consumer and key in self._asking:
-            self._give(key)
+        if self._deliver_early and self._consumer and key in self._results_of:
+            self._hand_over(key)
 
-    def lose(self, key: Key, error: Exception) -> None:
+    def fail(self, key: Key, error: Exception) -> None:
         """A value will not come, nor will those that are made of it; raise without a consumer."""
         if self._consumer is None:
             raise error
         gone = [key]
         while gone:
             key = gone.pop()
-            for result in self._asking.pop(key, ()):
-                self._consumer.lose(result, error)
+            for result in self._results_of.pop(key, ()):
+                self._consumer.fail(result, error)
             for unit in self._dependents.pop(key, ()):
-                if id(unit) not in self._gone:
-                    self._gone.add(id(unit))
+                if id(unit) not in self._taken_out:
+                    self._taken_out.add(id(unit))
                     self.left -= 1
-                    self._forgo(unit)
+                    self._drop_inputs(unit)
                     gone.extend([unit.key] if isinstance(unit, Bundle) else unit.columns)
 
-    def _forgo(self, unit: Bundle | Stage) -> None:
+    def _drop_inputs(self, unit: Bundle | Stage) -> None:
         """The inputs of a unit will not be read by it."""
         for reader in [unit] if isinstance(unit, Bundle) else unit.parts:
             for source in reader.sources:
-                self._values.forget(source)
-            self.excuse(reader)
+                self._values.drop_reader(source)
+            self.exempt(reader)
 
-    def excuse(self, reader: Bundle) -> None:
+    def exempt(self, reader: Bundle) -> None:
         """Shuffle outputs that a task has not assembled, since it failed, are not missing."""
         for source in reader.sources:
             if isinstance(source, OutputKey):
-                self._ledger.excuse(source.stage)
+                self._accounting.exempt(source.stage)
 
     # -- results
 
     def finish(self) -> dict[Key, Local | Remote]:
         """Hand over all results that are left: to the consumer, or to the caller."""
         if self._consumer:
-            for source in list(self._asking):
-                self._give(source)
+            for source in list(self._results_of):
+                self._hand_over(source)
             self._values.clear()  # what was made for tasks that a failure has prevented
             return {}
-        held = {source: self._values.result(source) for source in self._asking}
-        return {key: held[source] for source, keys in self._asking.items() for key in keys}
+        held = {source: self._values.result(source) for source in self._results_of}
+        return {key: held[source] for source, keys in self._results_of.items() for key in keys}
 
-    def _give(self, source: Key) -> None:
+    def _hand_over(self, source: Key) -> None:
         """Hand a value to the consumer, which from then on keeps it alive."""
         assert self._consumer is not None
         held = self._values.result(source)
-        for key in self._asking.pop(source):
+        for key in self._results_of.pop(source):
             self._consumer.take(key, held)
-        self._values.forget(source)
+        self._values.drop_reader(source)

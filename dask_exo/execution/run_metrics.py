@@ -20,7 +20,7 @@ EVERY = 1.0  # seconds between two looks at the object stores: on Ray, one takes
 LATER = 30.0  # seconds after one that had no answer, as while a node dies
 
 
-class Watcher:
+class RunObserver:
     """Is told what becomes of the nodes of the graph; this one does not care."""
 
     def started(self, keys: Iterable[Key]) -> None:
@@ -30,20 +30,20 @@ class Watcher:
         """A node and those inside it have run; ``held`` is the value of ``key``, if kept."""
 
 
-def inside(stage: Stage) -> list[Key]:
+def stage_keys(stage: Stage) -> list[Key]:
     """Nodes of the graph that a shuffle runs."""
     return [stage.key, *(key for part in stage.parts for key, _ in part.nodes)]
 
 
-def groups_of(work: Plan) -> dict[str, int]:
+def tasks_per_group(work: Plan) -> dict[str, int]:
     """Tasks of each group, and parts of each shuffle."""
     groups = Counter(key_split(bundle.key) for bundle in work.bundles)
     groups.update({stage.label: len(stage.parts) for stage in work.stages})
     return dict(groups)
 
 
-class Looks:
-    """Looks at the object stores now and then while a run goes on.
+class StoreSampler:
+    """Samples of the object stores while a run goes on.
 
     Parameters
     ----------
@@ -101,17 +101,17 @@ class Looks:
 
 
 @contextlib.contextmanager
-def observed(futures: Futures) -> Iterator[Looks]:
+def observed(futures: Futures) -> Iterator[StoreSampler]:
     """Give a run a number, and tell observers at its end what it took.
 
     Yields
     ------
-    Looks
+    StoreSampler
         At the object stores, for the time that it goes on.
     """
     closely = events.listening()
     with events.new_run():
-        started, looks = time.perf_counter(), Looks(futures, closely=closely)
+        started, looks = time.perf_counter(), StoreSampler(futures, closely=closely)
         written = _written(futures) if closely else {}
         calls, objects, repeated = futures.calls, futures.objects, len(futures.repeats())
         failed = True

@@ -11,16 +11,16 @@ from dask_exo import events
 from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.futures import Futures, Ref, Steps, Waiting
 from dask_exo.config import Config
-from dask_exo.execution.accounting import Ledger
-from dask_exo.execution.actor_pool import Mappers, Pools
-from dask_exo.execution.checkpoints.outputs import Keeping, Kept
-from dask_exo.execution.checkpoints.writer import keep_all
-from dask_exo.execution.ready_queue import State
-from dask_exo.execution.run_metrics import Watcher, inside
+from dask_exo.execution.accounting import ShuffleAccounting
+from dask_exo.execution.actor_pool import ActorPools, MapActors
+from dask_exo.execution.checkpoints.outputs import CheckpointingSplit, ShuffleCheckpoint
+from dask_exo.execution.checkpoints.writer import checkpoint_outputs
+from dask_exo.execution.ready_queue import ReadyQueue
+from dask_exo.execution.run_metrics import RunObserver, stage_keys
 from dask_exo.execution.tasks import messages
-from dask_exo.execution.tasks.serialize import parcel, seal, unseal
+from dask_exo.execution.tasks.serialize import build_jobs, raise_remote, serialize_call
 from dask_exo.execution.tasks.worker import run_map
-from dask_exo.execution.values import Pile, Values
+from dask_exo.execution.values import PendingOutput, Values
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import OutputKey, Stage
 from dask_exo.shuffle.blocks import merge
@@ -31,15 +31,15 @@ BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the o
 
 
 @dataclass(slots=True)
-class Shuffling:
+class RunningShuffle:
     """A shuffle under way: a coroutine, and what it waits for."""
 
     stage: Stage
-    ledger: Ledger
+    accounting: ShuffleAccounting
     steps: Steps[Shuffled]
-    mappers: Mappers | None = None
+    actors: MapActors | None = None
     waiting: Waiting = field(default_factory=Waiting)
-    keeping: Keeping | None = None  # of outputs that are kept by those who read them
+    keeping: ShuffleCheckpoint | None = None  # of outputs that are kept by those who read them
 
     @classmethod
     def start(
@@ -47,23 +47,23 @@ class Shuffling:
         stage: Stage,
         futures: Futures,
         values: Values,
-        ledger: Ledger,
+        accounting: ShuffleAccounting,
         config: Config,
         *,
-        mappers: Mappers | None = None,
-    ) -> Shuffling:
+        actors: MapActors | None = None,
+    ) -> RunningShuffle:
         """Begin a shuffle; nothing is submitted before `advance`."""
         if not config.shuffle_integrity:
             stage = replace(stage, partitioner=stage.partitioner.without_checks())
         nodes = tuple(futures.nodes())
-        workers = None if mappers is None else mappers.split
+        workers = None if actors is None else actors.split
         spec = Spec(len(stage.columns), nodes, run_map, merge, workers=workers)
         limits = limits_of(config)
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
-        parts = StageParts(stage, values, ledger, config, block)
+        parts = StageMaps(stage, values, accounting, config, block)
 
         steps = run_shuffle(futures, parts, spec, limits, stage.label)
-        shuffling = cls(stage, ledger, steps, mappers)
+        shuffling = cls(stage, accounting, steps, actors)
         if stage.keeping is not None:
             shuffling.steps = shuffling._kept(steps, futures, spec.slots, config)
         return shuffling
@@ -84,12 +84,12 @@ class Shuffling:
         """Shuffle; then keep the outputs, if that is worth it."""
         shuffled = yield from steps
         keeping = self.stage.keeping
-        if keeping is None or not self.ledger.keeps(self.stage, shuffled.nbytes):
+        if keeping is None or not self.accounting.should_checkpoint(self.stage, shuffled.nbytes):
             return shuffled
-        if self.mappers is not None:  # only who reads an output has its device
+        if self.actors is not None:  # only who reads an output has its device
             self.keeping = keeping
         else:
-            yield from keep_all(
+            yield from checkpoint_outputs(
                 futures,
                 list(zip(self.stage.columns, shuffled.inputs, strict=True)),
                 keeping,
@@ -104,7 +104,7 @@ class Shuffling:
         split, whole = self.stage.partitioner, shuffled.choice.whole
         return split if whole is None else split.within(whole)
 
-    def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, Pile]]:
+    def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, PendingOutput]]:
         """What the tasks after it have to assemble."""
         nbytes, split, keeping = _each(shuffled), self._split(shuffled), self.keeping
         # the split knows only the outputs that are read, by their places among those
@@ -113,8 +113,10 @@ class Shuffling:
         ):
             mine = split
             if keeping is not None and key.slot in keeping.labels:
-                mine = Kept(count=split.count, inner=split, label=keeping.labels[key.slot])
-            yield key, Pile(OutputKey(key.stage, place), column, mine, nbytes)
+                mine = CheckpointingSplit(
+                    count=split.count, inner=split, label=keeping.labels[key.slot]
+                )
+            yield key, PendingOutput(OutputKey(key.stage, place), column, mine, nbytes)
 
 
 def _each(shuffled: Shuffled) -> int:
@@ -122,14 +124,14 @@ def _each(shuffled: Shuffled) -> int:
     return shuffled.nbytes // max(len(shuffled.inputs), 1)
 
 
-class StageParts:
+class StageMaps:
     """The parts of one stage, as the map side of a shuffle wants them.
 
     Parameters
     ----------
     stage : Stage
     values : Values
-    ledger : Ledger
+    accounting : ShuffleAccounting
         Where receipts are noted.
     config : Config
     block : int
@@ -137,9 +139,14 @@ class StageParts:
     """
 
     def __init__(
-        self, stage: Stage, values: Values, ledger: Ledger, config: Config, block: int
+        self,
+        stage: Stage,
+        values: Values,
+        accounting: ShuffleAccounting,
+        config: Config,
+        block: int,
     ) -> None:
-        self._stage, self._values, self._ledger = stage, values, ledger
+        self._stage, self._values, self._accounting = stage, values, accounting
         self._options = (config.settings, config.compares, stage.partitioner, block)
         self._told = events.listening()
 
@@ -149,17 +156,17 @@ class StageParts:
 
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
         """Arguments with which `run_map` makes and cuts parts ``start`` to ``stop``."""
-        jobs, refs = parcel(self._stage.parts[start:stop], self._values)
-        data = seal((jobs, *self._options, start, self._told), jobs, refs)
+        jobs, refs = build_jobs(self._stage.parts[start:stop], self._values)
+        data = serialize_call((jobs, *self._options, start, self._told), jobs, refs)
         return data, *refs
 
     def note_receipt(self, receipt: Receipt) -> None:
         """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""
-        detail: messages.Detail = receipt.detail
-        unseal(detail)
-        self._ledger.versions.note(detail.made)
-        self._ledger.arrived(detail.arrived)
-        self._ledger.worked(receipt.seconds, detail.spent)
+        detail: messages.MapDetail = receipt.detail
+        raise_remote(detail)
+        self._accounting.versions.record(detail.made)
+        self._accounting.add_assembled(detail.arrived)
+        self._accounting.add_work(receipt.seconds, detail.spent)
         name, place = self._stage.label, detail.ran
         each = ((f"{name} {detail.start}", receipt.seconds, receipt.nbytes),)
         gpus = self._stage.parts[detail.start].options.gpus
@@ -172,35 +179,35 @@ class StageParts:
             events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))
 
 
-class Shufflings:
+class RunningShuffles:
     """Starts shuffles, resumes those that have what they waited for, and takes what they make.
 
     Parameters
     ----------
     futures : Futures
-    pools : Pools
-    state : State
+    pools : ActorPools
+    queue : ReadyQueue
         Of the run.
     values : Values
-    ledger : Ledger
+    accounting : ShuffleAccounting
     config : Config
-    watcher : Watcher
+    watcher : RunObserver
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  parts of one run
         self,
         futures: Futures,
-        pools: Pools,
-        state: State,
+        pools: ActorPools,
+        queue: ReadyQueue,
         values: Values,
-        ledger: Ledger,
+        accounting: ShuffleAccounting,
         config: Config,
-        watcher: Watcher,
+        watcher: RunObserver,
     ) -> None:
         self._futures, self._pools = futures, pools
-        self._state, self._values = state, values
-        self._ledger, self._config, self._watcher = ledger, config, watcher
-        self._shuffling: list[Shuffling] = []
+        self._queue, self._values = queue, values
+        self._accounting, self._config, self._watcher = accounting, config, watcher
+        self._shuffling: list[RunningShuffle] = []
 
     @property
     def calls(self) -> int:
@@ -213,7 +220,7 @@ class Shufflings:
         return {ref for s in self._shuffling for ref in s.waiting.refs}
 
     @property
-    def resumed(self) -> list[Shuffling]:
+    def resumed(self) -> list[RunningShuffle]:
         """Those that need not wait any more."""
         now = self._futures.now if self._shuffling else 0.0
         return [s for s in self._shuffling if s.waiting.over(now)]
@@ -229,14 +236,14 @@ class Shufflings:
 
     def begin(self) -> None:
         """Start those whose inputs exist."""
-        while self._state.stages:
-            stage = self._state.stages.pop(0)
-            self._watcher.started(inside(stage))
-            mappers = None
+        while self._queue.stages:
+            stage = self._queue.stages.pop(0)
+            self._watcher.started(stage_keys(stage))
+            actors = None
             if stage.options.pool is not None:
-                mappers = Mappers(self._futures, self._pools, stage.options.pool)
-            started = Shuffling.start(
-                stage, self._futures, self._values, self._ledger, self._config, mappers=mappers
+                actors = MapActors(self._futures, self._pools, stage.options.pool)
+            started = RunningShuffle.start(
+                stage, self._futures, self._values, self._accounting, self._config, actors=actors
             )
             self._shuffling.append(started)
 
@@ -253,18 +260,18 @@ class Shufflings:
             if shuffled is not None:
                 reach("between", stage.name)
                 self._remove(shuffling)
-                self._ledger.sent(stage, shuffled.tally)
-                self._state.left -= 1
-                self._watcher.finished(stage.key, inside(stage), None)
+                self._accounting.add_sent(stage, shuffled.tally)
+                self._queue.left -= 1
+                self._watcher.finished(stage.key, stage_keys(stage), None)
                 for key, pile in shuffling.outputs(shuffled):
-                    self._state.have(key, pile)
+                    self._queue.fulfil(key, pile)
 
     def finished(self, refs: Collection[Ref]) -> None:
         """Take note of what is done."""
         for shuffling in self._shuffling:
             shuffling.waiting.finished(refs)
-            if shuffling.mappers is not None:
-                shuffling.mappers.settle()
+            if shuffling.actors is not None:
+                shuffling.actors.release_finished()
 
     def name(self, ref: Ref) -> str:
         """Which of them waits for a task."""
@@ -277,18 +284,18 @@ class Shufflings:
             shuffling.steps.close()
         self._shuffling.clear()
 
-    def _remove(self, shuffling: Shuffling) -> None:
+    def _remove(self, shuffling: RunningShuffle) -> None:
         self._shuffling.remove(shuffling)
-        if shuffling.mappers is not None:
-            shuffling.mappers.close()
+        if shuffling.actors is not None:
+            shuffling.actors.close()
 
-    def _fail(self, shuffling: Shuffling, error: Exception) -> None:
+    def _fail(self, shuffling: RunningShuffle, error: Exception) -> None:
         """One has ended with an exception."""
         error.add_note(f"dask_exo: in shuffle {shuffling.stage.name} ({shuffling.stage.key[0]})")
         traceback.clear_frames(error.__traceback__)  # whoever keeps it would keep the blocks
         self._futures.cancel(shuffling.waiting.refs)
-        self._state.left -= 1
+        self._queue.left -= 1
         for part in shuffling.stage.parts:
-            self._state.excuse(part)
+            self._queue.exempt(part)
         for column in shuffling.stage.columns:
-            self._state.lose(column, error)
+            self._queue.fail(column, error)

@@ -20,7 +20,7 @@ from dask_exo.shuffle.spec import ReducerInput
 
 
 @dataclass(frozen=True, slots=True)
-class Pile:
+class PendingOutput:
     """One output of a shuffle that waits for the task that assembles it: some bytes, about."""
 
     key: OutputKey
@@ -29,7 +29,7 @@ class Pile:
     nbytes: int
 
 
-Held = Local | Remote | Pile
+Held = Local | Remote | PendingOutput
 
 
 class Values:
@@ -50,7 +50,7 @@ class Values:
     Examples
     --------
     >>> values = Values({}, put=lambda value: "ref")
-    >>> values.expect(["x", "x"])
+    >>> values.add_readers(["x", "x"])
     >>> values.add("x", Remote("ref-x", 10))
     >>> values.take("x").ref, values.nbytes, values.take("x").ref, values.nbytes
     ('ref-x', 10, 'ref-x', 0)
@@ -62,15 +62,15 @@ class Values:
         self._held: dict[Key, Held] = {}
         self.nbytes = 0
 
-    def expect(self, keys: Iterable[Key]) -> None:
+    def add_readers(self, keys: Iterable[Key]) -> None:
         """Count one more reader for each of ``keys``."""
         self._readers.update(keys)
 
-    def awaited(self, key: Key) -> bool:
+    def has_readers(self, key: Key) -> bool:
         """Whether somebody will read this value."""
         return self._readers[key] > 0
 
-    def forget(self, key: Key) -> None:
+    def drop_reader(self, key: Key) -> None:
         """Count one reader less: it will not come."""
         self._readers[key] -= 1
         held = None if self._readers[key] else self._held.pop(key, None)
@@ -93,19 +93,19 @@ class Values:
             self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
         return held
 
-    def place(self, keys: Iterable[Key]) -> str | None:
+    def preferred_node(self, keys: Iterable[Key]) -> str | None:
         """Where a task that reads these should run: where all shuffled ones among them belong."""
         held = [self._held.get(key) for key in keys]
-        nodes = {one.column.node for one in held if isinstance(one, Pile)}
+        nodes = {one.column.node for one in held if isinstance(one, PendingOutput)}
         return nodes.pop() if len(nodes) == 1 else None
 
-    def bring(self, key: Key, get: Callable[[list[Ref]], list[Any]]) -> Any:
+    def fetch(self, key: Key, get: Callable[[list[Ref]], list[Any]]) -> Any:
         """Give a value to a task that runs in the driver."""
         if key in self._literals:
-            self.forget(key)
+            self.drop_reader(key)
             return self._literals[key]
         held = self.take(key)
-        assert not isinstance(held, Pile)
+        assert not isinstance(held, PendingOutput)
         return held.value if isinstance(held, Local) else get([held.ref])[0]
 
     def result(self, key: Key) -> Local | Remote:
@@ -113,15 +113,16 @@ class Values:
         if key in self._literals:
             return Local(self._literals[key])
         held = self._held[key]
-        assert not isinstance(held, Pile)  # the outputs of a shuffle are inputs of bundles only
+        # the outputs of a shuffle are inputs of bundles only
+        assert not isinstance(held, PendingOutput)
         return held
 
-    def piled(self, keys: Iterable[Key]) -> int:
+    def pending_bytes(self, keys: Iterable[Key]) -> int:
         """Bytes of those of these values that are still to be assembled."""
         held = map(self._held.get, keys)
-        return sum(one.nbytes for one in held if isinstance(one, Pile))
+        return sum(one.nbytes for one in held if isinstance(one, PendingOutput))
 
-    def here(self, key: Key) -> bool:
+    def is_local(self, key: Key) -> bool:
         """Whether a value is in the driver's own memory."""
         return isinstance(self._held.get(key), Local)
 

@@ -17,7 +17,7 @@ from dask_exo.cluster.watchdog import bring
 from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
 from dask_exo.execution.background import stop_with_all
-from dask_exo.execution.run_metrics import Looks, observed
+from dask_exo.execution.run_metrics import StoreSampler, observed
 from dask_exo.partitions.batching import rebatch
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.recovery import can_recompute
@@ -134,7 +134,7 @@ class PipelineRun(Iterator[Block]):
             self._out.put(error)
             self._recomputed.put(error)
 
-    def _run(self, looks: Looks) -> None:
+    def _run(self, looks: StoreSampler) -> None:
         executor, owed, reporter = self._executor, 0, StageReporter(self._executor)
         try:
             while not self._stopped:

@@ -11,7 +11,7 @@ from typing import Any
 from dask_exo.cluster.futures import Needs
 from dask_exo.dask_adapter import CoreExpr, GraphNode, Task
 from dask_exo.errors import ConfigError
-from dask_exo.execution.requests import ONE_CPU, Asking, Asks, together
+from dask_exo.execution.requests import ONE_CPU, Asks, ResourceBoundFunction, together
 
 Key = Any
 
@@ -100,7 +100,7 @@ def options_of(
             f"annotations {unknown} mean nothing to dask_exo; it knows {sorted(KNOWN)}",
             stacklevel=4,
         )
-    if not single and not everywhere and not Asking.used and not gpus:
+    if not single and not everywhere and not ResourceBoundFunction.used and not gpus:
         return {}
     common = options_from(everywhere)
     found = {}
@@ -129,20 +129,20 @@ def _on_gpu(asked: TaskOptions, share: float) -> TaskOptions:
 
 def request_of(node: object) -> Asks | None:
     """What the functions that a task calls ask for by themselves."""
-    found = [asking.asks for asking in asking_in(node)] if Asking.used else []
+    found = [asking.asks for asking in asking_in(node)] if ResourceBoundFunction.used else []
     return together(found) if found else None
 
 
-def asking_in(value: object) -> Iterator[Asking]:
+def asking_in(value: object) -> Iterator[ResourceBoundFunction]:
     """Wrappers in a task: its function, or what that is given to call."""
-    if isinstance(value, Asking):
+    if isinstance(value, ResourceBoundFunction):
         yield value
     elif isinstance(value, functools.partial):
         for inner in (value.func, *value.args, *value.keywords.values()):
             yield from asking_in(inner)
     elif isinstance(value, Task):
         for inner in (value.func, *value.args, *value.kwargs.values()):
-            if isinstance(inner, (Asking, functools.partial, Task)):
+            if isinstance(inner, (ResourceBoundFunction, functools.partial, Task)):
                 yield from asking_in(inner)
 
 

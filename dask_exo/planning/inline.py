@@ -29,7 +29,7 @@ from dask_exo.dask_adapter import (
     read_block_from_file,
     read_csv_block,
 )
-from dask_exo.execution.requests import Asking
+from dask_exo.execution.requests import ResourceBoundFunction
 from dask_exo.planning.placement import fused_from, gpu_placement, walk_fused
 
 FILES = 16  # so many are looked at: in an object store each takes a tenth of a second
@@ -163,7 +163,7 @@ def _values(source: Any) -> int | None:
 def _runs_others(value: Any) -> bool:
     """Whether an operand is, or has in it, a function of neither Dask nor those it builds on."""
     inside: Any = ()
-    if isinstance(value, (Asking, Aggregation)):
+    if isinstance(value, (ResourceBoundFunction, Aggregation)):
         return True
     if isinstance(value, partial):
         inside = (value.func, *value.args, *value.keywords.values())

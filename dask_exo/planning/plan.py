@@ -21,7 +21,7 @@ from dask.utils import key_split
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, role
 from dask_exo.events import CheckpointSeen
-from dask_exo.execution.checkpoints.outputs import Keeping, PartLabel
+from dask_exo.execution.checkpoints.outputs import PartCheckpoint, ShuffleCheckpoint
 from dask_exo.execution.persisted import Promise, promised
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
 from dask_exo.planning.normalize import Graph, Key, group_of
@@ -54,7 +54,7 @@ class Bundle:
         Lower runs first.
     options : TaskOptions
         What the user asks for it.
-    label : PartLabel, optional
+    label : PartCheckpoint, optional
         Where its value is kept, if it is a part of a shuffle that may be.
     """
 
@@ -64,7 +64,7 @@ class Bundle:
     literals: dict[Key, Any] = field(default_factory=dict)
     priority: int = 0
     options: TaskOptions = NO_OPTIONS
-    label: PartLabel | None = None
+    label: PartCheckpoint | None = None
 
     @property
     def group(self) -> str:
@@ -114,7 +114,7 @@ class Stage:
     priority : int
     options : TaskOptions
         What the maps ask for, which make the parts and cut them.
-    keeping : Keeping, optional
+    keeping : ShuffleCheckpoint, optional
         What is known of its outputs, if they may be kept.
     """
 
@@ -124,7 +124,7 @@ class Stage:
     columns: list[OutputKey]
     priority: int
     options: TaskOptions = NO_OPTIONS
-    keeping: Keeping | None = None
+    keeping: ShuffleCheckpoint | None = None
 
     @property
     def sources(self) -> set[Key]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dask_exo.cluster.futures import Node
 from dask_exo.config import Config
 from dask_exo.errors import DeviceError
-from dask_exo.execution.checkpoints.outputs import PartLabel
+from dask_exo.execution.checkpoints.outputs import PartCheckpoint
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
 from dask_exo.planning.plan import Bundle, Plan, Stage
 from dask_exo.planning.resume import Checkpoints
@@ -63,7 +63,7 @@ def _attach_checkpoints(plan: Plan, context: PassContext) -> Plan:
         label = checkpoints.parts.get(bundle.key)
         if label is None or not bundle.nodes or bundle.options != NO_OPTIONS:
             return bundle
-        return replace(bundle, label=PartLabel(label, overhead))
+        return replace(bundle, label=PartCheckpoint(label, overhead))
 
     plan = replace(plan, seen=checkpoints.seen, fingerprints=checkpoints.fingerprints)
     if not checkpoints.parts and not checkpoints.shuffles:

@@ -21,7 +21,13 @@ from dask.utils import key_split
 from dask_exo.checkpoint import Entry, Store
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
 from dask_exo.events import CheckpointSeen
-from dask_exo.execution.checkpoints.outputs import Keeping, Label, Mark, keep, restore
+from dask_exo.execution.checkpoints.outputs import (
+    CheckpointKey,
+    CheckpointMark,
+    ShuffleCheckpoint,
+    keep,
+    restore,
+)
 from dask_exo.execution.persisted import promised
 from dask_exo.planning.fingerprint import Fingerprint, NoFingerprint, fingerprints
 from dask_exo.planning.normalize import Graph, Key, cull, group_of
@@ -44,8 +50,8 @@ class Checkpoints:
         Fingerprints of the requested keys that have one.
     """
 
-    shuffles: dict[Key, Keeping] = field(default_factory=dict)
-    parts: dict[Key, Label] = field(default_factory=dict)
+    shuffles: dict[Key, ShuffleCheckpoint] = field(default_factory=dict)
+    parts: dict[Key, CheckpointKey] = field(default_factory=dict)
     seen: tuple[CheckpointSeen, ...] = ()
     fingerprints: dict[Key, str] = field(default_factory=dict)
 
@@ -82,7 +88,7 @@ def resume(
     shuffles : bool
         Whether parts and outputs of shuffles may be kept too, and not only what is marked.
     share : float, optional
-        See `Keeping`.
+        See `ShuffleCheckpoint`.
 
     Returns
     -------
@@ -108,13 +114,13 @@ def resume(
             seen.append(CheckpointSeen(collection, len(mine), len(found), reason))
     live = _replaced(graph, keys, groups, store)
     labels = {key: _label(group, key, store) for group in groups for key in group.keys}
-    outputs: dict[Key, dict[int, Label]] = defaultdict(dict)
+    outputs: dict[Key, dict[int, CheckpointKey]] = defaultdict(dict)
     for key, node in live.items():
-        if key in labels and isinstance(node, Task) and isinstance(node.func, Mark):
+        if key in labels and isinstance(node, Task) and isinstance(node.func, CheckpointMark):
             live[key] = Task(key, keep, *node.args, labels[key])
         elif key in labels and (place := _place(node, live)) is not None:
             outputs[place[0]][place[1]] = labels[key]
-    keepings = {stage: Keeping(mine, share) for stage, mine in outputs.items()}
+    keepings = {stage: ShuffleCheckpoint(mine, share) for stage, mine in outputs.items()}
     read = {key for group in groups for key in group.replaced}
     making = {key: labels[key] for key in (parts & labels.keys() & live.keys()) - read}
     asked = {key: one for key in keys if isinstance(one := known[key], str)}
@@ -131,7 +137,7 @@ def _members(graph: Graph, parts: Set[Key], *, shuffles: bool) -> dict[str, list
 
 
 def _marked(node: GraphNode) -> bool:
-    return isinstance(node, Task) and isinstance(node.func, Mark)
+    return isinstance(node, Task) and isinstance(node.func, CheckpointMark)
 
 
 def _parts(graph: Graph) -> set[Key]:
@@ -183,7 +189,7 @@ def _found(graph: Graph, group: _Group, store: Store) -> Iterator[tuple[Key, Ent
             continue
         node = graph[key]
         assert isinstance(node, Task)
-        if isinstance(node.func, Mark) and node.func.still is not None:
+        if isinstance(node.func, CheckpointMark) and node.func.still is not None:
             value = store.read(entries[name])
             if node.func.still(value):
                 yield key, DataNode(key, value)
@@ -218,8 +224,8 @@ def _in_part(group: _Group, live: Graph) -> bool:
     return any(needed) and not all(needed)
 
 
-def _label(group: _Group, key: Key, store: Store) -> Label:
+def _label(group: _Group, key: Key, store: Store) -> CheckpointKey:
     before = group.found.get(key) if key == group.probe else None
     if isinstance(before, DataNode):  # it has been read; what is kept is looked up by its name
         before = store.found(group.name).get(group.keys[key])
-    return Label(store, group.name, group.keys[key], before)
+    return CheckpointKey(store, group.name, group.keys[key], before)

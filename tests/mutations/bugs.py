@@ -131,7 +131,7 @@ BUGS = [
     Bug(
         "nothing is compared at the end of a shuffle",
         "execution/loop.py",
-        "self._ledger.verify()",
+        "self._accounting.verify()",
         "pass",
         (f"{PARITY}::test_a_row_lost_on_the_way_is_an_error_and_not_a_result",),
     ),

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from dask_exo.checkpoint import atomic_io
 from dask_exo.dask_adapter import Expr, Task, TaskRef
 from dask_exo.errors import OutputError
-from dask_exo.execution.checkpoints.outputs import Mark
+from dask_exo.execution.checkpoints.outputs import CheckpointMark
 from dask_exo.partitions.kernels import parquet
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -64,7 +64,7 @@ class WriteParts(Expr):
         return (None,) * (self.frame.npartitions + 1)
 
     def _layer(self) -> dict[Any, Any]:
-        name, still = self._name, Mark(Staged(self.staging))
+        name, still = self._name, CheckpointMark(Staged(self.staging))
         tasks = []
         for i in range(self.frame.npartitions):
             part = TaskRef((self.frame._name, i))

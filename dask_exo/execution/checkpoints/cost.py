@@ -9,7 +9,7 @@ FILE = 0.01
 """Seconds that a file takes, however short; on a local disk a few milliseconds."""
 
 
-def worth(nbytes: int, *, work: float, spent: float, share: float) -> bool:
+def worth_checkpointing(nbytes: int, *, work: float, spent: float, share: float) -> bool:
     """Decide whether to keep some more values.
 
     What has been written stays below a share of the work that would have to be done again without
@@ -30,20 +30,20 @@ def worth(nbytes: int, *, work: float, spent: float, share: float) -> bool:
     --------
     A gigabyte that took two minutes of work, and one that took a second:
 
-    >>> worth(10**9, work=120.0, spent=0.0, share=0.05)
+    >>> worth_checkpointing(10**9, work=120.0, spent=0.0, share=0.05)
     True
-    >>> worth(10**9, work=1.0, spent=0.0, share=0.05)
+    >>> worth_checkpointing(10**9, work=1.0, spent=0.0, share=0.05)
     False
     """
-    return spent + cost(nbytes) <= share * work
+    return spent + write_seconds(nbytes) <= share * work
 
 
-def cost(nbytes: int) -> float:
+def write_seconds(nbytes: int) -> float:
     """Seconds of tasks that it takes to keep values."""
     return nbytes / SPEED
 
 
-def cost_alone(nbytes: int, *, seconds: float, share: float) -> float | None:
+def single_write_seconds(nbytes: int, *, seconds: float, share: float) -> float | None:
     """Seconds that it takes to keep one value by itself, or None if it is not worth that.
 
     Parameters
@@ -57,9 +57,9 @@ def cost_alone(nbytes: int, *, seconds: float, share: float) -> float | None:
 
     Examples
     --------
-    >>> cost_alone(10**6, seconds=1.0, share=0.05)
+    >>> single_write_seconds(10**6, seconds=1.0, share=0.05)
     0.014
-    >>> cost_alone(10**6, seconds=0.1, share=0.05)
+    >>> single_write_seconds(10**6, seconds=0.1, share=0.05)
     """
-    spent = FILE + cost(nbytes)
+    spent = FILE + write_seconds(nbytes)
     return spent if spent <= share * seconds else None

@@ -12,14 +12,14 @@ from dask.sizeof import sizeof
 
 from dask_exo.checkpoint import Entry, Store
 from dask_exo.errors import CheckpointError
-from dask_exo.execution.checkpoints.cost import cost_alone, worth
+from dask_exo.execution.checkpoints.cost import single_write_seconds, worth_checkpointing
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.shuffle.blocks import Mergeable
 from dask_exo.shuffle.integrity import Tally
 
 
 @dataclass(frozen=True)
-class Mark:
+class CheckpointMark:
     """The function of a task whose value shall be kept: it gives back what it gets.
 
     Attributes
@@ -36,7 +36,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class CheckpointKey:
     """Where a value is kept, or has been by an earlier program, with which it is compared then."""
 
     store: Store
@@ -71,17 +71,17 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class PartLabel:
+class PartCheckpoint:
     """Where a value on the way into a shuffle is kept by the task that makes it, if worth it.
 
     Attributes
     ----------
-    label : Label
+    label : CheckpointKey
     share : float
         Of the seconds that making it took, which keeping it may cost.
     """
 
-    label: Label
+    label: CheckpointKey
     share: float
 
     def keep(self, value: Any, seconds: float) -> float:
@@ -92,14 +92,14 @@ class PartLabel:
         CheckpointError
             It is not equal to what was kept before.
         """
-        spent = cost_alone(sizeof(value), seconds=seconds, share=self.share)
+        spent = single_write_seconds(sizeof(value), seconds=seconds, share=self.share)
         if spent is not None or self.label.before is not None:
             self.label.keep(value)
         return spent or 0.0
 
 
 @dataclass(frozen=True)
-class Keeping:
+class ShuffleCheckpoint:
     """What is known of the outputs of a shuffle that may be kept.
 
     Attributes
@@ -110,14 +110,14 @@ class Keeping:
         Of the work so far that keeping may cost; None means that it is kept in any case.
     """
 
-    labels: Mapping[int, Label]
+    labels: Mapping[int, CheckpointKey]
     share: float | None
 
     def worth(self, nbytes: int, work: float, spent: float) -> bool:
         """Whether to keep ``nbytes`` of outputs after so many seconds of ``work``."""
         if self.share is None or any(label.before for label in self.labels.values()):
             return True
-        return worth(nbytes, work=work, spent=spent, share=self.share)
+        return worth_checkpointing(nbytes, work=work, spent=spent, share=self.share)
 
     def forget(self) -> None:
         """Delete what has been kept of them."""
@@ -126,17 +126,17 @@ class Keeping:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Kept(Partitioner):
+class CheckpointingSplit(Partitioner):
     """A split of which one output is kept by the task that reads it, as no other has its device.
 
     Attributes
     ----------
     inner : Partitioner
-    label : Label
+    label : CheckpointKey
     """
 
     inner: Partitioner
-    label: Label
+    label: CheckpointKey
 
     def cut(
         self, parts: Sequence[Any], owned: Sequence[range]
@@ -150,7 +150,7 @@ class Kept(Partitioner):
         return self.label.keep(output), arrived
 
 
-def keep(value: Any, label: Label) -> Any:
+def keep(value: Any, label: CheckpointKey) -> Any:
     """Task: keep a value, and give it back."""
     return label.keep(value)
 

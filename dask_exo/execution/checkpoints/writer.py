@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import dask.config
 
 from dask_exo.cluster.futures import Futures, Ref, Steps, Until
-from dask_exo.execution.checkpoints.outputs import Keeping, Label
+from dask_exo.execution.checkpoints.outputs import CheckpointKey, ShuffleCheckpoint
 from dask_exo.execution.tasks import messages
-from dask_exo.execution.tasks.serialize import unseal
+from dask_exo.execution.tasks.serialize import raise_remote
 from dask_exo.execution.tasks.worker import distinct
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import OutputKey
@@ -33,13 +33,13 @@ class Output(NamedTuple):
 
     slot: int
     place: int
-    label: Label
+    label: CheckpointKey
 
 
-def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
+def checkpoint_outputs(  # noqa: PLR0913  what is kept, where, and how many at a time
     futures: Futures,
     columns: Sequence[tuple[OutputKey, ReducerInput]],
-    keeping: Keeping,
+    keeping: ShuffleCheckpoint,
     split: Partitioner,
     *,
     nbytes: int,
@@ -53,7 +53,7 @@ def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
     futures : Futures
     columns : sequence of (OutputKey, ReducerInput)
         (R,) what is to be read for each output.
-    keeping : Keeping
+    keeping : ShuffleCheckpoint
         Those that are kept.
     split : Partitioner
         How an output is put together.
@@ -70,19 +70,19 @@ def keep_all(  # noqa: PLR0913  what is kept, where, and how many at a time
         One is not equal to what was kept before.
     """
     data = messages.dumps((split, settings))
-    flying: list[Ref] = []
+    in_flight: list[Ref] = []
     for column, outputs in _calls(columns, keeping, max(1, TOGETHER // max(nbytes, 1))):
-        if len(flying) >= window:
-            yield Until(any=list(flying))
-            flying = _settled(futures, flying)
-        flying.append(futures.submit(_keep, data, outputs, *column.refs, node=column.node))
-    while flying:
-        yield Until(any=list(flying))
-        flying = _settled(futures, flying)
+        if len(in_flight) >= window:
+            yield Until(any=list(in_flight))
+            in_flight = _settled(futures, in_flight)
+        in_flight.append(futures.submit(_keep, data, outputs, *column.refs, node=column.node))
+    while in_flight:
+        yield Until(any=list(in_flight))
+        in_flight = _settled(futures, in_flight)
 
 
 def _calls(
-    columns: Sequence[tuple[OutputKey, ReducerInput]], keeping: Keeping, most: int
+    columns: Sequence[tuple[OutputKey, ReducerInput]], keeping: ShuffleCheckpoint, most: int
 ) -> Iterator[tuple[ReducerInput, list[Output]]]:
     """Outputs that one task keeps: neighbours whose blocks lie in the same objects."""
     first: ReducerInput | None = None
@@ -100,15 +100,15 @@ def _calls(
         yield first, outputs
 
 
-def _settled(futures: Futures, flying: list[Ref]) -> list[Ref]:
+def _settled(futures: Futures, in_flight: list[Ref]) -> list[Ref]:
     """Those that have not ended; raise what made one of the others fail."""
-    done, pending = futures.wait(flying, timeout=0)
+    done, pending = futures.wait(in_flight, timeout=0)
     for one in futures.get(done):
-        unseal(one)
+        raise_remote(one)
     return list(pending)
 
 
-def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.Done:
+def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.JobReceipt:
     """Task: keep some outputs."""
     split, settings = pickle.loads(data)  # noqa: S301  our own driver's bytes
     start, failure = time.perf_counter(), None
@@ -120,4 +120,6 @@ def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.Done
                 one.label.keep(value)
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             failure = Failure.of(outputs[0].label.group, error)
-    return messages.Done(time.perf_counter() - start, warned=distinct(caught), failure=failure)
+    return messages.JobReceipt(
+        time.perf_counter() - start, warned=distinct(caught), failure=failure
+    )

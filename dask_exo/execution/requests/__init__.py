@@ -6,6 +6,6 @@ finds the wrapper in the tasks of a graph. Anywhere else a wrapper is just a fun
 
 from dask_exo.cluster.resource_request import ONE_CPU, Asks, together
 from dask_exo.execution.requests.options import options
-from dask_exo.execution.requests.wrapped_function import Asking
+from dask_exo.execution.requests.wrapped_function import ResourceBoundFunction
 
-__all__ = ["ONE_CPU", "Asking", "Asks", "options", "together"]
+__all__ = ["ONE_CPU", "Asks", "ResourceBoundFunction", "options", "together"]

@@ -11,7 +11,7 @@ from dask.utils import parse_bytes
 from dask_exo import validation
 from dask_exo.cluster.resource_request import Asks
 from dask_exo.errors import OptionsError
-from dask_exo.execution.requests.wrapped_function import Asking
+from dask_exo.execution.requests.wrapped_function import ResourceBoundFunction
 from dask_exo.validation import number_from
 
 
@@ -23,7 +23,7 @@ def options(
     batch_size: int | None = None,
     concurrency: int | tuple[int, int] | None = None,
     max_batch_bytes: int | str | None = None,
-) -> Callable[..., Asking]:
+) -> Callable[..., ResourceBoundFunction]:
     """Say what a function or class asks for, wherever plain Dask code calls it.
 
     A decorator. Tasks that call the function run where there is what it asks for; neighbours that
@@ -88,9 +88,9 @@ def options(
     asked = tuple(sorted((n, float(amount)) for n, amount in amounts.items() if amount))
     special = concurrency is not None or any(name != "CPU" for name, _ in asked)
 
-    def decorate(func: Any, /, *args: Any, **kwargs: Any) -> Asking:
+    def decorate(func: Any, /, *args: Any, **kwargs: Any) -> ResourceBoundFunction:
         stateful = inspect.isclass(func)
-        if isinstance(func, Asking):
+        if isinstance(func, ResourceBoundFunction):
             raise OptionsError(f"{func!r} has options already: give all of them at once")
         if not callable(func) or (stateful and not _instances_callable(func)):
             raise OptionsError(
@@ -103,7 +103,7 @@ def options(
                 f"a class are made with some"
             )
         asks = Asks(asked, special or stateful, least, most)
-        return Asking(func, args, kwargs, asks, batch_size, nbytes)
+        return ResourceBoundFunction(func, args, kwargs, asks, batch_size, nbytes)
 
     return decorate
 

@@ -26,7 +26,7 @@ from dask_exo.partitions.oom_split import call_in_halves
 MOST_INSTANCES = 8  # that a process keeps
 
 
-class Instance:
+class CachedInstance:
     """One for the process, once it has been made.
 
     Attributes
@@ -42,21 +42,21 @@ class Instance:
         self.value: Any = None
 
 
-_instances: OrderedDict[str, Instance] = OrderedDict()
+_instances: OrderedDict[str, CachedInstance] = OrderedDict()
 _guard = threading.Lock()
 
 
-def instance(key: str) -> Instance:
+def cached_instance(key: str) -> CachedInstance:
     """Where the instance of a class is; the one that was used longest ago makes room."""
     with _guard:
-        found = _instances.setdefault(key, Instance())
+        found = _instances.setdefault(key, CachedInstance())
         _instances.move_to_end(key)
         while len(_instances) > MOST_INSTANCES:
             _instances.popitem(last=False)
         return found
 
 
-class Asking:
+class ResourceBoundFunction:
     """A function or class, and what it asks for; see `options`.
 
     Parameters
@@ -86,7 +86,7 @@ class Asking:
         max_batch_bytes: int | None = None,
         key: str | None = None,
     ) -> None:
-        Asking.used = True
+        ResourceBoundFunction.used = True
         functools.update_wrapper(self, func, updated=())
         self.asks = asks
         self._func, self._args, self._kwargs = func, args, dict(kwargs)
@@ -113,7 +113,7 @@ class Asking:
                 f"no {self.name} is made to find out what it returns, since that may load a "
                 f"model here: pass meta= (a frame without rows, or a dict of columns and dtypes)"
             )
-        mine = instance(self._key)
+        mine = cached_instance(self._key)
         with mine.lock:  # one call at a time, as in a worker of its own
             if mine.value is None:
                 mine.value = self._func(*self._args, **self._kwargs)
@@ -179,7 +179,7 @@ class Asking:
             return _imported, self._where
         fields = (self._func, self._args, self._kwargs, self.asks)
         key = self._key if self.stateful else None
-        return Asking, (*fields, self._batch_size, self._max_batch_bytes, key)
+        return ResourceBoundFunction, (*fields, self._batch_size, self._max_batch_bytes, key)
 
     def __repr__(self) -> str:
         """The function, and what it asks for."""

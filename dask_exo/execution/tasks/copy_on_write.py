@@ -55,15 +55,15 @@ def write_or_copy(
     --------
     >>> import numpy as np
     >>> x = np.frombuffer(bytes(16))
-    >>> write_or_copy(lambda bring: np.add(x, 1, out=bring(x)), "add")
+    >>> write_or_copy(lambda prepare: np.add(x, 1, out=prepare(x)), "add")
     array([1., 1.])
     """
     if not _writing.isdisjoint((group, _EVERY)):
-        return call(_mine)
+        return call(_copied)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", _PYTORCH)
-            return call(isolated if shared else _same)
+            return call(isolated if shared else _unchanged)
     except Exception as error:
         # whether each is a warning; the exceptions themselves would hold this frame
         complaints = [isinstance(one, Warning) for one in _chain(error) if _complains(one)]
@@ -74,14 +74,14 @@ def write_or_copy(
         traceback.clear_frames(error.__traceback__)
     if len(_writing) < MOST_GROUPS:
         _writing.add(group)
-    return call(_mine)
+    return call(_copied)
 
 
-def _same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
-def _mine(value: Any) -> Any:
+def _copied(value: Any) -> Any:
     return writable(isolated(value))
 
 

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from dask_exo.cluster.futures import Futures, Needs, Ref
-from dask_exo.execution.actor_pool import Lent
-from dask_exo.execution.tasks.worker import run_apart, run_together
+from dask_exo.execution.actor_pool import PooledActor
+from dask_exo.execution.tasks.worker import run_to_driver, run_to_store
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle
 
 
 @dataclass(slots=True)
-class Call:
+class TaskCall:
     """Some bundles that are one task.
 
     Attributes
@@ -32,9 +32,9 @@ class Call:
     needs : mapping, optional
     node : str, optional
         Where it should run.
-    promised : int
+    expected_bytes : int
         Bytes that it is expected to return.
-    lent : Lent, optional
+    actor : PooledActor, optional
         The worker that runs it.
     refs : dict
         Of the values that it returns as such.
@@ -47,20 +47,20 @@ class Call:
     small: int | None
     needs: Needs | None
     node: str | None
-    promised: int
-    lent: Lent | None
+    expected_bytes: int
+    actor: PooledActor | None
     refs: dict[Key, Ref] = field(default_factory=dict)
 
     def send(self, futures: Futures) -> Ref:
         """Submit it; return the ref of what becomes of the bundles."""
         submit: Callable[..., Ref] = partial(futures.submit, node=self.node, needs=self.needs)
         split: Callable[..., list[Ref]] = partial(futures.split, node=self.node, needs=self.needs)
-        if self.lent is not None:
-            submit, split = self.lent.worker.submit, self.lent.worker.split
+        if self.actor is not None:
+            submit, split = self.actor.worker.submit, self.actor.worker.split
         if self.small is None:
-            return submit(run_together, self.data, *self.args)
+            return submit(run_to_driver, self.data, *self.args)
         count = len(self.kept) + 1
-        *refs, done = split(count, run_apart, self.data, self.small, *self.args)
+        *refs, done = split(count, run_to_store, self.data, self.small, *self.args)
         self.refs = dict(zip(self.kept, refs, strict=True))
         return done
 

@@ -1,8 +1,9 @@
-"""What the driver sends with a task, and what it gets back.
+"""Messages between the driver and its tasks.
 
-There goes code, small values, and where the others are among the arguments; there come values and
-a `Done` for each bundle. Exceptions travel as `Failure`, so that Ray does not retry what user code
-raised. All of this is named tuples, which are pickled several times as fast as dataclasses.
+The driver sends code, small values, and the positions of other values among the arguments. A task
+returns values and a `JobReceipt` for each bundle. Exceptions travel as `Failure`, so that Ray does
+not retry user code that raised. All of these are named tuples, which are pickled several times as
+fast as dataclasses.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from dask_exo.cluster.output_digest import Made
 from dask_exo.dask_adapter import GraphNode
 from dask_exo.events import CallSpan
-from dask_exo.execution.checkpoints.outputs import PartLabel
+from dask_exo.execution.checkpoints.outputs import PartCheckpoint
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.remote_error import Failure
@@ -29,7 +30,7 @@ class Argument(NamedTuple):
     place: int
 
 
-class Gathered(NamedTuple):
+class GatheredBlocks(NamedTuple):
     """Output ``column`` of a shuffle: block ``slot`` of each of the arguments ``indices``."""
 
     stage: Key
@@ -45,7 +46,7 @@ class Value(NamedTuple):
     value: Any
 
 
-class Inner(NamedTuple):
+class JobOutput(NamedTuple):
     """What job ``place`` of the same call has made."""
 
     place: int
@@ -62,31 +63,31 @@ class Job(NamedTuple):
     retries : int
     kept : bool
         Whether its value is asked for outside of the call.
-    label : PartLabel, optional
+    label : PartCheckpoint, optional
         Where its value is kept for other programs, if it is a part of a shuffle and worth that.
     """
 
     key: Key
     nodes: Sequence[tuple[Key, GraphNode]]
-    inputs: dict[Key, Argument | Gathered | Inner | Value]
+    inputs: dict[Key, Argument | GatheredBlocks | JobOutput | Value]
     retries: int = 0
     kept: bool = True
-    label: PartLabel | None = None
+    label: PartCheckpoint | None = None
 
     @property
     def inner(self) -> list[int]:
         """Jobs of the same call whose values it reads."""
-        return [s.place for s in self.inputs.values() if isinstance(s, Inner)]
+        return [s.place for s in self.inputs.values() if isinstance(s, JobOutput)]
 
 
-class Arrived(NamedTuple):
+class AssembledTally(NamedTuple):
     """What one assembled shuffle output had in it."""
 
     stage: Key
     tally: Tally
 
 
-class Warned(NamedTuple):
+class TaskWarning(NamedTuple):
     """A warning that user code gave, as `warnings.warn_explicit` takes it."""
 
     message: Warning
@@ -95,7 +96,7 @@ class Warned(NamedTuple):
     lineno: int
 
 
-class Done(NamedTuple):
+class JobReceipt(NamedTuple):
     """What became of one bundle.
 
     Attributes
@@ -108,8 +109,8 @@ class Done(NamedTuple):
         The value itself where it is small, else None.
     small : bool
         Whether ``value`` is it.
-    arrived : tuple of Arrived
-    warned : tuple of Warned
+    arrived : tuple of AssembledTally
+    warned : tuple of TaskWarning
         The first few.
     failure : Failure, optional
     ran : CallSpan, optional
@@ -124,22 +125,22 @@ class Done(NamedTuple):
     nbytes: int = 0
     value: Any = None
     small: bool = False
-    arrived: tuple[Arrived, ...] = ()
-    warned: tuple[Warned, ...] = ()
+    arrived: tuple[AssembledTally, ...] = ()
+    warned: tuple[TaskWarning, ...] = ()
     failure: Failure | None = None
     ran: CallSpan | None = None
     made: Made | None = None
     spent: float = 0.0
 
 
-class Detail(NamedTuple):
+class MapDetail(NamedTuple):
     """What a map call adds to its `Receipt`: the parts it made, and what it read for them.
 
     Attributes
     ----------
     parts : int
-    arrived : tuple of Arrived
-    warned : tuple of Warned
+    arrived : tuple of AssembledTally
+    warned : tuple of TaskWarning
         The first few.
     failure : Failure, optional
     ran : CallSpan, optional
@@ -154,8 +155,8 @@ class Detail(NamedTuple):
     """
 
     parts: int = 0
-    arrived: tuple[Arrived, ...] = ()
-    warned: tuple[Warned, ...] = ()
+    arrived: tuple[AssembledTally, ...] = ()
+    warned: tuple[TaskWarning, ...] = ()
     failure: Failure | None = None
     ran: CallSpan | None = None
     start: int = 0

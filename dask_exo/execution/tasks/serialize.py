@@ -10,14 +10,14 @@ from typing import Any
 
 from dask_exo.cluster.futures import Ref
 from dask_exo.errors import ExoError, SerializationError
-from dask_exo.execution.persisted import Local, Remote, lifting
+from dask_exo.execution.persisted import Local, Remote, collecting_refs
 from dask_exo.execution.tasks import messages
 from dask_exo.execution.values import Held, Values
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle
 
 
-def parcel(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job], list[Ref]]:
+def build_jobs(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job], list[Ref]]:
     """Code of some bundles, and the refs that they read, each once.
 
     Parameters
@@ -40,7 +40,7 @@ def parcel(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job
     def place(ref: Ref) -> int:
         return places.setdefault(ref, len(places))
 
-    def source(held: Held) -> messages.Argument | messages.Gathered | messages.Value:
+    def source(held: Held) -> messages.Argument | messages.GatheredBlocks | messages.Value:
         if isinstance(held, Local):
             return messages.Value(held.value)
         if isinstance(held, Remote):
@@ -48,7 +48,7 @@ def parcel(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job
         refs, column = held.column.refs, held.column
         if id(refs) not in piles:  # reducers of one node share their refs
             piles[id(refs)] = refs, [place(ref) for ref in refs]
-        return messages.Gathered(
+        return messages.GatheredBlocks(
             held.key.stage, held.key.slot, column.slot, piles[id(refs)][1], held.split
         )
 
@@ -58,21 +58,21 @@ def parcel(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job
         sources: dict[Key, Any] = {}
         for key in bundle.sources:
             if key in made:
-                values.forget(key)
-                sources[key] = messages.Inner(made[key])
+                values.drop_reader(key)
+                sources[key] = messages.JobOutput(made[key])
             else:
                 sources[key] = source(values.take(key))
         given = {name: messages.Value(value) for name, value in bundle.literals.items()}
         inputs.append({**given, **{name: sources[key] for name, key in bundle.inputs.items()}})
         made[bundle.key] = i
     jobs = [
-        messages.Job(b.key, b.nodes, mine, b.options.retries, values.awaited(b.key), b.label)
+        messages.Job(b.key, b.nodes, mine, b.options.retries, values.has_readers(b.key), b.label)
         for b, mine in zip(bundles, inputs, strict=True)
     ]
     return jobs, list(places)
 
 
-def seal(content: Any, jobs: Sequence[messages.Job], args: list[Ref]) -> bytes:
+def serialize_call(content: Any, jobs: Sequence[messages.Job], args: list[Ref]) -> bytes:
     """Pickle what a task is sent, of which ``jobs`` are a part.
 
     Values of other computations that are in it (see `Promise`) become further ``args``.
@@ -83,7 +83,7 @@ def seal(content: Any, jobs: Sequence[messages.Job], args: list[Ref]) -> bytes:
         Names a task that cannot be sent to another process.
     """
     try:
-        with lifting(args):
+        with collecting_refs(args):
             return messages.dumps(content)
     except ExoError:
         raise
@@ -106,7 +106,7 @@ def _sendable(job: messages.Job) -> bool:
 _warned_before: dict[Any, Any] = {}  # as each module has it: one place warns once by default
 
 
-def unseal(came: messages.Done | messages.Detail) -> None:
+def raise_remote(came: messages.JobReceipt | messages.MapDetail) -> None:
     """Give here the warnings that user code gave in a task, and raise what it raised."""
     for one in came.warned:
         warnings.warn_explicit(
@@ -117,7 +117,7 @@ def unseal(came: messages.Done | messages.Detail) -> None:
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def paused_gc() -> Iterator[None]:
     """Pause Python's garbage collector, for all threads, while many objects are made that stay.
 
     Each of them is looked at again and again otherwise: a fifth of the time that a large graph

@@ -22,20 +22,20 @@ from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.output_digest import Made, say
 from dask_exo.errors import StoreFullError
 from dask_exo.events import call_span
-from dask_exo.execution.persisted import landing
+from dask_exo.execution.persisted import substituting_values
 from dask_exo.execution.tasks.copy_on_write import write_or_copy
 from dask_exo.execution.tasks.messages import (
     Argument,
-    Arrived,
-    Detail,
-    Done,
-    Gathered,
-    Inner,
+    AssembledTally,
+    GatheredBlocks,
     Job,
+    JobOutput,
+    JobReceipt,
+    MapDetail,
+    TaskWarning,
     Value,
-    Warned,
 )
-from dask_exo.execution.tasks.serialize import uncollected
+from dask_exo.execution.tasks.serialize import paused_gc
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.ownership import is_plain_data, isolated_view
 from dask_exo.planning.normalize import Key, group_of
@@ -45,10 +45,10 @@ from dask_exo.shuffle.spec import Receipt
 MOST_WARNINGS = 20  # of one task
 
 
-def run_apart(data: bytes, small: int, *args: Any) -> list[Any]:
-    """Run jobs; return the values of those that are kept, then a list of `Done`.
+def run_to_store(data: bytes, small: int, *args: Any) -> list[Any]:
+    """Run jobs; return the values of those that are kept, then a list of `JobReceipt`.
 
-    A value that is small, or that there is not, is None; if small, it is in its `Done`.
+    A value that is small, or that there is not, is None; if small, it is in its `JobReceipt`.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ def run_apart(data: bytes, small: int, *args: Any) -> list[Any]:
     return [*values, done]
 
 
-def run_together(data: bytes, *args: Any) -> list[Done]:
-    """Run jobs whose values should be small; return a list of `Done` with the values in it."""
+def run_to_driver(data: bytes, *args: Any) -> list[JobReceipt]:
+    """Run jobs whose values should be small; return each value in its `JobReceipt`."""
     _, done = _run_all(data, sys.maxsize, args)
     return done
 
@@ -88,7 +88,7 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
         for out in _outcomes(jobs, args, data):
             outs.append(out)
             if out.failure is not None:
-                return [*[None] * len(owned), Receipt(detail=Detail(failure=out.failure))]
+                return [*[None] * len(owned), Receipt(detail=MapDetail(failure=out.failure))]
         try:
             reach("map", jobs[0].key)
             blocks, sent = split.cut([out.value for out in outs], owned)
@@ -97,25 +97,27 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
             each = np.concatenate([block.sizes for block in blocks]) if told else None
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             failure = Failure.of(jobs[0].key, error)
-            return [*[None] * len(owned), Receipt(detail=Detail(failure=failure))]
+            return [*[None] * len(owned), Receipt(detail=MapDetail(failure=failure))]
     made = _say(jobs, blocks, compared=compared)
     seconds = time.perf_counter() - start
     arrived = tuple(one for out in outs for one in out.arrived)
     warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
     spent = sum(out.spent for out in outs)
-    detail = Detail(len(jobs), arrived, warned, None, call_span(seconds), first, each, made, spent)
+    detail = MapDetail(
+        len(jobs), arrived, warned, None, call_span(seconds), first, each, made, spent
+    )
     return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
 
 
 def _load(data: bytes, args: Sequence[Any]) -> Any:
-    with landing(args), uncollected():
+    with substituting_values(args), paused_gc():
         return pickle.loads(data)  # noqa: S301  our own driver's bytes
 
 
-def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[Done]]:
+def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[JobReceipt]]:
     jobs, settings, compared = _load(data, args)
     values: list[Any] = []
-    done: list[Done] = []
+    done: list[JobReceipt] = []
     with dask.config.set(settings):
         start = since = time.perf_counter()
         for job, out in zip(jobs, _outcomes(jobs, args, data), strict=True):
@@ -125,7 +127,7 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
                 values.append(None if here else out.value)
             value = out.value if here and job.kept else None
             end = time.perf_counter()
-            one = Done(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
+            one = JobReceipt(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
             done.append(one._replace(spent=out.spent))
             start = end
         done[-1] = done[-1]._replace(ran=call_span(start - since))
@@ -139,7 +141,7 @@ def _say(jobs: Sequence[Job], values: Sequence[Any], *, compared: bool) -> Made 
     return say(key_split(jobs[0].key), len(jobs), told)
 
 
-class Given:
+class CallArguments:
     """The arguments of a call, and what several of its jobs read of the same shuffle.
 
     Parameters
@@ -153,10 +155,10 @@ class Given:
         self._slots: dict[Any, set[int]] = defaultdict(set)
         self._collected: dict[Any, tuple[Any, dict[int, int]]] = {}
         for source in chain.from_iterable(job.inputs.values() for job in jobs):
-            if isinstance(source, Gathered):
+            if isinstance(source, GatheredBlocks):
                 self._slots[source.stage, tuple(source.indices)].add(source.slot)
 
-    def blocks(self, source: Gathered) -> tuple[Sequence[Any], int]:
+    def blocks(self, source: GatheredBlocks) -> tuple[Sequence[Any], int]:
         """What to assemble an output of, and which block of each of them."""
         packed = [self.args[i] for i in source.indices]
         place = (source.stage, tuple(source.indices))
@@ -171,24 +173,24 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """What came of one job: a value or a failure, and what happened on the way."""
 
     value: Any = None
     failure: Failure | None = None
-    arrived: tuple[Arrived, ...] = ()
-    warned: tuple[Warned, ...] = ()
+    arrived: tuple[AssembledTally, ...] = ()
+    warned: tuple[TaskWarning, ...] = ()
     spent: float = 0.0
 
 
-def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[Outcome]:
+def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[JobOutcome]:
     """Run jobs, one after the other."""
     made: dict[int, Any] = {}
-    given = Given(jobs, args)
+    given = CallArguments(jobs, args)
     last = {index: i for i, job in enumerate(jobs) for index in job.inner}
     for i, job in enumerate(jobs):
         failed = [made[index] for index in job.inner if isinstance(made[index], Failure)]
-        out = Outcome(failure=failed[0]) if failed else _attempt(jobs, i, given, made, data)
+        out = JobOutcome(failure=failed[0]) if failed else _attempt(jobs, i, given, made, data)
         made.update({i: out.failure or out.value} if i in last else {})
         for index in job.inner:
             if last[index] == i:
@@ -197,26 +199,26 @@ def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator
 
 
 def _attempt(
-    jobs: Sequence[Job], i: int, given: Given, made: Mapping[int, Any], data: bytes
-) -> Outcome:
+    jobs: Sequence[Job], i: int, given: CallArguments, made: Mapping[int, Any], data: bytes
+) -> JobOutcome:
     """Run job ``i``, as often as it may be retried.
 
     What an attempt does to its inputs and to the constants in its code is seen neither by the next
     one nor by the other jobs of the call.
     """
     job, start = jobs[i], time.perf_counter()
-    arrived: list[Arrived] = []
+    arrived: list[AssembledTally] = []
     value, failure, spent = None, None, 0.0
     sent = [given.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
     shared = len(jobs) > 1 or job.retries > 0 or not all(map(is_plain_data, sent))
     unused = iter([job])
 
-    def call(bring: Callable[[Any], Any]) -> Any:
+    def call(prepare: Callable[[Any], Any]) -> Any:
         arrived.clear()
         mine = next(unused, None) or _load(data, given.args)[0][i]
         if not mine.inputs:
             reach("read", mine.key)
-        value = _run(mine, _inputs(mine, given, made, arrived, bring), bring)
+        value = _run(mine, _inputs(mine, given, made, arrived, prepare), prepare)
         reach("made", mine.key)
         return value
 
@@ -235,23 +237,23 @@ def _attempt(
                 spent = job.label.keep(value, time.perf_counter() - start)
             except Exception as error:  # noqa: BLE001  it is not what it was before
                 failure = Failure.of(job.key, error)
-    return Outcome(value, failure, tuple(arrived), distinct(caught), spent)
+    return JobOutcome(value, failure, tuple(arrived), distinct(caught), spent)
 
 
-def distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[Warned, ...]:
+def distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[TaskWarning, ...]:
     """The first few warnings of a task, each once."""
-    found: dict[Any, Warned] = {}
+    found: dict[Any, TaskWarning] = {}
     for one in caught:
         message = one.message if isinstance(one.message, Warning) else one.category(one.message)
         place = (str(message), one.category, one.filename, one.lineno)
-        found.setdefault(place, Warned(message, one.category, one.filename, one.lineno))
+        found.setdefault(place, TaskWarning(message, one.category, one.filename, one.lineno))
     return tuple(found.values())[:MOST_WARNINGS]
 
 
 def _run(
     job: Job,
     values: dict[Key, Any],
-    bring: Callable[[Any], Any],
+    prepare: Callable[[Any], Any],
 ) -> Any:
     """Run the nodes of a job on its inputs, of which ``values`` is used up."""
     if not job.nodes:
@@ -263,7 +265,7 @@ def _run(
         read = values
         if any(readers[name] > 1 for name in node.dependencies):
             read = {name: values[name] for name in node.dependencies}
-            read.update((n, bring(isolated_view(v))) for n, v in read.items() if readers[n] > 1)
+            read.update((n, prepare(isolated_view(v))) for n, v in read.items() if readers[n] > 1)
         values[key] = node(read)
         del read
         for name in node.dependencies:
@@ -274,28 +276,28 @@ def _run(
 
 def _inputs(
     job: Job,
-    given: Given,
+    given: CallArguments,
     made: Mapping[int, Any],
-    arrived: list[Arrived],
-    bring: Callable[[Any], Any],
+    arrived: list[AssembledTally],
+    prepare: Callable[[Any], Any],
 ) -> dict[Key, Any]:
     values: dict[Key, Any] = {}
     for name, source in job.inputs.items():
         if isinstance(source, Value):
-            values[name] = bring(source.value)
-        elif isinstance(source, Inner):
-            values[name] = bring(made[source.place])
+            values[name] = prepare(source.value)
+        elif isinstance(source, JobOutput):
+            values[name] = prepare(made[source.place])
         elif isinstance(source, Argument):
             arg = given.args[source.place]
             if isinstance(arg, Failure):  # of a task whose ref was known before it ran
                 arg.reraise()
-            values[name] = bring(arg)
+            values[name] = prepare(arg)
         else:
             reach("reduce", name)
             packed, slot = given.blocks(source)
             output, tally = source.split.assemble(packed, slot, source.column)
-            values[name] = bring(output)
-            arrived.append(Arrived(source.stage, tally))
+            values[name] = prepare(output)
+            arrived.append(AssembledTally(source.stage, tally))
     return values
 
 

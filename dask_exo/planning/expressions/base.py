@@ -15,7 +15,7 @@ from dask_exo.dask_adapter import (
     TaskRef,
     determine_column_projection,
 )
-from dask_exo.execution.checkpoints.outputs import Mark
+from dask_exo.execution.checkpoints.outputs import CheckpointMark
 
 
 class Reorder(Expr):
@@ -83,4 +83,4 @@ class CheckpointExpr(Blockwise):
         return self.frame._meta
 
     def _task(self, name: Any, index: int) -> Task:
-        return Task(name, Mark(), TaskRef((self.frame._name, index)))
+        return Task(name, CheckpointMark(), TaskRef((self.frame._name, index)))

@@ -8,7 +8,7 @@ from typing import Any
 from dask.utils import key_split
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, execute_subgraph, role
-from dask_exo.execution.checkpoints.outputs import Mark
+from dask_exo.execution.checkpoints.outputs import CheckpointMark
 from dask_exo.execution.persisted import promised
 from dask_exo.execution.requests import ONE_CPU
 from dask_exo.planning.annotations import request_of
@@ -53,7 +53,7 @@ def _hides(node: GraphNode) -> bool:
         role(inner) is not None
         or is_step(key)
         or promised(inner) is not None
-        or isinstance(getattr(inner, "func", None), Mark)
+        or isinstance(getattr(inner, "func", None), CheckpointMark)
         or request_of(inner) not in (None, ONE_CPU)
         or _hides(inner)
         for key, inner in _inside(node).items()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dask_exo.checkpoint import Store, atomic_io, codec
 from dask_exo.cli.main import main
 from dask_exo.errors import CheckpointError
-from dask_exo.execution.checkpoints.cost import cost, worth
+from dask_exo.execution.checkpoints.cost import worth_checkpointing, write_seconds
 
 KEY = "0123456789abcdef" * 2
 
@@ -188,6 +188,6 @@ def test_keeping_never_takes_more_than_its_share_of_the_work(sizes, share: float
     work = spent = 0.0
     for nbytes, seconds in sizes:
         work += seconds
-        if worth(nbytes, work=work, spent=spent, share=share):
-            spent += cost(nbytes)
+        if worth_checkpointing(nbytes, work=work, spent=spent, share=share):
+            spent += write_seconds(nbytes)
         assert spent <= share * work

@@ -16,8 +16,8 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.on_ray.node_memory import used_share
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
-from dask_exo.execution.admission import View, admit, fewer
-from dask_exo.execution.memory_pressure import EVERY, Pressure, alone
+from dask_exo.execution.admission import LoopState, admit, next_cpu_request
+from dask_exo.execution.memory_pressure import EVERY, MemoryPressure, widen_request
 from dask_exo.execution.persisted import Remote
 from dask_exo.execution.values import Values
 from dask_exo.report import recording
@@ -29,7 +29,7 @@ NODES = [Node("small", 2, 10**9), Node("large", 8, 10**9, resources={"CPU": 8, "
 @given(st.integers(1, 200))
 def test_a_task_is_alone_after_two_deaths_at_most(most: int) -> None:
     had, steps = 1.0, []
-    while (more := fewer(had, most)) is not None:
+    while (more := next_cpu_request(had, most)) is not None:
         assert had < more <= most
         steps.append(more)
         had = more
@@ -38,8 +38,8 @@ def test_a_task_is_alone_after_two_deaths_at_most(most: int) -> None:
 
 
 def test_where_memory_is_tight_nothing_starts_beside_what_runs() -> None:
-    def view(in_flight: int, *, tight: bool) -> View:
-        return View(in_flight, slots=4, held=0, promised=0, expected=0, tight=tight)
+    def view(in_flight: int, *, tight: bool) -> LoopState:
+        return LoopState(in_flight, slots=4, held=0, promised=0, expected=0, tight=tight)
 
     started = [admit(view(n, tight=True), tasks_per_slot=3, budget=100) for n in range(4)]
     assert started == [True, False, False, False]
@@ -62,7 +62,7 @@ class Full(InlineFutures):
 
 def test_memory_is_looked_at_once_a_second() -> None:
     futures = Full(NODES)
-    pressure = Pressure(futures)
+    pressure = MemoryPressure(futures)
     assert not any(pressure.tight for _ in range(100))
     futures.used = 0.93
     assert not pressure.tight
@@ -73,13 +73,13 @@ def test_memory_is_looked_at_once_a_second() -> None:
 
 def test_the_last_error_says_what_the_node_has_and_what_to_change() -> None:
     error = OutOfMemoryError("killed at 0.95")
-    needs = alone(None, NODES, "x", error)
+    needs = widen_request(None, NODES, "x", error)
     assert needs == {"num_cpus": 4}
-    needs = alone({"num_gpus": 1, **needs}, NODES, "x", error)
+    needs = widen_request({"num_gpus": 1, **needs}, NODES, "x", error)
     assert needs == {"num_gpus": 1, "num_cpus": 8}
     said = r"task 'x' .*4\.0 GB for tasks.*npartitions=.*killed at 0\.95"
     with pytest.raises(OutOfMemoryError, match=said) as caught:
-        alone(needs, NODES, "x", error)
+        widen_request(needs, NODES, "x", error)
     assert isinstance(caught.value, (MemoryError, ExoError))
     assert isinstance(caught.value, WorkerLostError)
 
@@ -93,7 +93,7 @@ class Hungry(InlineFutures):
 
     def _run(self, produce, count, fn, args, node):
         slots = int((self._needs or {}).get("num_cpus") or 1)
-        heavy = fn.__name__ in {"run_apart", "run_together"}
+        heavy = fn.__name__ in {"run_to_store", "run_to_driver"}
         if not heavy or slots >= self.enough:
             return super()._run(produce, count, fn, args, node)
         self.deaths.append(slots)
@@ -156,7 +156,7 @@ class Ref:
 def test_a_value_is_let_go_when_its_last_reader_takes_it() -> None:
     values, ref = Values({}, put=None), Ref()
     seen = weakref.ref(ref)
-    values.expect(["x", "x"])
+    values.add_readers(["x", "x"])
     values.add("x", Remote(ref, 10))
     del ref
     for left in (True, False):
