@@ -1,1 +1,1 @@
-"""What a partition is. Nothing above this package knows how its rows are kept."""
+"""Partitions: kernels and wire formats by kind of frame, on the host and on GPUs."""

@@ -18,12 +18,12 @@ Part = TypeVar("Part")
 
 
 class RowSpan(NamedTuple, Generic[Part]):
-    """Rows of one partition.
+    """Range of rows of one partition.
 
     Attributes
     ----------
     part : object
-        The partition: its number, or how to get it.
+        The partition: its number, or a function that fetches it.
     start, stop : int
         The first row, and the one after the last.
     """
@@ -34,14 +34,14 @@ class RowSpan(NamedTuple, Generic[Part]):
 
 
 def as_numpy(frame: pd.DataFrame) -> dict[Any, np.ndarray]:
-    """A dict of its columns."""
+    """Return the columns of a frame by name, as arrays."""
     return {name: frame[name].to_numpy() for name in frame.columns}
 
 
 def rebatch(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
-    """Cut the rows of partitions into batches; the last one may be smaller.
+    """Yield the rows of partitions in batches of ``size``; the last one may be smaller.
 
-    Batches are copies: whoever has a view keeps all of its partition.
+    Batches are copies, since a view would keep its whole partition in memory.
     """
     rest: list[pd.DataFrame] = []
     have = 0
@@ -66,16 +66,16 @@ def rebatch(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
 
 
 def has_rows(data: Any) -> bool:
-    """Whether it is a frame, a series, an index, or an array with at least one dimension."""
+    """Return whether data are a frame, a series, an index, or an array with a dimension."""
     if is_dataframe_like(data) or is_series_like(data) or is_index_like(data):
         return True
     return bool(is_arraylike(data) and data.ndim)
 
 
 def split_rows(data: Any, rows: int | None, nbytes: int | None) -> Iterator[Any]:
-    """Batches of so many rows and bytes at most; one of data without rows.
+    """Yield batches of at most ``rows`` rows and ``nbytes`` bytes; one batch if there are no rows.
 
-    Where they are cut depends on the rows alone. A row with more bytes is a batch of its own.
+    The cuts depend on the rows alone. A row of more than ``nbytes`` is a batch of its own.
 
     Parameters
     ----------
@@ -98,25 +98,25 @@ def split_rows(data: Any, rows: int | None, nbytes: int | None) -> Iterator[Any]
 
 
 def concat_results(made: Iterable[Any], name: str) -> Any:
-    """Put together, in order, what a function has returned or yielded for batches.
+    """Concatenate, in order, what a function has returned or yielded for batches.
 
     Parameters
     ----------
     made : iterable
-        Data with rows, or iterators of it; a single value of another kind is returned as it is.
+        Data with rows, or iterators of them. A single value of another kind is returned as it is.
     name : str
-        Of the function.
+        Name of the function, for errors.
 
     Raises
     ------
     OptionsError
-        There is nothing, or several values that have no rows.
+        There is no value, or several that have no rows.
     """
     pieces = [one for some in made for one in (some if isinstance(some, Iterator) else [some])]
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
-        raise OptionsError(f"{name} has yielded nothing: yield a frame without rows at least")
+        raise OptionsError(f"{name} has yielded nothing: need at least a frame without rows")
     without = [type(one).__name__ for one in pieces if not has_rows(one)]
     if without:
         raise OptionsError(
@@ -149,7 +149,7 @@ def _rows(data: Any, start: int, stop: int) -> Any:
 
 
 def _size(data: Any) -> int:
-    """Bytes, without those of a series' or frame's index."""
+    """Return the bytes of data, without the index of a series or frame."""
     if is_dataframe_like(data):
         return int(data.memory_usage(index=False, deep=True).sum())
     if is_series_like(data):

@@ -1,9 +1,9 @@
-"""Whether two values are the same, from a number for each.
+"""Digests: numbers of 32 bits that are equal for equal values.
 
-It must be cheap, since every value that goes to the object store gets one, and equal for what is
-equal: so it is made of the memory of columns and arrays, and not of a pickle, which tells apart one
-string that occurs twice from two equal ones. Memory is added up in 512 lanes at the speed at which
-it can be read; only the lanes are hashed.
+A digest must be cheap, since every value in the object store gets one. It is computed from the
+memory of columns and arrays, and not from a pickle: pickles of equal values may differ, for
+instance by whether two equal strings are one object. Memory is summed in 512 lanes, at the speed of
+one read; only the sums are hashed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from dask_exo.partitions.ownership import is_plain_data
 
 _LANES = 512
 _WORD = 8  # bytes
-_ITEMS = 1000  # of a list in which arrays are looked for
-_ROWS = 64  # of an array that is digested row by row
-_MANY = 16  # neighbouring columns that are digested at once: each takes 0.1 ms by itself
+_ITEMS = 1000  # longest list that is searched for arrays
+_ROWS = 64  # most rows of an array that is digested row by row
+_MANY = 16  # fewest neighbouring columns that are digested at once; each alone takes 0.1 ms
 
 
 @runtime_checkable
 class Digestible(Protocol):
-    """A value that says what it is made of."""
+    """Value that lists its components."""
 
     def digested(self) -> Iterator[Any]:
-        """Arrays, frames, or other values that are composed."""
+        """Yield arrays, frames, or other digestible values."""
         ...
 
 
 def digest(*values: Any) -> int:
-    """A number of 32 bits that is the same for equal values.
+    """Compute a number of 32 bits that is equal for equal values.
 
-    Of Python objects (in columns, arrays, long lists) only the type and their number count; of
-    dtypes of other libraries, and of numbers of Arrow that may be missing, too. 0 stands for what
-    cannot be looked at.
+    Python objects (in columns, arrays, long lists), dtypes of other libraries and nullable numbers
+    of Arrow count by their type and number only. The digest of a value that cannot be read is 0.
 
     Examples
     --------
@@ -51,15 +50,15 @@ def digest(*values: Any) -> int:
     """
     crc = 0
     try:
-        for piece in chain.from_iterable(map(_pieces, values)):
-            crc = zlib.crc32(piece, crc)
-    except Exception:  # noqa: BLE001  a subclass of a user's: no reason to fail, it is not compared
+        for buffer in chain.from_iterable(map(_buffers, values)):
+            crc = zlib.crc32(buffer, crc)
+    except Exception:  # noqa: BLE001  a user's subclass: not comparable, but no reason to fail
         return 0
     return crc
 
 
-def _pieces(value: Any) -> Iterator[Any]:
-    """Bytes that stand for a value."""
+def _buffers(value: Any) -> Iterator[Any]:
+    """Yield bytes that represent a value."""
     yield type(value).__name__.encode()
     if isinstance(value, bytes):
         yield value
@@ -77,19 +76,19 @@ def _pieces(value: Any) -> Iterator[Any]:
     elif isinstance(value, pd.Index):
         yield from _of_column(value)
     elif isinstance(value, Digestible):
-        yield from chain.from_iterable(map(_pieces, value.digested()))
+        yield from chain.from_iterable(map(_buffers, value.digested()))
     elif isinstance(value, list | tuple):
         yield str(len(value)).encode()
         some = value if len(value) <= _ITEMS else ()
         arrays = (one for one in some if isinstance(one, np.ndarray | pd.DataFrame | pd.Series))
-        yield from chain.from_iterable(map(_pieces, arrays))
+        yield from chain.from_iterable(map(_buffers, arrays))
 
 
 def _of_array(array: np.ndarray) -> Iterator[Any]:
     yield f"{array.dtype} {array.shape}".encode()
     if array.dtype.hasobject or not array.dtype.itemsize:
         return
-    if array.ndim > 1 and len(array) <= _ROWS:  # a packed block: its rows are in one piece each
+    if array.ndim > 1 and len(array) <= _ROWS:  # a packed block: each row is contiguous
         yield from chain.from_iterable(map(_lanes, array))
     else:
         yield from _lanes(array)
@@ -104,10 +103,10 @@ def _lanes(array: np.ndarray) -> Iterator[Any]:
 
 
 def _of_columns(frame: pd.DataFrame) -> Iterator[Any]:
-    """Of each column; of many neighbours of one dtype at once, which pandas has in one array."""
+    """Yield buffers of all columns; neighbours of one dtype are one array of pandas."""
     start = 0
-    for dtype, alike in groupby(frame.dtypes):
-        stop = start + len(list(alike))
+    for dtype, group in groupby(frame.dtypes):
+        stop = start + len(list(group))
         if stop - start >= _MANY and isinstance(dtype, np.dtype) and not dtype.hasobject:
             yield from _of_array(frame.iloc[:, start:stop].to_numpy().T)
         else:
@@ -117,7 +116,7 @@ def _of_columns(frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def _of_column(column: Any) -> Iterator[Any]:
-    """Of a series or an index."""
+    """Yield buffers of a series or an index."""
     yield str(column.dtype).encode()
     if isinstance(column, pd.RangeIndex):
         yield str(column).encode()

@@ -1,4 +1,4 @@
-"""Batches that a device has no memory for: half the rows, and half of those again."""
+"""Retry a batch in halves after a GPU out-of-memory error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Made = TypeVar("Made")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a library of a device (cupy, PyTorch, RMM) has raised since its memory is full.
+    """Return whether an error of cupy, PyTorch or RMM means that GPU memory is full.
 
     Examples
     --------
@@ -30,21 +30,21 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def call_in_halves(call: Callable[[Any], Made], batch: Any, name: str) -> list[Made]:
-    """What a function makes of a batch: of all of it, or of parts, as large as fit, in order.
+    """Call a function with a batch, or with parts of it that fit into GPU memory, in order.
 
     Parameters
     ----------
     call : callable
-        Its results for neighbouring rows stand for the result for all.
+        Its results for neighbouring parts together are the result for the batch.
     batch : object
-        (n,) rows: what has ``iloc``, or can be sliced.
+        (n,) rows: anything that has ``iloc``, or can be sliced.
     name : str
-        Of the function, for people.
+        Name of the function, for errors.
 
     Raises
     ------
     DeviceMemoryError
-        There is no room for a single row.
+        A single row does not fit.
 
     Examples
     --------
@@ -63,10 +63,10 @@ def call_in_halves(call: Callable[[Any], Made], batch: Any, name: str) -> list[M
             raise
         if len(batch) <= 1:
             raise DeviceMemoryError(
-                f"{name} needs more memory for {len(batch)} row than its device has ({error}): "
+                f"{name} needs more memory for {len(batch)} row than its GPU has ({error}): "
                 f"give it a larger share of a GPU (num_gpus=, exo.gpu.per-task), or less to do"
             ) from error
-        traceback.clear_frames(error.__traceback__)  # they hold what has filled the device
+        traceback.clear_frames(error.__traceback__)  # frames keep what has filled the GPU alive
     rows = batch.iloc if hasattr(batch, "iloc") else batch
     half = len(batch) // 2
     return [*call_in_halves(call, rows[:half], name), *call_in_halves(call, rows[half:], name)]

@@ -1,8 +1,7 @@
-"""Values that may be written to, made of values that others read too.
+"""Copies that a task may write to, of values that others read too.
 
-What comes out of the object store is shared: its buffers (of arrays, of columns) lie in read-only
-memory, its containers are read by other tasks of the same call, and by the same task when it runs
-again.
+Values of the object store are shared: buffers of arrays and columns are read-only memory, and
+containers are read by other tasks of the same call, and by the same task when it is retried.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _COPY_ON_WRITE_KINDS = frozenset({pd.DataFrame, pd.Series} if _COPY_ON_WRITE els
 
 
 def is_plain_data(value: Any) -> bool:
-    """Whether there are only containers and constants: no memory that could be read-only.
+    """Return whether a value consists of containers and constants, without shared memory.
 
     Examples
     --------
@@ -52,7 +51,7 @@ def is_plain_data(value: Any) -> bool:
 
 
 def as_stored(value: Any) -> Any:
-    """The same value as it would come out of an object store; arrays are not copied.
+    """Return a value as it would come out of an object store; arrays are not copied.
 
     Examples
     --------
@@ -67,15 +66,15 @@ def as_stored(value: Any) -> Any:
 
 
 def isolated_view(value: Any) -> Any:
-    """The same value for one of several readers, of which none sees what the others do to it.
+    """Return a value for one of several readers, isolated from what the others do to theirs.
 
-    Arrays are not copied: who writes into one fails.
+    Arrays are not copied; writing to one raises an error.
     """
     return as_stored(value) if type(value) is np.ndarray else isolated(value)
 
 
 def isolated(value: Any) -> Any:
-    """The same value, which others do not see change; what is read-only is not copied."""
+    """Return a copy that others do not see change; read-only memory is not copied."""
     kind = type(value)
     if kind in _CONSTANTS:
         return value
@@ -91,12 +90,12 @@ def isolated(value: Any) -> Any:
     except Exception:  # noqa: BLE001  whatever cannot be pickled did not come from the store
         return value
     raw = [b.raw() for b in buffers]
-    mine = [b if b.readonly else bytearray(b) for b in raw]
-    return pickle.loads(data, buffers=mine)  # noqa: S301  pickled above
+    copies = [b if b.readonly else bytearray(b) for b in raw]
+    return pickle.loads(data, buffers=copies)  # noqa: S301  pickled above
 
 
 def _fixed_cells(value: Any) -> bool:
-    """Whether this is a frame of which nobody can change the cells, only the columns."""
+    """Return whether cells of a frame or series are immutable objects."""
     if type(value) is pd.DataFrame:
         dtypes = enumerate(value.dtypes)
         objects = [value.iloc[:, i] for i, dtype in dtypes if dtype is _OBJECT]
@@ -108,7 +107,7 @@ def _fixed_cells(value: Any) -> bool:
 
 
 class _Owner(cloudpickle.Pickler):
-    """Pickles read-only arrays as writable copies of themselves."""
+    """Pickler that copies read-only arrays, so that they are writable."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is np.ndarray and not obj.flags.writeable and not obj.dtype.hasobject:
@@ -117,10 +116,10 @@ class _Owner(cloudpickle.Pickler):
 
 
 def writable(value: Any) -> Any:
-    """The same value, in memory of this process that may be written to.
+    """Return a copy in writable memory of this process.
 
-    What comes out of the object store is read-only and lives in the store. Values without
-    such buffers are returned as they are.
+    Buffers from the object store are read-only. Values without such buffers are returned as they
+    are.
     """
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
@@ -130,7 +129,7 @@ def writable(value: Any) -> Any:
         return value
     if not buffers:
         return value
-    # arrays have been copied above; what is still read-only is Arrow's, and stays so
+    # arrays have been copied above; what is still read-only belongs to Arrow, and stays so
     raw = [b.raw() for b in buffers]
-    mine = [bytes(b) if b.readonly else b for b in raw]
-    return pickle.loads(file.getbuffer(), buffers=mine)  # noqa: S301  pickled above
+    copies = [bytes(b) if b.readonly else b for b in raw]
+    return pickle.loads(file.getbuffer(), buffers=copies)  # noqa: S301  pickled above

@@ -1,8 +1,7 @@
-"""Joins whose keys are looked up in an array instead of a hash table.
+"""Array join: keys are looked up in a direct-address table instead of a hash table.
 
-Keys that are whole numbers in a narrow range, as those of most tables are, need no hash: the row of
-key ``k`` stands at place ``k - smallest`` of an array (a direct-address table; databases call it an
-array join, or a join by a perfect hash).
+Integer keys in a narrow range, as most tables have, need no hash: the row of key ``k`` is entry
+``k - smallest`` of an array. Databases also call this a perfect hash join.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from dask_exo.dask_adapter import merge_chunk
 from dask_exo.partitions.kernels.integer_sort import counting_argsort
 from dask_exo.partitions.wire_format import to_wire
 
-SPARSE = 8  # places for each row, above which a hash table is smaller
-FEWEST = 10_000  # rows of both sides that are worth it
+SPARSE = 8  # most entries a row; above it a hash table is smaller
+FEWEST = 10_000  # fewest rows of both sides for which it pays
 _KNOWN = frozenset({"left_on", "right_on", "how", "suffixes"})  # no two columns have the same name
 
 
@@ -29,9 +28,9 @@ def merge(lhs: Any, rhs: Any, *args: Any, result_meta: Any, **options: Any) -> A
     lhs, rhs : DataFrame
     *args
     result_meta : DataFrame
-        What comes out, without rows.
+        Result without rows.
     **options
-        For ``lhs.merge``.
+        Options of ``lhs.merge``.
 
     Returns
     -------
@@ -45,15 +44,14 @@ def merge(lhs: Any, rhs: Any, *args: Any, result_meta: Any, **options: Any) -> A
 
 
 class DirectAddressTable(NamedTuple):
-    """Where each key stands.
+    """Row of each key, by its distance from the smallest key.
 
     Attributes
     ----------
     low : int
         The smallest key.
     rows : (k + 1,) int32
-        The row of ``low + i``, the last one if there are several; -1 where there is none, and
-        at the end.
+        Last row of key ``low + i``; -1 if there is none, and at the end.
     unique : bool
         Whether no two rows have the same key.
     """
@@ -64,7 +62,7 @@ class DirectAddressTable(NamedTuple):
 
     @classmethod
     def of(cls, keys: np.ndarray, most: int) -> DirectAddressTable | None:
-        """Note where each of some keys is, unless there are more places than ``most``."""
+        """Build the table of some keys; return None if it has more than ``most`` entries."""
         low = int(keys.min())
         count = int(keys.max()) - low + 1
         if count > most:
@@ -76,19 +74,19 @@ class DirectAddressTable(NamedTuple):
         return cls(low, rows, bool((rows[places] == numbers).all()))
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """The row of each key, or -1."""
+        """Return the row of each key, or -1."""
         last = np.uint64(len(self.rows) - 1)
         return self.rows.take(np.minimum(_distance(keys, self.low), last).view(np.int64))
 
 
 def _distance(keys: np.ndarray, low: int) -> np.ndarray:
-    """How far each key is above the smallest one; those below it are far above all others."""
+    """Return keys minus the smallest one; smaller keys wrap around to huge numbers."""
     wide = keys if keys.dtype == np.uint64 else keys.astype(np.int64, copy=False).view(np.uint64)
     return wide - np.uint64(low % 2**64)
 
 
 def _merge_by_lookup(lhs: Any, rhs: Any, options: dict[str, Any]) -> pd.DataFrame | None:
-    """The rows that match; None where pandas has to find them."""
+    """Return the matching rows; None if pandas must find them."""
     others = {name for name in options.keys() - _KNOWN if options[name]}
     left, right = _key(lhs, options.get("left_on")), _key(rhs, options.get("right_on"))
     if others or left is None or right is None or len(lhs) + len(rhs) < FEWEST:
@@ -116,10 +114,10 @@ def _merge_by_lookup(lhs: Any, rhs: Any, options: dict[str, Any]) -> pd.DataFram
 def _matching_rows(
     left_keys: np.ndarray, right_keys: np.ndarray, how: str, *, keys_only: bool
 ) -> tuple[np.ndarray | None, np.ndarray] | None:
-    """Which rows of both sides belong together, in the order of pandas.
+    """Return the matching rows of both sides, in the order of pandas.
 
-    None for all rows of the left side; -1 for a row that the right side has not. ``keys_only`` says
-    that keys are all that the right side has.
+    None means all rows of the left side, -1 a row without a partner on the right. ``keys_only``:
+    the right side has no other columns than its keys.
     """
     most = SPARSE * (len(left_keys) + len(right_keys))
     if how in ("inner", "left") or (how == "leftsemi" and keys_only):
@@ -142,7 +140,7 @@ def _matching_rows(
 
 
 def _key(frame: Any, on: Any) -> Any:
-    """The only column to join by, of a frame whose columns are plain and have different names."""
+    """Return the key column, if there is one and the labels of the frame are plain."""
     on = on[0] if isinstance(on, list) and len(on) == 1 else on
     plain = (
         type(frame) is pd.DataFrame
@@ -159,7 +157,7 @@ def _key(frame: Any, on: Any) -> Any:
 
 
 def _take_or_null(frame: pd.DataFrame, rows: np.ndarray | None) -> pd.DataFrame:
-    """Some rows, those of -1 without values."""
+    """Take rows; those of -1 are null."""
     if rows is None:
         return frame.reset_index(drop=True)
     if len(rows) and rows.min() < 0:

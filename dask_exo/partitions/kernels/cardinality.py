@@ -1,9 +1,8 @@
-"""How many distinct values many rows have, guessed from some of them.
+"""Estimate the number of distinct values from two samples of the rows.
 
-Two samples, since one does not see everything: rows from all over, which show how many values there
-are, and runs of neighbours, which show values that stand together, as in sorted data. A guess is
-rather too low than too high: where some values are frequent and most are not, repeats are
-taken for those of fewer values.
+Rows spread over all of them show how many values there are; runs of neighbours show values that
+are clustered, as in sorted data. Estimates are rather too low than too high: if some values are
+frequent and most are not, their repeats look like those of fewer values.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ RUN = 256  # neighbours
 
 
 def estimate_distinct(values: pd.DataFrame | pd.Series | pd.Index) -> float:
-    """How many different rows there are, about.
+    """Estimate the number of distinct rows.
 
     Parameters
     ----------
@@ -37,14 +36,14 @@ def estimate_distinct(values: pd.DataFrame | pd.Series | pd.Index) -> float:
 
 
 def distinct_of_repeats(rows: int, spread_repeats: int, near_repeats: int) -> float:
-    """Guess the number of distinct values.
+    """Estimate the number of distinct values from repeats in the two samples.
 
     Parameters
     ----------
     rows : int
         At least `SAMPLE`.
     spread_repeats : int
-        How many of the rows of `spread_rows` have a value that one before them has.
+        Rows of `spread_rows` whose value an earlier one has, too.
     near_repeats : int
         The same of the rows of `neighbour_rows`.
 
@@ -67,20 +66,20 @@ def distinct_of_repeats(rows: int, spread_repeats: int, near_repeats: int) -> fl
 
 
 def spread_rows(rows: int) -> np.ndarray:
-    """(SAMPLE,) row numbers from all over: one at random out of each of as many stretches."""
+    """Return (SAMPLE,) row numbers: a random one of each of as many equal stretches."""
     edges = np.arange(SAMPLE + 1) * rows // SAMPLE
     random = np.random.default_rng(rows).random(SAMPLE)
     return edges[:-1] + (random * np.diff(edges)).astype(np.int64)
 
 
 def neighbour_rows(rows: int) -> np.ndarray:
-    """(SAMPLE,) row numbers in runs, evenly spaced."""
+    """Return (SAMPLE,) row numbers in evenly spaced runs."""
     starts = np.linspace(0, rows - RUN, SAMPLE // RUN).astype(np.int64)
     return np.minimum(starts[:, None] + np.arange(RUN), rows - 1).ravel()
 
 
 def _distinct_if_uniform(rows: int, repeats: int) -> float:
-    """Distinct values of rows of which `SAMPLE` have so many repeats, if all are as frequent.
+    """Estimate distinct values from the repeats in `SAMPLE` rows, if all are equally frequent.
 
     Of ``m`` rows ``m - D (1 - exp(-m / D))`` repeat one of ``D`` values.
     """

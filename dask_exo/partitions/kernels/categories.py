@@ -17,18 +17,18 @@ Dtypes = tuple[pd.CategoricalDtype | None, ...]
 
 
 def key_categories(frame: Frame, keys: Sequence[SortKey]) -> Dtypes:
-    """The dtypes of one partition's categorical keys; None for others, and where it is empty."""
+    """Return the dtypes of categorical keys; None for others, and if a partition is empty."""
     dtypes = [(frame.index if key.column is None else frame[key.column]).dtype for key in keys]
     return tuple(d if isinstance(d, pd.CategoricalDtype) and len(frame) else None for d in dtypes)
 
 
 def unify_categories(keys: Sequence[SortKey], *dtypes: Dtypes) -> tuple[SortKey, ...]:
-    """The keys, with the union of all partitions' categories, in the order they are met.
+    """Return the keys with the union of the categories of all partitions, in order of appearance.
 
     Raises
     ------
     SortKeyError
-        Ordered categories differ, so that there is no common order.
+        Ordered categories differ: there is no common order.
     """
     return tuple(
         _unified(key, found) for key, found in zip(keys, zip(*dtypes, strict=True), strict=True)
@@ -50,12 +50,12 @@ def _unified(key: SortKey, found: Sequence[pd.CategoricalDtype | None]) -> SortK
 
 
 def recode(frame: Frame, keys: Sequence[SortKey]) -> Frame:
-    """The frame, its categorical keys with the categories that the keys name.
+    """Give the categorical key columns of a frame the categories of the keys.
 
     Raises
     ------
     SortKeyError
-        A value is none of the categories.
+        A value is not among the categories.
     """
     for key in keys:
         if key.dtype is not None and len(frame):

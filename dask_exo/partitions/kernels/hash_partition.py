@@ -1,4 +1,7 @@
-"""The partition of each row by the hash of its keys, as Dask and pandas find it, but in the cache.
+"""Hash partitioning, equal to that of Dask and pandas, in blocks that fit the cache.
+
+Strings are hashed with SipHash-2-4 as pandas does, but all strings of a block at once: no Python
+object is made of any of them.
 
 References: pandas, ``pandas/core/util/hashing.py`` (`hash_pandas_object`).
 """
@@ -19,9 +22,9 @@ from dask_exo.partitions.kernels import cardinality
 from dask_exo.partitions.kernels.integer_sort import counting_argsort
 from dask_exo.partitions.kernels.string_sort import is_arrow_string, string_words, to_large_string
 
-FEWEST = 10_000  # strings of which a sample is taken
-REPEATED = 4  # times that each string is there, on average: above it pandas is quicker
-_BLOCK = 2**15  # rows at a time, so that what each step makes of them stays in the cache
+FEWEST = 10_000  # fewest strings that are sampled
+REPEATED = 4  # mean repeats of a string above which pandas is faster
+_BLOCK = 2**15  # rows at a time, so that intermediate arrays stay in the cache
 _MULTIPLIER = 1000003
 _START = 0x345678
 _STEP = 82520
@@ -30,7 +33,7 @@ _MASK = 2**64 - 1
 
 
 def combine(hashes: Sequence[Any]) -> Any:
-    """(n,) one hash of the hashes of several columns."""
+    """Combine the hashes of several columns to (n,) hashes of rows."""
     multiplier = _MULTIPLIER
     out = hashes[0] * np.uint64(0) + np.uint64(_START)
     for i, one in enumerate(hashes):
@@ -47,19 +50,19 @@ def assign_partitions(  # noqa: PLR0917  as Dask calls it
     meta: Any,
     index_shuffle: bool,  # noqa: FBT001
 ) -> Any:
-    """A column with the partition of each row, exactly as Dask's ``AssignPartitioningIndex``.
+    """Add a column with the partition of each row, as Dask's ``AssignPartitioningIndex``.
 
     Parameters
     ----------
     frame : DataFrame
         (n,) rows.
     keys : list of label
-        Columns to hash; what else Dask allows is left to Dask.
+        Columns to hash; Dask handles all other kinds of keys.
     name : str
-        Of the new column.
+        Label of the new column.
     npartitions : int
     meta : DataFrame
-        What Dask takes the rows to be.
+        Metadata that Dask has of the rows.
     index_shuffle : bool
         Whether the keys are the index.
 
@@ -88,7 +91,7 @@ def assign_partitions(  # noqa: PLR0917  as Dask calls it
 
 
 def _hashes(column: pd.Series[Any]) -> Iterator[np.ndarray]:
-    """Hashes of a column, a block at a time."""
+    """Yield hashes of a column, a block at a time."""
     if is_arrow_string(column.dtype):
         whole = _of_texts(column)
         for start in range(0, len(column), _BLOCK):
@@ -100,7 +103,7 @@ def _hashes(column: pd.Series[Any]) -> Iterator[np.ndarray]:
 
 
 def _of_texts(column: pd.Series[Any]) -> np.ndarray:
-    """Hashes of strings; pandas is quick where many are the same."""
+    """Hash strings; with pandas if most are repeated, which it is fast with."""
     rows = len(column)
     if rows < FEWEST or cardinality.estimate_distinct(column) * REPEATED < rows:
         return hash_array(column.array)
@@ -108,7 +111,7 @@ def _of_texts(column: pd.Series[Any]) -> np.ndarray:
 
 
 def _known(frame: Any, keys: Any, meta: Any) -> bool:
-    """Whether keys are columns of numbers or strings, as Dask believes."""
+    """Return whether keys are columns of numbers or strings, as in the metadata."""
     return (
         isinstance(keys, list)
         and len(keys) > 0
@@ -138,7 +141,7 @@ State = list[np.ndarray]
 
 
 def hash_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """(n,) uint64, as `pandas.util.hash_array` of the strings; nulls have one hash of their own.
+    """Compute (n,) uint64 hashes of strings, as `pandas.util.hash_array`.
 
     Examples
     --------
@@ -161,7 +164,7 @@ def hash_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def _hash_block(read: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Hashes of a block; those of the longest strings mean nothing."""
+    """Hash a block; hashes of strings of `_MOST` words or more are undefined."""
     order, ends = counting_argsort(np.minimum(lengths // _WORD, _MOST), _MOST + 1)
     starts, lengths = starts[order], lengths[order]
     state = [np.full(len(order), start ^ _KEY[i % 2]) for i, start in enumerate(_SIPHASH_START)]
@@ -178,7 +181,7 @@ def _hash_block(read: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np
 
 
 def _ended(state: State, word: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Add the bytes that are left and the length; then pandas spreads the hash once more."""
+    """Finish SipHash with the remaining bytes and the length; then mix as pandas does."""
     bits = (lengths % _WORD * 8).astype(np.uint64)
     rest = word & ((np.uint64(1) << bits) - np.uint64(1))
     _add(state, rest | (lengths.astype(np.uint64) << np.uint64(56)))

@@ -1,19 +1,18 @@
-"""Keys that are so frequent that one output would get too many rows, and where their rows go.
+"""Find heavy hitters of a join, and distribute their rows to several outputs.
 
-Keys are known by their hashes. Each part counts a sample of its rows and names those that occur
-most; all together they show which keys are frequent (mergeable summaries: what is left out of one
-is rarer than all that is in it). The rows of a frequent key on one side of a join are dealt out to
-several outputs, and its rows on the other side are copied to each of those: every pair of rows
-still meets exactly once.
+Keys are known by their hashes. Each partition counts a sample of its rows and reports the most
+frequent keys; their counts are added (mergeable summaries: a key left out of one is rarer than all
+keys in it). The rows of a heavy hitter on one side of a join are dealt out to several outputs, and
+its rows on the other side are copied to each of these. Every pair of rows still meets exactly once.
 
-A row that an outer join keeps without a partner must come out once too. The first copy of a row
-goes to the *first* output of its key, and so does one row of each key that a part deals out: the
-first copy meets a partner if there is any. The other copies are marked, and dropped where they
-meet none. Different keys may have equal hashes, so that keys themselves are compared here.
+A row that an outer join keeps without a partner must appear once, too. The first copy of a row goes
+to the *first* output of its key, and so does one row of each key that a partition deals out: the
+first copy meets a partner if there is any. The other copies are marked, and dropped if they meet
+none. Different keys may have equal hashes, so keys themselves are compared here.
 
 References: Agarwal et al., "Mergeable summaries" (PODS 2012); Xu et al., "Handling data skew in
 parallel joins" (SIGMOD 2008); Graham, "Bounds on multiprocessing timing anomalies" (1969) for the
-placement: the largest first, each where least is.
+placement: the largest key first, to the outputs with the least work.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-SAMPLE = 2**17  # rows of a part that are counted
-MOST = 1024  # keys that a part names
+SAMPLE = 2**17  # rows of a partition that are counted
+MOST = 1024  # keys that a partition reports
 FINE = 4  # shares that a key as large as the mean output is divided into
-PLACED = 16  # keys above this share of the mean output are placed, all others go by their hash
+PLACED = 16  # a key with more than 1/16 of the mean output is placed; others go by hash
 
 SPLITTING = {  # sides of a join whose rows may be dealt out while those of the other are copied
     "inner": ("left", "right"),
@@ -37,7 +36,7 @@ SPLITTING = {  # sides of a join whose rows may be dealt out while those of the 
     "right": ("left", "right"),
     "outer": ("left", "right"),
 }
-KEPT = {  # sides whose rows come out without a partner too
+KEPT = {  # sides whose rows are kept without a partner
     "inner": (),
     "left": ("left",),
     "leftsemi": (),
@@ -47,14 +46,14 @@ KEPT = {  # sides whose rows come out without a partner too
 
 
 class KeyCounts(NamedTuple):
-    """The most frequent keys of some rows.
+    """Most frequent keys of some rows.
 
     Attributes
     ----------
     keys : (k,)
         Hashes, ascending.
     counts : (k,)
-        How often each occurs, estimated.
+        Estimated number of rows of each.
     rows : int
         All rows.
     """
@@ -65,19 +64,19 @@ class KeyCounts(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where the rows of frequent keys go.
+    """Outputs of the rows of heavy hitters.
 
     Attributes
     ----------
     keys : (k,)
         Hashes, ascending.
     first : (k + 1,)
-        Where the outputs of each key start in ``outputs``.
+        Start of the outputs of each key in ``outputs``.
     outputs : (p,)
-        One or several for each key, all different. The first of them is where the first copies go.
+        One or several for each key, all different. The first one gets the first copies.
     left : (k,) bool
-        Whether the left side's rows are dealt out and the right side's are copied, or the other
-        way round.
+        Whether rows of the left side are dealt out and those of the right side copied, or the
+        other way round.
     """
 
     keys: np.ndarray
@@ -87,7 +86,7 @@ class Placement(NamedTuple):
 
 
 def count_keys(hashes: np.ndarray) -> KeyCounts:
-    """Count the keys of a part.
+    """Count the keys of a sample of rows.
 
     Parameters
     ----------
@@ -105,7 +104,7 @@ def count_keys(hashes: np.ndarray) -> KeyCounts:
 
 
 def merge_counts(parts: Sequence[KeyCounts]) -> KeyCounts:
-    """Add up the counts of several parts."""
+    """Add the counts of several partitions."""
     keys, place = np.unique(np.concatenate([one.keys for one in parts]), return_inverse=True)
     weights = np.concatenate([one.counts for one in parts])
     counts = np.bincount(place, weights, minlength=len(keys)).astype(np.int64)
@@ -113,10 +112,10 @@ def merge_counts(parts: Sequence[KeyCounts]) -> KeyCounts:
 
 
 def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) -> Placement:
-    """Place frequent keys such that all outputs of a join have about the same work.
+    """Place heavy hitters such that all outputs of a join have about the same work.
 
-    The work of an output is its rows, those that go in and those that come out. A key of l and r
-    rows gives l * r; of other keys, each row of the longer side is taken to give one.
+    The work of an output is the number of its input and output rows. A key of l and r rows makes
+    l * r output rows; of other keys, each row of the longer side is assumed to make one.
 
     Parameters
     ----------
@@ -167,16 +166,16 @@ def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) ->
 
 
 class RowRoutes(NamedTuple):
-    """The rows of a part and where they go.
+    """Rows of a partition, with the output of each.
 
     Attributes
     ----------
     rows : (m,) or None
-        Rows of the part, each as often as there are copies of it; None for each once.
+        Rows of the partition, repeated for each copy; None for each row once.
     outputs : (m,)
-        Where they go.
+        Output of each.
     again : (m,) bool or None
-        Whether it is another copy than the first; None for no copies.
+        Whether it is a copy after the first; None if there are no copies.
     """
 
     rows: np.ndarray | None
@@ -193,7 +192,7 @@ def route_rows(
     number: int,
     keys: pd.DataFrame | None = None,
 ) -> RowRoutes:
-    """Say to which outputs the rows of a part go.
+    """Compute the outputs of the rows of a partition.
 
     Parameters
     ----------
@@ -203,12 +202,12 @@ def route_rows(
     npartitions : int
         Outputs.
     left : bool
-        Which side of the join the part belongs to.
+        Whether the partition is of the left side of the join.
     number : int
-        Of the part; with whose outputs it begins to deal.
+        Number of the partition: rotates the output that it deals to first.
     keys : (n, k) DataFrame, optional
-        The keys themselves, where the other side's rows are kept without a partner: then a row of
-        each key that is dealt out goes to the first output.
+        The keys, if rows of the other side are kept without a partner: then one row of each key
+        that is dealt out goes to the first output.
 
     Examples
     --------
@@ -249,7 +248,7 @@ def route_rows(
 
 
 def has_partner(keys: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
-    """Tell which keys occur among others, equal as pandas joins them (nulls equal nulls).
+    """Return which keys occur among others, compared as in a join of pandas (nulls are equal).
 
     Parameters
     ----------

@@ -1,9 +1,8 @@
-"""K-way merges of sorted runs that hold one chunk of each.
+"""K-way merge of sorted runs that holds one chunk of each run.
 
-To sort what k runs have together takes a copy of all of it, and one more in order. Here a chunk of
-each run is looked at: whatever comes before the first row that ends one of the chunks is next, and
-is sorted by itself. Runs that begin later take no part: those which follow each other, as the runs
-of one frequent key do, are not sorted at all.
+A sort of k concatenated runs needs two copies of all rows. The merge needs one chunk of each run:
+rows that come before the first end of a chunk are sorted and returned. Runs that begin later are
+not compared, and runs that do not overlap, as those of a heavy hitter, are not sorted at all.
 
 References: the streaming reducers of Exoshuffle-CloudSort, section 4.1.5.
 """
@@ -28,16 +27,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RowOperations(Generic[T]):
-    """What can be done with rows of one type.
+    """Functions that a merge needs for rows of one type.
 
     Attributes
     ----------
     length, nbytes : callable
         ``length(rows)``, ``nbytes(rows)``
-    part : callable
-        ``part(rows, start, stop)``, without a copy.
-    join : callable
-        ``join([rows, ...])``: below each other.
+    slice : callable
+        ``slice(rows, start, stop)``, without a copy.
+    concat : callable
+        ``concat([rows, ...])``
     take : callable
         ``take(rows, positions)``
     """
@@ -65,7 +64,7 @@ WIRE_COLUMNS: RowOperations[WireColumns] = RowOperations(
 
 
 def row_operations(rows: Any) -> RowOperations[Any]:
-    """Say how to handle arrays, frames and `WireColumns`; TypeError for anything else."""
+    """Return the operations of arrays, frames or `WireColumns`; raise TypeError for others."""
     kinds: dict[type, RowOperations[Any]] = {
         np.ndarray: ARRAYS,
         pd.DataFrame: FRAMES,
@@ -83,18 +82,18 @@ def merge_runs(runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) 
     Parameters
     ----------
     runs : sequence of arrays or of frames
-        Each in order; rows along the first axis.
+        Each sorted; rows are the first axis.
     order : callable
-        ``order(rows)``: positions of rows in their order, equal ones in their old order
+        ``order(rows)``: positions that sort the rows in a stable way
         (``np.argsort(..., kind="stable")``).
     limit : int
-        Bytes of all chunks together; one row of each run at least. A chunk that is given takes as
-        much once more.
+        Bytes of all chunks together, but at least one row of each run. A chunk that is
+        yielded takes as much again.
 
     Yields
     ------
     rows
-        One chunk after the other. Equal rows are in the order of the runs.
+        Sorted chunks. Equal rows are in the order of the runs.
 
     Examples
     --------
@@ -106,12 +105,12 @@ def merge_runs(runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) 
 
 
 class KWayMerge(Generic[T]):
-    """A merge under way; see `merge_runs`.
+    """Iterator of `merge_runs`.
 
     Attributes
     ----------
     peak : int
-        Bytes of the chunks that it has held at a time, at most.
+        Largest number of bytes of chunks held at a time.
     """
 
     def __init__(self, runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) -> None:
@@ -139,7 +138,7 @@ class KWayMerge(Generic[T]):
             self._drop_ended()
 
     def _rows_of_one_run(self, i: int, stop: int) -> Iterator[T]:
-        """Rows of run ``i``, which come before those of all others."""
+        """Yield rows of run ``i`` that come before those of all others."""
         while self._at[i] < stop:
             start, self._at[i] = self._at[i], min(self._at[i] + self._rows, stop)
             rows = self._operations.slice(self._runs[i], start, self._at[i])
@@ -147,7 +146,7 @@ class KWayMerge(Generic[T]):
             yield rows
 
     def _reach(self, i: int, stops: Sequence[int], rival: int | None) -> int:
-        """How many rows of run ``i`` come before the first one of ``rival``, in growing steps."""
+        """Count the rows of run ``i`` before the first one of ``rival``, by galloping search."""
         length, stop, stride = self._operations.length(self._runs[i]), stops[i], self.step
         if rival is None:
             return length
@@ -156,17 +155,17 @@ class KWayMerge(Generic[T]):
         return stop
 
     def _before(self, i: int, row: int, rival: int) -> bool:
-        """Whether a row of run ``i`` comes before what is next of another run."""
+        """Return whether a row of run ``i`` comes before the next row of another run."""
         pair = sorted([(i, row), (rival, self._at[rival])])
         return bool(pair[self._ordered(pair)[0]][0] == i)
 
     def _ordered(self, rows: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Order some rows, each given by its run and its place there."""
+        """Sort rows, each given by its run and its position there."""
         parts = [self._operations.slice(self._runs[i], at, at + 1) for i, at in rows]
         return self._order(self._operations.concat(parts))
 
     def _merge_chunks(self, chosen: Sequence[int], stops: Sequence[int]) -> T:
-        """Rows of some runs as far as all is known that comes before them."""
+        """Merge the chunks of some runs, up to the first end of a chunk."""
         operations = self._operations
         parts = [operations.slice(self._runs[i], self._at[i], stops[i]) for i in chosen]
         self.peak = max(self.peak, sum(map(operations.nbytes, parts)))
@@ -174,7 +173,7 @@ class KWayMerge(Generic[T]):
         found = self._order(rows)
         edges = np.cumsum([operations.length(part) for part in parts])
         ends = [edges[place] - 1 for place, i in enumerate(chosen) if self._more(i, stops)]
-        # what follows the end of a chunk may come after rows of the same run that nobody has seen
+        # rows after the end of a chunk may come after later rows of its run
         found = found[: np.flatnonzero(np.isin(found, ends))[0] + 1] if ends else found
         counts = np.bincount(np.searchsorted(edges, found, side="right"), minlength=len(chosen))
         for i, count in zip(chosen, counts, strict=True):
@@ -182,7 +181,7 @@ class KWayMerge(Generic[T]):
         return operations.take(rows, found)
 
     def _stops(self) -> list[int]:
-        """Where the chunk of each run ends."""
+        """Return the end of the chunk of each run."""
         lengths = map(self._operations.length, self._runs)
         return [min(at + self.step, n) for at, n in zip(self._at, lengths, strict=True)]
 
@@ -190,9 +189,9 @@ class KWayMerge(Generic[T]):
         return stops[i] < self._operations.length(self._runs[i])
 
     def _overlapping(self, stops: Sequence[int]) -> tuple[list[int], int | None]:
-        """Runs whose chunks begin before the first chunk ends that is not the last of its run.
+        """Return the runs that begin before the first end of a chunk, and the next run after them.
 
-        Then the one that begins next, if there is any.
+        The last chunk of a run does not count as an end. The next run is None if there is none.
         """
         every = range(len(self._runs))
         ends = [2 * i + 1 for i in every if self._more(i, stops)]
@@ -210,20 +209,20 @@ class KWayMerge(Generic[T]):
         self._runs, self._at = [self._runs[i] for i in left], [self._at[i] for i in left]
 
 
-ROWS = 2**16  # whose keys are looked at together, to find where runs end
+ROWS = 2**16  # rows whose keys are encoded at a time, to find the ends of runs
 
 
 def merge_sorted_tables(
     tables: Sequence[WireColumns], keys: Sequence[SortKey], limit: int
 ) -> WireColumns:
-    """Merge rows of which each table has some sorted runs, one after the other.
+    """Merge tables that each consist of sorted runs.
 
-    Besides what it returns it holds chunks of ``limit`` bytes, and twice as much for a moment.
+    Besides the result it holds chunks of ``limit`` bytes, and twice as much for a moment.
 
     Parameters
     ----------
     tables : sequence of WireColumns
-        (k,) that are `alike`, with n rows in all.
+        (k,) tables of the same schema, with n rows in all.
     keys : sequence of SortKey
     limit : int
         See `merge_runs`.
@@ -231,7 +230,7 @@ def merge_sorted_tables(
     Returns
     -------
     WireColumns
-        (n,) rows; equal ones are in the order of the tables. Strings are in chunks.
+        (n,) rows; equal ones are in the order of the tables. Strings are chunked.
     """
     runs = [run for table in tables for run in sorted_runs(table, keys)]
 
@@ -242,7 +241,7 @@ def merge_sorted_tables(
 
 
 def sorted_runs(table: WireColumns, keys: Sequence[SortKey]) -> list[WireColumns]:
-    """Cut rows into sorted runs, as few as possible."""
+    """Cut rows into as few sorted runs as possible."""
     cuts = [0]
     for start in range(0, table.length, ROWS):
         first = max(start - 1, 0)
@@ -253,7 +252,7 @@ def sorted_runs(table: WireColumns, keys: Sequence[SortKey]) -> list[WireColumns
 
 
 def _concat_chunks(tables: Sequence[WireColumns], chunks: Iterable[WireColumns]) -> WireColumns:
-    """Put chunks below each other as they come."""
+    """Copy chunks to the result, one after the other."""
     length = sum(table.length for table in tables)
     arrays: list[Any] = [
         np.empty((len(array), length), array.dtype) if isinstance(array, np.ndarray) else []

@@ -1,7 +1,7 @@
-"""Parquet without dictionaries that make it larger.
+"""Choose dictionary encoding for Parquet columns by a sample of their rows.
 
-Parquet's writer begins every column as a dictionary and gives up when that has outgrown a page;
-where values differ from row to row this is most of its work. A sample of the rows tells beforehand.
+The Parquet writer begins every column with a dictionary, and gives up once that has outgrown a
+page. For columns of mostly distinct values this is most of its work.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ import pyarrow.compute as pc
 from dask_exo.dask_adapter import ArrowDatasetEngine
 from dask_exo.partitions.kernels import cardinality
 
-FEWEST = 2**16  # rows for which looking pays
-ROW_GROUP = 2**20  # rows, at most, for which pyarrow makes one dictionary
-PAGE = 2**20  # bytes at which it gives up
+FEWEST = 2**16  # fewest rows for which a sample pays
+ROW_GROUP = 2**20  # most rows of a dictionary of pyarrow
+PAGE = 2**20  # bytes at which the writer gives up a dictionary
 
 
 class ParquetEngine(ArrowDatasetEngine):
-    """Dask's engine, which looks at each partition before it asks for dictionaries."""
+    """Engine of Dask that chooses the columns with dictionaries for each partition."""
 
     @classmethod
     def write_partition(cls, df: pd.DataFrame, *args: Any, **kwargs: Any) -> Any:
-        """Write as Dask does; what the caller says of encodings counts."""
-        said = kwargs.keys() & {"use_dictionary", "column_encoding"}
-        if not said and isinstance(df, pd.DataFrame):
+        """Write a partition as Dask does; encodings that the caller sets take precedence."""
+        chosen = kwargs.keys() & {"use_dictionary", "column_encoding"}
+        if not chosen and isinstance(df, pd.DataFrame):
             group = kwargs.get("row_group_size") or ROW_GROUP
             page = kwargs.get("dictionary_pagesize_limit") or PAGE
-            with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # said below
+            with contextlib.suppress(
+                pa.ArrowException, TypeError, ValueError
+            ):  # the writer raises it
                 kwargs["use_dictionary"] = dictionaries(
                     len(df), lambda at: _rows(df, at), group=group, page=page
                 )
@@ -57,18 +59,18 @@ def dictionaries(
     Parameters
     ----------
     rows : int
-        Of a file.
+        Rows of a file.
     take : callable
-        Gives the rows that have these numbers.
+        Function from row numbers to rows.
     group : int
-        Rows of a row group, at most: each has dictionaries of its own.
+        Most rows of a row group, which has its own dictionaries.
     page : int
         Bytes of the largest dictionary.
 
     Returns
     -------
     list of str or bool
-        Names of columns. True means all: where rows are few, or columns have columns inside.
+        Names of columns; True for all, if there are few rows or nested columns.
     """
     rows = min(rows, group)
     if rows < FEWEST:
@@ -81,7 +83,7 @@ def dictionaries(
 
 
 def _smaller(spread: pa.ChunkedArray, near: pa.ChunkedArray, rows: int, page: int) -> bool:
-    """Whether a dictionary and the numbers of its entries take less than the values."""
+    """Return whether a dictionary and its indices take fewer bytes than the values."""
     kind = spread.type
     if pa.types.is_dictionary(kind) or pa.types.is_null(kind):
         return True

@@ -1,9 +1,8 @@
-"""What a groupby makes of a partition before its rows travel to those of their group.
+"""Skip the partial aggregation of a groupby if it would not reduce the rows.
 
-Dask groups each partition, shuffles the partial groups and groups them once more. Where hardly two
-rows of a partition have a key in common, the first grouping saves nothing: there each row becomes a
-partial group of its own, in the columns that the grouping would have made. A sample of the keys
-decides, for each partition.
+Dask aggregates each partition, shuffles the partial groups and aggregates them again. If hardly two
+rows of a partition share a key, the first aggregation saves nothing: each row then becomes a
+partial group of its own, with equal columns. A sample of the keys decides for each partition.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_
 from dask_exo.dask_adapter import apply_func_to_column, apply_funcs, mean_chunk, sum_of_squares
 from dask_exo.partitions.kernels import cardinality, string_sort
 
-WORTH = 0.75  # groups for a row: above it is quicker to let the rows travel
-FEWEST = 10_000  # rows of which a sample is taken
+WORTH = 0.75  # groups a row; above it, sending all rows is faster
+FEWEST = 10_000  # fewest rows that are sampled
 
 
 class PartialColumn(NamedTuple):
-    """A column of partial groups: of which column, and what of it."""
+    """Column of partial groups: its source column, and the aggregation."""
 
     source: Any
     method: str
@@ -31,7 +30,7 @@ class PartialColumn(NamedTuple):
 def partial_groups(
     frame: Any, *by: Any, chunk: Callable[..., Any], options: dict[str, Any], **reset: Any
 ) -> Any:
-    """Group a partition if that makes it smaller, with the keys as columns.
+    """Aggregate a partition if that makes it smaller, with the keys as columns.
 
     Parameters
     ----------
@@ -40,25 +39,25 @@ def partial_groups(
     *by : label or Series
         Keys.
     chunk : callable
-        Dask's; ``chunk(frame, *by, **options)`` groups.
+        Function of Dask: ``chunk(frame, *by, **options)`` aggregates.
     options : dict
     **reset
-        For ``reset_index`` of what that returns.
+        Options of ``reset_index`` of its result.
 
     Returns
     -------
     DataFrame
-        A row for each group, or several: their order is that of the first of their rows.
+        At least one row for each group.
     """
     columns, keys = _columns(frame, by, chunk, options), list(by)
     if columns:
         there = frame[keys]
         if options.get("dropna") is not False:
-            there = there.dropna()  # of nulls no group is made
+            there = there.dropna()  # nulls are in no group
         values = there if len(keys) > 1 else there.iloc[:, 0]
         if len(there) >= FEWEST and cardinality.estimate_distinct(values) > WORTH * len(there):
             rows = frame if len(there) == len(frame) else frame.dropna(subset=keys)
-            # the types, which are for pandas to say
+            # the dtypes, as pandas chooses them
             like = chunk(rows.head(1), *by, **options).reset_index(**reset)
             return _rows_as_groups(rows, keys, columns, like)
     return chunk(frame, *by, **options).reset_index(**reset)
@@ -67,11 +66,11 @@ def partial_groups(
 def _rows_as_groups(
     rows: pd.DataFrame, keys: list[Any], columns: list[PartialColumn], like: pd.DataFrame
 ) -> pd.DataFrame:
-    """Each row as a group of its own, with the columns of an example."""
-    made = [rows[key] for key in keys] + [_ungrouped(rows, *column) for column in columns]
+    """Make each row a group, with the columns and dtypes of an example."""
+    series = [rows[key] for key in keys] + [_ungrouped(rows, *column) for column in columns]
     values = {
         place: one.array if one.dtype == dtype else one.astype(dtype).array
-        for place, (one, dtype) in enumerate(zip(made, like.dtypes, strict=True))
+        for place, (one, dtype) in enumerate(zip(series, like.dtypes, strict=True))
     }
     return pd.DataFrame(values, copy=False).set_axis(like.columns, axis=1)
 
@@ -79,7 +78,7 @@ def _rows_as_groups(
 def _columns(
     frame: Any, by: tuple[Any, ...], chunk: Any, options: dict[str, Any]
 ) -> list[PartialColumn] | None:
-    """Which columns partial groups have, beside the keys; None where pandas has to make them."""
+    """List the columns of partial groups but the keys; None if pandas must compute them."""
     if type(frame) is not pd.DataFrame or len(frame) < FEWEST or not frame.columns.is_unique:
         return None
     if not all(isinstance(key, str) and key in frame and _plain(frame[key]) for key in by):
@@ -126,7 +125,7 @@ def _plain(keys: pd.Series[Any]) -> bool:
 
 
 def _is_supported(values: pd.Series[Any], column: PartialColumn) -> bool:
-    """Whether what pandas would make of a row alone is known here."""
+    """Return whether `_ungrouped` supports the aggregation of a dtype."""
     if column.method in ("sum", "sum of squares", "prod"):
         return is_numeric_dtype(values.dtype) or is_bool_dtype(values.dtype)
     if column.method in ("min", "max"):

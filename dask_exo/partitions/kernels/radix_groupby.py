@@ -1,8 +1,8 @@
-"""Grouping many rows a cacheful of groups at a time.
+"""Radix groupby: aggregate rows in clusters whose groups fit the cache.
 
-A hash table of a million groups lies in memory, and the processor waits for it at each row. Rows
-are first put into clusters by some bits of a hash of their keys, so that all rows of a key are in
-one of them, in their order; the groups of one cluster fit the cache.
+A hash table of a million groups does not fit the cache, so each row waits for memory. Rows are
+first clustered by some bits of the hash of their keys. All rows of a key are in one cluster, in
+their order.
 
 References: S. Manegold, P. Boncz, M. Kersten, "Optimizing Main-Memory Join on Modern Hardware"
 (radix-cluster); J. Cieslewicz, K. Ross, "Adaptive Aggregation on Chip Multiprocessors".
@@ -30,41 +30,41 @@ from dask_exo.partitions.kernels import cardinality
 from dask_exo.partitions.kernels.integer_sort import counting_argsort
 
 CACHED = 2**15  # groups whose table and sums fit the cache of a core
-FEWEST = 2**18  # rows that are worth clustering
-_MOST = 2**8  # clusters that are written to at a time
+FEWEST = 2**18  # fewest rows for which clusters pay
+_MOST = 2**8  # most clusters that are written at a time
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: Fibonacci hashing
 _METHODS = frozenset({"sum", "min", "max", "prod", "count", "first", "last", "size"})
 _FINALIZERS = frozenset({finalize_mean, finalize_std, finalize_var})
 
 
 def aggregate(*inputs: Any, whole: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Group a partition by its index, as Dask does after a shuffle, where that pays in clusters.
+    """Aggregate a partition by its index, as Dask does after a shuffle; in clusters if that pays.
 
     Parameters
     ----------
     *inputs : DataFrame or Series
-        Dask gives one: (n,) rows with their keys as index.
+        One frame: (n,) rows with their keys as index.
     whole : callable
-        Dask's; ``whole([frame], **options)`` groups.
+        Function of Dask: ``whole([frame], **options)`` aggregates.
     options : dict
 
     Returns
     -------
     DataFrame or Series
-        A row for each group. Those of a cluster stand together, in the order of their first rows.
+        One row for each group, by cluster, and in the order of their first rows.
     """
     frame = inputs[0]
     if len(inputs) == 1 and _plain(frame) and _by_group(options):
         groups = cardinality.estimate_distinct(frame.index)
         if groups > 2 * CACHED:
             count = min(2 ** math.ceil(math.log2(groups / CACHED)), _MOST)
-            made = [whole([one], **options) for one in radix_clusters(frame, count)]
-            return concat_partitions(made, ignore_index=False)
+            groups_of_clusters = [whole([rows], **options) for rows in radix_clusters(frame, count)]
+            return concat_partitions(groups_of_clusters, ignore_index=False)
     return whole(list(inputs), **options)
 
 
 def radix_clusters(frame: Any, count: int) -> Iterator[Any]:
-    """Cut rows by a hash of their index.
+    """Split rows by a hash of their index.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def radix_clusters(frame: Any, count: int) -> Iterator[Any]:
     Yields
     ------
     DataFrame or Series
-        All rows of some keys, in their order; nothing where there are no keys.
+        All rows of some keys, in their order; empty clusters are skipped.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def radix_clusters(frame: Any, count: int) -> Iterator[Any]:
 
 
 def _plain(frame: Any) -> bool:
-    """Whether there are many rows, and they are only numbers and times."""
+    """Return whether there are many rows, of numbers and times only."""
     if type(frame) not in (pd.Series, pd.DataFrame) or len(frame) < FEWEST:
         return False
     dtypes = [frame.dtype] if frame.ndim == 1 else list(frame.dtypes)
@@ -109,7 +109,7 @@ def _plain(frame: Any) -> bool:
 
 
 def _by_group(options: dict[str, Any]) -> bool:
-    """Whether what is made of a group depends on its own rows alone, and not on other groups."""
+    """Return whether the result of each group depends on its own rows only."""
     if options.get("sort") or options.get("level", options.get("levels")) not in (0, [0]):
         return False
     if "aggregate_funcs" not in options:

@@ -1,7 +1,7 @@
-"""Where sorted runs are cut, so that the pieces are even however often a key repeats.
+"""Choose range bounds that cut sorted runs into even outputs, however often a key repeats.
 
-A bound is a row of one of the runs: its keys, its run and its place there. Run and place decide
-between equal keys, so one value can be spread over many pieces, and the order stays stable.
+A bound is a row of one of the runs: its keys, its run and its row number. Run and row number order
+equal keys, so that one value may span many outputs, and the sort is stable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class RunSample(NamedTuple):
-    """Some rows of one sorted run, evenly spaced.
+    """Evenly spaced rows of one sorted run.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class RunSample(NamedTuple):
 
 
 class RangeBounds(NamedTuple):
-    """First rows of all pieces but the first, in order.
+    """First rows of all outputs but the first, in order.
 
     Attributes
     ----------
@@ -57,12 +57,12 @@ class RangeBounds(NamedTuple):
 
 
 def sample_size(runs: int, pieces: int) -> int:
-    """Rows to sample of each run.
+    """Compute the number of rows to sample from each run.
 
-    Eight for each piece bound the error of a bound by an eighth of a piece, whatever the data.
-    Where that would be more than fits one task, as many as keep the standard deviation of the
-    error near 2.5 %: the errors of runs, which are sampled at different offsets, average out.
-    Four million rows in all are the most.
+    Eight rows for each output bound the error of a bound by an eighth of an output. If all samples
+    would not fit one task, their number keeps the standard deviation of the error near 2.5 %: runs
+    are sampled at different offsets, so that their errors average out. The maximum is four million
+    rows in all.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def sample_size(runs: int, pieces: int) -> int:
 
 
 def sample_run(run: Frame, keys: Sequence[SortKey], number: int, size: int) -> RunSample:
-    """Take at most ``size`` rows of a run, at an offset that differs between runs."""
+    """Sample at most ``size`` rows of a run, at an offset that differs between runs."""
     total = len(run)
     count = min(size, total)
     offset = number * _GOLDEN % 1
@@ -86,14 +86,14 @@ def sample_run(run: Frame, keys: Sequence[SortKey], number: int, size: int) -> R
 
 
 def choose_bounds(keys: Sequence[SortKey], pieces: int, *samples: RunSample) -> RangeBounds:
-    """Choose bounds such that all pieces have about the same number of rows.
+    """Choose bounds such that all outputs have about the same number of rows.
 
     Parameters
     ----------
     keys : sequence of SortKey
     pieces : int
     *samples : RunSample
-        (M,) one of each run.
+        (M,) samples, one of each run.
     """
     full = [(number, one) for number, one in enumerate(samples) if one.total]
     if not full or pieces == 1:
@@ -115,7 +115,7 @@ def choose_bounds(keys: Sequence[SortKey], pieces: int, *samples: RunSample) -> 
 
 
 def _weights(one: RunSample) -> np.ndarray:
-    """Rows that each sampled row stands for: up to halfway to the next."""
+    """Return the rows that each sampled row represents: up to halfway to the next."""
     edges = (one.rows[1:] + one.rows[:-1] + 1) / 2
     return np.diff(np.concatenate([[0], edges, [one.total]]))
 
@@ -123,7 +123,7 @@ def _weights(one: RunSample) -> np.ndarray:
 def cut_run(
     run: Frame, keys: Sequence[SortKey], number: int, bounds: RangeBounds, pieces: int
 ) -> np.ndarray:
-    """Where the pieces of a sorted run start and end.
+    """Return the rows at which the outputs of a sorted run start and end.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Kernels of Dask and pandas around a range shuffle, with the same results, faster."""
+"""Substitutes for kernels of Dask and pandas around a range shuffle, with equal results."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def partition_numbers(
     ascending: bool = True,  # noqa: FBT001, FBT002  as Dask calls it
     na_position: str = "last",
 ) -> Any:
-    """Partition of each value, exactly as Dask's ``set_partitions_pre``.
+    """Compute the partition of each value, exactly as Dask's ``set_partitions_pre``.
 
     Parameters
     ----------
     s : Series
         (n,) values.
     divisions : Series
-        (R + 1,) the smallest value of each partition, and the largest of the last.
+        (R + 1,) smallest value of each partition, and the largest of the last.
     ascending : bool
     na_position : {'first', 'last'}
 
@@ -55,7 +55,7 @@ def partition_numbers(
 
 
 def _up_to(s: pd.Series[Any], divisions: pd.Series[Any]) -> np.ndarray | None:
-    """How many divisions are not greater than each value; None where others have to count."""
+    """Count the divisions that are not greater than each value; None for other dtypes."""
     if string_sort.is_arrow_string(s.dtype):
         bounds = list(divisions)
         texts = all(type(bound) is str for bound in bounds)
@@ -70,7 +70,7 @@ def _up_to(s: pd.Series[Any], divisions: pd.Series[Any]) -> np.ndarray | None:
 
 
 def sort_index(frame: Any) -> Any:
-    """Rows in the order of the index, as ``frame.sort_index()``; equal ones keep theirs.
+    """Sort rows by the index, as ``frame.sort_index()`` does, but always stable.
 
     Examples
     --------
@@ -90,9 +90,9 @@ def sort_index(frame: Any) -> Any:
 
 
 def sort_values(frame: Any, *, sort_function: Any, sort_kwargs: dict[str, Any]) -> Any:
-    """Rows in the order of some columns, as ``sort_function(frame, **sort_kwargs)``.
+    """Sort rows by columns, as ``sort_function(frame, **sort_kwargs)`` does.
 
-    pandas finds the order; the rows are taken a column at a time.
+    pandas finds the order; rows are gathered one column at a time.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def sort_values(frame: Any, *, sort_function: Any, sort_kwargs: dict[str, Any]) 
         and len(set(by)) == len(by)
         and type(frame) is pd.DataFrame
         and frame.columns.is_unique
-        and all(name in frame for name in by)  # or it is that of the index
+        and all(name in frame for name in by)  # or it is the name of the index
         and sort_function == M.sort_values
         and sort_kwargs.keys() <= _ORDER | {"ignore_index"}
     ):
@@ -118,18 +118,18 @@ def sort_values(frame: Any, *, sort_function: Any, sort_kwargs: dict[str, Any]) 
     return to_wire(frame, order, ignore_index=ignored).to_frame()
 
 
-_ORDER = {"by", "ascending", "na_position"}  # arguments of sort_values that say which order
+_ORDER = {"by", "ascending", "na_position"}  # arguments of sort_values that define the order
 
 
 def summary(values: Any, *how: Any) -> Any:
-    """Percentiles of the values of a partition and their weights, as Dask finds them.
+    """Compute percentiles of a partition and their weights, as Dask does.
 
     Parameters
     ----------
     values : Series
         (n,)
     *how
-        Which percentiles, as Dask gives it.
+        Arguments of Dask that define the percentiles.
 
     Returns
     -------

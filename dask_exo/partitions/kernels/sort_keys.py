@@ -1,8 +1,8 @@
-"""Integers that order rows as pandas sorts them.
+"""Sort rows by several keys as pandas does, by integers that encode the order.
 
-Every key column becomes one array of 64-bit integers whose ascending order is the wanted one,
-with direction and place of nulls in it, and the arrays of all keys are packed into one. Only
-the order of the integers has a meaning, and only among rows that were encoded together.
+Each key column is encoded as 64-bit integers whose ascending order includes direction and position
+of nulls, and the arrays of all keys are packed into one. Only the order of the integers has a
+meaning, and only among rows that are encoded together. Databases call them normalized keys.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _WIDTH = 2**64
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """One key to sort by.
+    """Column to sort by.
 
     Attributes
     ----------
     name : label
-        What the user calls it.
+        Name that the user knows it by.
     column : str, optional
-        Column it is in; None is the index.
+        Label of the column; None is the index.
     ascending : bool
     nulls_first : bool
         Whether nulls come before all values, in either direction.
     dtype : CategoricalDtype, optional
-        Of a categorical key: the categories whose order counts.
+        Of a categorical key: the categories in their order.
     """
 
     name: Any
@@ -52,7 +52,7 @@ class SortKey:
 
 
 def encode(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
-    """Integers that order rows as the keys do; equal where all keys are equal.
+    """Encode rows as integers in the order of the keys; equal if all keys are equal.
 
     Parameters
     ----------
@@ -77,12 +77,12 @@ def encode(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
 
 
 def _pack(major: np.ndarray, minor: np.ndarray) -> np.ndarray:
-    """One array for two."""
+    """Combine two arrays to one; ``major`` counts first."""
     if not len(major):
         return major
     if _range(major) * _range(minor) >= _WIDTH // 2:
         major = _dense(major)
-        if _range(major) == len(major):  # no ties: what comes second does not matter
+        if _range(major) == len(major):  # no ties: the minor key does not matter
             return major
         minor = _dense(minor)
     return (major - major.min()) * _range(minor) + (minor - minor.min())
@@ -93,7 +93,7 @@ def _range(codes: np.ndarray) -> int:
 
 
 def _dense(codes: np.ndarray) -> np.ndarray:
-    """Ranks without gaps."""
+    """Return ranks without gaps."""
     found = np.argsort(codes)
     ranks = np.empty(len(codes), np.int64)
     ordered = codes[found]
@@ -115,7 +115,7 @@ def _of_key(values: pd.Series, key: SortKey) -> np.ndarray:
 
 
 def _place(codes: np.ndarray, nulls: np.ndarray, *, first: bool) -> np.ndarray:
-    """Give nulls a code beside all others."""
+    """Give nulls a code before or after all others."""
     there = codes[~nulls]
     if not len(there):
         return np.zeros(len(codes), np.int64)
@@ -128,7 +128,7 @@ def _place(codes: np.ndarray, nulls: np.ndarray, *, first: bool) -> np.ndarray:
 
 
 def _comparable(values: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) int64 in ascending order of the values, and (n,) whether it is null."""
+    """Return (n,) int64 in ascending order of the values, and (n,) bool of nulls."""
     dtype = values.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         codes = values.cat.codes.to_numpy().astype(np.int64)
@@ -164,7 +164,7 @@ def _of_numpy(values: np.ndarray, nulls: np.ndarray) -> np.ndarray:
 
 
 def _object_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks of Python objects, none of them null; TypeError if they cannot be compared."""
+    """Rank Python objects that are not null; raise TypeError if they cannot be compared."""
     if infer_dtype(values, skipna=False) == "string":  # pandas takes "a\0b" and "a" for the same
         with contextlib.suppress(pa.ArrowException, UnicodeError):  # half of a surrogate pair
             return _arrow_ranks(pa.array(values, pa.large_string()))
@@ -192,7 +192,7 @@ def _arrow_ranks(values: pa.Array) -> np.ndarray:
 
 
 def _ranks(values: pd.Series) -> np.ndarray:
-    """Ranks of values of any extension type; those of nulls have no meaning."""
+    """Rank values of any extension type; ranks of nulls are undefined."""
     codes, distinct = pd.factorize(values)
     if not len(distinct):
         return np.zeros(len(values), np.int64)
@@ -206,19 +206,19 @@ def _inverse(found: np.ndarray) -> np.ndarray:
 
 
 def columns(frame: Any, keys: Sequence[SortKey]) -> list[Any]:
-    """Values of the keys, one series of the frame's kind for each, rows numbered from 0."""
+    """Return the key columns of a frame of any kind, with a default index."""
     found = (frame.index.to_series() if k.column is None else frame[k.column] for k in keys)
     return [values.reset_index(drop=True) for values in found]
 
 
 def rows_of(values: Any, rows: np.ndarray) -> pd.Series:
-    """Some rows of a series of any kind, on the host."""
+    """Take rows of a series of any kind, and copy them to the host."""
     taken = values.take(rows)
     return taken if isinstance(taken, pd.Series) else taken.to_pandas()
 
 
 def order(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
-    """Row numbers in the order of the keys; equal rows keep theirs.
+    """Argsort rows by the keys in a stable way.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def order(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
 
 
 def sort(frame: Any, keys: Sequence[SortKey]) -> Any:
-    """Rows in the order of the keys; the frame itself, if they are already."""
+    """Sort a frame by the keys; return the frame itself if it is sorted."""
     codes = encode(columns(frame, keys), keys)
     if (codes[1:] >= codes[:-1]).all():
         return frame
@@ -261,13 +261,13 @@ def locate(
 ) -> np.ndarray:
     """Count the rows before each bound, in rows that are sorted.
 
-    Looks at few rows, since comparing can be expensive: a search of several rows at once,
-    which encodes those that it looks at together with the bounds.
+    A k-ary search that compares few rows, since comparing can be expensive: each step encodes
+    some rows together with the bounds.
 
     Parameters
     ----------
     values : sequence of Series
-        (n,) sorted rows; of any kind of frame.
+        (n,) sorted rows, of any kind of frame.
     bounds : sequence of Series
         (k,) bounds, in any order.
     keys : sequence of SortKey
@@ -290,7 +290,7 @@ def locate(
     while (open_ := np.flatnonzero(low < high)).size:
         fan = max(1, 2048 // len(open_))
         steps = np.arange(1, fan + 1)
-        # (k, fan) rows that cut what is left of each bound's range
+        # (k, fan) rows that divide the remaining range of each bound
         cuts = low[open_, None] + (high - low)[open_, None] * steps // (fan + 1)
         rows, places = np.unique(cuts, return_inverse=True)
         both = [

@@ -1,7 +1,7 @@
-"""The order of Arrow's strings, found without making Python objects of them.
+"""Sort and search Arrow strings without Python objects.
 
-Eight bytes of all of them at a time are one integer; only rows that agree so far look at the next
-eight. The order of bytes in UTF-8 is that of the characters.
+Eight bytes of each string at a time are compared as one integer; only strings that are equal so far
+compare the next eight. In UTF-8 the order of bytes is that of characters.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ _WORD = 8  # bytes
 
 
 def is_arrow_string(dtype: Any) -> bool:
-    """Whether a column of pandas holds strings of Arrow."""
+    """Return whether a dtype of pandas is that of Arrow strings."""
     return isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow"
 
 
 def to_large_string(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The same strings as one array with offsets of 64 bits."""
+    """Convert strings to one array with offsets of 64 bits."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     return values.cast(pa.large_string())
 
 
 def string_buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Where each of n large strings starts, and the bytes of all, without a copy.
+    """Return offsets and bytes of n large strings, without a copy.
 
     Returns
     -------
     offsets : (n + 1,)
-        Counted from wherever the first one starts.
+        Start of each string; the first one need not be 0.
     data : ndarray
-        What lies between the first offset and the last.
+        Bytes between the first offset and the last.
     """
     _, offsets_buffer, data_buffer = values.buffers()
     offsets = np.zeros(1, np.int64)
@@ -49,21 +49,21 @@ def string_buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def string_words(values: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Eight bytes from each byte on of n large strings, which begin anywhere.
+    """Return the eight bytes from each byte on of n large strings, as integers.
 
     Parameters
     ----------
     values : LargeStringArray
     dtype : {'>u8', '<u8'}
-        Which of the bytes counts most.
+        Byte order.
 
     Returns
     -------
     words : ndarray
-        One for each byte of all strings, and one more, of zeros. After the end of a string they
-        have what follows it.
+        One for each byte of all strings, and a last one of zeros. Words at the end of a string
+        contain bytes of the next one.
     starts, lengths : (n,)
-        The first word and the bytes of each string.
+        First word and number of bytes of each string.
     """
     offsets, used = string_buffers(values)
     data = np.zeros(len(used) + _WORD, np.uint8)  # is read beyond the end
@@ -93,7 +93,7 @@ class StringWords:
         return len(self.lengths)
 
     def words(self, rows: np.ndarray, at: int) -> np.ndarray:
-        """(r,) bytes ``at`` to ``at + 8`` of some rows, as integers."""
+        """Return (r,) bytes ``at`` to ``at + 8`` of some rows, as integers."""
         left = self.lengths[rows] - at
         words = self._words[np.minimum(self._starts[rows] + at, len(self._words) - 1)]
         shift = (8 * (_WORD - left.clip(1, _WORD))).astype(np.uint64)
@@ -103,12 +103,12 @@ class StringWords:
 
 
 def count_up_to(values: pa.Array | pa.ChunkedArray, bounds: Sequence[str]) -> np.ndarray:
-    """How many of the bounds are not greater than each value, as ``searchsorted(side="right")``.
+    """Count the bounds that are not greater than each value, as ``searchsorted(side="right")``.
 
     Parameters
     ----------
     values : Array
-        (n,) strings. What is found for nulls has no meaning.
+        (n,) strings. The result for nulls is undefined.
     bounds : sequence of str
         (k,) ascending.
 
@@ -126,8 +126,8 @@ def count_up_to(values: pa.Array | pa.ChunkedArray, bounds: Sequence[str]) -> np
 def _search(
     text: StringWords, rows: np.ndarray, bounds: Sequence[bytes], at: int, found: np.ndarray
 ) -> None:
-    """Add up ``found`` of rows that agree with all the bounds in the bytes before ``at``."""
-    if at >= max(map(len, bounds)):  # all is the same but zeros at the end
+    """Add to ``found`` of rows that equal all bounds in the bytes before ``at``."""
+    if at >= max(map(len, bounds)):  # they differ in zeros at the end only
         found[rows] += np.searchsorted([len(b) for b in bounds], text.lengths[rows], "right")
         return
     cut = [int.from_bytes(b[at : at + _WORD].ljust(_WORD, b"\0"), "big") for b in bounds]
@@ -142,7 +142,7 @@ def _search(
 
 
 def argsort_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Row numbers in the order of the strings; equal ones keep theirs, nulls come last.
+    """Argsort strings in a stable way, nulls last.
 
     Parameters
     ----------
@@ -174,21 +174,21 @@ def argsort_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
 def _refine(
     found: np.ndarray, tied: np.ndarray, key: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sort rows that tie so far by what comes next.
+    """Sort rows that tie so far by their next key.
 
     Parameters
     ----------
     found : (n,)
-        Rows in the order so far.
+        Rows in their order so far.
     tied : (n - 1,) bool
         Whether a row ties with the one before it.
     key : callable
-        Of some rows: integers to sort them by.
+        Function from rows to integers to sort them by.
     """
     places = np.flatnonzero(np.concatenate([tied, [False]]) | np.concatenate([[False], tied]))
     rows, group = found[places], np.cumsum(np.concatenate([[True], ~tied]))[places]
     codes = key(rows)
-    if (codes == codes[0]).all():  # the beginning that all have in common
+    if (codes == codes[0]).all():  # a common prefix
         return found, tied
     inner = stable_argsort(codes) if group[0] == group[-1] else np.lexsort((codes, group))
     codes, found, tied = codes[inner], found.copy(), tied.copy()
