@@ -18,7 +18,7 @@ from dask_exo import events
 from dask_exo.checkpoint import Store
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures
-from dask_exo.cluster.watchdog import bring
+from dask_exo.cluster.watchdog import fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import (
     CoreExpr,
@@ -320,7 +320,7 @@ def _run(
         held = run.results()
         names = {h.ref: repr(key) for key, h in held.items() if isinstance(h, Remote)}
         refs = list(names)
-        come = bring(futures, refs, config.stall_timeout, names.__getitem__)
+        come = fetch_values(futures, refs, config.stall_timeout, names.__getitem__)
         fetched = dict(zip(refs, come, strict=True))
         if refs:
             run.versions.compare()  # they may have been lost and recomputed just now

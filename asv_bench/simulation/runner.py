@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dask_exo.cluster.resources import has
-from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.resources import fits
+from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.types import AGAIN, Block, Stage, links
 
@@ -222,9 +222,9 @@ class SimRunner:
         """What tasks do at this virtual moment."""
         waiting = set(self._waiting)
         found = [
-            Doing("waits", self.stages[task.stage].needs)
+            TaskStatus("pending", self.stages[task.stage].needs)
             if task in waiting
-            else Doing("runs" if task in self._running else "ended")
+            else TaskStatus("running" if task in self._running else "finished")
             for task in tasks
         ]
         alive = zip(self._nodes, self._whole, strict=True)
@@ -270,7 +270,7 @@ class SimRunner:
         for task in list(self._waiting):
             needs = self.stages[task.stage].needs
             for n, node in enumerate(self._nodes):
-                if node.alive and has(node.free, needs):
+                if node.alive and fits(node.free, needs):
                     node.free.subtract(needs)
                     task.node = n
                     self._waiting.remove(task)

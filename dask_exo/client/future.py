@@ -11,7 +11,7 @@ from typing import Any
 from dask.utils import parse_timedelta, typename
 
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.watchdog import bring
+from dask_exo.cluster.watchdog import fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import TaskRef
 from dask_exo.errors import CancelledError
@@ -183,7 +183,7 @@ def _failure(future: Future, reports: dict[Ref, Any]) -> BaseException | None:
             value = held.value
         elif future.report is None:
             limit = Config.current().stall_timeout
-            (value,) = bring(future.cluster, [held.ref], limit, lambda _: repr(future.key))
+            (value,) = fetch_values(future.cluster, [held.ref], limit, lambda _: repr(future.key))
         else:
             report = reports.get(future.report) or future.cluster.get([future.report])[0]
             future._type = report.type

@@ -19,7 +19,7 @@ import dask.config
 from dask.utils import key_split, typename
 
 from dask_exo.client.future import Future
-from dask_exo.cluster.futures import LARGE, Futures, Needs, Ref
+from dask_exo.cluster.futures import LARGE, Futures, Ref, SubmitOptions
 from dask_exo.errors import ExoError, SerializationError
 from dask_exo.execution.persisted import Local, Promise, collecting_refs, substituting_values
 from dask_exo.execution.tasks import messages
@@ -65,7 +65,7 @@ class RemoteFunction:
         fn: Callable[..., Any],
         kwargs: Mapping[str, Any],
         retries: int = 0,
-        needs: Needs | None = None,
+        needs: SubmitOptions | None = None,
     ) -> None:
         self._futures, self._fn, self.kwargs = futures, fn, kwargs
         self._retries, self._needs = retries, needs

@@ -160,7 +160,7 @@ class Submitter:
         asks = request_of(func)
         needs = asked.needs if asks is None else asks.needs
         if needs:
-            on_ray.check_needs(needs)
+            on_ray.check_submit_options(needs)
         return RemoteFunction(self._futures, func, kwargs, asked.retries, needs)
 
     def _start(self, key: Any, code: RemoteFunction, args: tuple[Any, ...]) -> Future:

@@ -13,7 +13,7 @@ from dask.utils import parse_timedelta
 from dask_exo.client.future import Future, failures, rebuild
 from dask_exo.client.remote_call import futures_in, map_nested
 from dask_exo.cluster.futures import Ref
-from dask_exo.cluster.watchdog import bring
+from dask_exo.cluster.watchdog import fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import CancelledError
 from dask_exo.execution import persisted
@@ -143,7 +143,7 @@ def _values(futures: list[Future]) -> dict[int, Any]:
     fetched: dict[Ref, Any] = {}
     if remote:
         limit = Config.current().stall_timeout
-        come = bring(remote[0].cluster, list(names), limit, names.__getitem__)
+        come = fetch_values(remote[0].cluster, list(names), limit, names.__getitem__)
         fetched = dict(zip(names, come, strict=True))
     values = {key: one.value for key, one in held.items() if isinstance(one, Local)}
     values.update((id(f), fetched[f.promise.ref]) for f in remote)

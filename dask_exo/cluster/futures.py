@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
 
-from dask_exo.cluster.output_digest import Made
-from dask_exo.cluster.task_status import Activity
+from dask_exo.cluster.task_status import Activity, OutputDigest
 from dask_exo.errors import ClusterError
 
 T = TypeVar("T")
@@ -31,12 +30,12 @@ LARGE = 100_000
 Ref = Any  # opaque and hashable
 Wait = Callable[[Sequence[Ref], float | None], tuple[list[Ref], list[Ref]]]
 """Waits for some refs, so many seconds at most; see `Futures.wait`."""
-Needs = Mapping[str, Any]
+SubmitOptions = Mapping[str, Any]
 """What a task asks of its place: ``num_cpus``, ``num_gpus``, ``memory``, ``resources``, and
 whatever else the cluster knows. Empty means one slot."""
 
 
-class NotThereError(TimeoutError):
+class FetchTimeoutError(TimeoutError):
     """Some values have not come in the time that `Futures.get` was given."""
 
 
@@ -177,7 +176,7 @@ class Futures(Protocol):
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: Needs | None = None,
+        needs: SubmitOptions | None = None,
     ) -> Ref:
         """Start one task; return the ref of its result."""
         ...
@@ -188,7 +187,7 @@ class Futures(Protocol):
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: Needs | None = None,
+        needs: SubmitOptions | None = None,
     ) -> list[Ref]:
         """Start one task that returns a sequence of ``count`` values; return a ref for each."""
         ...
@@ -201,7 +200,7 @@ class Futures(Protocol):
         """
         ...
 
-    def worker(self, needs: Needs) -> Worker:
+    def worker(self, needs: SubmitOptions) -> Worker:
         """Start a worker that has what it needs; calls wait until it is there."""
         ...
 
@@ -222,7 +221,7 @@ class Futures(Protocol):
 
         Raises
         ------
-        NotThereError
+        FetchTimeoutError
             They have not all come after ``timeout`` seconds.
         """
         ...
@@ -257,7 +256,7 @@ class Futures(Protocol):
         """What the tasks behind ``refs`` do at the moment; asked where nothing happens for long."""
         ...
 
-    def repeats(self) -> list[Made]:
+    def repeats(self) -> list[OutputDigest]:
         """What calls of this program have made that ran again, once for each time.
 
         The list only grows.

@@ -1,62 +1,116 @@
-"""Resources as numbers: what tasks take, and what nodes have."""
+"""Resources: amounts that nodes have and tasks request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-Amounts = Mapping[str, float]
-"""Name of a resource ("CPU", "GPU", others) and how much of it."""
+Resources = Mapping[str, float]
+"""Amount of each resource, by name ("CPU", "GPU", others)."""
 
 
-def has(there: Amounts, amounts: Amounts) -> bool:
-    """Whether there is so much of each.
+def fits(available: Resources, requested: Resources) -> bool:
+    """Return whether the available amount of each requested resource suffices.
 
     Examples
     --------
-    >>> has({"CPU": 4, "GPU": 1}, {"CPU": 4}), has({"CPU": 4}, {"CPU": 1, "GPU": 0.5})
+    >>> fits({"CPU": 4, "GPU": 1}, {"CPU": 4}), fits({"CPU": 4}, {"CPU": 1, "GPU": 0.5})
     (True, False)
     """
-    return all(there.get(name, 0) + 1e-9 >= amount for name, amount in amounts.items())
+    return all(available.get(name, 0) + 1e-9 >= amount for name, amount in requested.items())
 
 
-def side_by_side(nodes: Sequence[Amounts], amounts: Amounts) -> int:
-    """How many tasks run at the same time that each take so much of one node.
+def count_fitting(nodes: Sequence[Resources], requested: Resources) -> int:
+    """Count the tasks with one resource request that the nodes run at the same time.
 
     Examples
     --------
-    >>> side_by_side([{"CPU": 4, "GPU": 1}, {"CPU": 8}], {"CPU": 3})
+    >>> count_fitting([{"CPU": 4, "GPU": 1}, {"CPU": 8}], {"CPU": 3})
     3
-    >>> side_by_side([{"CPU": 4, "GPU": 1}, {"CPU": 8}], {"CPU": 1, "GPU": 0.5})
+    >>> count_fitting([{"CPU": 4, "GPU": 1}, {"CPU": 8}], {"CPU": 1, "GPU": 0.5})
     2
     """
-    if not amounts:
+    if not requested:
         return sum(int(node.get("CPU", 0)) for node in nodes)
-    fitting = [min(node.get(name, 0) / a for name, a in amounts.items()) for node in nodes]
+    fitting = [min(node.get(name, 0) / a for name, a in requested.items()) for node in nodes]
     return sum(int(count + 1e-9) for count in fitting)
 
 
-def amounts_of(needs: Mapping[str, Any]) -> dict[str, float]:
-    """What a task takes, from what `Futures` takes; one CPU if nothing is said.
+def resources_of(options: Mapping[str, Any]) -> dict[str, float]:
+    """Return the resources that a task with these options requests; one CPU by default.
 
     Examples
     --------
-    >>> amounts_of({"num_gpus": 1, "resources": {"disk": 2}})
+    >>> resources_of({"num_gpus": 1, "resources": {"disk": 2}})
     {'CPU': 1, 'GPU': 1, 'disk': 2}
     """
-    found = {"CPU": needs.get("num_cpus", 1), "GPU": needs.get("num_gpus", 0)}
-    found.update(needs.get("resources") or {})
-    return {name: amount for name, amount in found.items() if amount}
+    resources = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0)}
+    resources.update(options.get("resources") or {})
+    return {name: amount for name, amount in resources.items() if amount}
 
 
-def needs_of(amounts: Amounts) -> dict[str, Any]:
-    """The same the other way round.
+def submit_options(resources: Resources) -> dict[str, Any]:
+    """Return the options of a task that requests these resources; see `resources_of`.
 
     Examples
     --------
-    >>> needs_of({"GPU": 1.0, "disk": 2.0})
+    >>> submit_options({"GPU": 1.0, "disk": 2.0})
     {'num_cpus': 0.0, 'num_gpus': 1.0, 'resources': {'disk': 2.0}}
     """
-    others = dict(amounts)
-    needs = {"num_cpus": others.pop("CPU", 0.0), "num_gpus": others.pop("GPU", 0.0)}
-    return {**needs, "resources": others} if others else needs
+    others = dict(resources)
+    options = {"num_cpus": others.pop("CPU", 0.0), "num_gpus": others.pop("GPU", 0.0)}
+    return {**options, "resources": others} if others else options
+
+
+class ResourceRequest(NamedTuple):
+    """Resources that a task requests of one node, and the actors that run it.
+
+    Attributes
+    ----------
+    amounts : tuple of (str, float)
+        See `Resources`; sorted, without zeros.
+    on_actors : bool
+        Whether the task runs on actors instead of stateless workers.
+    min_actors, max_actors : int
+        Size of the actor pool, given enough tasks; no maximum but the cluster if None.
+    """
+
+    amounts: tuple[tuple[str, float], ...] = (("CPU", 1.0),)
+    on_actors: bool = False
+    min_actors: int = 0
+    max_actors: int | None = None
+
+    @property
+    def needs(self) -> dict[str, Any]:
+        """The same as options of `dask_exo.cluster.futures.Futures.submit`."""
+        return submit_options(dict(self.amounts))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{amount:g} {name}" for name, amount in self.amounts) or "nothing"
+
+
+ONE_CPU = ResourceRequest()
+
+
+def combine_requests(requests: Iterable[ResourceRequest]) -> ResourceRequest:
+    """Return the request of one task that calls several functions.
+
+    Examples
+    --------
+    >>> gpu = ResourceRequest((("CPU", 1.0), ("GPU", 0.5)), on_actors=True, max_actors=4)
+    >>> print(combine_requests([gpu, ResourceRequest((("CPU", 2.0),), max_actors=3)]))
+    2 CPU, 0.5 GPU
+    """
+    amounts: dict[str, float] = {}
+    requests = list(requests)
+    for name, amount in (item for request in requests for item in request.amounts):
+        amounts[name] = max(amount, amounts.get(name, 0))
+    limits = [request.max_actors for request in requests if request.max_actors is not None]
+    most = min(limits, default=None)
+    least = max(request.min_actors for request in requests)
+    return ResourceRequest(
+        tuple(sorted(amounts.items())),
+        any(request.on_actors for request in requests),
+        least if most is None else min(least, most),
+        most,
+    )

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dask_exo.cluster.resources import Amounts, has
-from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.resources import Resources, fits
+from dask_exo.cluster.task_status import Activity, TaskStatus
 
 FULL = 0.95  # of a store: what is left is too little for most values
 MOST_NAMES = 4  # of tasks in a message
@@ -61,7 +61,7 @@ def diagnose(seen: Snapshot) -> str | None:
 
     Examples
     --------
-    >>> waits = Doing("waits", {"GPU": 1.0})
+    >>> waits = TaskStatus("pending", {"GPU": 1.0})
     >>> activity = Activity([waits], nodes={"a": {"CPU": 2.0}})
     >>> seen = Snapshot(activity, ["infer"], [], 0, 10**9, None, 600.0)
     >>> print(diagnose(seen))  # doctest: +NORMALIZE_WHITESPACE
@@ -72,9 +72,9 @@ def diagnose(seen: Snapshot) -> str | None:
     To wait longer, set exo.fault.stall-timeout (0: for ever)
     """
     tasks, others = seen.activity.tasks, seen.activity.others
-    if any(one.state in {"runs", "unknown"} and one.node not in seen.gone for one in tasks):
+    if any(one.state in {"running", "unknown"} and one.node not in seen.gone for one in tasks):
         return None
-    waiting = [one for one in tasks if one.state == "waits"]
+    waiting = [one for one in tasks if one.state == "pending"]
     if others and any(_possible(one, seen.activity.nodes) for one in waiting):
         return None
     many = f"{len(seen.names)} task{'s' * (len(seen.names) != 1)}"
@@ -93,7 +93,7 @@ def diagnose(seen: Snapshot) -> str | None:
 
 def _causes(seen: Snapshot) -> Iterator[str]:
     """All that explain it, the likeliest first."""
-    waiting = [one for one in seen.activity.tasks if one.state == "waits"]
+    waiting = [one for one in seen.activity.tasks if one.state == "pending"]
     impossible = [one for one in waiting if not _possible(one, seen.activity.nodes)]
     lost = f" (lost: {', '.join(sorted(seen.gone))})" if seen.gone else ""
     if impossible:
@@ -130,15 +130,15 @@ def _causes(seen: Snapshot) -> Iterator[str]:
     )
 
 
-def _possible(one: Doing, nodes: Mapping[str, Amounts]) -> bool:
+def _possible(one: TaskStatus, nodes: Mapping[str, Resources]) -> bool:
     """Whether a node has what a task waits for."""
-    return any(has(node, one.needs) for node in nodes.values())
+    return any(fits(node, one.needs) for node in nodes.values())
 
 
-def _state(one: Doing) -> str:
-    if one.state == "waits":
+def _state(one: TaskStatus) -> str:
+    if one.state == "pending":
         return f"waits for {_amounts(one.needs)}"
-    said = {"runs": "on a node that has died", "spilled": "written to disk"}
+    said = {"running": "on a node that has died", "spilled": "written to disk"}
     return said.get(one.state, one.state)
 
 
@@ -146,7 +146,7 @@ def _place(seen: Snapshot) -> str:
     return "" if seen.place is None else f" (in {seen.place!r})"
 
 
-def _nodes(nodes: Mapping[str, Amounts]) -> str:
+def _nodes(nodes: Mapping[str, Resources]) -> str:
     plain = (
         f"{id_[:8]} ({_amounts({k: v for k, v in node.items() if _counted(k)})})"
         for id_, node in nodes.items()
@@ -159,5 +159,5 @@ def _counted(name: str) -> bool:
     return name not in {"memory", "object_store_memory"} and not name.startswith("node:")
 
 
-def _amounts(amounts: Amounts) -> str:
+def _amounts(amounts: Resources) -> str:
     return ", ".join(f"{v:g} {k}" for k, v in amounts.items() if v) or "a slot"

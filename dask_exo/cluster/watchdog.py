@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from dask_exo.cluster.futures import Futures, Node, NotThereError, Ref
+from dask_exo.cluster.futures import FetchTimeoutError, Futures, Node, Ref
 from dask_exo.cluster.stall_diagnosis import Snapshot, diagnose
 from dask_exo.cluster.task_status import Activity
 from dask_exo.errors import StalledError
@@ -101,7 +101,7 @@ class Watchdog:
         while True:
             due = self._due()
             timeout = None if due is None else max(due, MOMENT)
-            with contextlib.suppress(NotThereError):
+            with contextlib.suppress(FetchTimeoutError):
                 return self._futures.get([ref], timeout)[0]
             before, restored = restored, self._futures.store().restored
             self._look_for(ref, name, others=restored != before)
@@ -109,7 +109,7 @@ class Watchdog:
     def _look_for(self, ref: Ref, name: str, *, others: bool) -> None:
         """Ask where a value is that does not come, and whether others do."""
         seen = self._futures.activity([ref])
-        if others or seen.tasks[0].state == "ended":  # it is on its way between nodes
+        if others or seen.tasks[0].state == "finished":  # it is on its way between nodes
             self.moved()
         self.check(lambda: seen, lambda: [name])
 
@@ -164,7 +164,7 @@ def _alive(futures: Futures) -> list[Node]:
         return []
 
 
-def bring(
+def fetch_values(
     futures: Futures,
     refs: Sequence[Ref],
     limit: float | None,
@@ -191,12 +191,12 @@ def bring(
     --------
     >>> from dask_exo.testing import InlineFutures
     >>> f = InlineFutures()
-    >>> bring(f, [f.submit(pow, 2, 5), f.put("x")], limit=60)
+    >>> fetch_values(f, [f.submit(pow, 2, 5), f.put("x")], limit=60)
     [32, 'x']
     """
     if not limit:
         return futures.get(refs)
-    with contextlib.suppress(NotThereError):
+    with contextlib.suppress(FetchTimeoutError):
         return futures.get(refs, limit)
     watchdog = Watchdog(futures, limit)
     return [watchdog.get(ref, name(ref)) for ref in refs]

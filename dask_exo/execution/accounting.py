@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from dask_exo import events
-from dask_exo.cluster.output_digest import Made
+from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.errors import IntegrityError, NonDeterminismError
 from dask_exo.execution.checkpoints.cost import write_seconds
 from dask_exo.execution.tasks import messages
@@ -33,21 +33,21 @@ class OutputVersions:
 
     Examples
     --------
-    >>> versions = OutputVersions(lambda: [Made("call-1", "read", 3, digest=230)], "error")
-    >>> versions.record(Made("call-2", "read", 3, digest=11))
+    >>> versions = OutputVersions(lambda: [OutputDigest("call-1", "read", 3, digest=230)], "error")
+    >>> versions.record(OutputDigest("call-2", "read", 3, digest=11))
     >>> versions.compare()
-    >>> versions.record(Made("call-1", "read", 3, digest=11))
+    >>> versions.record(OutputDigest("call-1", "read", 3, digest=11))
     >>> versions.compare()
     Traceback (most recent call last):
     ...
     dask_exo.errors.NonDeterminismError: a task 'read' ran again, ...
     """
 
-    def __init__(self, repeats: Callable[[], Iterable[Made]], mode: str) -> None:
+    def __init__(self, repeats: Callable[[], Iterable[OutputDigest]], mode: str) -> None:
         self._repeats, self._mode = repeats, mode
         self._first: dict[str, int] = {}
 
-    def record(self, made: Made | None) -> None:
+    def record(self, made: OutputDigest | None) -> None:
         """A call has made something that tasks may read from now on."""
         if made is not None and made.digest is not None:
             self._first.setdefault(made.call, made.digest)
@@ -129,7 +129,7 @@ class ShuffleAccounting:
                 raise
 
 
-def _said(again: Made) -> str:
+def _said(again: OutputDigest) -> str:
     return (
         f"a task {again.name!r} ran again, since a worker or a node was lost, and has made "
         f"something else than before: tasks may have read both versions of its {again.parts} "

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_exo.cluster.futures import Futures, Node, Ref, Worker
-from dask_exo.cluster.resources import amounts_of, side_by_side
+from dask_exo.cluster.resources import count_fitting, resources_of
 from dask_exo.errors import OptionsError
-from dask_exo.execution.admission import AHEAD, PoolLoad, choose_actor, fits, largest_amounts
-from dask_exo.execution.requests import Asks
+from dask_exo.execution.admission import (
+    AHEAD,
+    PoolLoad,
+    choose_actor,
+    fits_with_reserve,
+    largest_amounts,
+)
+from dask_exo.execution.requests import ResourceRequest
 from dask_exo.planning.annotations import asking_in
 from dask_exo.planning.plan import Bundle, Plan, Stage
 
@@ -27,7 +33,7 @@ IDLE = 30.0  # seconds without a call after which an actor is stopped
 class PooledActor:
     """An actor, its unfinished calls, and when it last became idle."""
 
-    pool: Asks
+    pool: ResourceRequest
     worker: Worker
     calls: int = 0
     since: float = 0.0
@@ -50,7 +56,7 @@ class ActorPools:
 
     def __init__(self, futures: Futures, plan: Plan, nodes: Sequence[Node]) -> None:
         self._futures = futures
-        self._actors: dict[Asks, list[PooledActor]] = defaultdict(list)
+        self._actors: dict[ResourceRequest, list[PooledActor]] = defaultdict(list)
         self._slots = sum(node.slots for node in nodes)
         self._total = _total(nodes)
         self._left = _work_per_pool(plan)
@@ -70,7 +76,7 @@ class ActorPools:
             return self._slots
         return max(0, self._slots - math.ceil(round(self._held()["CPU"], 9)))
 
-    def width(self, pool: Asks) -> int:
+    def width(self, pool: ResourceRequest) -> int:
         """Return how many actors a pool may have."""
         return self._width[pool]
 
@@ -81,17 +87,19 @@ class ActorPools:
         its end.
         """
         for pool, left in self._left.items():
-            early = pool.least if self._has_shuffles else max(pool.least, 1)
+            early = pool.min_actors if self._has_shuffles else max(pool.min_actors, 1)
             for _ in range(min(early, left, self._width[pool])):
                 if self._can_start(pool):
                     self._start(pool)
 
-    def acquire(self, pool: Asks, *, may_queue: bool, nothing_else: bool) -> PooledActor | None:
+    def acquire(
+        self, pool: ResourceRequest, *, may_queue: bool, nothing_else: bool
+    ) -> PooledActor | None:
         """Return an actor for one more call, or None if the call has to wait.
 
         Parameters
         ----------
-        pool : Asks
+        pool : ResourceRequest
         may_queue : bool
             Whether the call may wait for another call of the same actor.
         nothing_else : bool
@@ -113,7 +121,7 @@ class ActorPools:
         actor.calls += 1
         return actor
 
-    def acquire_or_queue(self, pool: Asks) -> PooledActor:
+    def acquire_or_queue(self, pool: ResourceRequest) -> PooledActor:
         """Return an actor for one more call, which is queued there if the actor is busy.
 
         Start a new actor if there are resources for it, if need be those of idle actors.
@@ -138,7 +146,7 @@ class ActorPools:
         actors.append(actor)
         self.finish(actor.pool, bundles)
 
-    def finish(self, pool: Asks, count: int) -> None:
+    def finish(self, pool: ResourceRequest, count: int) -> None:
         """Record that ``count`` bundles or shuffles of a pool have finished."""
         self._left[pool] -= count
         if not self._left[pool]:
@@ -161,7 +169,7 @@ class ActorPools:
             return False
         held = self._held()
         wanted = {name: amount for name, amount in self._reserve.items() if held[name]}
-        return not fits(self._total, held, wanted, {})
+        return not fits_with_reserve(self._total, held, wanted, {})
 
     def stop_idle(self) -> bool:
         """Stop all idle actors; return whether there were any."""
@@ -184,18 +192,18 @@ class ActorPools:
             held.update({name: amount * len(actors) for name, amount in pool.amounts})
         return held
 
-    def _can_start(self, pool: Asks, *, nothing_else: bool = False) -> bool:
+    def _can_start(self, pool: ResourceRequest, *, nothing_else: bool = False) -> bool:
         if self._total is None:
             return True
         reserve = {} if nothing_else else self._reserve
-        return fits(self._total, self._held(), dict(pool.amounts), reserve)
+        return fits_with_reserve(self._total, self._held(), dict(pool.amounts), reserve)
 
-    def _start(self, pool: Asks) -> PooledActor:
+    def _start(self, pool: ResourceRequest) -> PooledActor:
         actor = PooledActor(pool, self._futures.worker(pool.needs), since=self._futures.now)
         self._actors[pool].append(actor)
         return actor
 
-    def _stop_idle(self, pool: Asks, since: float) -> None:
+    def _stop_idle(self, pool: ResourceRequest, since: float) -> None:
         """Stop actors that have been idle since ``since``, or for longer."""
         gone = [actor for actor in self._actors[pool] if not actor.calls and actor.since <= since]
         self._actors[pool] = [actor for actor in self._actors[pool] if actor not in gone]
@@ -212,11 +220,11 @@ class MapActors:
     ----------
     futures : Futures
     pools : ActorPools
-    pool : Asks
+    pool : ResourceRequest
         Resource request of a map.
     """
 
-    def __init__(self, futures: Futures, pools: ActorPools, pool: Asks) -> None:
+    def __init__(self, futures: Futures, pools: ActorPools, pool: ResourceRequest) -> None:
         self._futures, self._pools, self._pool = futures, pools, pool
         self._calls: dict[Ref, PooledActor] = {}
 
@@ -251,17 +259,17 @@ def _total(nodes: Iterable[Node]) -> Counter[str] | None:
     return total
 
 
-def _work_per_pool(plan: Plan) -> Counter[Asks]:
+def _work_per_pool(plan: Plan) -> Counter[ResourceRequest]:
     """Count the bundles and shuffles of each pool."""
     units: list[Bundle | Stage] = [*plan.bundles, *plan.stages]
     return Counter(pool for unit in units if (pool := unit.options.pool) is not None)
 
 
-def _max_actors(plan: Plan, nodes: Sequence[Node]) -> dict[Asks, int]:
+def _max_actors(plan: Plan, nodes: Sequence[Node]) -> dict[ResourceRequest, int]:
     """Return how many actors of each resource request fit on the nodes."""
     resources = [node.resources for node in nodes if node.resources is not None]
     known = len(resources) == len(nodes)
-    width: dict[Asks, int] = {}
+    width: dict[ResourceRequest, int] = {}
     parts = (part for stage in plan.stages if stage.options.pool for part in stage.parts[:1])
     for bundle in (*plan.bundles, *parts):
         asks = bundle.options.asks
@@ -269,10 +277,10 @@ def _max_actors(plan: Plan, nodes: Sequence[Node]) -> dict[Asks, int]:
             continue
         count = sum(node.slots for node in nodes)
         if known:
-            count = side_by_side(resources, dict(asks.amounts))
+            count = count_fitting(resources, dict(asks.amounts))
         if not count:
             raise OptionsError(_impossible(bundle, asks, nodes))
-        width[asks] = count if asks.most is None else min(count, asks.most)
+        width[asks] = count if asks.max_actors is None else min(count, asks.max_actors)
     return width
 
 
@@ -281,10 +289,10 @@ def _reserve(plan: Plan) -> dict[str, float]:
     outside = [bundle for bundle in plan.bundles if bundle.options.pool is None]
     if not outside and not plan.stages:
         return {}
-    return largest_amounts([{"CPU": 1.0}, *(amounts_of(b.options.needs) for b in outside)])
+    return largest_amounts([{"CPU": 1.0}, *(resources_of(b.options.needs) for b in outside)])
 
 
-def _impossible(bundle: Bundle, asks: Asks, nodes: Sequence[Node]) -> str:
+def _impossible(bundle: Bundle, asks: ResourceRequest, nodes: Sequence[Node]) -> str:
     names = [wrapper.name for _, node in bundle.nodes for wrapper in asking_in(node)]
     have = [
         ", ".join(f"{(node.resources or {}).get(name, 0):g} {name}" for name, _ in asks.amounts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from dask_exo.cluster.resources import Amounts, has
+from dask_exo.cluster.resources import Resources, fits
 
 AHEAD = 2  # calls of an actor at a time: inputs of the second are fetched while the first runs
 
@@ -178,7 +178,7 @@ def choose_actor(
     return "open" if load.open and may_queue else None
 
 
-def largest_amounts(several: Iterable[Amounts]) -> dict[str, float]:
+def largest_amounts(several: Iterable[Resources]) -> dict[str, float]:
     """Return the largest amount of each resource."""
     largest: dict[str, float] = {}
     for amounts in several:
@@ -187,7 +187,9 @@ def largest_amounts(several: Iterable[Amounts]) -> dict[str, float]:
     return largest
 
 
-def fits(total: Amounts, held: Amounts, more: Amounts, reserve: Amounts) -> bool:
+def fits_with_reserve(
+    total: Resources, held: Resources, more: Resources, reserve: Resources
+) -> bool:
     """Return whether ``more`` fits beside ``held`` so that ``reserve`` is left."""
     left = {name: total.get(name, 0) - held.get(name, 0) - reserve.get(name, 0) for name in more}
-    return has(left, more)
+    return fits(left, more)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dask_exo.execution.ready_queue import Entry, ReadyQueue
-from dask_exo.execution.requests import Asks
+from dask_exo.execution.requests import ResourceRequest
 from dask_exo.planning.plan import Bundle
 from dask_exo.shuffle.choose import LARGEST_BATCH
 
@@ -96,7 +96,7 @@ class BatchBudget:
 def gather(
     queue: ReadyQueue,
     stats: Mapping[str, TaskStats],
-    pool: Asks | None = None,
+    pool: ResourceRequest | None = None,
     *,
     slots: int,
     target: float,
@@ -109,7 +109,7 @@ def gather(
     queue : ReadyQueue
     stats : mapping
         Of the groups that have any.
-    pool : Asks, optional
+    pool : ResourceRequest, optional
         The workers that it is for.
     slots : int
         Tasks that run side by side: each slot shall get two calls at least.

@@ -18,7 +18,7 @@ from dask.utils import key_split
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.watchdog import Watchdog, bring
+from dask_exo.cluster.watchdog import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import OutOfMemoryError
 from dask_exo.execution.accounting import OutputVersions, ShuffleAccounting
@@ -28,7 +28,7 @@ from dask_exo.execution.batching import TaskStats, gather
 from dask_exo.execution.memory_pressure import MemoryPressure, widen_request
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote
 from dask_exo.execution.ready_queue import Consumer, ReadyQueue, RunAbandoned
-from dask_exo.execution.requests import Asks
+from dask_exo.execution.requests import ResourceRequest
 from dask_exo.execution.run_metrics import RunObserver, StoreSampler, tasks_per_group
 from dask_exo.execution.shuffle_stage import RunningShuffles
 from dask_exo.execution.tasks import messages
@@ -219,7 +219,7 @@ class Run:
     def _run_here(self, bundle: Bundle) -> None:
         """Run a task in the driver."""
         values = dict(bundle.literals)
-        get = partial(bring, self._futures, limit=self._config.stall_timeout)
+        get = partial(fetch_values, self._futures, limit=self._config.stall_timeout)
         for name, source in bundle.inputs.items():
             values[name] = self._values.fetch(source, get)
         ((_, node),) = bundle.nodes
@@ -233,7 +233,7 @@ class Run:
         self._watcher.finished(bundle.key, (), held)
         self._queue.fulfil(bundle.key, held)
 
-    def _batch(self, pool: Asks | None, slots: int) -> list[Bundle]:
+    def _batch(self, pool: ResourceRequest | None, slots: int) -> list[Bundle]:
         return gather(
             self._queue,
             self._stats,

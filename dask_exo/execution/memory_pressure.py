@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dask_exo.cluster.futures import Futures, Needs, Node
+from dask_exo.cluster.futures import Futures, Node, SubmitOptions
 from dask_exo.errors import OutOfMemoryError
 from dask_exo.execution.admission import next_cpu_request
 from dask_exo.planning.normalize import Key
@@ -36,8 +36,8 @@ class MemoryPressure:
 
 
 def widen_request(
-    needs: Needs | None, nodes: Sequence[Node], key: Key, error: OutOfMemoryError
-) -> Needs:
+    needs: SubmitOptions | None, nodes: Sequence[Node], key: Key, error: OutOfMemoryError
+) -> SubmitOptions:
     """What a task asks for after its node ran out of memory: more slots, so fewer neighbours.
 
     Parameters

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.output_digest import Made
-from dask_exo.cluster.watchdog import Watchdog, bring
+from dask_exo.cluster.task_status import OutputDigest
+from dask_exo.cluster.watchdog import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import Task
 from dask_exo.partitions.ownership import writable
@@ -54,7 +54,7 @@ class Remote:
 
     ref: Ref
     nbytes: int
-    made: Made | None = None
+    made: OutputDigest | None = None
 
 
 class Promise:
@@ -145,7 +145,7 @@ class Promise:
         if isinstance(held, Local):
             return held.value
         assert self.futures is not None
-        (value,) = bring(self.futures, [held.ref], Config.current().stall_timeout)
+        (value,) = fetch_values(self.futures, [held.ref], Config.current().stall_timeout)
         return writable(value)
 
     def __dask_tokenize__(self) -> tuple[str, str]:

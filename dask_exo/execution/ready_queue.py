@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dask_exo.execution.accounting import ShuffleAccounting
 from dask_exo.execution.persisted import Local, Remote
-from dask_exo.execution.requests import Asks
+from dask_exo.execution.requests import ResourceRequest
 from dask_exo.execution.values import Held, Values
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, OutputKey, Plan, Stage
@@ -75,7 +75,7 @@ class ReadyQueue:
             self._results_of[source].append(key)
         self.left = len(plan.bundles) + len(plan.stages)
         self.stages: list[Stage] = []
-        self._ready: dict[Asks | None, list[Entry]] = defaultdict(list)  # by workers
+        self._ready: dict[ResourceRequest | None, list[Entry]] = defaultdict(list)  # by workers
         self._waits: dict[int, int] = {}  # by the identity of units
         self._taken_out: set[int] = set()  # started before their inputs existed, or lost
         self._dependents: dict[Key, list[Bundle | Stage]] = defaultdict(list)
@@ -106,16 +106,16 @@ class ReadyQueue:
         """The bundle to run next on each kind of workers, in the order in which they should."""
         return [entry[-1] for entry in sorted(heap[0] for heap in self._ready.values() if heap)]
 
-    def first(self, pool: Asks | None) -> Bundle | None:
+    def first(self, pool: ResourceRequest | None) -> Bundle | None:
         """The bundle to run next on some workers."""
         heap = self._ready[pool]
         return heap[0][-1] if heap else None
 
-    def pop(self, pool: Asks | None) -> Bundle:
+    def pop(self, pool: ResourceRequest | None) -> Bundle:
         """Take it out."""
         return heapq.heappop(self._ready[pool])[-1]
 
-    def ready(self, pool: Asks | None) -> int:
+    def ready(self, pool: ResourceRequest | None) -> int:
         """How many bundles are ready for them."""
         return len(self._ready[pool])
 

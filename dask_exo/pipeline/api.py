@@ -16,7 +16,7 @@ import pandas as pd
 from fsspec.core import url_to_fs
 
 from dask_exo.cluster.futures import Futures
-from dask_exo.cluster.resources import amounts_of
+from dask_exo.cluster.resources import resources_of
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.build import execute, rejects_of
@@ -252,13 +252,13 @@ class Pipeline:
         if form == "device":
             rest.setdefault("num_gpus", Config.current().gpu_per_task)
         named = ("num_cpus", "num_gpus", "resources")
-        asked = amounts_of({name: rest.pop(name) for name in named if name in rest})
-        side_by_side = concurrency(rest.pop("concurrency", None), PipelineError)
+        asked = resources_of({name: rest.pop(name) for name in named if name in rest})
+        count_fitting = concurrency(rest.pop("concurrency", None), PipelineError)
         retries = rest.pop("retries", self.error_policy.retries)
         on_error = rest.pop("on_error", "skip" if self.error_policy.skip else "raise")
         error_policy = parse_error_policy(retries, on_error)
         transform = Transform(kind, func, args, rest, batch_size, form, error_policy)
-        step = Step(transform, asked, side_by_side)
+        step = Step(transform, asked, count_fitting)
         return replace(self, steps=(*self.steps, step))
 
     def _start(self, runs: list[Rejects]) -> PipelineRun:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_exo.cluster.resources import Amounts, has
+from dask_exo.cluster.resources import Resources, fits
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.streaming.retries import ErrorPolicy
@@ -116,8 +116,8 @@ def check_format(name: Any) -> None:
 
 def check_needs(
     groups: Sequence[Sequence[Step]],
-    total: Amounts,
-    nodes: Sequence[Amounts],
+    total: Resources,
+    nodes: Sequence[Resources],
 ) -> None:
     """Raise `PipelineError` if no task of a stage could ever run: it has to fit one node.
 
@@ -139,7 +139,7 @@ def check_needs(
                     f"{total.get(name, 0):g}: add nodes (exo.num-cpus, exo.num-gpus), or ask for "
                     f"less"
                 )
-        if not any(has(node, needs) for node in nodes):
+        if not any(fits(node, needs) for node in nodes):
             there = "; ".join(
                 ", ".join(f"{node.get(name, 0):g} {name}" for name in needs) for node in nodes[:4]
             )

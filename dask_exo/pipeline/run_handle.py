@@ -13,7 +13,7 @@ import pandas as pd
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.watchdog import bring
+from dask_exo.cluster.watchdog import fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
 from dask_exo.execution.background import stop_with_all
@@ -192,7 +192,7 @@ class Batches(Iterator[Any]):
 
 def fetch_block(futures: Futures, ref: Ref, *, patience: float | None) -> Any:
     """The value of a block; ``patience`` is `Config.stall_timeout`."""
-    return bring(futures, [ref], patience, lambda _: "a block")[0]
+    return fetch_values(futures, [ref], patience, lambda _: "a block")[0]
 
 
 def _frames(running: PipelineRun) -> Iterator[pd.DataFrame]:

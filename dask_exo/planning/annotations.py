@@ -8,10 +8,15 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dask_exo.cluster.futures import Needs
+from dask_exo.cluster.futures import SubmitOptions
 from dask_exo.dask_adapter import CoreExpr, GraphNode, Task
 from dask_exo.errors import ConfigError
-from dask_exo.execution.requests import ONE_CPU, Asks, ResourceBoundFunction, together
+from dask_exo.execution.requests import (
+    ONE_CPU,
+    ResourceBoundFunction,
+    ResourceRequest,
+    combine_requests,
+)
 
 Key = Any
 
@@ -32,23 +37,23 @@ class TaskOptions:
         Tasks with a higher one run before others that are ready.
     here : bool
         Whether it must run in the driver, since it changes something there.
-    asks : Asks, optional
+    asks : ResourceRequest, optional
         What functions in it ask for by themselves; ``needs`` are the same.
     device : bool
         Whether that is so because its partitions lie on a device.
     """
 
-    needs: Needs = field(default_factory=dict)
+    needs: SubmitOptions = field(default_factory=dict)
     retries: int = 0
     priority: float = 0
     here: bool = False
-    asks: Asks | None = None
+    asks: ResourceRequest | None = None
     device: bool = False
 
     @property
-    def pool(self) -> Asks | None:
+    def pool(self) -> ResourceRequest | None:
         """Which workers it runs on that are kept, if any."""
-        return self.asks if self.asks is not None and self.asks.kept else None
+        return self.asks if self.asks is not None and self.asks.on_actors else None
 
     @property
     def gpus(self) -> float:
@@ -122,15 +127,17 @@ def _on_gpu(asked: TaskOptions, share: float) -> TaskOptions:
     needs = asked.needs
     amounts = {"CPU": needs.get("num_cpus", 0), **(needs.get("resources") or {})}
     amounts["GPU"] = needs.get("num_gpus") or share
-    mine = Asks(tuple(sorted((n, float(a)) for n, a in amounts.items() if a)), kept=True)
-    asks = mine if asked.asks is None else together([asked.asks, mine])
+    mine = ResourceRequest(
+        tuple(sorted((n, float(a)) for n, a in amounts.items() if a)), on_actors=True
+    )
+    asks = mine if asked.asks is None else combine_requests([asked.asks, mine])
     return replace(asked, needs={**needs, **asks.needs}, asks=asks, device=True)
 
 
-def request_of(node: object) -> Asks | None:
+def request_of(node: object) -> ResourceRequest | None:
     """What the functions that a task calls ask for by themselves."""
     found = [asking.asks for asking in asking_in(node)] if ResourceBoundFunction.used else []
-    return together(found) if found else None
+    return combine_requests(found) if found else None
 
 
 def asking_in(value: object) -> Iterator[ResourceBoundFunction]:

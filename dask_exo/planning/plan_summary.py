@@ -87,9 +87,9 @@ def _needs(bundles: list[Bundle]) -> str:
 def _text(options: TaskOptions) -> str:
     if options.asks is None:
         return ", ".join(f"{name}={value}" for name, value in options.needs.items())
-    if not options.asks.kept:
+    if not options.asks.on_actors:
         return str(options.asks)
-    least, most = options.asks.least, options.asks.most
+    least, most = options.asks.min_actors, options.asks.max_actors
     many = "as many as fit" if most is None else f"{least or 1} to {most}"
     return f"{options.asks}, on workers that are kept ({many})"
 

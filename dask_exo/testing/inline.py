@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dask_exo.cluster.futures import Disk, Futures, Needs, Node, Ref, Store
-from dask_exo.cluster.output_digest import Made
-from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.futures import Disk, Futures, Node, Ref, Store, SubmitOptions
+from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus
 from dask_exo.partitions.ownership import as_stored
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
@@ -154,7 +153,7 @@ class InlineFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
+        needs: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> InlineRef:
         """Run one task; return the ref of its result."""
         return self._run(result, 1, fn, args, node)[0]
@@ -165,7 +164,7 @@ class InlineFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
+        needs: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> list[InlineRef]:
         """Run one task that returns ``count`` values; return a ref for each."""
         return self._run(returned, count, fn, args, node)
@@ -176,7 +175,7 @@ class InlineFutures:
         """Run one task that yields ``count`` values, to its end; return a ref for each."""
         return self._run(yielded, count, fn, args, node)
 
-    def worker(self, needs: Needs) -> Caller:  # noqa: ARG002  every task gets one slot
+    def worker(self, needs: SubmitOptions) -> Caller:  # noqa: ARG002  every task gets one slot
         """Start a worker: whatever runs, runs in this process."""
         return Caller(self)
 
@@ -224,9 +223,9 @@ class InlineFutures:
     def activity(self, refs: Sequence[InlineRef]) -> Activity:
         """All have ended."""
         nodes = {node.id: {"CPU": float(node.slots)} for node in self._nodes}
-        return Activity([Doing("ended") for _ in refs], 0, nodes)
+        return Activity([TaskStatus("finished") for _ in refs], 0, nodes)
 
-    def repeats(self) -> list[Made]:
+    def repeats(self) -> list[OutputDigest]:
         """None: nothing is lost."""
         return []
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import WorkerLostError
 
 
@@ -115,4 +115,4 @@ class InlineStreams:
     def activity(self, streams: Collection[Any]) -> Activity:
         """All wait to be asked."""
         nodes = {str(i): node for i, node in enumerate(self._nodes)}
-        return Activity([Doing("runs") for _ in streams], 0, nodes)
+        return Activity([TaskStatus("running") for _ in streams], 0, nodes)

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import dask_exo
-from dask_exo.cluster.on_ray import check_needs
+from dask_exo.cluster.on_ray import check_submit_options
 from dask_exo.report import recording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -57,7 +57,7 @@ def test_tasks_see_the_settings_of_the_program() -> None:
 
 def test_resources_that_the_cluster_lacks_are_said() -> None:
     with pytest.warns(UserWarning, match="no node of the cluster has {'CPU': 1, 'unobtainium': 1}"):
-        check_needs({"resources": {"unobtainium": 1}})
+        check_submit_options({"resources": {"unobtainium": 1}})
 
 
 def test_options_of_ray() -> None:

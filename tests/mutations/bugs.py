@@ -255,7 +255,7 @@ BUGS = [
     Bug(
         "what runs is called a stall",
         "cluster/stall_diagnosis.py",
-        'one.state in {"runs", "unknown"}',
+        'one.state in {"running", "unknown"}',
         'one.state == "unknown"',
         (f"{UNIT}/cluster/test_watchdog.py", f"{SIM}/test_stall_sim.py"),
     ),

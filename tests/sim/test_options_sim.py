@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import dask_exo
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node, Store
-from dask_exo.cluster.resources import amounts_of
-from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.resources import resources_of
+from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.partitions.ownership import as_stored
 
 
@@ -46,7 +46,8 @@ class Worker:
     """Has what it needs from when that is free until it is stopped; one call at a time."""
 
     def __init__(self, cluster, needs):
-        self.cluster, self.needs, self.has, self.stopped = cluster, amounts_of(needs), False, False
+        self.cluster, self.needs = cluster, resources_of(needs)
+        self.has = self.stopped = False
         cluster.workers.append(self)
         cluster.started += 1
 
@@ -86,7 +87,7 @@ class Cluster:
 
     def activity(self, refs):
         """TaskOptions where nobody can go on: none of them does."""
-        return Activity([Doing("waits") for _ in refs])
+        return Activity([TaskStatus("pending") for _ in refs])
 
     def call(self, count, fn, args, **place):
         self.calls += 1
@@ -95,10 +96,10 @@ class Cluster:
         return refs
 
     def submit(self, fn, *args, node=None, needs=None):
-        return self.call(1, fn, args, needs=amounts_of(needs or {}), unpack=False)[0]
+        return self.call(1, fn, args, needs=resources_of(needs or {}), unpack=False)[0]
 
     def split(self, count, fn, *args, node=None, needs=None):
-        return self.call(count, fn, args, needs=amounts_of(needs or {}))
+        return self.call(count, fn, args, needs=resources_of(needs or {}))
 
     def stream(self, count, fn, *args, node=None):
         return self.split(count, fn, *args)

@@ -9,7 +9,7 @@ import pytest
 
 from asv_bench.simulation.runner import Fault, SimRunner
 from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node, NotThereError
+from dask_exo.cluster.futures import FetchTimeoutError, Node
 from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.errors import StalledError
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
@@ -65,7 +65,7 @@ def test_a_shuffle_of_its_own_is_watched_too() -> None:
 def test_a_value_that_is_not_there_in_time() -> None:
     futures = cluster(seconds=100.0)
     ref = futures.submit(pow, 2, 5)
-    with pytest.raises(NotThereError):
+    with pytest.raises(FetchTimeoutError):
         futures.get([ref], timeout=60.0)
     assert futures.now == 60.0
     assert futures.get([ref], timeout=60.0) == [32]

@@ -10,7 +10,7 @@ import pytest
 
 import dask_exo
 from dask_exo.client.future import Future
-from dask_exo.cluster.on_ray.spill_dirs import own, usable
+from dask_exo.cluster.on_ray.node_usage import own, usable
 from dask_exo.execution.persisted import Local, Promise
 
 PACKAGE = Path(dask_exo.__file__).parent

@@ -9,7 +9,6 @@ import os
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray reads it
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
-from dask_exo.cluster.on_ray.auth import token
 from dask_exo.cluster.on_ray.connection import (
     Cluster,
     check_effect,
@@ -17,8 +16,9 @@ from dask_exo.cluster.on_ray.connection import (
     disconnect,
     gpus,
     running,
+    token,
 )
-from dask_exo.cluster.on_ray.futures import RayFutures, check_needs
+from dask_exo.cluster.on_ray.futures import RayFutures, check_submit_options
 from dask_exo.cluster.on_ray.metrics import export
 from dask_exo.cluster.on_ray.named_actors import Service, service
 
@@ -27,7 +27,7 @@ __all__ = [
     "RayFutures",
     "Service",
     "check_effect",
-    "check_needs",
+    "check_submit_options",
     "connect",
     "disconnect",
     "export",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import ray
 
-from dask_exo.cluster.futures import Needs, Ref, at
+from dask_exo.cluster.futures import Ref, SubmitOptions, at
 from dask_exo.cluster.on_ray.ray_errors import translated
 from dask_exo.cluster.on_ray.serialization import sealed
 from dask_exo.cluster.on_ray.task_attempt import attempt
@@ -51,7 +51,7 @@ class RayWorker:
     counted : Counted
     """
 
-    def __init__(self, needs: Needs, counted: Counted) -> None:
+    def __init__(self, needs: SubmitOptions, counted: Counted) -> None:
         self._counted = counted
         with translated():
             self._actor = _remote_process.options(

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import ray
 
 from dask_exo.cluster.futures import Disk
+from dask_exo.cluster.on_ray.node_usage import Directory, own, usable
 from dask_exo.cluster.on_ray.ray_errors import first_line
-from dask_exo.cluster.on_ray.spill_dirs import Directory, own, usable
 from dask_exo.cluster.on_ray.task_attempt import forget
 from dask_exo.config import Config, given, without_effect
 from dask_exo.errors import ClusterError, ConfigError
@@ -143,6 +143,16 @@ def check_effect(config: Config) -> None:
             f"{_cluster.address} already. Leave it out, or call dask_exo.disable() or "
             f"ray.shutdown() first"
         )
+
+
+def token() -> Literal["off", "used", "missing"]:
+    """Return whether Ray sends a token, and whether this process has one; it is not checked."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return "off"
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return "used"
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return "used" if path.is_file() else "missing"
 
 
 def _same(address: str | None, there: str) -> bool:

@@ -21,17 +21,16 @@ import ray.exceptions
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dask_exo.cluster.futures import Disk, Needs, Node, NotThereError, Ref, Store, at
+from dask_exo.cluster.futures import Disk, FetchTimeoutError, Node, Ref, Store, SubmitOptions, at
 from dask_exo.cluster.on_ray.actor_worker import RayWorker
 from dask_exo.cluster.on_ray.connection import alive, disks, private
-from dask_exo.cluster.on_ray.node_memory import used_share
+from dask_exo.cluster.on_ray.node_usage import used_share
 from dask_exo.cluster.on_ray.ray_errors import first_line, lost, translated
 from dask_exo.cluster.on_ray.serialization import sealed
 from dask_exo.cluster.on_ray.task_attempt import attempt, begin, repeats
 from dask_exo.cluster.on_ray.task_events import activity, on_disk
-from dask_exo.cluster.output_digest import Made, say
-from dask_exo.cluster.resources import amounts_of, has
-from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.resources import fits, resources_of
+from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, report_output
 from dask_exo.errors import ClusterError, ConfigError
 
 ANSWER = 3.0  # seconds that the nodes have to say how full their stores are
@@ -88,7 +87,7 @@ def _cancel(refs: Sequence[Ref]) -> None:
     ray.wait(list(refs), num_returns=len(refs), timeout=10, fetch_local=False)
 
 
-# Made once: each one is sent to the cluster, and to every worker, when it is first used.
+# OutputDigest once: each one is sent to the cluster, and to every worker, when it is first used.
 _remote_call = ray.remote(_call)
 _remote_split = ray.remote(_split)
 _remote_iterate = ray.remote(_iterate)
@@ -118,7 +117,7 @@ class RayFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: Needs | None = None,
+        needs: SubmitOptions | None = None,
     ) -> Ref:
         """See `Futures.submit`."""
         return self._remote(_remote_call, 1, fn, args, self._options(node, needs))
@@ -129,7 +128,7 @@ class RayFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: Needs | None = None,
+        needs: SubmitOptions | None = None,
     ) -> list[Ref]:
         """See `Futures.split`."""
         options = self._options(node, needs)
@@ -164,18 +163,18 @@ class RayFutures:
                 task = _named(task, count, fn.__name__)
             return task.remote(fn, *map(sealed, args))
 
-    def _options(self, node: str | None, needs: Needs | None = None) -> dict[str, Any]:
+    def _options(self, node: str | None, needs: SubmitOptions | None = None) -> dict[str, Any]:
         """Ray's options for a task."""
         options = dict(needs or {})
         if options and options not in self._checked:
-            check_needs(options)
+            check_submit_options(options)
             self._checked.append(options)
         if node is not None:
             placed = NodeAffinitySchedulingStrategy(node, soft=True)
             options.setdefault("scheduling_strategy", placed)
         return options
 
-    def worker(self, needs: Needs) -> RayWorker:
+    def worker(self, needs: SubmitOptions) -> RayWorker:
         """See `Futures.worker`."""
         return RayWorker(needs, self)
 
@@ -207,7 +206,7 @@ class RayFutures:
             except ray.exceptions.GetTimeoutError as error:
                 if isinstance(error, ray.exceptions.RayTaskError):  # that of a task
                     raise
-                raise NotThereError(first_line(error)) from error
+                raise FetchTimeoutError(first_line(error)) from error
         return values
 
     def cancel(self, refs: Sequence[Ref]) -> None:
@@ -264,17 +263,17 @@ class RayFutures:
         spilled = set(on_disk(self.wait(refs, timeout=0)[0]))
         seen = activity([ref.task_id().binary() for ref in refs])
         tasks = [
-            Doing("spilled") if ref in spilled else doing
+            TaskStatus("spilled") if ref in spilled else doing
             for ref, doing in zip(refs, seen.tasks, strict=True)
         ]
         return replace(seen, tasks=tasks)
 
-    def repeats(self) -> list[Made]:
+    def repeats(self) -> list[OutputDigest]:
         """See `Futures.repeats`."""
         return repeats()
 
 
-def check_needs(needs: Needs) -> None:
+def check_submit_options(needs: SubmitOptions) -> None:
     """Raise `ConfigError` for options that Ray does not take; warn where no node has what is asked.
 
     A cluster that grows by itself may get such a node, so that is not an error.
@@ -286,8 +285,8 @@ def check_needs(needs: Needs) -> None:
             f"Ray takes no task with {dict(needs)}: {error}. Give dask.annotate or "
             f"dask_exo.options what Ray takes"
         ) from error
-    wanted = amounts_of(needs)
-    if not any(has(node["Resources"], wanted) for node in alive()):
+    wanted = resources_of(needs)
+    if not any(fits(node["Resources"], wanted) for node in alive()):
         warnings.warn(
             f"no node of the cluster has {wanted}: the tasks that ask for it wait until one joins. "
             f"Start Ray with it, or ask for less",
@@ -296,6 +295,6 @@ def check_needs(needs: Needs) -> None:
 
 
 def _only(fn: Callable[..., Any], *args: Any) -> Any:
-    say(fn.__name__)
+    report_output(fn.__name__)
     (value,) = fn(*args)
     return value

@@ -19,11 +19,11 @@ import numpy as np
 import ray
 from ray.experimental import internal_kv
 
-from dask_exo.cluster.output_digest import Made, hearing
+from dask_exo.cluster.task_status import OutputDigest, collect_outputs
 
 _PLACE = "dask_exo-repeats"  # in the table of names that every cluster of Ray has
 
-_read: dict[bytes, Made] = {}
+_read: dict[bytes, OutputDigest] = {}
 
 
 def same_numbers(what: str) -> None:
@@ -49,10 +49,10 @@ def attempt(name: str) -> Iterator[None]:
     """
     task = _task()
     same_numbers(task)
-    with hearing(task) as heard:
+    with collect_outputs(task) as heard:
         yield
     if number := attempts():
-        leave(number, heard[-1] if heard else Made(task, name))
+        leave(number, heard[-1] if heard else OutputDigest(task, name))
 
 
 def begin(name: str, seed: str = "") -> None:
@@ -68,7 +68,7 @@ def begin(name: str, seed: str = "") -> None:
     task = _task()
     same_numbers(seed or task)
     if number := attempts():
-        leave(number, Made(task, name))
+        leave(number, OutputDigest(task, name))
 
 
 def attempts() -> int:
@@ -77,19 +77,19 @@ def attempts() -> int:
     return int(worker.core_worker.get_current_task_attempt_number())
 
 
-def leave(number: int, made: Made) -> None:
+def leave(number: int, made: OutputDigest) -> None:
     """Leave a note that a call has run again, for the ``number``-th time."""
     key = f"{_program()}{made.call} {number}"
     internal_kv._internal_kv_put(key, json.dumps(asdict(made)), namespace=_PLACE)
 
 
-def repeats() -> list[Made]:
+def repeats() -> list[OutputDigest]:
     """All notes of this program."""
     keys = internal_kv._internal_kv_list(_program(), namespace=_PLACE)
     for key in keys:
         if key not in _read:
             note = internal_kv._internal_kv_get(key, namespace=_PLACE)
-            _read[key] = Made(**json.loads(note))
+            _read[key] = OutputDigest(**json.loads(note))
     return list(_read.values())
 
 

@@ -15,7 +15,7 @@ from ray._private.state import available_resources_per_node, state
 from ray.core.generated import common_pb2, gcs_pb2
 from ray.experimental import get_local_object_locations
 
-from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.task_status import Activity, TaskStatus
 
 _STATUS = common_pb2.TaskStatus  # type: ignore[attr-defined]  # made when it is imported
 _ENDED = {_STATUS.Value("FINISHED"), _STATUS.Value("FAILED")}
@@ -64,12 +64,12 @@ def judge(
             last[one.task_id] = one
     asked = set(tasks)
     others = sum(
-        _doing(one, owns, alive, _RUNS).state == "runs" and bool(_needs(one, owns))
+        _doing(one, owns, alive, _RUNS).state == "running" and bool(_needs(one, owns))
         for task, one in last.items()
         if task not in asked
     )
     found = [
-        _doing(last[task], owns, alive, _RUNS | _BLOCKED) if task in last else Doing("unknown")
+        _doing(last[task], owns, alive, _RUNS | _BLOCKED) if task in last else TaskStatus("unknown")
         for task in tasks
     ]
     return Activity(found, others, alive)
@@ -81,15 +81,15 @@ def _needs(one: Any, owns: Mapping[bytes, Mapping[str, float]]) -> Mapping[str, 
 
 def _doing(
     one: Any, owns: Mapping[bytes, Mapping[str, float]], alive: Collection[str], running: set[int]
-) -> Doing:
+) -> TaskStatus:
     times, needs = one.state_updates.state_ts_ns, _needs(one, owns)
     node = one.state_updates.node_id.hex()
     if _ENDED & times.keys():
-        return Doing("ended", needs, node)
+        return TaskStatus("finished", needs, node)
     ran = [status for status in times if status in _RUNS | _BLOCKED]
     if ran and node in alive and max(ran, key=lambda status: times[status]) in running:
-        return Doing("runs", needs, node)
-    return Doing("waits" if times else "unknown", needs)
+        return TaskStatus("running", needs, node)
+    return TaskStatus("pending" if times else "unknown", needs)
 
 
 def _events() -> list[Any]:

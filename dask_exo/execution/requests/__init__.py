@@ -4,8 +4,8 @@ Dask's annotations do not reach dataframes, so the function itself has to say it
 finds the wrapper in the tasks of a graph. Anywhere else a wrapper is just a function.
 """
 
-from dask_exo.cluster.resource_request import ONE_CPU, Asks, together
+from dask_exo.cluster.resources import ONE_CPU, ResourceRequest, combine_requests
 from dask_exo.execution.requests.options import options
 from dask_exo.execution.requests.wrapped_function import ResourceBoundFunction
 
-__all__ = ["ONE_CPU", "Asks", "ResourceBoundFunction", "options", "together"]
+__all__ = ["ONE_CPU", "ResourceBoundFunction", "ResourceRequest", "combine_requests", "options"]

@@ -9,7 +9,7 @@ from typing import Any
 from dask.utils import parse_bytes
 
 from dask_exo import validation
-from dask_exo.cluster.resource_request import Asks
+from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.errors import OptionsError
 from dask_exo.execution.requests.wrapped_function import ResourceBoundFunction
 from dask_exo.validation import number_from
@@ -102,7 +102,7 @@ def options(
                 f"arguments after the function {func!r}: need them in the call; only instances of "
                 f"a class are made with some"
             )
-        asks = Asks(asked, special or stateful, least, most)
+        asks = ResourceRequest(asked, special or stateful, least, most)
         return ResourceBoundFunction(func, args, kwargs, asks, batch_size, nbytes)
 
     return decorate

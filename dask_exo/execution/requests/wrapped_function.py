@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 from dask.tokenize import TokenizationError, normalize_token, tokenize
 
-from dask_exo.cluster.resource_request import Asks
+from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.dask_adapter import inferring
 from dask_exo.errors import OptionsError
 from dask_exo.partitions.batching import concat_results, has_rows, split_rows
@@ -64,7 +64,7 @@ class ResourceBoundFunction:
     func : callable or class
     args, kwargs
         What an instance of a class is made with.
-    asks : Asks
+    asks : ResourceRequest
     batch_size : int, optional
         Rows of a batch.
     max_batch_bytes : int, optional
@@ -81,7 +81,7 @@ class ResourceBoundFunction:
         func: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        asks: Asks,
+        asks: ResourceRequest,
         batch_size: int | None = None,
         max_batch_bytes: int | None = None,
         key: str | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from dask_exo.cluster.futures import Futures, Needs, Ref
+from dask_exo.cluster.futures import Futures, Ref, SubmitOptions
 from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.execution.tasks.worker import run_to_driver, run_to_store
 from dask_exo.planning.normalize import Key
@@ -45,7 +45,7 @@ class TaskCall:
     args: Sequence[Ref]
     kept: list[Key]
     small: int | None
-    needs: Needs | None
+    needs: SubmitOptions | None
     node: str | None
     expected_bytes: int
     actor: PooledActor | None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
-from dask_exo.cluster.output_digest import Made
+from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.dask_adapter import GraphNode
 from dask_exo.events import CallSpan
 from dask_exo.execution.checkpoints.outputs import PartCheckpoint
@@ -115,7 +115,7 @@ class JobReceipt(NamedTuple):
     failure : Failure, optional
     ran : CallSpan, optional
         Of the call: in the last one of each.
-    made : Made, optional
+    made : OutputDigest, optional
         What the whole call has made that is in the store.
     spent : float
         Seconds that it is taken to cost to keep the value for other programs.
@@ -129,7 +129,7 @@ class JobReceipt(NamedTuple):
     warned: tuple[TaskWarning, ...] = ()
     failure: Failure | None = None
     ran: CallSpan | None = None
-    made: Made | None = None
+    made: OutputDigest | None = None
     spent: float = 0.0
 
 
@@ -148,7 +148,7 @@ class MapDetail(NamedTuple):
         The first of the parts.
     sent : ndarray, optional
         (R,) bytes for each reducer, if they were asked for.
-    made : Made, optional
+    made : OutputDigest, optional
         What the call has made that is in the store.
     spent : float
         Seconds that it is taken to cost to keep parts for other programs.
@@ -161,7 +161,7 @@ class MapDetail(NamedTuple):
     ran: CallSpan | None = None
     start: int = 0
     sent: np.ndarray | None = None
-    made: Made | None = None
+    made: OutputDigest | None = None
     spent: float = 0.0
 
 

@@ -19,7 +19,7 @@ from dask.sizeof import sizeof
 from dask.utils import key_split
 
 from dask_exo.cluster.failpoints import reach
-from dask_exo.cluster.output_digest import Made, say
+from dask_exo.cluster.task_status import OutputDigest, report_output
 from dask_exo.errors import StoreFullError
 from dask_exo.events import call_span
 from dask_exo.execution.persisted import substituting_values
@@ -135,10 +135,10 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
     return values, [one if one.small else one._replace(made=made) for one in done]
 
 
-def _say(jobs: Sequence[Job], values: Sequence[Any], *, compared: bool) -> Made | None:
+def _say(jobs: Sequence[Job], values: Sequence[Any], *, compared: bool) -> OutputDigest | None:
     """Say what a call has made, by a digest of what goes to the store."""
     told = digest(*values) if compared and values else None
-    return say(key_split(jobs[0].key), len(jobs), told)
+    return report_output(key_split(jobs[0].key), len(jobs), told)
 
 
 class CallArguments:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask_exo import events
-from dask_exo.cluster.resources import Amounts, has
+from dask_exo.cluster.resources import Resources, fits
 from dask_exo.pipeline.streaming.autoscaler import (
     GPU,
     StageGroup,
@@ -85,7 +85,7 @@ class ActorPools:
         self._stateless, self._now = stateless, now
         self._keys: list[PoolKey] = [frozenset(stage.needs.items()) for stage in stages]
         self._idle: dict[PoolKey, list[tuple[float, Any]]] = {key: [] for key in self._keys}
-        self._requests: dict[PoolKey, Amounts] = {key: dict(key) for key in self._keys}
+        self._requests: dict[PoolKey, Resources] = {key: dict(key) for key in self._keys}
         self._actors: dict[PoolKey, set[Any]] = {key: set() for key in self._keys}
         self._outgrown: set[Any] = set()  # of those: have asked for less than others do now
         self._proven: set[PoolKey] = set()  # of which one that is not small has done something
@@ -103,13 +103,13 @@ class ActorPools:
         ]
         self._begun: Counter[int] = Counter()
 
-    def start_minimum(self, resources: Amounts) -> None:
+    def start_minimum(self, resources: Resources) -> None:
         """Start the actors that are wanted before there is anything to do."""
         for i, stage in enumerate(self._stages):
             while len(self._actors[self._keys[i]]) < stage.least_workers and not self._stateless[i]:
                 self.start_actor(i, resources)
 
-    def prestart(self, resources: Amounts, started: Counter[int], sources: Sequence[int]) -> None:
+    def prestart(self, resources: Resources, started: Counter[int], sources: Sequence[int]) -> None:
         """Start a actor of each stage that is going to need some, where nobody else could use it.
 
         Parameters
@@ -128,7 +128,7 @@ class ActorPools:
                 self._begun[i] += 1
                 self.start_actor(i, resources)
 
-    def start_actor(self, stage: int, resources: Amounts) -> None:
+    def start_actor(self, stage: int, resources: Resources) -> None:
         """Start a actor; others that have nothing to do make room for it."""
         key = self._keys[stage]
         needs = self._requests[key]
@@ -137,14 +137,14 @@ class ActorPools:
             for one, actors in self._actors.items():
                 asks = self._requests[one].items()
                 left.subtract({name: len(actors) * need for name, need in asks})
-            if not has(left, needs) and self._requests[other].keys() & needs.keys():
+            if not fits(left, needs) and self._requests[other].keys() & needs.keys():
                 self._dismiss(other, since=float("inf"))
         actor = self._streams.worker(StageActor, self._codes[stage], needs=needs)
         self._actors[key].add(actor)
         self._idle[key].append((self._now(), actor))
         self._replace_outgrown()
 
-    def needs(self, stage: int) -> Amounts:
+    def needs(self, stage: int) -> Resources:
         """What a actor of a stage takes: what it asks for, or as much of a GPU as was seen."""
         return self._requests[self._keys[stage]]
 
@@ -152,7 +152,7 @@ class ActorPools:
         """Workers of a stage that have nothing to do."""
         return 0 if self._stateless[stage] else len(self._idle[self._keys[stage]])
 
-    def at_target(self, stage: int, resources: Amounts) -> bool:
+    def at_target(self, stage: int, resources: Resources) -> bool:
         """Whether there are as many actors of a stage as there shall be, or can be."""
         if self._stateless[stage]:
             return False
@@ -162,7 +162,7 @@ class ActorPools:
             most = min(most, max(self._sizes[key, False], self._minimum[key]))
         return len(self._actors[key]) >= most
 
-    def must_wait(self, stage: int, resources: Amounts) -> bool:
+    def must_wait(self, stage: int, resources: Resources) -> bool:
         """Whether there are actors of a stage, and shall be no more: one will be free."""
         return bool(self._actors[self._keys[stage]]) and self.at_target(stage, resources)
 
@@ -230,7 +230,7 @@ class ActorPools:
             spare = max(0, len(self._actors[key]) - self._minimum[key])
             self._dismiss(key, since=self._now() - IDLE, most=spare)
 
-    def _capacity(self, stage: int, resources: Amounts) -> int:
+    def _capacity(self, stage: int, resources: Resources) -> int:
         return capacity(self.needs(stage), self._stages[stage].limit, resources)
 
     def _raise_fractions(self, view: PipelineView) -> bool:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from dask_exo.cluster.resources import Amounts, has
+from dask_exo.cluster.resources import Resources, fits
 from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView, work
 
 BETTER = 1.15  # times as fast the slowest stage has to become, for sizes to change
@@ -52,7 +52,7 @@ def pool_sizes(
 
 
 def _balanced(
-    total: Amounts, needs: Sequence[Amounts], seconds: Sequence[float], most: Sequence[float]
+    total: Resources, needs: Sequence[Resources], seconds: Sequence[float], most: Sequence[float]
 ) -> list[int] | None:
     """Sizes of which the slowest pool is as fast as it can be, and none larger than for that."""
     able = [p for p, some in enumerate(seconds) if some]
@@ -64,7 +64,7 @@ def _balanced(
     left = _left(total, needs, sizes)
     while able:
         p = min(able, key=lambda p: sizes[p] / seconds[p])
-        if sizes[p] >= most[p] or not has(left, needs[p]):
+        if sizes[p] >= most[p] or not fits(left, needs[p]):
             break
         sizes[p] += 1
         for name, need in needs[p].items():
@@ -73,7 +73,9 @@ def _balanced(
     return [max(1, ceil(slowest * some - 1e-9)) if some else 0 for some in seconds]
 
 
-def _lower_bound(total: Amounts, needs: Sequence[Amounts], seconds: Sequence[float]) -> list[int]:
+def _lower_bound(
+    total: Resources, needs: Sequence[Resources], seconds: Sequence[float]
+) -> list[int]:
     """A little less than each one's share, and one of each at least."""
     asked = Counter[str]()
     for amounts, some in zip(needs, seconds, strict=True):
@@ -82,11 +84,11 @@ def _lower_bound(total: Amounts, needs: Sequence[Amounts], seconds: Sequence[flo
     return [max(1, int(rate * some) - len(needs)) if some else 0 for some in seconds]
 
 
-def _fit(total: Amounts, needs: Sequence[Amounts], sizes: Sequence[int]) -> bool:
+def _fit(total: Resources, needs: Sequence[Resources], sizes: Sequence[int]) -> bool:
     return min(_left(total, needs, sizes).values(), default=0) >= -1e-9
 
 
-def _left(total: Amounts, needs: Sequence[Amounts], sizes: Sequence[int]) -> dict[str, float]:
+def _left(total: Resources, needs: Sequence[Resources], sizes: Sequence[int]) -> dict[str, float]:
     """Resources beside those that so many take."""
     left = dict(total)
     for amounts, size in zip(needs, sizes, strict=True):
@@ -141,7 +143,7 @@ def _gpu_fraction(stage: StageView) -> float:
     return max(asked, seen)
 
 
-def capacity(needs: Amounts, limit: int | None, total: Mapping[str, float]) -> int:
+def capacity(needs: Resources, limit: int | None, total: Mapping[str, float]) -> int:
     """Workers that a cluster has room for, and that may work side by side.
 
     A share of a GPU is one of a single GPU.

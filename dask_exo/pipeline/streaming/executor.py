@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.events import StageSeen
 from dask_exo.pipeline.streaming.snapshot import PipelineView, Policy, bottleneck, is_deadlocked
@@ -376,7 +376,7 @@ class Executor:
         if waiting:
             return self._runner.activity(waiting)
         seen = self._runner.activity([])
-        needed = [Doing("waits", state.needs) for state in self._next_ones()]
+        needed = [TaskStatus("pending", state.needs) for state in self._next_ones()]
         return replace(seen, tasks=needed)
 
     def _waited_for(self) -> list[str]:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from dask_exo import events
-from dask_exo.cluster.resources import has
+from dask_exo.cluster.resources import fits
 from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import ActorPools
 from dask_exo.pipeline.streaming.provenance import Origin, Rows, joined
@@ -131,7 +131,7 @@ class Recovery:
         for actor, tasks in list(self._in_flight.by_actor.items()):
             first = tasks[0]
             makers = [self._stages[max(block.stage, 0)].needs for block in first.inputs]
-            if first.has_begun or all(has(free, needs) for needs in makers):
+            if first.has_begun or all(fits(free, needs) for needs in makers):
                 continue
             if not self._stored(first):
                 self._discard(actor, first.stage)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from dask_exo.cluster.task_status import Activity, Doing
+from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import ActorPools
 from dask_exo.pipeline.streaming.recovery import Recovery, compare, lineage_of, origin, origin_of
@@ -218,7 +218,9 @@ class StreamRunner:
         return replace(
             seen,
             tasks=[
-                Doing("waits", self.needs(task.stage)) if task.stream is None else next(submitted)
+                TaskStatus("pending", self.needs(task.stage))
+                if task.stream is None
+                else next(submitted)
                 for task in awaited
             ],
         )

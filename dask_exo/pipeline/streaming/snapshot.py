@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dask_exo.cluster.resources import has
+from dask_exo.cluster.resources import fits
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class PipelineView:
             return False
         if stage.idle:
             return True
-        return not stage.full and has(self.free, stage.needs)
+        return not stage.full and fits(self.free, stage.needs)
 
     def grows(self, i: int) -> int:
         """Bytes that a task of stage ``i`` needs beside those of its input.
@@ -155,7 +155,7 @@ class PipelineView:
 
     def drains(self, i: int) -> bool:
         """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""
-        return all(has(self.total, self.stages[k].needs) for k in self.rest(i))
+        return all(fits(self.total, self.stages[k].needs) for k in self.rest(i))
 
     def _fits(self, nbytes: int) -> bool:
         return not nbytes or self.used + nbytes <= self.limit

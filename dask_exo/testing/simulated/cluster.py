@@ -16,7 +16,7 @@ from itertools import count as count_up
 from typing import Any
 
 from dask_exo.cluster.futures import Node
-from dask_exo.cluster.output_digest import Made
+from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.testing.inline import name, yielded
 from dask_exo.testing.simulated.io import Lane, arguments
 from dask_exo.testing.simulated.model import Channels, CostModel, TaskRun
@@ -88,7 +88,7 @@ class Cluster:
         self.idle = {machine: None for machine in self.machines if machine.free}
         self.anywhere: deque[Task] = deque()
         self.events: list[tuple[float, int, Task | Callable[[], None]]] = []
-        self.repeats: list[Made] = []
+        self.repeats: list[OutputDigest] = []
         self.numbers = count_up(1)
         self.watched: set[Entry] = set()  # a caller blocks until one of them is finished
         self.seen = False

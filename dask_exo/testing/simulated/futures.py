@@ -22,9 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask_exo.cluster.futures import Disk, Needs, Node, NotThereError, Store
-from dask_exo.cluster.output_digest import Made
-from dask_exo.cluster.task_status import Activity
+from dask_exo.cluster.futures import Disk, FetchTimeoutError, Node, Store, SubmitOptions
+from dask_exo.cluster.task_status import Activity, OutputDigest
 from dask_exo.testing.inline import Caller, Produce, result, returned, yielded
 from dask_exo.testing.simulated.cluster import Cluster
 from dask_exo.testing.simulated.faults import plan_faults
@@ -184,7 +183,7 @@ class SimFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
+        needs: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> SimRef:
         """Start one task; return the ref of its result."""
         return self._start(result, 1, fn, args, node)[0]
@@ -195,7 +194,7 @@ class SimFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: Needs | None = None,  # noqa: ARG002  every task gets one slot
+        needs: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> list[SimRef]:
         """Start one task that returns ``count`` values; return a ref for each."""
         return self._start(returned, count, fn, args, node)
@@ -206,7 +205,7 @@ class SimFutures:
         """Start one task that yields ``count`` values, evenly; return a ref for each."""
         return self._start(yielded, count, fn, args, node)
 
-    def worker(self, needs: Needs) -> Caller:  # noqa: ARG002  every task gets one slot
+    def worker(self, needs: SubmitOptions) -> Caller:  # noqa: ARG002  every task gets one slot
         """Start a worker: its calls take a slot each, as all others do."""
         return Caller(self)
 
@@ -251,7 +250,7 @@ class SimFutures:
         ------
         Exception
             What made the first failed one fail.
-        NotThereError
+        FetchTimeoutError
             One of them is not there after ``timeout`` virtual seconds.
         DeadlockError
             Without a timeout: one of them can never finish.
@@ -268,7 +267,7 @@ class SimFutures:
                     raise DeadlockError(self._why(entry))
                 else:
                     cluster.now = deadline
-                    raise NotThereError(f"not there after {timeout} s")
+                    raise FetchTimeoutError(f"not there after {timeout} s")
             if entry.state == FAILED:
                 raise entry.value
             entry.store.restore(entry)
@@ -306,7 +305,7 @@ class SimFutures:
         nodes = {node.id: {"CPU": float(node.slots)} for node in self.nodes()}
         return Activity([doing(task) for task in tasks], len(running.difference(tasks)), nodes)
 
-    def repeats(self) -> list[Made]:
+    def repeats(self) -> list[OutputDigest]:
         """What calls have made that ran again; none where ``execute`` is off."""
         return list(self._cluster.repeats)
 

@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from dask_exo.cluster.resources import Amounts, has
+from dask_exo.cluster.resources import Resources, fits
 from dask_exo.errors import WorkerLostError
 from dask_exo.testing.inline_streams import InlineStreams, Stream
 
@@ -23,7 +23,7 @@ class Process:
     """A worker: its instance, and its calls in their order."""
 
     instance: Any
-    needs: Amounts
+    needs: Resources
     loaded: bool = False
     dead: bool = False
     calls: list[Timed] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Timed(Stream):
 
     seconds: float = 0.0
     at: float = inf  # when its next value is there
-    needs: Amounts = field(default_factory=dict)  # of a task without a worker
+    needs: Resources = field(default_factory=dict)  # of a task without a worker
     process: Process | None = None
     last: bool = False
 
@@ -67,7 +67,7 @@ class SimStreams(InlineStreams):
 
     def __init__(
         self,
-        resources: Amounts,
+        resources: Resources,
         seconds: Seconds,
         *,
         loading: float = 0.0,
@@ -178,10 +178,10 @@ class SimStreams(InlineStreams):
         self._waiting[to] = begin
         self._give_back({})
 
-    def _give_back(self, needs: Amounts) -> None:
+    def _give_back(self, needs: Resources) -> None:
         self._free.update(needs)
         for one in list(self._waiting):
-            if has(self._free, one.needs):
+            if fits(self._free, one.needs):
                 self._free.subtract(one.needs)
                 self._waiting.pop(one)()
 

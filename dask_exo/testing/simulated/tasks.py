@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from dask_exo.cluster.futures import Node, at
-from dask_exo.cluster.output_digest import Made, hearing
-from dask_exo.cluster.task_status import Doing
+from dask_exo.cluster.task_status import OutputDigest, TaskStatus, collect_outputs
 from dask_exo.testing.inline import Produce, name, yielded
 from dask_exo.testing.simulated.io import Lane
 from dask_exo.testing.simulated.model import Call, CostModel
@@ -171,12 +170,12 @@ def take(task: Task, store: Store) -> int:
     return task.moved
 
 
-def heard(task: Task) -> tuple[list[Any], Made]:
+def heard(task: Task) -> tuple[list[Any], OutputDigest]:
     """The next values of a running task, and what it says of itself."""
     call = str(task.serial)
-    with hearing(call) as said:
+    with collect_outputs(call) as said:
         values = compute(task)
-    return values, said[-1] if said else Made(call, name(task.fn))
+    return values, said[-1] if said else OutputDigest(call, name(task.fn))
 
 
 def compute(task: Task) -> list[Any]:
@@ -190,13 +189,13 @@ def compute(task: Task) -> list[Any]:
         return list(task.values)
 
 
-def doing(task: Task | None) -> Doing:
+def doing(task: Task | None) -> TaskStatus:
     """What a task does; None is one that has ended."""
     if task is None or task.state == DONE:
-        return Doing("ended")
+        return TaskStatus("finished")
     if task.state in {FETCHING, RUNNING} and task.machine is not None:
-        return Doing("runs", {"CPU": 1.0}, task.machine.node.id)
-    return Doing("waits", {"CPU": 1.0})
+        return TaskStatus("running", {"CPU": 1.0}, task.machine.node.id)
+    return TaskStatus("pending", {"CPU": 1.0})
 
 
 def explain(entry: Entry, machines: Sequence[Machine]) -> str:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.core.generated import common_pb2, gcs_pb2
 
-from dask_exo.cluster.futures import NotThereError, Store
+from dask_exo.cluster.futures import FetchTimeoutError, Store
 from dask_exo.cluster.on_ray.task_events import judge
 from dask_exo.cluster.stall_diagnosis import Snapshot, diagnose
-from dask_exo.cluster.task_status import Activity, Doing
-from dask_exo.cluster.watchdog import Watchdog, bring
+from dask_exo.cluster.task_status import Activity, TaskStatus
+from dask_exo.cluster.watchdog import Watchdog, fetch_values
 from dask_exo.errors import ExoError, StalledError
 from dask_exo.testing import InlineFutures
 
@@ -31,9 +31,13 @@ def snapshot(
     return Snapshot(seen, names, gone, used, 10**9, full, 600.0, spilled, place)
 
 
-RUNS, HERE, WAITS = Doing("runs"), Doing("runs", CPU, "n1"), Doing("waits", CPU)
-LACKS, UNKNOWN, ENDED = Doing("waits", GPU), Doing("unknown"), Doing("ended")
-SPILLED, FREE = Doing("spilled"), {"n1": {"CPU": 1.0}}
+RUNS, HERE, WAITS = (
+    TaskStatus("running"),
+    TaskStatus("running", CPU, "n1"),
+    TaskStatus("pending", CPU),
+)
+LACKS, UNKNOWN, ENDED = TaskStatus("pending", GPU), TaskStatus("unknown"), TaskStatus("finished")
+SPILLED, FREE = TaskStatus("spilled"), {"n1": {"CPU": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_where_something_may_still_happen_it_is_no_stall(seen) -> None:
         (snapshot(LACKS, others=3), "no node has 1 GPU"),
         (snapshot(LACKS, gone=["n2"]), r"no node has 1 GPU \(lost: n2\)"),
         (snapshot(WAITS, nodes={}), "no node has 1 CPU; none"),
-        (snapshot(Doing("runs", CPU, "n2"), gone=["n2"]), r"nodes have died \(lost: n2\)"),
+        (snapshot(TaskStatus("running", CPU, "n2"), gone=["n2"]), r"nodes have died \(lost: n2\)"),
         (snapshot(WAITS, full="/spill"), r"the disk of '/spill' is full.* exo\.spill-directory"),
         (snapshot(WAITS, used=960_000_000), r"the object store is full.* exo\.object-store-memory"),
         (snapshot(WAITS), "other programs, or actors that do nothing, hold"),
@@ -98,7 +102,7 @@ STATES = st.sampled_from([RUNS, HERE, WAITS, LACKS, UNKNOWN, ENDED])
 @given(st.lists(STATES, min_size=1, max_size=5), st.integers(0, 2), st.booleans())
 def test_what_runs_is_never_a_stall_and_what_cannot_run_always_is(tasks, others, full) -> None:
     why = diagnose(snapshot(*tasks, others=others, full="/x" if full else None))
-    if any(one.state in {"runs", "unknown"} for one in tasks):
+    if any(one.state in {"running", "unknown"} for one in tasks):
         assert why is None
     elif LACKS in tasks and WAITS not in tasks:
         assert why is not None
@@ -152,31 +156,33 @@ class Away(Nothing):
         self.asked += (*refs,)
         self.clock += timeout if late else 0.0
         if late and self.clock < 600.0:
-            raise NotThereError
+            raise FetchTimeoutError
         return list(refs)
 
     def store(self):
         return Store(0, 10**9, sum(self.restoring[: int(self.clock // 60)]))
 
     def activity(self, refs):
-        return Activity([Doing(self.state) for _ in refs])
+        return Activity([TaskStatus(self.state) for _ in refs])
 
 
 def test_a_value_that_does_not_come_back_from_disk_is_named() -> None:
     futures = Away()
     with pytest.raises(StalledError, match=r"'a-7' \(written to disk\).*files have been removed"):
-        bring(futures, ["there", "lost"], 60.0, {"there": "'b'", "lost": "'a-7'"}.__getitem__)
+        fetch_values(
+            futures, ["there", "lost"], 60.0, {"there": "'b'", "lost": "'a-7'"}.__getitem__
+        )
     assert futures.clock == 60.0 + 60.0
     assert futures.asked == ("there", "lost", "there", "lost")  # what is there is taken
 
 
-@pytest.mark.parametrize(("state", "restoring"), [("spilled", (9,) * 10), ("ended", ())])
+@pytest.mark.parametrize(("state", "restoring"), [("spilled", (9,) * 10), ("finished", ())])
 def test_a_value_is_waited_for_while_others_come_back_or_it_was_never_written(
     state, restoring
 ) -> None:
     futures = Away()
     futures.state, futures.restoring = state, restoring
-    assert bring(futures, ["there", "lost"], 60.0) == ["there", "lost"]
+    assert fetch_values(futures, ["there", "lost"], 60.0) == ["there", "lost"]
     assert futures.clock == 600.0
 
 
@@ -205,17 +211,18 @@ QUEUED = ("PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT")
 @pytest.mark.parametrize(
     ("events", "doing"),
     [
-        ([event(b"a", *QUEUED, needs=GPU)], Doing("waits", GPU)),
-        ([event(b"a", *QUEUED, "RUNNING", needs=CPU)], Doing("runs", CPU, NODE.hex())),
-        ([event(b"a", *QUEUED, "RUNNING", "RUNNING_IN_RAY_GET")], Doing("runs", {}, NODE.hex())),
-        ([event(b"a", *QUEUED, "RUNNING", needs=CPU, node=DEAD)], Doing("waits", CPU)),
-        ([event(b"a", *QUEUED, "RUNNING", "FINISHED")], Doing("ended", {}, NODE.hex())),
+        ([event(b"a", *QUEUED, needs=GPU)], TaskStatus("pending", GPU)),
+        ([event(b"a", *QUEUED, "RUNNING", needs=CPU)], TaskStatus("running", CPU, NODE.hex())),
+        ([event(b"a", *QUEUED, "RUNNING", "RUNNING_IN_RAY_GET")],
+         TaskStatus("running", {}, NODE.hex())),
+        ([event(b"a", *QUEUED, "RUNNING", needs=CPU, node=DEAD)], TaskStatus("pending", CPU)),
+        ([event(b"a", *QUEUED, "RUNNING", "FINISHED")], TaskStatus("finished", {}, NODE.hex())),
         ([event(b"a", *QUEUED, "RUNNING", "FAILED"), event(b"a", *QUEUED, attempt=1)],
-         Doing("waits")),
-        ([], Doing("unknown")),
-        ([event(b"b", *QUEUED)], Doing("unknown")),
+         TaskStatus("pending")),
+        ([], TaskStatus("unknown")),
+        ([event(b"b", *QUEUED)], TaskStatus("unknown")),
     ],
-    ids=["queued", "running", "blocked", "node is dead", "ended", "retried", "nothing", "others"],
+    ids=["queued", "running", "blocked", "dead node", "finished", "retried", "nothing", "others"],
 )  # fmt: skip
 def test_what_a_task_does_by_the_events_of_ray(events, doing) -> None:
     assert judge([b"a"], events, ALIVE).tasks == [doing]
@@ -227,7 +234,7 @@ def test_a_call_of_an_actor_waits_for_what_the_actor_asks_for() -> None:
         event(b"c", *QUEUED, needs=GPU, actor=b"x", kind="ACTOR_CREATION_TASK"),
         event(b"a", *QUEUED, actor=b"x", kind="ACTOR_TASK"),
     ]
-    assert judge([b"a"], events, ALIVE).tasks == [Doing("waits", GPU)]
+    assert judge([b"a"], events, ALIVE).tasks == [TaskStatus("pending", GPU)]
 
 
 def test_others_are_busy_only_if_they_hold_something_and_do_not_wait_themselves() -> None:

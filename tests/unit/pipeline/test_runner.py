@@ -215,7 +215,7 @@ def test_a_stall_names_each_task_also_while_outputs_are_made_again():
     while leaf.maker is not None:
         leaf = leaf.maker
     leaf.stream = None  # it waits for a worker
-    assert runner.activity([task]).tasks[0].state == "waits"
+    assert runner.activity([task]).tasks[0].state == "pending"
 
 
 def test_outputs_that_the_consumer_has_lost_come_once_more():

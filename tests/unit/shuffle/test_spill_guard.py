@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Disk, Node, drive
-from dask_exo.cluster.on_ray.spill_dirs import Directory, usable
+from dask_exo.cluster.on_ray.node_usage import Directory, usable
 from dask_exo.errors import SpillError
 from dask_exo.report import recording
 from dask_exo.shuffle.blocks import merge, pack

@@ -1,11 +1,11 @@
-"""The directory that a private Ray spills to.
+"""Use of a node's resources: bytes in its spill directory, and its share of memory in use.
 
-Ray tells how many bytes its stores have written and read in all, and not where. What is in a
-directory its files tell: one for each batch, which goes when the last object in it is not needed
-any more. A file that comes and goes between two looks is not seen.
+Ray reports how many bytes its stores have written and read in total, but not where. The files in a
+spill directory show that: Ray writes one file per batch, and removes it with the last object in it.
+A file that appears and disappears between two measurements is not counted.
 
-Of several directories for one node Ray takes the first (2.60): several disks have to be one file
-system, or to belong to several nodes.
+Ray uses only the first of several spill directories of a node (2.60). To use several disks, combine
+them into one file system, or run several nodes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import tempfile
 import threading
 from pathlib import Path
 
+import psutil
+
 from dask_exo.cluster.futures import Disk
 from dask_exo.errors import SpillError
 
-FULL = 0.95  # of a disk: Ray writes nothing beyond, whoever has filled it
+FULL = 0.95  # of a disk: beyond it Ray writes nothing
 
 
 def usable(path: str) -> Path:
@@ -82,3 +84,35 @@ def _files(folder: Path) -> dict[str, int]:
     except FileNotFoundError:
         pass
     return found
+
+
+_CONTAINER = Path("/sys/fs/cgroup")  # of a container, as it sees itself
+
+
+def used_share(group: Path = _CONTAINER) -> float:
+    """Used share of memory: of the container where that has a limit, and of the machine."""
+    machine = psutil.virtual_memory()
+    shares = [1 - machine.available / machine.total]
+    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
+    if limit and used is not None:
+        # pages of files that can be dropped at any time count as used there
+        shares.append(max(0, used - _inactive(group / "memory.stat")) / limit)
+    return max(shares)
+
+
+def _number(file: Path) -> int | None:
+    """What a file says; None where there is none, or no limit."""
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _inactive(file: Path) -> int:
+    try:
+        lines = file.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    found = dict(line.split(maxsplit=1) for line in lines)
+    return int(found.get("inactive_file", 0))
