@@ -1,4 +1,4 @@
-"""Pipelines over Dask collections: stages with different needs, a partition at a time."""
+"""Pipelines over Dask collections: stages with different requests, one partition at a time."""
 
 from dask_exo.pipeline.api import Pipeline
 from dask_exo.pipeline.constructors import from_files, materialize, of, union

@@ -1,4 +1,4 @@
-"""What a user says of a pipeline: ``ddf.exo.pipeline()`` and the methods after it.
+"""`Pipeline`: ``ddf.exo.pipeline()`` and the methods that add and run stages.
 
 References: Luan et al., "The streaming batch model for efficient and fault-tolerant heterogeneous
 execution"; thesis chapter 2.
@@ -35,7 +35,7 @@ from dask_exo.validation import concurrency, number_from
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Partitions of a source on their way through stages; nothing runs before it is asked.
+    """Partitions of a source and the their stages; nothing runs before a result is requested.
 
     Each method that adds a stage returns a new pipeline. Neighbouring stages that ask for the same
     run in the same tasks. Stages that ask for different things run side by side, each partition for
@@ -62,7 +62,7 @@ class Pipeline:
 
     @property
     def rejects(self) -> Rejects:
-        """What the last run of this pipeline has set aside; see ``on_error``."""
+        """Return the inputs that the last run set aside; see ``on_error``."""
         return self._runs[-1] if self._runs else Rejects()
 
     def map_partitions(self, func: Any, *args: Any, **options: Any) -> Pipeline:
@@ -87,7 +87,7 @@ class Pipeline:
     def map_batches(
         self, func: Any, *args: Any, batch_size: int | None = None, **options: Any
     ) -> Pipeline:
-        """Call ``func(batch, *args, **kwargs)`` with so many rows at a time.
+        """Call ``func(batch, *args, **kwargs)`` with batches of ``batch_size`` rows.
 
         Parameters
         ----------
@@ -108,24 +108,24 @@ class Pipeline:
         return self._with("batches", func, args, options, batch_size=batch_size)
 
     def filter(self, func: Any, **options: Any) -> Pipeline:
-        """Keep the rows for which ``func(frame)`` has True; options as of `map_partitions`."""
+        """Keep the rows for which ``func(frame)`` is True; options as of `map_partitions`."""
         return self._with("filter", func, (), options)
 
     def flat_map(self, func: Any, **options: Any) -> Pipeline:
-        """Call ``func(row)`` with each row as a dict; it returns or yields dicts, any number.
+        """Call ``func(row)`` with each row as a dict; it returns or yields any number of dicts.
 
         Options as of `map_partitions`. A row that is set aside is one row.
         """
         return self._with("rows", func, (), options)
 
     def limit(self, rows: int) -> Pipeline:
-        """Stop after so many rows; the last stage of a pipeline."""
+        """Stop after ``rows`` rows; the last stage of a pipeline."""
         if rows < 0:
             raise PipelineError(f"limit({rows!r}): need a number from 0")
         return replace(self, rows=rows if self.rows is None else min(rows, self.rows))
 
     def iter_batches(self, batch_size: int | None = None, *, format: str = "pandas") -> Batches:  # noqa: A002
-        """Run, and iterate over what comes out, in the order in which it does.
+        """Run, and iterate over the output in the order in which it arrives.
 
         Parameters
         ----------
@@ -173,19 +173,19 @@ class Pipeline:
         return [Split(shared, i, batch_size, format) for i in range(count)]
 
     def materialize(self) -> dd.DataFrame:
-        """Run to the end; return a Dask dataframe of what came out, in the order of the input.
+        """Run to the end; return a Dask dataframe of the output, in the order of the input.
 
         Its partitions stay in the object store as long as somebody has it.
         """
         return collect_dataframes(self._start(self._runs))[0]
 
     def compute(self) -> pd.DataFrame:
-        """Run, and return all that comes out as one frame, in the order of the input."""
+        """Run, and return the output as one frame, in the order of the input."""
         frame: pd.DataFrame = self.materialize().compute()
         return frame
 
     def to_dask(self, *, meta: Any = None) -> dd.DataFrame:
-        """A Dask dataframe of what will come out; the pipeline runs when it is first computed.
+        """Return a Dask dataframe of the output; the pipeline runs when it is first computed.
 
         What comes of one partition of the source is one partition, and is there as soon as it is
         complete, in whatever order: what Dask makes of it, runs at the same time. As with
@@ -265,13 +265,13 @@ class Pipeline:
         return PipelineRun(*self._executor(runs), self.rows)
 
     def _executor(self, runs: list[Rejects]) -> tuple[Executor, Futures]:
-        """What runs; what it sets aside can be seen in ``runs``, in place of the run before."""
+        """Prepare a run; its dead letters replace those of the run before in ``runs``."""
         executor, futures = execute([self], self.memory, self.target)
         runs[:] = [rejects_of(executor, futures)]
         return executor, futures
 
     def __repr__(self) -> str:
-        """Its stages."""
+        """Return the stages as text."""
         stages, _ = planned([self], lambda _: True)
         names = ", ".join(f"{name_of(one.steps)} ({amounts(one.steps)})" for one in stages)
         end = f", {self.rows} rows" if self.rows is not None else ""
@@ -281,7 +281,7 @@ class Pipeline:
 
 
 def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:
-    """Write a file that a task which runs again writes anew."""
+    """Write a file; a task that runs again writes the same file."""
     where = f"{path.rstrip('/')}/part-{name}.parquet"
     frame.to_parquet(where, **options)
     return pd.DataFrame({"file": [where]})

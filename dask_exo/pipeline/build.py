@@ -1,4 +1,4 @@
-"""What runs a pipeline, or several that run together."""
+"""Preparation of a run: stages, sources, runner, policy and executor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANY = 10**9  # numbers for the partitions of a source that does not say how man
 def execute(
     ends: Sequence[Chain], memory: int | None, target: int | None
 ) -> tuple[Executor, Futures]:
-    """Prepare a run of pipelines; what these have in common runs once.
+    """Prepare a run of pipelines; common parts run once.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def execute(
 def _planned(
     ends: Sequence[Chain], makes: Callable[[Source], bool], *, simulate: bool
 ) -> tuple[list[Part], list[tuple[int, ...]]]:
-    """As `planned`; where GPUs are simulated, stages ask for none."""
+    """Return the result of `planned`, without requests of GPUs where these are simulated."""
     parts, sinks = planned(ends, makes)
     if simulate:
         parts = [part._replace(steps=without_gpus(part.steps)) for part in parts]
@@ -79,7 +79,7 @@ def _planned(
 
 
 def rejects_of(executor: Executor, futures: Futures) -> Rejects:
-    """What a run sets aside."""
+    """Return the dead letters of a run."""
     patience = Config.current().stall_timeout
     return Rejects(executor.rejects, partial(fetch_block, futures, patience=patience))
 
@@ -87,7 +87,7 @@ def rejects_of(executor: Executor, futures: Futures) -> Rejects:
 def start_sources(
     sources: Sequence[Source], config: Config, put: Callable[[Any], Any]
 ) -> dict[int, tuple[BlockIterator, bool]]:
-    """Partitions of all sources, by their ids, of which no two have the same number."""
+    """Start all sources; return their partitions by id, with numbers that are unique."""
     found, first = {}, 0
     for source in sources:
         blocks, makes = source.start(config, put)
@@ -97,6 +97,6 @@ def start_sources(
 
 
 def _numbered(blocks: BlockIterator, first: int) -> Iterator[Any]:
-    """Blocks with numbers from ``first`` on."""
+    """Yield blocks with numbers from ``first`` on."""
     for block in blocks:
         yield block and block._replace(place=(first + block.place[0],))

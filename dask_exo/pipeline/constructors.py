@@ -1,4 +1,4 @@
-"""Where pipelines begin."""
+"""Functions that begin a pipeline, and functions of several pipelines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of(
     retries: int = 0,
     on_error: str = "raise",
 ) -> Pipeline:
-    """Begin a pipeline of stages that ask for different things, such as CPUs and GPUs.
+    """Begin a pipeline of stages with different resource requests, such as CPUs and GPUs.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def from_files(
 
 
 def union(*pipelines: Pipeline) -> Pipeline:
-    """Go on with all that comes out of several pipelines, as it comes.
+    """Continue with the output of several pipelines, as it arrives.
 
     Where they have been made from the same pipeline, that runs once. Rows that come out of two of
     them are there twice, as in `dask.dataframe.concat`.
@@ -139,7 +139,7 @@ def union(*pipelines: Pipeline) -> Pipeline:
 
 
 def materialize(*pipelines: Pipeline) -> tuple[dd.DataFrame, ...]:
-    """Run several pipelines together; return a Dask dataframe of what came out of each.
+    """Run several pipelines together; return a Dask dataframe of the output of each.
 
     Where they have been made from the same pipeline, that runs once, and each of its blocks goes to
     all of them. So one can write files, see `Pipeline.to_parquet` with ``compute=False``, of what

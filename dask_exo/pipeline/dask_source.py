@@ -20,13 +20,13 @@ from dask_exo.scheduler import Scheduler, plan_of
 
 
 class Recipe:
-    """How to make a partition: tasks of a Dask graph that need nothing else."""
+    """Tasks of a Dask graph that make a partition and need no other task."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._nodes, self._literals = bundle.nodes, bundle.literals
 
     def __call__(self) -> Any:
-        """Make it."""
+        """Make the partition."""
         values = dict(self._literals)
         for key, node in self._nodes:
             values[key] = node(values)
@@ -36,7 +36,7 @@ class Recipe:
 def inputs(
     expr: Any, config: Config, put: Callable[[Any], Any]
 ) -> tuple[Iterator[Block | None], bool]:
-    """Partitions of a collection.
+    """Return the partitions of a collection.
 
     Where each can be made by itself, a stage of the pipeline makes it when it is wanted. Others,
     such as those that a shuffle makes, are computed in the background, and come when they do.
@@ -72,18 +72,18 @@ def inputs(
 
 
 class PickledRecipe:
-    """A recipe as bytes, which goes with the call of its task."""
+    """A recipe as bytes, which travel with the call of its task."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
     def __call__(self) -> Any:
-        """Make it."""
+        """Make the partition."""
         return pickle.loads(self._data)()  # noqa: S301  our own driver's bytes
 
 
 def _sent(recipe: Recipe, put: Callable[[Any], Any]) -> Any:
-    """A recipe with the call if it is short: an object in the store takes longer than the bytes.
+    """Return a recipe to send with the call if it is short, else a ref of it.
 
     Arrays in it are not copied to find that out.
     """
@@ -93,12 +93,12 @@ def _sent(recipe: Recipe, put: Callable[[Any], Any]) -> Any:
 
 
 def _free(bundle: Bundle) -> bool:
-    """Whether a task needs nothing, neither a value nor a place of its own."""
+    """Return whether a task needs neither a value nor a resource request of its own."""
     return not bundle.inputs and bundle.options == NO_OPTIONS
 
 
 def arriving(promises: Sequence[Promise]) -> Iterator[Block | None]:
-    """Blocks of a computation in the background, in whatever order they come.
+    """Yield blocks of a computation in the background, in the order in which they arrive.
 
     A promise is dropped with its block, so that whoever takes that can let its value go.
     """

@@ -1,4 +1,4 @@
-"""What a pipeline has set aside: inputs on which a function failed, and why."""
+"""Dead letters: inputs that a pipeline set aside because a function failed, and the errors."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Reject:
 
     @property
     def partition(self) -> int:
-        """Number of the (first) partition of the source."""
+        """Number of the first partition of the source that it was made of."""
         return self.origin.rows[0].partition
 
     @property
     def frame(self) -> pd.DataFrame | None:
-        """The input; None where there is none, since making it has failed."""
+        """The input; None if making it has failed."""
         found = self._fetch()
         return found if isinstance(found, pd.DataFrame) else None
 
 
 class Rejects(Sequence[Reject]):
-    """What a run of a pipeline has set aside so far.
+    """Inputs that a run of a pipeline has set aside so far.
 
     It can be looked at while the pipeline runs. The inputs stay in the object store as long as
     somebody has it, or the pipeline.
@@ -77,7 +77,7 @@ class Rejects(Sequence[Reject]):
     def __getitem__(self, at: slice) -> Sequence[Reject]: ...
 
     def __getitem__(self, at: int | slice) -> Reject | Sequence[Reject]:
-        """One of them, or some."""
+        """Return one of them, or a slice."""
         if isinstance(at, slice):
             return Rejects(self._blocks[at], self._get)
         block = self._blocks[at]
@@ -93,7 +93,7 @@ class Rejects(Sequence[Reject]):
         )
 
     def table(self) -> pd.DataFrame:
-        """One row for each: where it happened, its rows, and what was raised."""
+        """Return a table with a row for each: stage, function, rows and error."""
         columns = ["stage", "function", "partition", "start", "stop", "exact", "rows", "error"]
         found = []
         for one, block in zip(self, self._blocks, strict=False):
@@ -104,5 +104,5 @@ class Rejects(Sequence[Reject]):
         return pd.DataFrame(found, columns=columns).astype({"stop": "Int64"})
 
     def __repr__(self) -> str:
-        """How many there are."""
+        """Return their number as text."""
         return f"Rejects of a pipeline: {len(self)}"

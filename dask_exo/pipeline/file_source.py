@@ -1,4 +1,4 @@
-"""Files as rows: which there are, how they are dealt to partitions, and how each is read."""
+"""Files as rows: listing, grouping into partitions, and reading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dask_exo.errors import InputError
 
 
 def listed(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple[str, int]]:
-    """Names and sizes of files.
+    """Return names and sizes of files.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def listed(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple
 
 
 def together(sizes: Sequence[int], target: int) -> Iterator[range]:
-    """Neighbouring files with about so many bytes in sum, or one larger file.
+    """Yield groups of neighbouring files of about ``target`` bytes, or of one larger file.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def together(sizes: Sequence[int], target: int) -> Iterator[range]:
 
 
 def paths_of(files: Sequence[tuple[str, int]], target: int) -> list[pd.DataFrame]:
-    """Partitions of names."""
+    """Return frames of file names, one for each partition."""
     groups = together([nbytes for _, nbytes in files], target)
     return [pd.DataFrame({"path": [files[i][0] for i in group]}) for group in groups]
 

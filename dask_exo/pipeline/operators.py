@@ -1,4 +1,4 @@
-"""From the steps that a user asks for to the stages that run."""
+"""Operators that users add to a pipeline, and the stages that run them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ONE_CPU = {"CPU": 1.0}
 
 @dataclass(frozen=True)
 class Step:
-    """A transform, and what it asks for."""
+    """A transform and its resource request."""
 
     transform: Transform
     needs: Mapping[str, float]
     concurrency: tuple[int, int | None]
 
     def joins(self, other: Step) -> bool:
-        """Whether ``other`` can run in the same tasks, after this one.
+        """Return whether ``other`` can run in the same tasks, after this one.
 
         Classes have workers of their own, unless both take frames on a device: what one has made
         there need not leave it for the next one.
@@ -40,7 +40,7 @@ class Step:
 
 
 def without_gpus(steps: Sequence[Step]) -> list[Step]:
-    """The same, where GPUs are simulated on a cluster that has no slots for them either.
+    """Return steps that request no GPUs, for a cluster on which GPUs are simulated.
 
     Examples
     --------
@@ -58,7 +58,7 @@ MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None))
 
 
 def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
-    """Steps that share a stage. Where partitions are to be made, one CPU makes them."""
+    """Return steps grouped into stages. If partitions have to be made, one CPU makes them."""
     groups: list[list[Step]] = [[]] if makes else []
     for step in steps:
         last = groups[-1] if groups else None
@@ -72,7 +72,7 @@ def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
 
 
 def stage_of(steps: Sequence[Step]) -> Stage:
-    """What a stage asks for, of whatever its steps do."""
+    """Return the requirements of a stage."""
     if not steps:
         return Stage(name_of(steps), ONE_CPU)
     least = max((step.transform.batch_size or 0) for step in steps[:1])
@@ -83,14 +83,14 @@ def stage_of(steps: Sequence[Step]) -> Stage:
 def code_of(
     steps: Sequence[Step], target: int, error_policy: ErrorPolicy, config: Config
 ) -> StageCode:
-    """What the tasks of a stage need; ``target`` is the bytes of its outputs."""
+    """Return the code of a stage; ``target`` is the bytes of its outputs."""
     transforms = [step.transform for step in steps]
     name, mode = uuid.uuid4().hex, config.nondeterminism
     return StageCode(name, transforms, target, error_policy, config.settings, mode)
 
 
 def parse_error_policy(retries: Any, on_error: Any) -> ErrorPolicy:
-    """What is done about exceptions."""
+    """Return the policy of users' arguments."""
     number_from(0, "retries", retries, PipelineError)
     if on_error not in ("raise", "skip"):
         raise PipelineError(f"on_error={on_error!r}: need 'raise' or 'skip'")
@@ -98,18 +98,18 @@ def parse_error_policy(retries: Any, on_error: Any) -> ErrorPolicy:
 
 
 def name_of(steps: Sequence[Step]) -> str:
-    """For people, what a stage does."""
+    """Return the name of a stage, for messages."""
     return " > ".join(step.transform.name for step in steps) or "source"
 
 
 def amounts(steps: Sequence[Step]) -> str:
-    """For people, what a task of a stage needs."""
+    """Return the request of a stage as text."""
     needs = steps[0].needs if steps else ONE_CPU
     return ", ".join(f"{amount:g} {name}" for name, amount in needs.items()) or "nothing"
 
 
 def check_format(name: Any) -> None:
-    """Raise `PipelineError` if batches cannot have this form."""
+    """Raise `PipelineError` if there is no such format of batches."""
     if name not in FORMATS:
         raise PipelineError(f"format={name!r}: there are {', '.join(FORMATS)}")
 
@@ -119,7 +119,7 @@ def check_needs(
     total: Resources,
     nodes: Sequence[Resources],
 ) -> None:
-    """Raise `PipelineError` if no task of a stage could ever run: it has to fit one node.
+    """Raise `PipelineError` if a task of a stage does not fit any node.
 
     Parameters
     ----------

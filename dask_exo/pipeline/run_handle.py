@@ -1,4 +1,4 @@
-"""A pipeline under way."""
+"""Handles of pipelines that run."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ EVERY = 1.0  # seconds between two reports of how the stages are
 
 
 class StageReporter:
-    """Says how the stages of a pipeline are."""
+    """Reporter of events about the stages of a pipeline."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._last = 0.0
 
     def report(self) -> None:
-        """Say it."""
+        """Emit an event for each stage."""
         self._last = time.monotonic()
         for seen in self._executor.seen():
             events.emit(seen)
 
     def report_occasionally(self) -> None:
-        """Say it if it was not said lately."""
+        """Report, unless there was a report lately."""
         if time.monotonic() - self._last > EVERY:
             self.report()
 
 
 class PipelineRun(Iterator[Block]):
-    """A pipeline under way, in a thread of its own; gives the blocks of its last stage.
+    """A pipeline that runs in a thread of its own; iterates over blocks of its last stage.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class PipelineRun(Iterator[Block]):
         self._thread.start()
 
     def __next__(self) -> Block:
-        """The next block; raises what made a stage fail."""
+        """Return the next block; raise the error of a stage that failed."""
         if self._stopped or self.left == 0:
             self.stop()
             raise StopIteration
@@ -89,7 +89,7 @@ class PipelineRun(Iterator[Block]):
         raise got
 
     def fetch(self, block: Block) -> pd.DataFrame:
-        """The frame of the last block that was given; made again where it was lost with a node."""
+        """Return the frame of the last block; recompute it if it was lost with a node."""
         frame: pd.DataFrame
         try:
             frame = fetch_block(self.futures, block.value, patience=self._patience)
@@ -101,7 +101,7 @@ class PipelineRun(Iterator[Block]):
         return frame
 
     def _recompute(self, block: Block) -> Block | None:
-        """A block that was made again; None if the pipeline has ended."""
+        """Return a recomputed block; None if the pipeline has ended."""
         self._lost.put(block)
         got = self._recomputed.get()
         if isinstance(got, BaseException):
@@ -109,7 +109,7 @@ class PipelineRun(Iterator[Block]):
         return got
 
     def stop(self) -> None:
-        """End it; what is under way is stopped."""
+        """End the run, and stop its tasks."""
         self._stopped = True
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)
@@ -162,7 +162,7 @@ class PipelineRun(Iterator[Block]):
 
 
 class Batches(Iterator[Any]):
-    """Batches of what comes out of a pipeline, which starts when the first one is asked for."""
+    """Batches of the output of a pipeline, which starts with the first one."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Batches(Iterator[Any]):
         self._steps = self._run(start, size, form)
 
     def __next__(self) -> Any:
-        """The next one."""
+        """Return the next batch."""
         return next(self._steps)
 
     def close(self) -> None:
@@ -191,12 +191,12 @@ class Batches(Iterator[Any]):
 
 
 def fetch_block(futures: Futures, ref: Ref, *, patience: float | None) -> Any:
-    """The value of a block; ``patience`` is `Config.stall_timeout`."""
+    """Return the value of a block; ``patience`` is `Config.stall_timeout`."""
     return fetch_values(futures, [ref], patience, lambda _: "a block")[0]
 
 
 def _frames(running: PipelineRun) -> Iterator[pd.DataFrame]:
-    """The frames of a pipeline, no more rows than are wanted."""
+    """Yield the frames of a pipeline, up to the wanted number of rows."""
     left = running.left
     for block in running:
         frame = running.fetch(block)

@@ -25,7 +25,7 @@ LOOK = 1.0  # seconds between two looks at whether somebody has left
 
 
 class SharedRun:
-    """A run whose blocks are dealt to consumers. It begins when the first one asks.
+    """A run whose blocks go to several consumers. It begins with the first request.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class SharedRun:
         self._desk: ShardServer | None = None
 
     def share(self, consumer: int, what: int) -> list[Rows]:
-        """Wait for rows of a consumer; none at its end.
+        """Wait for rows for a consumer; return none at its end.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class SharedRun:
             return []
 
     def leave(self, consumer: int) -> None:
-        """A consumer wants nothing more; the run ends with the last one."""
+        """Remove a consumer; the run ends with the last one."""
         with self._changed:
             self._sharder.leave(consumer)
             self._changed.notify_all()
@@ -95,14 +95,14 @@ class SharedRun:
             running.stop()
 
     def away(self) -> RemoteShards:
-        """The same, for another process."""
+        """Return a handle of this run for another process."""
         with self._changed:
             if self._desk is None or not self._desk.open:
                 self._desk = ShardServer(self, len(self._asked))
         return RemoteShards(self._desk.name)
 
     def _pull(self) -> None:
-        """Wait for the next block; the lock is held, but not meanwhile."""
+        """Wait for the next block; the lock is held before and after, but not meanwhile."""
         self._pulling = True
         self._changed.release()
         block, left, failure = None, None, None
@@ -145,7 +145,7 @@ class Split(Iterator[Any]):
         self._dropped.atexit = False
 
     def __next__(self) -> Any:
-        """The next batch."""
+        """Return the next batch."""
         if self._batches is None:
             frames = _frames(self._source, self._consumer)
             batches = frames if self._size is None else rebatch(frames, self._size)
@@ -157,7 +157,7 @@ class Split(Iterator[Any]):
             raise
 
     def close(self) -> None:
-        """End before the last batch: the others get what is left."""
+        """End before the last batch: the other consumers get the rest."""
         self._batches = iter(())
         if self._dropped.detach():
             self._source.leave(self._consumer)
@@ -174,12 +174,12 @@ class Split(Iterator[Any]):
 
 
 def _drop(source: Source, consumer: int) -> None:
-    """Somebody has dropped an iterator before its end."""
+    """Remove the consumer of an iterator that was dropped before its end."""
     threading.Thread(target=source.leave, args=(consumer,), daemon=True).start()
 
 
 def _frames(source: Source, consumer: int) -> Iterator[pd.DataFrame]:
-    """Rows of a consumer, as they come."""
+    """Yield rows of a consumer, as they arrive."""
     count = 0
     while rows := source.share(consumer, count):
         count += 1

@@ -1,4 +1,4 @@
-"""Which rows of a pipeline each of several consumers gets."""
+"""Assignment of a pipeline's rows to several consumers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AHEAD = 2  # blocks for each consumer that may wait, so that few have to be cut
 
 
 class Sharder:
-    """Deals blocks to consumers that ask, each row to one of them.
+    """Assignment of blocks to consumers that request them, each row to one consumer.
 
     Where all shall get the same number of rows, none ever gets more than an equal share of the rows
     that are known; that share only grows, so that at the end all can have it. A block is dealt
@@ -46,17 +46,17 @@ class Sharder:
         self._share: int | None = None  # of each, where it may not grow any more
 
     def add(self, part: Any, rows: int) -> None:
-        """There is one more block."""
+        """Add a block."""
         if rows:
             self._waiting.append(RowSpan(part, 0, rows))
             self._rows += rows
 
     def end(self) -> None:
-        """There are no more."""
+        """Record that no block will follow."""
         self._ended = True
 
     def leave(self, consumer: int) -> None:
-        """A consumer wants nothing more: the others share what is left."""
+        """Remove a consumer: the others share the rest."""
         if self.over(consumer):
             return
         if self._equal and any(map(self.over, self._dealt)):
@@ -65,11 +65,11 @@ class Sharder:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody wants anything more."""
+        """Return whether no consumer wants any more rows."""
         return all(map(self.over, list(self._dealt)))
 
     def over(self, consumer: int) -> bool:
-        """Whether a consumer has all that it will get."""
+        """Return whether a consumer has all rows that it will get."""
         if consumer not in self._dealt:
             return True
         if not self._ended:
@@ -77,7 +77,7 @@ class Sharder:
         return not (self._room(consumer) if self._equal else self._waiting)
 
     def wants(self, consumer: int) -> bool:
-        """Whether another block has to come before this consumer gets some."""
+        """Return whether another block has to arrive before this consumer gets rows."""
         if self._ended or consumer not in self._dealt:
             return False
         if not self._waiting:
@@ -89,7 +89,7 @@ class Sharder:
         )
 
     def assign(self, consumer: int) -> RowSpan[Any] | None:
-        """Rows for a consumer; None where there are none for it now."""
+        """Return rows for a consumer; None if there are none for it now."""
         if not self._waiting or self.over(consumer) or self.wants(consumer):
             return None
         part, start, stop = self._waiting.popleft()
@@ -104,7 +104,7 @@ class Sharder:
 
     @property
     def _level(self) -> int:
-        """Rows that each could have, of those that are known."""
+        """Rows that each consumer can have, of those that are known."""
         if self._share is not None:
             return self._share
         return (sum(self._dealt.values()) + self._rows) // len(self._dealt)

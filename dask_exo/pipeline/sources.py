@@ -1,4 +1,4 @@
-"""What a pipeline can begin with: Dask collections, and partitions that somebody else has."""
+"""Sources of a pipeline: Dask collections, and partitions that a user has."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BlockIterator = Iterator[Block | None]
 
 
 class Source(Protocol):
-    """Where the partitions of a pipeline come from.
+    """Source of the partitions of a pipeline.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class Source(Protocol):
 
     @property
     def count(self) -> int | None:
-        """See above."""
+        """Number of partitions, if known."""
         ...
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
-        """Partitions, and whether a stage has to make them; see `partitions.inputs`."""
+        """Return partitions, and whether a stage has to make them; see `dask_source.inputs`."""
         ...
 
 
@@ -58,11 +58,11 @@ class DataFrameSource:
 
     @property
     def count(self) -> int:
-        """See `Source`."""
+        """Number of partitions."""
         return int(self.frame.npartitions)
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
-        """See `Source`."""
+        """Start; see `Source.start`."""
         return inputs(self.frame.expr.optimize(), config, put)
 
 
@@ -74,17 +74,17 @@ class BagSource:
 
     @property
     def count(self) -> int:
-        """See `Source`."""
+        """Number of partitions."""
         return int(self._bag.npartitions)
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
-        """See `Source`."""
+        """Start; see `Source.start`."""
         made = [delayed(records)(part) for part in self._bag.to_delayed()]
         return inputs(collections_to_expr(made).optimize(), config, put)
 
 
 class IterableSource:
-    """Partitions that somebody has, or makes one after the other.
+    """Partitions that a user has, or makes one after the other.
 
     Parameters
     ----------
@@ -98,11 +98,11 @@ class IterableSource:
 
     @property
     def count(self) -> int | None:
-        """See `Source`."""
+        """Number of partitions, if known."""
         return len(self._items) if isinstance(self._items, Sized) else None
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:  # noqa: ARG002
-        """See `Source`.
+        """Start; see `Source.start`.
 
         Raises
         ------
@@ -128,23 +128,23 @@ class ChainedSources:
 
     @property
     def count(self) -> int | None:
-        """See `Source`."""
+        """Number of partitions of all sources, if known."""
         return sum_of([source.count for source in self._sources])
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
-        """See `Source`."""
+        """Start; see `Source.start`."""
         started = [source.start(config, put) for source in self._sources]
         return _numbered([blocks for blocks, _ in started]), any(makes for _, makes in started)
 
 
 def sum_of(counts: Sequence[int | None]) -> int | None:
-    """Their sum; None if one is not known."""
+    """Return the sum of counts; None if one is not known."""
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 
 
 def source_of(given: Any) -> Source:
-    """What stands for a source that a user gives.
+    """Return the source for what a user gives.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def source_of(given: Any) -> Source:
 
 
 def records(elements: Iterable[Any]) -> pd.DataFrame:
-    """BagSource of a bag as rows: the items of a dict are columns, all else is one called "item".
+    """Return elements of a bag as rows: items of a dict are columns, others are in column "item".
 
     Examples
     --------
@@ -184,7 +184,7 @@ def records(elements: Iterable[Any]) -> pd.DataFrame:
 
 
 def pulled(items: Iterator[Block]) -> Iterator[Block | None]:
-    """Take items in a thread, which is never more than a few ahead; None while there is none."""
+    """Iterate in a thread, which is at most a few items ahead; yield None while there is none."""
     asked, ended = threading.Semaphore(AHEAD), threading.Event()
     out: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
     args = (items, asked, ended, out)
@@ -227,7 +227,7 @@ def _pull(
 
 
 def _block(item: Any, number: int, put: Callable[[Any], Any]) -> Block:
-    """An input of a pipeline."""
+    """Return an input of a pipeline."""
     nbytes = 0
     if isinstance(item, Future):
         held = item.promise.held()
@@ -238,7 +238,7 @@ def _block(item: Any, number: int, put: Callable[[Any], Any]) -> Block:
 
 
 def _numbered(sources: Sequence[BlockIterator]) -> BlockIterator:
-    """Blocks of one source after the other, which are numbered anew."""
+    """Yield blocks of one source after the other, with new numbers."""
     number = 0
     for blocks in sources:
         for block in blocks:

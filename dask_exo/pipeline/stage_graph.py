@@ -1,4 +1,4 @@
-"""From pipelines that have parts in common to one graph of stages."""
+"""One graph of stages for pipelines that have parts in common."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from dask_exo.pipeline.streaming.retries import ErrorPolicy
 
 
 class Chain(Protocol):
-    """Steps after a source, which may be a `Union` of such; see `Pipeline`."""
+    """Steps after a source, which may be a `Union` of chains; see `Pipeline`."""
 
     @property
     def source(self) -> Source | Union:
-        """What it begins with."""
+        """Source, or union of pipelines, with which it begins."""
         ...
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What is done then."""
+        """Steps after the source."""
         ...
 
     @property
     def error_policy(self) -> ErrorPolicy:
-        """What is done about exceptions where partitions are made."""
+        """Reaction to exceptions where partitions are made."""
         ...
 
 
 class Union:
-    """All that comes out of several pipelines."""
+    """Output of several pipelines."""
 
     def __init__(self, chains: Sequence[Chain]) -> None:
         self.chains = tuple(chains)
 
     @property
     def count(self) -> int | None:
-        """Partitions of all sources, each once."""
+        """Number of partitions of all sources, each once."""
         return sum_of([source.count for source in sources_of(self.chains)])
 
 
 class Part(NamedTuple):
-    """A stage: its steps, the stages whose outputs it takes, or the source whose partitions."""
+    """A stage: its steps, and the stages or the source that it takes from."""
 
     steps: list[Step]
     takes: tuple[int, ...]
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 def sources_of(chains: Sequence[Chain]) -> list[Source]:
-    """All sources, each once, in the order in which they are met."""
+    """Return all sources, each once, in the order in which they are met."""
     found: dict[int, Source] = {}
     for chain in chains:
         source = chain.source
@@ -64,7 +64,7 @@ def sources_of(chains: Sequence[Chain]) -> list[Source]:
 def planned(
     ends: Sequence[Chain], makes: Callable[[Source], bool]
 ) -> tuple[list[Part], list[tuple[int, ...]]]:
-    """Stages of pipelines that run together; what these have in common is there once.
+    """Return the stages of pipelines that run together; common parts are there once.
 
     Two have the same beginning where they have been made from the same pipeline. There the stages
     are cut, as each block goes to both.
@@ -104,7 +104,7 @@ class _Plan:
             self._follow(chain, ("end", number))
 
     def _follow(self, chain: Chain, end: Any) -> None:
-        """Note what comes after each step."""
+        """Record the successors of each step."""
         for n, step in enumerate(chain.steps):
             self._goes_on[_key(chain, n)].add(id(step))
         self._goes_on[_key(chain, len(chain.steps))].add(end)
@@ -113,7 +113,7 @@ class _Plan:
                 self._follow(one, (id(chain.source), number))
 
     def upto(self, chain: Chain, count: int) -> tuple[int, ...]:
-        """Stages that give what comes out of the first ``count`` steps."""
+        """Return the stages that make the output of the first ``count`` steps."""
         key = _key(chain, count)
         if key not in self._found:
             branches = [n for n in range(count) if len(self._goes_on[_key(chain, n)]) > 1]

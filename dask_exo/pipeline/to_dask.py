@@ -1,4 +1,4 @@
-"""A Dask dataframe of a pipeline that runs when the first of its partitions is asked for."""
+"""Dask dataframes of a pipeline: lazy ones, and ones of a run that has ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Start = Callable[[], tuple[Executor, Futures]]
 
 
 class LazyPromise(Promise):
-    """A promise that something begins to keep when it is asked for.
+    """A promise whose computation starts when its value is requested.
 
     Parameters
     ----------
@@ -45,18 +45,18 @@ class LazyPromise(Promise):
 
     @property
     def known(self) -> bool:
-        """See `Promise.known`."""
+        """Return whether there is a value; see `Promise.known`."""
         self._begin()
         return super().known
 
     def held(self) -> Local | Remote:
-        """See `Promise.held`."""
+        """Return the value; see `Promise.held`."""
         self._begin()
         return super().held()
 
 
 class PartitionProducer:
-    """Runs a pipeline in a thread and keeps the promises of its partitions, each as it is complete.
+    """A pipeline in a thread that fulfils the promise of each partition when it is complete.
 
     It knows them weakly: when all are dropped, the pipeline ends.
 
@@ -79,13 +79,13 @@ class PartitionProducer:
         self._count = count
 
     def promises(self) -> list[Promise]:
-        """One for each partition."""
+        """Return a promise for each partition."""
         made = [LazyPromise(self.begin) for _ in range(self._count)]
         self._kept.update(enumerate(made))
         return list(made)
 
     def begin(self) -> None:
-        """Run, unless it runs or has run."""
+        """Start the run, unless it runs or has run."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -95,7 +95,7 @@ class PartitionProducer:
                 self._thread.start()
 
     def stop(self) -> None:
-        """End it; promises that are not kept yet fail."""
+        """End the run; promises without a value fail."""
         self._stopped = True
         if self._thread is not None:
             self._thread.join(timeout=10)
@@ -130,7 +130,7 @@ class PartitionProducer:
         reporter.report()
 
     def _keep(self, i: int, blocks: Sequence[Block], futures: Futures) -> None:
-        """All blocks of a partition are there."""
+        """Fulfil the promise of a partition, all of whose blocks have arrived."""
         promise = self._kept.pop(i, None)
         if promise is None:  # nobody wants it any more
             return
@@ -151,7 +151,7 @@ def _together(*frames: Any) -> Any:
 
 
 def lazy_dataframe(start: Start, count: int | None, meta: pd.DataFrame) -> dd.DataFrame:
-    """A Dask dataframe of a pipeline that starts when it is asked for.
+    """Return a Dask dataframe of a pipeline that starts when it is computed.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def lazy_dataframe(start: Start, count: int | None, meta: pd.DataFrame) -> dd.Da
 
 
 def infer_meta(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
-    """What comes out, without rows: as is said, or found by calling functions with made-up rows.
+    """Return the output without rows: as declared, or of a call with made-up rows.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def infer_meta(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
 
 
 def collect_dataframes(running: PipelineRun, ends: int = 1) -> list[dd.DataFrame]:
-    """Wait for all that comes out of a run; a Dask dataframe of each end, in order of the input.
+    """Run to the end; return a Dask dataframe of each end, in the order of the input.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def collect_dataframes(running: PipelineRun, ends: int = 1) -> list[dd.DataFrame
 
 
 def _arranged(running: PipelineRun, found: list[tuple[Block, int | None]]) -> dd.DataFrame:
-    """A Dask dataframe of blocks, or of some rows of them."""
+    """Return a Dask dataframe of blocks, or of some rows of them."""
     if not found:  # without rows there are columns; without columns there is nothing
         empty: dd.DataFrame = dd.from_pandas(pd.DataFrame(), npartitions=1)
         return empty
@@ -235,7 +235,7 @@ def _arranged(running: PipelineRun, found: list[tuple[Block, int | None]]) -> dd
 def _collection(
     promises: Sequence[Promise], meta: pd.DataFrame, rows: Sequence[int | None] = ()
 ) -> dd.DataFrame:
-    """A Dask dataframe of partitions that are promised, or of some rows of them."""
+    """Return a Dask dataframe of promised partitions, or of some rows of them."""
     made = [delayed(fetch)(promise) for promise in promises]
     for i, some in enumerate(rows):
         if some is not None:

@@ -1,4 +1,4 @@
-"""The policies by name."""
+"""Policies by name."""
 
 from __future__ import annotations
 

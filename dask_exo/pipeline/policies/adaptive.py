@@ -1,4 +1,4 @@
-"""The thesis's adaptive scheduler, in the reading that works.
+"""Adaptive scheduler of the thesis, in the reading that works.
 
 The source is started by a budget of bytes alone, which is replenished once a second by what the
 stages after it can take in, as their measured durations and sizes say. Of all other stages the one
@@ -17,14 +17,14 @@ EVERY = 1.0  # seconds between two looks at the budget
 
 
 class Adaptive:
-    """See `Policy`; keeps the budget between its calls."""
+    """Policy with a budget of bytes for sources, kept between calls."""
 
     def __init__(self) -> None:
         self._budget: float | None = None
         self._looked = 0.0
 
     def start(self, view: PipelineView) -> int | None:
-        """A source if the budget allows, else the stage with the least buffered outputs."""
+        """Return a source if the budget allows, else the stage with the least buffered outputs."""
         self._replenish(view)
         assert self._budget is not None
         for i, source in enumerate(view.stages):
@@ -43,7 +43,7 @@ class Adaptive:
         return min(able, key=lambda i: view.stages[i].buffered, default=None)
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
-        """Whether there is room."""
+        """Return whether there is room."""
         return view.room(i)
 
     def _replenish(self, view: PipelineView) -> None:
@@ -61,7 +61,7 @@ class Adaptive:
 
 
 def pace(view: PipelineView, i: int, size: float) -> float:
-    """Seconds that the stages after a source need for ``size`` bytes of its output."""
+    """Return the seconds that the stages after a source need for ``size`` bytes of its output."""
     total = 0.0
     for k, come in onward(view, i).items():
         stage = view.stages[k]

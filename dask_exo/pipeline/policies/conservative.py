@@ -1,4 +1,4 @@
-"""A task starts when there is room for all that it gives: a hard limit, and idle slots.
+"""Policy that starts a task when there is room for all its outputs.
 
 References: thesis section 2.4.3.2, "conservative policy"; the ablation of figure 2.11.
 """
@@ -9,10 +9,10 @@ from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 
 class Conservative:
-    """See `Policy`."""
+    """Policy with a hard limit, and idle slots."""
 
     def start(self, view: PipelineView) -> int | None:
-        """The stage with the least buffered outputs of those whose outputs fit."""
+        """Return the stage with the least buffered outputs of those whose outputs fit."""
         able = [
             i
             for i, stage in enumerate(view.stages)
@@ -22,7 +22,7 @@ class Conservative:
         return min(able, key=lambda i: view.stages[i].buffered, default=None)
 
     def may_continue(self, view: PipelineView, i: int) -> bool:  # noqa: ARG002
-        """Always: the room is reserved."""
+        """Return True: the room is reserved."""
         return True
 
 

@@ -18,10 +18,10 @@ from dask_exo.pipeline.streaming.snapshot import PipelineView, onward, work
 
 
 class PartitionAdmission:
-    """The default policy; see `Policy`."""
+    """The default policy."""
 
     def start(self, view: PipelineView) -> int | None:
-        """The last stage that can, of those with less than their share; see `Policy.start`."""
+        """Return the last stage that can start, of those below their share; see `Policy.start`."""
         waiting = _waiting(view)
         able = [
             i
@@ -36,12 +36,12 @@ class PartitionAdmission:
         return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i))
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
-        """Whether there is room; see `Policy.may_continue`."""
+        """Return whether there is room; see `Policy.may_continue`."""
         return view.room(i)
 
 
 def _waiting(view: PipelineView) -> set[int]:
-    """Stages that wait for room that will come: none before them may take any."""
+    """Return stages that wait for room that will come: none before them may take any."""
     return {
         i
         for i in range(len(view.stages))
@@ -52,7 +52,7 @@ def _waiting(view: PipelineView) -> set[int]:
 
 
 def _fair(view: PipelineView, i: int) -> int:
-    """Tasks of stage ``i`` that keep its rate equal to that of the others with its resources."""
+    """Return the tasks that keep the rate of stage ``i`` equal to that of the others."""
     each = work(view)
     if each is None:
         return 0
@@ -67,7 +67,7 @@ def _fair(view: PipelineView, i: int) -> int:
 
 
 def _fits(view: PipelineView, i: int) -> bool:
-    """Whether what a task of stage ``i`` gives fits by the time it ends."""
+    """Return whether the outputs of a task of stage ``i`` fit by the time it ends."""
     stage, later = view.stages[i], [view.stages[k] for k in view.stages[i].later]
     if not _leaves_slots(view, i):
         return False
@@ -87,7 +87,7 @@ def _fits(view: PipelineView, i: int) -> bool:
 
 
 def residence(view: PipelineView, i: int) -> float:
-    """Seconds that an output of stage ``i`` is worked on, weighted by how large it is meanwhile.
+    """Return the seconds of work on an output of stage ``i``, weighted by its size meanwhile.
 
     One output of a task takes the place of its input; of several, one is made at a time.
     """
@@ -103,7 +103,7 @@ def residence(view: PipelineView, i: int) -> float:
 
 
 def drain(view: PipelineView, i: int) -> float:
-    """Bytes per second of outputs of stage ``i`` that later ones take, if one more of it runs."""
+    """Return the bytes per second that later stages take, if one more task of stage ``i`` runs."""
     slowest, later = float("inf"), onward(view, i)
     for name, total in view.total.items():
         seconds = 0.0  # of a slot for each byte
@@ -121,7 +121,7 @@ def drain(view: PipelineView, i: int) -> float:
 
 
 def _share(view: PipelineView, i: int) -> float:
-    """Tasks of stage ``i`` for which there are slots, if it and all later stages share them."""
+    """Return the slots of stage ``i``, if it and all later stages share them equally."""
     those = [view.stages[k] for k in view.rest(i)]
     shares = [
         view.total.get(name, 0) / need / sum(bool(stage.needs.get(name)) for stage in those)
@@ -132,7 +132,7 @@ def _share(view: PipelineView, i: int) -> float:
 
 
 def _leaves_slots(view: PipelineView, i: int) -> bool:
-    """Whether a task that may have to wait for room leaves each later stage resources for one."""
+    """Return whether a task of stage ``i`` leaves each later stage resources for one."""
     for name, need in view.stages[i].needs.items():
         idle = (view.stages[k] for k in view.stages[i].later if not view.stages[k].running)
         later = sum(stage.needs.get(name, 0) for stage in idle)

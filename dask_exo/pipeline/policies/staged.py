@@ -1,4 +1,4 @@
-"""What batch systems do, on the same executor: one stage after the other.
+"""Policy of batch systems, on the same executor: one stage after the other.
 
 References: thesis section 2.5.
 """
@@ -9,15 +9,15 @@ from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 
 class Staged:
-    """A stage begins when the one before has ended; memory is not limited."""
+    """Policy that starts a stage when the one before has ended; memory is not limited."""
 
     def start(self, view: PipelineView) -> int | None:
-        """The first stage that has not ended."""
+        """Return the first stage that has not ended."""
         for i, stage in enumerate(view.stages):
             if not stage.finished:
                 return i if view.startable(i) else None
         return None
 
     def may_continue(self, view: PipelineView, i: int) -> bool:  # noqa: ARG002
-        """Always."""
+        """Return True."""
         return True

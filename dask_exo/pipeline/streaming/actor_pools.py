@@ -1,5 +1,4 @@
-"""Workers that keep what the classes of stages have made; those of stages that ask for the same are
-one pool.
+"""Pools of actors that keep instances of users' classes; stages with equal requests share one.
 
 Where actors hold more of a GPU than they have asked for, those that start from then on ask for
 more. The others are let go as soon as they have nothing to do. Where there are none but them, the
@@ -31,7 +30,7 @@ PoolKey = frozenset[tuple[str, float]]
 
 
 def may_prestart(i: int, keys: Sequence[PoolKey], stateless: Sequence[bool]) -> bool:
-    """Whether actors of stage ``i`` may start early: they take nothing that others could use.
+    """Return whether actors of a stage may start before it has inputs.
 
     Parameters
     ----------
@@ -58,7 +57,7 @@ LOOK = 1.0  # seconds between two looks at how many there should be
 
 
 class ActorPools:
-    """The actors of a pipeline.
+    """Actors of a pipeline, in one pool for each resource request.
 
     Parameters
     ----------
@@ -104,13 +103,13 @@ class ActorPools:
         self._begun: Counter[int] = Counter()
 
     def start_minimum(self, resources: Resources) -> None:
-        """Start the actors that are wanted before there is anything to do."""
+        """Start the actors that stages want before there is any input."""
         for i, stage in enumerate(self._stages):
             while len(self._actors[self._keys[i]]) < stage.least_workers and not self._stateless[i]:
                 self.start_actor(i, resources)
 
     def prestart(self, resources: Resources, started: Counter[int], sources: Sequence[int]) -> None:
-        """Start a actor of each stage that is going to need some, where nobody else could use it.
+        """Start actors of stages whose resources no other stage can use.
 
         Parameters
         ----------
@@ -129,7 +128,7 @@ class ActorPools:
                 self.start_actor(i, resources)
 
     def start_actor(self, stage: int, resources: Resources) -> None:
-        """Start a actor; others that have nothing to do make room for it."""
+        """Start an actor; idle ones of other pools make room for it."""
         key = self._keys[stage]
         needs = self._requests[key]
         for other in self._idle:
@@ -145,15 +144,15 @@ class ActorPools:
         self._replace_outgrown()
 
     def needs(self, stage: int) -> Resources:
-        """What a actor of a stage takes: what it asks for, or as much of a GPU as was seen."""
+        """Return the request of an actor: its stage's, or more GPU if it was seen to hold more."""
         return self._requests[self._keys[stage]]
 
     def idle(self, stage: int) -> int:
-        """Workers of a stage that have nothing to do."""
+        """Return the number of idle actors of a stage."""
         return 0 if self._stateless[stage] else len(self._idle[self._keys[stage]])
 
     def at_target(self, stage: int, resources: Resources) -> bool:
-        """Whether there are as many actors of a stage as there shall be, or can be."""
+        """Return whether a stage has as many actors as it shall or can have."""
         if self._stateless[stage]:
             return False
         key = self._keys[stage]
@@ -163,19 +162,19 @@ class ActorPools:
         return len(self._actors[key]) >= most
 
     def must_wait(self, stage: int, resources: Resources) -> bool:
-        """Whether there are actors of a stage, and shall be no more: one will be free."""
+        """Return whether a stage has actors and gets no more: one will be idle."""
         return bool(self._actors[self._keys[stage]]) and self.at_target(stage, resources)
 
     def can_prestart(self, stage: int) -> bool:
-        """Whether actors of a stage take nothing that others could use."""
+        """Return whether actors of a stage take nothing that other stages can use."""
         return stage in self._prestartable
 
     def acquire(self, stage: int) -> Any:
-        """One that has nothing to do, which there has to be."""
+        """Return an idle actor of a stage, which has to have one."""
         return self._idle[self._keys[stage]].pop()[1]
 
     def release(self, stage: int, actor: Any) -> None:
-        """A actor has nothing more to do."""
+        """Mark an actor as idle."""
         # the one that worked last is taken first: the others may go
         key = self._keys[stage]
         self._idle[key].append((self._now(), actor))
@@ -185,12 +184,12 @@ class ActorPools:
         self._shrink(key)
 
     def discard(self, stage: int, actor: Any) -> None:
-        """A actor has died."""
+        """Remove an actor that has died."""
         self._forget(self._keys[stage], actor)
         self._streams.stop(actor)
 
     def resize(self, view: PipelineView) -> bool:
-        """Have as many as measured rates ask for, with as much of a GPU as they were seen to hold.
+        """Resize pools by measured rates, and raise requests of GPUs by measured memory.
 
         Returns
         -------
@@ -212,7 +211,7 @@ class ActorPools:
         return True
 
     def idle_resources(self) -> Mapping[str, float]:
-        """Resources of all that have nothing to do."""
+        """Return the resources that idle actors hold."""
         held = Counter[str]()
         for key, idle in self._idle.items():
             asks = self._requests[key].items()
@@ -220,12 +219,12 @@ class ActorPools:
         return held
 
     def dismiss_idle(self) -> None:
-        """Let go of all that have nothing to do."""
+        """End all idle actors."""
         for key in self._idle:
             self._dismiss(key, since=float("inf"))
 
     def dismiss_expired(self) -> None:
-        """Let go of those that have had nothing to do for long."""
+        """End actors that have been idle for long."""
         for key in self._idle:
             spare = max(0, len(self._actors[key]) - self._minimum[key])
             self._dismiss(key, since=self._now() - IDLE, most=spare)
@@ -234,7 +233,7 @@ class ActorPools:
         return capacity(self.needs(stage), self._stages[stage].limit, resources)
 
     def _raise_fractions(self, view: PipelineView) -> bool:
-        """Take more of a GPU for actors that hold more; return whether any do."""
+        """Raise the GPU requests of actors that hold more; return whether any do."""
         pools = list(self._pools.values())
         more = False
         for (key, _), pool, share in zip(
@@ -253,7 +252,7 @@ class ActorPools:
         return more
 
     def _replace_outgrown(self) -> None:
-        """Let go of those that have asked for too little, where others do some work."""
+        """End actors with too small a request, where others do some work."""
         for key in self._idle if self._outgrown else ():
             small = self._actors[key] & self._outgrown
             gone = [one for one in self._idle[key] if one[1] in small]
@@ -262,13 +261,13 @@ class ActorPools:
             self._end_actors(key, gone[: max(0, len(small) - least)])
 
     def _shrink(self, key: PoolKey) -> None:
-        """Let go of those that are more than there shall be."""
+        """End idle actors beyond the size of a pool."""
         if self._sizes is not None and (key, False) in self._sizes:
             size = max(self._sizes[key, False], self._minimum[key])
             self._dismiss(key, since=float("inf"), most=max(0, len(self._actors[key]) - size))
 
     def _dismiss(self, key: PoolKey, since: float, most: int | None = None) -> None:
-        """Let go of actors that have had nothing to do since some moment, or for longer."""
+        """End actors that have been idle since some moment, or for longer."""
         # the first ones have waited longest
         self._end_actors(key, [one for one in self._idle[key] if one[0] <= since][:most])
 

@@ -1,4 +1,4 @@
-"""How many workers each pool shall have: as many as make the rates of all stages equal.
+"""Sizes of actor pools, and fractions of a GPU, by measured rates and memory.
 
 A worker that keeps a model keeps what it holds also while it waits, and takes its time to start. So
 there are as many as measured rates ask for and not as many as there are inputs at a moment. Where
@@ -23,7 +23,7 @@ StageGroup = tuple[int, ...]
 def pool_sizes(
     view: PipelineView, pools: Sequence[StageGroup], sizes: Sequence[int] | None
 ) -> list[int] | None:
-    """How many tasks of each pool shall run side by side.
+    """Return how many tasks of each group of stages shall run at once.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def pool_sizes(
 def _balanced(
     total: Resources, needs: Sequence[Resources], seconds: Sequence[float], most: Sequence[float]
 ) -> list[int] | None:
-    """Sizes of which the slowest pool is as fast as it can be, and none larger than for that."""
+    """Return the smallest sizes at which the slowest group is as fast as it can be."""
     able = [p for p, some in enumerate(seconds) if some]
     nearly = zip(_lower_bound(total, needs, seconds), most, strict=True)
     starts = ([int(min(some)) for some in nearly], [int(some > 0) for some in seconds])
@@ -76,7 +76,7 @@ def _balanced(
 def _lower_bound(
     total: Resources, needs: Sequence[Resources], seconds: Sequence[float]
 ) -> list[int]:
-    """A little less than each one's share, and one of each at least."""
+    """Return a little less than the share of each group, and at least one."""
     asked = Counter[str]()
     for amounts, some in zip(needs, seconds, strict=True):
         asked.update({name: need * some for name, need in amounts.items()})
@@ -89,7 +89,7 @@ def _fit(total: Resources, needs: Sequence[Resources], sizes: Sequence[int]) -> 
 
 
 def _left(total: Resources, needs: Sequence[Resources], sizes: Sequence[int]) -> dict[str, float]:
-    """Resources beside those that so many take."""
+    """Return the resources that remain beside groups of given sizes."""
     left = dict(total)
     for amounts, size in zip(needs, sizes, strict=True):
         for name, need in amounts.items():
@@ -98,13 +98,13 @@ def _left(total: Resources, needs: Sequence[Resources], sizes: Sequence[int]) ->
 
 
 def _rate(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """Bytes of the source in a second that the slowest of them follows."""
+    """Return the bytes of the source that the slowest group processes in a second."""
     rates = [size / some for size, some in zip(sizes, seconds, strict=True) if some]
     return min(rates, default=0.0)
 
 
 def _most(view: PipelineView, pool: StageGroup) -> float:
-    """Tasks that may run side by side: as many as the user has said, and as there is room for."""
+    """Return the limit of tasks at once: the user's, or the capacity of the cluster."""
     limits = [view.stages[k].limit for k in pool]
     most = sum(limit if limit is not None else float("inf") for limit in limits)
     return min(most, max(1, capacity(view.stages[pool[0]].needs, None, view.total)))
@@ -115,7 +115,7 @@ PARTS = 16  # of a GPU: a worker that comes to hold a little more is not started
 
 
 def gpu_fractions(view: PipelineView, pools: Sequence[StageGroup]) -> list[float]:
-    """Share of a GPU that a worker of each pool takes, or number of GPUs.
+    """Return the fraction of a GPU, or number of GPUs, that an actor of each group requests.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def _gpu_fraction(stage: StageView) -> float:
 
 
 def capacity(needs: Resources, limit: int | None, total: Mapping[str, float]) -> int:
-    """Workers that a cluster has room for, and that may work side by side.
+    """Return how many actors fit on a cluster and may run at once.
 
     A share of a GPU is one of a single GPU.
 

@@ -1,4 +1,4 @@
-"""One loop for all policies: what has come goes into queues, and the policy says what starts.
+"""One loop for all policies: blocks arrive in queues, and the policy says which task starts.
 
 A pipeline is a graph of stages. A task of a stage takes some blocks and gives others, one at a
 time; each of these waits in the queue of all stages that take it, and counts once until the last
@@ -31,7 +31,7 @@ SOON = 0.05  # seconds until an input that was not there is looked for again
 
 
 class Executor:
-    """Runs one pipeline.
+    """Executor of one pipeline.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Executor:
 
     @property
     def finished(self) -> bool:
-        """Whether all has come out, and been taken."""
+        """Return whether all blocks have come out, and were taken."""
         self._look()
         queued = self._done.blocks or any(state.queue.blocks for state in self._states)
         over = all(source.over for source in self._sources.values())
@@ -108,18 +108,18 @@ class Executor:
 
     @property
     def outputs(self) -> int:
-        """Blocks that the consumer has not taken."""
+        """Number of blocks that the consumer has not taken."""
         return len(self._done.blocks)
 
     def take(self) -> Block:
-        """Give an output to the consumer; `Block.sink` says where it has come out."""
+        """Return an output for the consumer; `Block.sink` is the end at which it came out."""
         block = self._done.take()
         self._taken(block)
         self._gone(block)
         return block._replace(shared=None)
 
     def recompute(self, block: Block) -> None:
-        """Make an output again that was lost after it had been taken: see `recomputed`.
+        """Recompute an output that was lost after it had been taken: see `recomputed`.
 
         Nothing new starts before that is done, so that there are resources for it.
         """
@@ -127,7 +127,7 @@ class Executor:
         self._had_losses = True
 
     def step(self, timeout: float | None = None) -> None:
-        """Start what the policy wants, wait for something to happen, and note it.
+        """Start the tasks that the policy selects, wait for an event, and take what is ready.
 
         Raises
         ------
@@ -163,7 +163,7 @@ class Executor:
             self._watch(self._watchdog, moved=self._moves != before)
 
     def seen(self) -> list[StageSeen]:
-        """How each stage is."""
+        """Return the state of each stage, as events."""
         view = self.view()
         return [
             StageSeen(
@@ -181,13 +181,13 @@ class Executor:
         ]
 
     def held_back(self) -> tuple[int, str]:
-        """How many tasks run, and what keeps the last stage that could have more from it."""
+        """Return the number of tasks, and the bottleneck of the last stage that has one."""
         view = self.view()
         reasons = [bottleneck(view, i) for i in range(len(self._states))]
         return len(self._running), next((one for one in reversed(reasons) if one), "input")
 
     def cancel(self) -> None:
-        """Stop all tasks, and let go of everything."""
+        """Stop all tasks, and drop all blocks."""
         self._runner.cancel([*self._running, *self._recomputing])
         self._running.clear()
         self._recomputing.clear()
@@ -201,7 +201,7 @@ class Executor:
             source.close()
 
     def view(self) -> PipelineView:
-        """What the policy sees."""
+        """Return the snapshot by which the policy decides."""
         total = self._runner.total()
         self._look()
         free, used, stages = dict(total), self._done.nbytes + self._shared, []
@@ -226,11 +226,11 @@ class Executor:
         return PipelineView(tuple(stages), used, self._limit, free, total, self._runner.now())
 
     def _shared_before(self, link: Links) -> bool:
-        """Whether others take what a stage takes."""
+        """Return whether other stages take the inputs of a stage, too."""
         return any(self._links[k].takers > 1 for k in link.before)
 
     def _look(self) -> None:
-        """Look for the next input of each source."""
+        """Poll each source for its next input."""
         for source in self._sources.values():
             block = source.look()
             if block is not None:
@@ -259,7 +259,7 @@ class Executor:
         return self._runner.last(task) or self._policy.may_continue(self.view(), stage)
 
     def _force(self, shut: Sequence[Any]) -> Any:
-        """Let something go on although there is no room, if nothing else can: the last stage.
+        """Let the last stage that can go on without room, if nothing else can.
 
         Parameters
         ----------
@@ -315,7 +315,7 @@ class Executor:
         state.gave(running, block)
 
     def _take_recomputed(self, task: Any) -> None:
-        """Take an output that was made again, or the end of its task."""
+        """Take a recomputed output, or the end of its task."""
         block = self._runner.take(task)
         self._moves += 1
         del self._ready[task]
@@ -325,7 +325,7 @@ class Executor:
             self.recomputed.append(self._recomputing[task]._replace(value=block.value))
 
     def _give(self, block: Block) -> None:
-        """Put an output where it goes."""
+        """Put an output into the queues of all that take it."""
         state = self._states[block.stage]
         link = state.links
         state.buffered += block.nbytes
@@ -339,7 +339,7 @@ class Executor:
             self._states[k].queue.add(block._replace(place=(*block.place, *which)))
 
     def _taken(self, block: Block) -> None:
-        """Note that somebody has taken a block, and will let go of it."""
+        """Record that a consumer has taken a block, and will release it."""
         shared = block.shared
         if shared is not None:
             shared.waiting -= 1
@@ -347,7 +347,7 @@ class Executor:
             self._states[block.stage].buffered -= block.nbytes
 
     def _gone(self, *blocks: Block) -> None:
-        """Note that somebody has let go of blocks; tell of inputs of which they were the last."""
+        """Record that consumers have released blocks; report inputs that are complete."""
         for block in blocks:
             if block.shared is not None:
                 block.shared.using -= 1
@@ -360,7 +360,7 @@ class Executor:
                     self.complete(i)
 
     def _watch(self, watchdog: Watchdog, *, moved: bool) -> None:
-        """Tell whether something has happened, or the consumer or the source has to do it."""
+        """Tell the watchdog whether there is progress, or none is due."""
         if (
             moved
             or self._done.blocks
@@ -371,7 +371,7 @@ class Executor:
             watchdog.check(self._activity, self._waited_for)
 
     def _activity(self) -> Activity:
-        """What is done for that which is waited for."""
+        """Return what the tasks do that the pipeline waits for."""
         waiting = self._waiting()
         if waiting:
             return self._runner.activity(waiting)
@@ -380,16 +380,16 @@ class Executor:
         return replace(seen, tasks=needed)
 
     def _waited_for(self) -> list[str]:
-        """Stages of `_activity`."""
+        """Return the names of the stages of `_activity`."""
         waiting = map(self._runner.stage, self._waiting())
         states = [self._states[i] for i in waiting] or self._next_ones()
         return [f"stage {state.stage.name!r}" for state in states]
 
     def _waiting(self) -> list[Any]:
-        """Tasks without an output that could be taken."""
+        """Return tasks without an output that could be taken."""
         return [task for task in (*self._running, *self._recomputing) if task not in self._ready]
 
     def _next_ones(self) -> list[StageState]:
-        """Stages that have inputs."""
+        """Return stages that have inputs."""
         first = [self._states[i] for i, source in self._sources.items() if source.next is not None]
         return first + [state for state in self._states if state.queue.blocks]

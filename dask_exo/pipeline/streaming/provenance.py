@@ -1,4 +1,4 @@
-"""Which rows of the source a frame was made of, as far as that is known."""
+"""Provenance: the rows of the source that a frame was made of, as far as they are known."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Origin(NamedTuple):
     exact: bool = True
 
     def counted(self, rows: int) -> Origin:
-        """The same, of a partition that turns out to have so many rows."""
+        """Return the same for a partition that turns out to have ``rows`` rows."""
         first = self.rows[0]
         return self if first.stop is not None else Origin((first._replace(stop=rows),))
 
     def part(self, start: int, stop: int) -> Origin:
-        """Of the rows ``start`` to ``stop`` of its frame.
+        """Return the origin of the rows ``start`` to ``stop`` of its frame.
 
         Examples
         --------
@@ -63,14 +63,14 @@ class Origin(NamedTuple):
         return Origin(tuple(found) or self.rows, bool(found))
 
     def made(self, taken: int, given: int, *, alone: bool) -> Origin:
-        """Of what a function has made of the frame.
+        """Return the origin of the output of a function of the frame.
 
         As many rows as it had, in one frame, are taken for the same ones.
         """
         return self if alone and taken == given else self._replace(exact=False)
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the rows as text."""
         texts = [_text(rows) for rows in self.rows[:SHOWN]]
         more = len(self.rows) - SHOWN
         what = ", ".join(texts) + (f" and {more} more" if more > 0 else "")
@@ -95,7 +95,7 @@ class Frame(NamedTuple):
 
 
 def joined(origins: Sequence[Origin]) -> Origin:
-    """Of frames one after the other.
+    """Return the origin of a concatenation of frames.
 
     Examples
     --------

@@ -61,7 +61,7 @@ class Recovery:
 
     @property
     def polls(self) -> bool:
-        """Whether tasks wait for inputs that no event announces."""
+        """Return whether tasks wait for inputs that no event announces."""
         return bool(self._recalled)
 
     def clear(self) -> None:
@@ -205,7 +205,7 @@ class Recovery:
 
 
 def lineage_of(inputs: Sequence[Block], number: int, digest: int) -> Lineage:
-    """What an output was made of, without keeping in the store what can be made again.
+    """Return the lineage of an output, without values that can be recomputed.
 
     Examples
     --------
@@ -220,31 +220,31 @@ def lineage_of(inputs: Sequence[Block], number: int, digest: int) -> Lineage:
 
 
 def without_value(block: Block) -> Block:
-    """A block without its value, unless that is small."""
+    """Return a block without its value, unless that is small."""
     return block if block.small else block._replace(value=None, shared=None)
 
 
 def can_recompute(block: Block) -> bool:
-    """Whether a block can be made again."""
+    """Return whether a block can be recomputed."""
     if block.lineage is None:
         return block.small
     return all(map(can_recompute, block.lineage.inputs))
 
 
 def origin(block: Block) -> Origin:
-    """Rows of an input; those of the source are counted where they are made."""
+    """Return the rows of an input; those of the source are not counted before they are read."""
     return block.origin if block.origin.rows else Origin((Rows(block.place[0]),))
 
 
 def origin_of(inputs: Sequence[Block]) -> Origin:
-    """Rows of all inputs of a task."""
+    """Return the rows of all inputs of a task."""
     return joined(list(map(origin, inputs)))
 
 
 def given_up(
     stage: str, inputs: Sequence[Block], times: int, last: WorkerLostError
 ) -> WorkerLostError:
-    """The error of a task that was lost too often."""
+    """Return the error of a task that was lost too often."""
     rows = origin_of(inputs)
     if isinstance(last, ValueLostError):
         return ValueLostError(
@@ -260,7 +260,7 @@ def given_up(
 
 
 def not_given(stage: str, block: Block) -> NonDeterminismError:
-    """The error of a stage that does not give a block again which was lost."""
+    """Return the error of a stage that does not make a lost block again."""
     return NonDeterminismError(
         f"stage {stage!r} ran again on {origin(block)}, since a node was lost, and did not give "
         f"the block that it gave before: let it depend on its input only"
@@ -268,14 +268,14 @@ def not_given(stage: str, block: Block) -> NonDeterminismError:
 
 
 def set_aside(stage: str, block: Block, error: Exception) -> Block:
-    """An input as a block that says why it is none."""
+    """Return an input as a dead letter."""
     where = origin(block)
     failure = Failure.of(named(stage, stage, where), error)
     return block._replace(more=True, rejected=RejectReason(stage, stage, where, failure))
 
 
 def compare(about: BlockMetadata, seen: int, mode: str, stage: str, origin: Origin) -> None:
-    """Compare what a task says it gave before a block with what has come of it.
+    """Check that a task that runs again makes the outputs that it made before.
 
     Parameters
     ----------

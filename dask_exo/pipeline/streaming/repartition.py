@@ -19,7 +19,7 @@ from dask_exo.pipeline.streaming.transforms import Frames
 
 
 class Cut(NamedTuple):
-    """A block: a frame, its bytes, whether another may follow, and the rows it was made of."""
+    """A block: its frame, bytes and origin, and whether another one may follow."""
 
     frame: Any
     nbytes: int
@@ -28,7 +28,7 @@ class Cut(NamedTuple):
 
 
 def size(frame: Any) -> int:
-    """Bytes of a frame; the same for the same rows.
+    """Return the bytes of a frame; equal rows have equal bytes.
 
     Examples
     --------
@@ -49,12 +49,12 @@ def size(frame: Any) -> int:
 
 
 def _beside(value: Any) -> int:
-    """Bytes of an array that does not own them; pandas counts the others."""
+    """Return the bytes of an array that does not own them; pandas counts the others."""
     return value.nbytes if isinstance(value, np.ndarray) and not value.flags.owndata else 0
 
 
 def repartition(frames: Frames, target: int) -> Iterator[Cut]:
-    """Cut and put together.
+    """Split and concatenate frames into blocks of a target size.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def repartition(frames: Frames, target: int) -> Iterator[Cut]:
 
 
 def _cut(frames: list[Frame], nbytes: int, target: int, *, more: bool) -> Iterator[Cut]:
-    """Blocks of neighbouring frames."""
+    """Split the concatenation of frames into blocks."""
     full = [one for one in frames if len(one.data)] or frames[:1]
     if not full:
         return

@@ -1,4 +1,4 @@
-"""Calls of functions of the user's: tried again, set aside, or the end of the pipeline."""
+"""Calls of users' functions: retried, set aside, or the end of the pipeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dask_exo.remote_error import Failure
 
 
 class ErrorPolicy(NamedTuple):
-    """What is done about exceptions.
+    """Reaction to exceptions of users' functions.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ RAISE = ErrorPolicy()
 
 
 class RejectReason(NamedTuple):
-    """Why an input was set aside.
+    """Reason for which an input was set aside.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class RejectReason(NamedTuple):
 
 
 class CallError(Exception):
-    """A call has failed for good; `failure` says why, and on which rows."""
+    """A call that failed for good; `failure` names the error and the rows."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.key)
@@ -54,7 +54,7 @@ class CallError(Exception):
 
 
 class UserCalls:
-    """The calls of one task.
+    """Calls of users' functions in one task.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class UserCalls:
     def outputs(
         self, function: str, error_policy: ErrorPolicy, call: Callable[[], Iterator[Any]], of: Frame
     ) -> Iterator[Any]:
-        """What a call gives; nothing where its input is set aside.
+        """Yield the outputs of a call; none if its input is set aside.
 
         Where that may happen, nothing is given before all has been made.
 
@@ -110,7 +110,7 @@ class UserCalls:
                 return
 
     def failed(self, function: str, error_policy: ErrorPolicy, error: Exception, of: Frame) -> None:
-        """Set an input aside; raise `CallError` where it may not be."""
+        """Set an input aside; raise `CallError` if that is not allowed."""
         failure = Failure.of(named(self._stage, function, of.origin), error)
         if not error_policy.skip:
             raise CallError(failure) from error
@@ -118,6 +118,6 @@ class UserCalls:
 
 
 def named(stage: str, function: str, origin: Origin) -> str:
-    """For people, which call it was."""
+    """Return a text that names a call."""
     where = stage if function == stage else f"{function} in {stage}"
     return f"{where} on {origin}"

@@ -1,4 +1,4 @@
-"""What a policy sees of a pipeline, and what it is asked."""
+"""Snapshots of a pipeline, by which policies decide, and estimates of what its tasks cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dask_exo.cluster.resources import fits
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage.
+    """Snapshot of one stage.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class StageView:
 
 @dataclass(frozen=True)
 class PipelineView:
-    """A graph of stages at one moment.
+    """Snapshot of a pipeline.
 
     Attributes
     ----------
@@ -99,11 +99,11 @@ class PipelineView:
     now: float = 0.0
 
     def rest(self, i: int) -> tuple[int, ...]:
-        """Stage ``i``, and all later ones that something of it comes to."""
+        """Return stage ``i`` and all stages downstream of it."""
         return (i, *self.stages[i].later)
 
     def startable(self, i: int) -> bool:
-        """Whether a task of stage ``i`` has an input, and resources."""
+        """Return whether a task of stage ``i`` has an input and resources."""
         stage = self.stages[i]
         if not stage.queued or (stage.limit is not None and stage.running >= stage.limit):
             return False
@@ -112,7 +112,7 @@ class PipelineView:
         return not stage.full and fits(self.free, stage.needs)
 
     def grows(self, i: int) -> int:
-        """Bytes that a task of stage ``i`` needs beside those of its input.
+        """Return the bytes that a task of stage ``i`` needs beside those of its input.
 
         The only output of a task takes the place of its input. One that gives several holds its
         input until the last of them; and where it has a slot that later stages need to take its
@@ -126,7 +126,7 @@ class PipelineView:
         return max(0, stage.block_bytes - int(stage.taken))
 
     def starves_downstream(self, i: int) -> bool:
-        """Whether there are too few resources for tasks of stage ``i`` and of all later ones."""
+        """Return whether stage ``i`` and all later ones do not fit the cluster together."""
         stages = [self.stages[k] for k in self.rest(i)]
         return any(
             need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in stages)
@@ -134,7 +134,7 @@ class PipelineView:
         )
 
     def room(self, i: int) -> bool:
-        """Whether one more output of stage ``i`` leaves room for one of each later stage.
+        """Return whether one more output of stage ``i`` leaves room for one of each later stage.
 
         If that holds for every output, the last one that was made can always go through all
         stages and leave, so that nothing ever waits for room for good. Of a branch that has been
@@ -143,18 +143,18 @@ class PipelineView:
         return self._fits(self._needed(i))
 
     def room_to_start(self, i: int) -> bool:
-        """Whether a task of stage ``i`` can start, and go on after its first output."""
+        """Return whether a task of stage ``i`` can start and continue after its first output."""
         first = self.stages[i].block_bytes if self.stages[i].splits else 0
         return self._fits(first + self._needed(i))
 
     def _needed(self, i: int) -> int:
-        """Bytes for an output of stage ``i``, and to start a task of each later stage."""
+        """Return the bytes of an output of stage ``i`` and of starting each later stage."""
         later = (self.stages[j] for j in self.stages[i].later)
         first = sum(s.block_bytes for s in later if s.splits and s.seconds is not None)
         return first + sum(map(self.grows, self.rest(i)))
 
     def drains(self, i: int) -> bool:
-        """Whether there are resources, in use or not, for stage ``i`` and for all later ones."""
+        """Return whether stage ``i`` and each later one fit the cluster, in use or not."""
         return all(fits(self.total, self.stages[k].needs) for k in self.rest(i))
 
     def _fits(self, nbytes: int) -> bool:
@@ -162,7 +162,7 @@ class PipelineView:
 
 
 def bottleneck(view: PipelineView, i: int) -> str:
-    """What keeps more tasks of stage ``i`` from running; nothing, if they start now."""
+    """Return what holds stage ``i`` back: slots, memory or input; "" if nothing does."""
     stage = view.stages[i]
     if stage.finished:
         return ""
@@ -174,7 +174,7 @@ def bottleneck(view: PipelineView, i: int) -> str:
 
 
 def is_deadlocked(view: PipelineView, shut: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether no task can come to its end.
+    """Return whether no task can come to its end.
 
     Where a node has gone, more tasks may have been started than there are resources. Those that
     wait for room then hold what the others need to begin.
@@ -197,20 +197,20 @@ def is_deadlocked(view: PipelineView, shut: Sequence[int], others: Sequence[int]
 
 
 class Policy(Protocol):
-    """Decides what runs next; sees no cluster and no clock."""
+    """Decision which stage runs next; knows no cluster and no clock."""
 
     def start(self, view: PipelineView) -> int | None:
-        """The stage of which a task shall start now; None to wait."""
+        """Return the stage whose next task shall start; None to wait."""
         ...
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
-        """Whether a task of stage ``i`` that has given an output may make its next one."""
+        """Return whether a task of stage ``i`` may make its next output."""
         ...
 
 
 @dataclass
 class Estimate:
-    """What is known of the tasks of a stage: totals, and means of the last ones.
+    """Estimates of the tasks of a stage: totals, and moving averages.
 
     Attributes
     ----------
@@ -246,7 +246,7 @@ class Estimate:
         self.worked += seconds
 
     def holds(self, peak: int, room: int) -> None:
-        """Note what a task has held of a GPU, and what that has for all."""
+        """Record the peak of a task's GPU memory, and the memory of that GPU."""
         self.held = max(self.held, peak)
         self.device = min(self.device or room, room)
 
@@ -260,7 +260,7 @@ class Estimate:
 
 
 def work(view: PipelineView) -> list[float] | None:
-    """Seconds of work of each stage for a byte that each source gives.
+    """Return the seconds of work of each stage for a byte that each source gives.
 
     Returns
     -------
@@ -280,7 +280,7 @@ def work(view: PipelineView) -> list[float] | None:
 
 
 def onward(view: PipelineView, i: int) -> dict[int, float]:
-    """Bytes that each later stage takes of a byte that stage ``i`` gives; of those measured."""
+    """Return the bytes that measured later stages take of a byte that stage ``i`` gives."""
     given, found = {i: 1.0}, {}
     for k in view.stages[i].later:
         stage = view.stages[k]

@@ -1,4 +1,4 @@
-"""A stage as it runs: its queue, its tasks and what they count for.
+"""A stage while it runs: its queue, its tasks, and the bytes that they count for.
 
 What policies ask for is kept up to date as it changes, so that a question does not look at tasks.
 """
@@ -14,7 +14,7 @@ from dask_exo.pipeline.streaming.types import Block, Links, Stage
 
 
 class SourceQueue:
-    """Inputs of a source, of which one is looked at ahead.
+    """Inputs of a source, with a look-ahead of one.
 
     Parameters
     ----------
@@ -34,16 +34,16 @@ class SourceQueue:
 
     @property
     def over(self) -> bool:
-        """Whether all have been taken."""
+        """Return whether all inputs were taken."""
         return self._ended and self.next is None
 
     @property
     def late(self) -> bool:
-        """Whether there will be a next one which is not there yet."""
+        """Return whether the next input exists and has not arrived."""
         return not self._ended and self.next is None
 
     def look(self) -> Block | None:
-        """Look for the next one; return it if it has not been there before."""
+        """Poll for the next input; return it when it arrives."""
         if not self.late:
             return None
         try:
@@ -53,13 +53,13 @@ class SourceQueue:
         return self.next
 
     def take(self) -> Block:
-        """The next one."""
+        """Remove and return the next input."""
         block, self.next = self.next, None
         assert block is not None
         return block
 
     def close(self) -> None:
-        """Let go of all."""
+        """Drop all inputs."""
         self._inputs, self.next, self._ended = iter(()), None, True
 
 
@@ -90,39 +90,39 @@ class RunningTask:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How near its outputs are to the end of the pipeline, and it to its own."""
+        """Rank of the task: nearer to the end of the pipeline, then to its own end."""
         return self.stage, self.outputs
 
 
 @dataclass
 class Queue:
-    """Inputs of a stage, and the bytes of those that nobody else has."""
+    """Inputs of a stage, and the bytes of those that no other stage takes."""
 
     blocks: deque[Block] = field(default_factory=deque)
     nbytes: int = 0
     rows: int = 0
 
     def add(self, block: Block) -> None:
-        """Append one."""
+        """Append a block."""
         self.blocks.append(block)
         self.nbytes += 0 if block.shared else block.nbytes
         self.rows += block.rows
 
     def take(self) -> Block:
-        """Remove the first one."""
+        """Remove and return the first block."""
         block = self.blocks.popleft()
         self.nbytes -= 0 if block.shared else block.nbytes
         self.rows -= block.rows
         return block
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all blocks."""
         self.blocks.clear()
         self.nbytes = self.rows = 0
 
 
 class StageState:
-    """One stage as it runs.
+    """One stage while it runs.
 
     Parameters
     ----------
@@ -160,29 +160,29 @@ class StageState:
 
     @property
     def count(self) -> int:
-        """Tasks that run."""
+        """Number of tasks that run."""
         return len(self._tasks)
 
     @property
     def block_bytes(self) -> int:
-        """Bytes that an output is expected to have."""
+        """Expected bytes of an output."""
         return self.known.block_bytes or self._target
 
     def queued(self, *, flush: bool) -> int:
-        """Inputs for tasks: none if there is too little for one task, unless it is the end."""
+        """Return the number of inputs; 0 below a task's minimum of rows, unless at the end."""
         if not flush and self.queue.rows < self.stage.least:
             return 0
         return len(self.queue.blocks)
 
     def take(self) -> list[Block]:
-        """The inputs of the next task."""
+        """Remove and return the inputs of the next task."""
         inputs, rows = [self.queue.take()], 0
         while self.queue.blocks and (rows := rows + inputs[-1].rows) < self.stage.least:
             inputs.append(self.queue.take())
         return inputs
 
     def start(self, inputs: list[Block]) -> RunningTask:
-        """Note that a task runs."""
+        """Record that a task runs."""
         taken = sum(block.nbytes for block in inputs)
         own = sum(block.nbytes for block in inputs if block.shared is None)
         running = RunningTask(self._number, inputs, taken, own)
@@ -191,7 +191,7 @@ class StageState:
         return running
 
     def gave(self, running: RunningTask, block: Block) -> None:
-        """Note an output of a task."""
+        """Record an output of a task."""
         before = self._holds(running)
         running.outputs += 1
         running.given += block.nbytes
@@ -207,7 +207,7 @@ class StageState:
             self._count()
 
     def ended(self, running: RunningTask) -> None:
-        """Note the end of a task."""
+        """Record the end of a task."""
         del self._tasks[running]
         self.held -= self._holds(running)
         self._given -= running.given
@@ -218,13 +218,13 @@ class StageState:
             self._count()
 
     def clear(self) -> None:
-        """Forget the queue and all tasks."""
+        """Drop the queue and all tasks."""
         self.queue.clear()
         self._tasks.clear()
         self.held = self.buffered = self._given = 0
 
     def view(self, queued: int, idle: int, *, full: bool, finished: bool) -> StageView:
-        """What a policy sees of it."""
+        """Return the snapshot of this stage."""
         known = self.known
         return StageView(
             queued,
@@ -256,5 +256,5 @@ class StageState:
         return running.own + self.block_bytes
 
     def _count(self) -> None:
-        """Count anew, when what an output is expected to have, or where, has changed."""
+        """Recount held bytes after the expected size of outputs has changed."""
         self.held = sum(map(self._holds, self._tasks))

@@ -1,4 +1,4 @@
-"""What runs in a task of a pipeline."""
+"""The code that runs in a task of a pipeline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dask_exo.remote_error import Failure
 
 
 class StageCode(NamedTuple):
-    """Everything of a stage that its tasks need.
+    """Code and settings of a stage that its tasks need.
 
     Attributes
     ----------
@@ -58,17 +58,17 @@ class StageCode(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the stage, for messages."""
         return " > ".join(transform.name for transform in self.transforms) or "source"
 
     @property
     def skips(self) -> bool:
-        """Whether whatever goes wrong costs no more than the input of a task."""
+        """Return whether any failure costs no more than the input of a task."""
         return self.error_policy.skip and all(t.error_policy.skip for t in self.transforms)
 
 
 class TaskInputs(NamedTuple):
-    """What a task has to know of its inputs.
+    """Description of the inputs of a task.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class TaskInputs(NamedTuple):
 
 
 class BlockMetadata(NamedTuple):
-    """What goes with each block.
+    """Metadata that a task sends with each block.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class BlockMetadata(NamedTuple):
 
 
 class StageActor:
-    """Runs tasks of stages that ask for the same; keeps what the classes among them have made.
+    """Actor that runs tasks of stages with equal requests, and keeps instances of their classes.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class StageActor:
                 self._made(code)
 
     def run(self, code: StageCode, start: TaskInputs, *inputs: Any) -> Iterator[Any]:
-        """Do what a stage does to some blocks.
+        """Run a stage on some blocks.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class StageActor:
 
 
 def run(code: StageCode, start: TaskInputs, *inputs: Any) -> Iterator[Any]:
-    """Do as `StageActor.run`, once."""
+    """Run a stage as `StageActor.run` does, once."""
     yield from StageActor().run(code, start, *inputs)
 
 
@@ -208,7 +208,7 @@ def _blocks(
 def _made(
     code: StageCode, funcs: Sequence[Callable[[Any], Any]], start: TaskInputs, inputs: Sequence[Any]
 ) -> Iterator[tuple[BlockMetadata, Any]]:
-    """BlockIterator, and before each those inputs that were set aside meanwhile."""
+    """Yield blocks, and before each the inputs that were set aside meanwhile."""
     calls = UserCalls(code.name)
     frames = _frames(code, calls, start, inputs)
     for transform, func in zip(code.transforms, funcs, strict=True):
@@ -220,7 +220,7 @@ def _made(
 
 
 def _set_aside(calls: UserCalls) -> Iterator[tuple[BlockMetadata, Any]]:
-    """What has been set aside since this was asked before."""
+    """Yield the inputs that were set aside since the last call."""
     while calls.rejects:
         rejected, data = calls.rejects.pop(0)
         data = on_host(data)
@@ -232,7 +232,7 @@ def _set_aside(calls: UserCalls) -> Iterator[tuple[BlockMetadata, Any]]:
 
 
 def _frames(code: StageCode, calls: UserCalls, start: TaskInputs, inputs: Sequence[Any]) -> Frames:
-    """The inputs of a task as one frame; each that is to be made by itself."""
+    """Yield the inputs of a task as one frame."""
     made: list[Frame] = []
     for one, origin in zip(inputs, start.origins, strict=True):
         of = Frame(None, last=False, origin=origin)
@@ -254,7 +254,7 @@ def _input(one: Any) -> Iterator[Any]:
 
 
 def staged(frames: Frames) -> Frames:
-    """Frames in host memory, in their order.
+    """Yield frames in host memory, in their order; one copies while the next one is computed.
 
     One that lies on a device is given when the next one has been made, unless it is the last.
 
@@ -276,7 +276,7 @@ def staged(frames: Frames) -> Frames:
 
 
 def _begin(frame: Frame) -> Callable[[], Frame]:
-    """Begin to copy a frame."""
+    """Begin to copy a frame to host memory."""
     if not isinstance(frame.data, DeviceFrame):
         return lambda: frame._replace(data=on_host(frame.data))
     packed = begin(frame.data)

@@ -112,7 +112,7 @@ class StreamTask:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the task has made an output, or will make none."""
+        """Return whether the task has made an output, or will make none."""
         return self.given > 0 or self.state is not TaskState.RUNNING
 
     def awaited(self) -> StreamTask:

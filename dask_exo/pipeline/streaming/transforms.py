@@ -1,4 +1,4 @@
-"""What a stage does to frames: transforms one after the other, in one task.
+"""Transforms of a stage: iterators from frames to frames, one after the other in one task.
 
 Each takes an iterator of frames and gives one. With each frame goes whether it is known to be the
 last, so that whoever gets it does not have to wait for a next one. What functions yield goes on at
@@ -34,7 +34,7 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Transform:
-    """A function of the user's, and how it is called.
+    """A user's function, and the way in which it is called.
 
     Attributes
     ----------
@@ -62,16 +62,16 @@ class Transform:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the function, for messages."""
         return str(getattr(self.func, "__name__", type(self.func).__name__))
 
     @property
     def stateful(self) -> bool:
-        """Whether it is a class."""
+        """Return whether the function is a class."""
         return inspect.isclass(self.func)
 
     def make(self) -> Callable[..., Any]:
-        """The function to call with data."""
+        """Return the function to call with data."""
         if self.stateful:
             made: Callable[..., Any] = self.func(*self.args, **self.kwargs)
             return made
@@ -122,7 +122,7 @@ def apply(
 
 
 def _batches(transform: Transform, frame: Frame) -> Frames:
-    """What each call gets."""
+    """Yield the data of each call."""
     data, last, origin = frame
     size = transform.batch_size
     if transform.kind != "batches" or size is None or len(data) <= size:
@@ -135,7 +135,7 @@ def _batches(transform: Transform, frame: Frame) -> Frames:
 
 
 def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) -> Iterator[Given]:
-    """Call a function; give its frames."""
+    """Call a function; yield its frames."""
     if transform.kind == "batches":
         form = FORMATS[transform.format]
         several = call_in_halves(lambda batch: func(form(batch)), data, transform.name)
@@ -158,7 +158,7 @@ def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) 
 def _of_rows(
     transform: Transform, func: Callable[..., Any], calls: UserCalls, frame: Frame
 ) -> Iterator[Given]:
-    """Call a function with each row; give a frame of all that comes of them, if anything does."""
+    """Call a function with each row; yield one frame of all its outputs, if there are any."""
     made: list[Any] = []
     name, error_policy = transform.name, transform.error_policy
     data = on_host(frame.data)
@@ -181,7 +181,7 @@ def _iterate(func: Callable[..., Any], row: Any) -> Iterator[Any]:
 
 
 def _given(outputs: Iterator[Given], batch: Frame) -> Frames:
-    """What a call has given, with what is known of it; None if that is nothing."""
+    """Yield the outputs of a call as frames; one without data if there are none."""
     nothing = True
     for data, only in outputs:
         nothing = False
@@ -192,7 +192,7 @@ def _given(outputs: Iterator[Given], batch: Frame) -> Frames:
 
 
 def frame_of(data: Any) -> Any:
-    """Whatever a function returns, as a frame; one of a device stays there."""
+    """Return the result of a function as a frame, on its device."""
     if protocol.on_device(data):
         return data if hasattr(data, "columns") else data.to_frame()
     if isinstance(data, pd.Series):
@@ -220,7 +220,7 @@ def _arrow(frame: Any) -> Any:
 
 
 def on_host(frame: Any) -> Any:
-    """A frame in host memory."""
+    """Return a frame in host memory."""
     return frame.to_pandas() if protocol.on_device(frame) else frame
 
 

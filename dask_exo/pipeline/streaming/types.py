@@ -1,4 +1,4 @@
-"""What goes through a pipeline, and what runs it: blocks, stages, and where tasks run."""
+"""Blocks and stages of a pipeline, the graph of stages, and the interface of runners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 @dataclass(eq=False)
 class ConsumerCounts:
-    """A block that several stages take, or several ends.
+    """Counts of the consumers of a block that several stages or sinks take.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class ConsumerCounts:
 
 
 class Lineage(NamedTuple):
-    """What a block was made of: where it is lost with its node, it is made again.
+    """Inputs and number of an output, by which it is recomputed if it is lost with its node.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Block(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What a stage asks for.
+    """Requirements of a stage.
 
     Attributes
     ----------
@@ -125,26 +125,26 @@ AGAIN = Block(None, 0, 0, more=True)
 
 
 class Runner(Protocol):
-    """Where the tasks run."""
+    """Place where the tasks run."""
 
     def now(self) -> float:
-        """Seconds, from some moment on."""
+        """Return seconds since some moment."""
         ...
 
     def total(self) -> Mapping[str, float]:
-        """Resources that there are."""
+        """Return the resources of the cluster."""
         ...
 
     def needs(self, stage: int) -> Mapping[str, float]:
-        """Resources that a task takes: what its stage asks for, or more if it was seen to."""
+        """Return the request of a task: that of its stage, or more if it was seen to hold more."""
         ...
 
     def start(self, stage: int, inputs: Sequence[Block]) -> Any:
-        """Start a task; return what stands for it."""
+        """Start a task; return its handle."""
         ...
 
     def recompute(self, block: Block) -> Any:
-        """Start a task that makes a block again, from its lineage."""
+        """Start a task that recomputes a block by its lineage."""
         ...
 
     def wait(self, tasks: Sequence[Any], timeout: float | None) -> list[Any]:
@@ -152,43 +152,43 @@ class Runner(Protocol):
         ...
 
     def stage(self, task: Any) -> int:
-        """That it waits for: its own one, or one before it that makes its input again."""
+        """Return the stage of the task that has to go on: its own, or of a lost input."""
         ...
 
     def last(self, task: Any) -> bool:
-        """Whether a task of those that `wait` returned has ended, or will after its output."""
+        """Return whether a task that is ready has ended, or will after its output."""
         ...
 
     def take(self, task: Any) -> Block | None:
-        """The next output of a task that has one, and let it go on; None if it has ended."""
+        """Return the next output of a task, which goes on; None if it has ended."""
         ...
 
     def idle(self, stage: int) -> int:
-        """Workers that are kept for a stage and have nothing to do."""
+        """Return the number of idle actors of a stage."""
         ...
 
     def at_target(self, stage: int) -> bool:
-        """Whether a stage has as many workers as it shall have."""
+        """Return whether a stage has as many actors as it shall have."""
         ...
 
     def resize(self, view: PipelineView) -> bool:
-        """Have as many workers as the rates of stages ask for; return whether that has changed."""
+        """Resize actor pools by measured rates; return whether anything has changed."""
         ...
 
     def idle_resources(self) -> Mapping[str, float]:
-        """Resources of all workers that have nothing to do."""
+        """Return the resources that idle actors hold."""
         ...
 
     def dismiss_idle(self) -> None:
-        """Let go of all workers that have nothing to do."""
+        """End all idle actors."""
         ...
 
     def cancel(self, tasks: Sequence[Any]) -> None:
-        """Stop them, and let go of all workers."""
+        """Stop tasks, and end all actors."""
         ...
 
     def activity(self, tasks: Sequence[Any]) -> Activity:
-        """What they do at the moment."""
+        """Return what tasks do at the moment."""
         ...
 
 
@@ -199,7 +199,7 @@ place of what it takes, or the same could come by two ways.
 
 
 class Links(NamedTuple):
-    """Around one stage.
+    """Neighbours of a stage in the graph.
 
     Attributes
     ----------
@@ -220,12 +220,12 @@ class Links(NamedTuple):
 
     @property
     def takers(self) -> int:
-        """How many take each output."""
+        """Number of stages and sinks that take each output."""
         return len(self.after) + len(self.sinks)
 
 
 def links(stages: Sequence[Stage], sinks: Sequence[Sequence[int]] | None = None) -> list[Links]:
-    """The links of each stage.
+    """Return the links of each stage.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def links(stages: Sequence[Stage], sinks: Sequence[Sequence[int]] | None = None)
 
 
 def _takers(of: Sequence[Sequence[int]], i: int) -> tuple[To, ...]:
-    """Those that take from ``i``, of several and what each of them takes from."""
+    """Return the takers of the outputs of ``i``, each with the number of that input."""
     return tuple(
         (k, (n,) if len(some) > 1 else ())
         for k, some in enumerate(of)

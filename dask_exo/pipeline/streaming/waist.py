@@ -1,4 +1,4 @@
-"""What a cluster lends to a pipeline: tasks that give one value after the other, and workers."""
+"""`Streams`: the cluster as a pipeline sees it, with tasks that yield values, and actors."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from dask_exo.cluster.task_status import Activity
 
 
 class Streams(Protocol):
-    """Tasks that give pairs: a value, and what is known of it. Each pair waits until the one before
-    is taken.
-    """
+    """Tasks that yield pairs of a value and its metadata, and wait until a pair is taken."""
 
     def resources(self) -> dict[str, float]:
-        """Amount of each resource of the whole cluster."""
+        """Return the amount of each resource of the whole cluster."""
         ...
 
     def free(self) -> dict[str, float]:
-        """Amount of each resource that nobody has."""
+        """Return the amount of each resource that is not in use."""
         ...
 
     def there(self, values: Collection[Any]) -> bool:
-        """Whether all refs among some values are of values that there are, and need not be made."""
+        """Return whether the values of all refs among ``values`` are stored."""
         ...
 
     def nodes(self) -> list[dict[str, float]]:
-        """Amount of each resource of each node."""
+        """Return the amount of each resource of each node."""
         ...
 
     def put(self, value: Any) -> Any:
@@ -34,23 +32,23 @@ class Streams(Protocol):
         ...
 
     def task(self, fn: Any, *args: Any, needs: Mapping[str, float], seed: str) -> Any:
-        """Start a task; return its stream. What has the same seed draws the same random numbers."""
+        """Start a task; return its stream. Equal seeds draw equal random numbers."""
         ...
 
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
-        """Start a process that keeps a ``cls(*args)``, and has what it needs to itself."""
+        """Start an actor of ``cls(*args)`` with resources of its own; return its handle."""
         ...
 
     def start(self, worker: Any, *args: Any, seed: str) -> Any:
-        """Call ``run`` of the instance; return its stream. As to ``seed`` see `task`."""
+        """Call ``run`` of an actor; return its stream. For ``seed`` see `task`."""
         ...
 
     def stop(self, worker: Any) -> None:
-        """End a process, whatever it does."""
+        """End an actor at once."""
         ...
 
     def dismiss(self, worker: Any) -> None:
-        """End a process as soon as it has nothing to do."""
+        """End an actor as soon as it is idle."""
         ...
 
     def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
@@ -58,17 +56,17 @@ class Streams(Protocol):
         ...
 
     def read(self, stream: Any) -> Any:
-        """What is known of the next value of a stream that has one; None at its end."""
+        """Return the metadata of the next value of a stream that has one; None at its end."""
         ...
 
     def take(self, stream: Any) -> Any:
-        """A ref of that value; its task goes on."""
+        """Return a ref of that value; its task goes on."""
         ...
 
     def cancel(self, streams: Collection[Any]) -> None:
-        """Stop their tasks."""
+        """Stop the tasks of streams."""
         ...
 
     def activity(self, streams: Collection[Any]) -> Activity:
-        """What their tasks do at the moment."""
+        """Return what the tasks of streams do at the moment."""
         ...
