@@ -1,4 +1,4 @@
-"""Shuffles for programs that are not Dask's: any parts, any blocks, any algorithm.
+"""Shuffle API for programs that do not use Dask: any parts, any blocks, any algorithm.
 
 >>> from dask_exo.testing import InlineFutures
 >>> def by_length(words):
@@ -35,20 +35,20 @@ from dask_exo.shuffle.streaming_state import ReducerStates
 
 @dataclass(frozen=True)
 class Program:
-    """What a shuffle does to data.
+    """Functions that a shuffle applies to data.
 
     Attributes
     ----------
     reducers : int
         R.
     map : callable
-        ``map(part)``: (R,) blocks, which may be anything that can be pickled; arrays and frames in
-        them are not copied.
+        ``map(part)`` returns (R,) blocks: any values that can be pickled. Arrays and frames in them
+        are not copied.
     reduce : callable
-        ``reduce(*blocks)``: an output, of the blocks of all parts in the order of the parts.
+        ``reduce(*blocks)`` returns an output; blocks are in the order of the parts.
     combine : callable, optional
-        ``combine(*blocks)``: one block that stands for some, for algorithms that merge. It must be
-        associative. By default merged blocks stay side by side.
+        ``combine(*blocks)`` returns one block, for algorithms that merge. It must be associative.
+        By default merged blocks are kept as lists.
     """
 
     reducers: int
@@ -83,13 +83,13 @@ class Program:
             yield from pickled(blocks, [mine])
 
     def on(self, nodes: Sequence[Node]) -> Spec:
-        """The shuffle of this program on a cluster."""
+        """Return the shuffle of this program on the given nodes."""
         return Spec(
             self.reducers, tuple(nodes), self.cut, self.merge, combines=self.combine is not None
         )
 
     def output(self, slot: int, *packed: Pickled) -> Any:
-        """Reduce block ``slot`` of each."""
+        """Reduce the blocks of reducer ``slot``."""
         return self.reduce(*_values(packed, slot))
 
 
@@ -110,12 +110,12 @@ def run(
     algorithm : str
         One of `names`, or ``'auto'``: by the measured size of the first maps.
     futures : Futures, optional
-        The cluster; by default that which Dask's code runs on, which is started if need be.
+        The cluster; by default the one that runs Dask's code. It is started if necessary.
 
     Returns
     -------
     list : (R,)
-        Refs of the outputs (``ray.get`` brings them); the reducers are still running.
+        Refs of the outputs (``ray.get`` returns their values); the reducers still run.
 
     Raises
     ------
@@ -137,16 +137,16 @@ def run(
 
 @dataclass(frozen=True)
 class Seen:
-    """What a shuffle has come to after some of its parts.
+    """Result of a shuffle after some of its parts.
 
     Attributes
     ----------
     outputs : list
-        (R,) refs of the outputs, of those parts.
+        (R,) refs of the outputs for those parts.
     parts : int
-        How many those are.
+        Number of parts so far.
     share : float
-        Of all parts, up to 1.
+        Share of all parts, up to 1.
     """
 
     outputs: list[Ref]
@@ -161,26 +161,25 @@ def stream(
     every: int | None = None,
     futures: Futures | None = None,
 ) -> Iterator[Seen]:
-    """Shuffle parts by `streaming`, and tell after each round what there is.
+    """Shuffle parts by `streaming`, and yield the outputs so far after each round.
 
-    While the caller looks, the first maps of the next round run. Where the program can ``combine``,
-    a reducer holds one combined block, and a look at it costs no more at the end than at the
-    beginning.
+    The first maps of the next round run meanwhile. If the program can ``combine``, a reducer holds
+    one combined block, and a late round costs no more than an early one.
 
     Parameters
     ----------
     parts : (M,)
-        Values, or refs of them, in the order in which they are taken.
+        Values, or refs of them; they are mapped in this order.
     program : Program
     every : int, optional
-        Parts of a round; by default a twentieth of them.
+        Parts of a round; by default a twentieth of all.
     futures : Futures, optional
         See `run`.
 
     Yields
     ------
     Seen
-        The last one is of all parts: its outputs are those of `run`.
+        The last one covers all parts: its outputs equal those of `run`.
 
     Raises
     ------
@@ -210,7 +209,7 @@ def _stream(parts: Sequence[Any], program: Program, every: int, futures: Futures
     limits, spec = limits_of(Config.current()), program.on(futures.nodes())
     window = spec.slots * limits.tasks_per_slot
     maps = MapStage(futures, Refs(parts), spec, window=window, target=limits.bundle_target)
-    # enough states for every slot to have some to look at
+    # enough states to give every slot some to read
     states = ReducerStates(futures, maps, spec, -(-spec.reducers // (4 * spec.slots)))
     wait = Watchdog(futures, Config.current().stall_timeout).wait
     for stop in range(every, len(parts) + every, every):

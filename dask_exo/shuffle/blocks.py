@@ -1,8 +1,7 @@
-"""Packed blocks: what many reducers get from one map, in one object.
+"""Packed blocks: blocks of one map for several reducers, in one object.
 
-There are two kinds: rows of a frame behind an offset table, and lists of values that are pickled
-by themselves, so that a reducer unpickles its own only. A slot is the number of a reducer,
-whichever others it shares an object with.
+There are two kinds: rows of a frame with a table of offsets, and lists of values. Each list is
+pickled by itself, so that a reducer unpickles only its own. A slot is the number of a reducer.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ class Blocks(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes in the object store, about."""
+        """Approximate bytes in the object store."""
         ...
 
     def block(self, slot: int) -> Any:
-        """What is for reducer ``slot``."""
+        """Return the block of reducer ``slot``."""
         ...
 
     @classmethod
     def collect(cls: type[B], packed: Sequence[B], slots: Sequence[int]) -> B | None:
-        """Blocks ``slots``, in rising order, of each of ``packed`` joined, if that saves work.
+        """Join blocks ``slots``, in ascending order, of all of ``packed``, if that saves work.
 
-        They are counted from 0 then.
+        The result counts slots from 0.
         """
         ...
 
 
 class Mergeable(Blocks, Protocol):
-    """Blocks as a map makes them."""
+    """Blocks that can be merged."""
 
     @classmethod
     def join(cls: type[M], packed: Sequence[M], slots: range) -> Blocks:
-        """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
+        """Concatenate each of the blocks ``slots`` of all of ``packed``, in their order."""
         ...
 
 
@@ -63,7 +62,7 @@ class Packed:
     rows : WireColumns, WireFrame or WireTable
         (n,) rows, those of the first reducer first.
     offsets : ndarray
-        (k + 1,) where each of the k blocks starts.
+        (k + 1,) start of each of the k blocks, and the end.
     mark : tuple, optional
         Place and dtype of the column of partition numbers, which is the same number for all
         rows of a block and therefore not sent.
@@ -83,7 +82,7 @@ class Packed:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Bytes of each of the k blocks: rows of one object take alike."""
+        """Estimated bytes of each of the k blocks: all rows are taken to have the same size."""
         rows = np.diff(self.offsets)
         return rows * (self.nbytes / max(int(rows.sum()), 1))
 
@@ -93,19 +92,19 @@ class Packed:
         yield self.offsets
 
     def part(self, slot: int) -> WireRows:
-        """Rows of block ``slot``, without a copy."""
+        """Return the rows of block ``slot``, without a copy."""
         place = slot - self.first
         return self.rows.slice(self.offsets[place], self.offsets[place + 1])
 
     def block(self, slot: int) -> Any:
-        """The frame of block ``slot``, without a copy."""
+        """Return the frame of block ``slot``, without a copy."""
         return self.part(slot).to_frame()
 
     @classmethod
     def join(
         cls, packed: Sequence[Packed | HeterogeneousBlocks], slots: range
     ) -> Packed | HeterogeneousBlocks:
-        """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
+        """Concatenate each of the blocks ``slots`` of all of ``packed``, in their order."""
         if len(slots) > 1:
             together = cls.collect(packed, slots)
             if together is not None:
@@ -174,23 +173,23 @@ class HeterogeneousBlocks:
         yield from self.blocks
 
     def part(self, slot: int) -> WireRows:
-        """Rows of block ``slot``, without a copy."""
+        """Return the rows of block ``slot``, without a copy."""
         return self.blocks[slot - self.first].part(slot)
 
     def block(self, slot: int) -> Any:
-        """The frame of block ``slot``, without a copy."""
+        """Return the frame of block ``slot``, without a copy."""
         return self.part(slot).to_frame()
 
     @classmethod
     def join(
         cls, packed: Sequence[Packed | HeterogeneousBlocks], slots: range
     ) -> Packed | HeterogeneousBlocks:
-        """Blocks ``slots`` of all of ``packed``, each as one, in their order."""
+        """Concatenate each of the blocks ``slots`` of all of ``packed``, in their order."""
         return Packed.join(packed, slots)
 
     @classmethod
     def collect(cls, packed: Sequence[Any], slots: Sequence[int]) -> None:
-        """None: they cannot be one frame."""
+        """Return None: they cannot be one frame."""
 
 
 Pickle = list[np.ndarray]
@@ -204,7 +203,7 @@ class Pickled:
     Attributes
     ----------
     pickles : list
-        (k,) for each of the k blocks the pickles of what is in it.
+        (k,) pickles of each of the k blocks.
     first : int
         Number of the first reducer.
 
@@ -236,7 +235,7 @@ class Pickled:
                 yield raw
 
     def block(self, slot: int) -> list[Any]:
-        """Values of block ``slot``; arrays among them are views of this object."""
+        """Return the values of block ``slot``; arrays among them are views of this object."""
         values: list[Any] = []
         for data, *buffers in self.pickles[slot - self.first]:
             values += pickle.loads(data.data, buffers=buffers)  # noqa: S301  pickled by `pickled`
@@ -244,7 +243,7 @@ class Pickled:
 
     @classmethod
     def join(cls, packed: Sequence[Pickled], slots: range) -> Pickled:
-        """Blocks ``slots`` of all of ``packed``, each as one, in their order, and still pickled."""
+        """Concatenate each of the blocks ``slots`` of all of ``packed``, still pickled."""
         return cls(
             [[one for p in packed for one in p.pickles[slot - p.first]] for slot in slots],
             slots.start,
@@ -252,7 +251,7 @@ class Pickled:
 
     @classmethod
     def collect(cls, packed: Sequence[Pickled], slots: Sequence[int]) -> None:
-        """None: each value is unpickled by itself in any case."""
+        """Return None: values are unpickled one by one in any case."""
 
 
 def pack(
@@ -263,7 +262,7 @@ def pack(
     *,
     ignore_index: bool = False,
 ) -> list[Packed]:
-    """Sort rows by reducer and cut them at node boundaries.
+    """Sort rows by reducer and divide them by node.
 
     Parameters
     ----------
@@ -276,7 +275,7 @@ def pack(
     mark : tuple, optional
         See `Packed`.
     ignore_index : bool
-        Whether the index need not be sent.
+        Whether the index is dropped.
 
     Returns
     -------
@@ -299,7 +298,7 @@ def pack(
 def pickled(
     lists: Sequence[list[Any]] | Mapping[int, list[Any]], owned: Sequence[range]
 ) -> list[Pickled]:
-    """Pickle what each reducer gets, and put together what the reducers of each node get.
+    """Pickle the values of each reducer, and pack those of the reducers of each node.
 
     Parameters
     ----------
@@ -321,7 +320,7 @@ def pickled(
 def _dumps(values: list[Any]) -> Pickle:
     buffers: list[pickle.PickleBuffer] = []
     data = cloudpickle.dumps(values, protocol=5, buffer_callback=buffers.append)
-    # as arrays they stay outside the pickle of the whole: who reads it copies nothing
+    # as arrays they stay outside the pickle of the whole object: a reader copies nothing
     return [np.frombuffer(b, np.uint8) for b in (data, *(buffer.raw() for buffer in buffers))]
 
 

@@ -1,10 +1,10 @@
-"""Which shuffle, and with which knobs: decisions from numbers alone.
+"""Choice of an algorithm and its knobs: decisions from numbers alone.
 
-The guide is Exoshuffle section 3.5.1.2: data that stays in memory is shuffled fastest by
-`simple`, which copies nothing twice, unless its M·R blocks are so small that taking them costs more
-than to merge them; data that does not is shuffled by `push`, which writes
-few large sequential pieces where `simple` would read back its spilled outputs R times. Where M maps
-times W nodes are more objects than the driver can keep book of, `two_level` makes M·√W of them.
+The guide is Exoshuffle section 3.5.1.2: data that stays in memory is shuffled fastest by `simple`,
+which copies nothing twice, unless its M·R blocks are so small that reading them costs more than
+merging them. Other data is shuffled by `push`, which writes few large objects where `simple` would
+restore its spilled outputs R times. If M maps times W nodes are more objects than the driver can
+track, `two_level` makes M·√W of them.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, NamedTuple
 from dask_exo.shuffle.merge_limits import MergeLimits
 from dask_exo.shuffle.stragglers import SpeculationPolicy
 
-LARGEST_BATCH = 64 * 2**20  # bytes; a call beyond this has enough to do by any measure
+LARGEST_BATCH = 64 * 2**20  # bytes; a larger call is not batched with others
 
 MERGED = 4 * 2**20  # bytes; a merged block this large costs more by its bytes than as an object
 
-LARGEST_ROUND = 0.3  # of the store; map output of twice that is alive at a time, and must fit
+LARGEST_ROUND = 0.3  # of the store; twice that exists at a time, and must fit
 
-SHARED = 0.5  # of a node's store, which reducers that run may hold, with all for their neighbours
+SHARED = 0.5  # of a node's store, for running reducers and the groups that they share blocks with
 
-EVEN = 2  # times its part of a round that a node gets: what is more is not merged at once
+EVEN = 2  # times the equal share of a round; a node that gets more does several merges
 
-MERGES = 3  # of `push` that a node does side by side at most: more would starve its maps
+MERGES = 3  # of `push` that run on a node at the same time; more would starve its maps
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A shuffle in numbers.
+    """Size of a shuffle and of its cluster.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Shape:
     parts, reducers, nodes : int
         M, R and W.
     slots : int
-        Tasks that the cluster runs side by side.
+        Tasks that the cluster runs at the same time.
     store : int
         Bytes of object store of the whole cluster.
     """
@@ -60,12 +60,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a shuffle may take; see ``exo.yaml``.
+    """Limits on what a shuffle uses; see ``exo.yaml``.
 
     Attributes
     ----------
     algorithm : str
-        The user's word, if not ``'auto'``.
+        Name of an algorithm, or ``'auto'``.
     memory_fraction : float
         Share of the store that `simple` may fill.
     round_fraction : float
@@ -78,7 +78,7 @@ class Limits:
     tasks_per_slot : int
         Map calls in flight for each slot.
     speculation : SpeculationPolicy, optional
-        When map calls and merges are late; without it, nobody cares.
+        Thresholds of late map calls and merges; without it, no speculation.
     merge_limit : int, optional
         Bytes that one merge takes at most; by default a share of a node's store.
     """
@@ -146,7 +146,7 @@ class Choice:
 
 
 def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, target: float) -> int:
-    """How many tasks of one kind share a call.
+    """Return how many tasks of one kind share a call.
 
     Parameters
     ----------
@@ -155,9 +155,9 @@ def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, targe
     remaining : int
         Tasks still to start.
     slots : int
-        Tasks that run side by side: each slot shall get two calls at least.
+        Tasks that run at the same time; each slot gets at least two calls.
     target : float
-        Seconds that a call shall last.
+        Desired duration of a call in seconds.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def choose(shape: Shape, limits: Limits, seconds: Mapping[str, float]) -> tuple[
 
 
 def human_size(nbytes: float) -> str:
-    """Bytes for people: ``'3.2 GB'``."""
+    """Format bytes for people: ``'3.2 GB'``."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if nbytes < 1000 or unit == "TB":
             return f"{nbytes:.3g} {unit}"

@@ -1,9 +1,8 @@
-"""Nothing lost: what the maps sent is what the reducers have got.
+"""Check that no row is lost: the reducers receive what the maps sent.
 
-On both sides of every shuffle rows (items of a bag, elements of an array) are counted, the
-(hashed) partition numbers of all of them are summed, and so are the fixed-width key columns of
-frames. All three sums are independent of order, and reading a column once costs little beside the
-copies that a shuffle makes.
+Both sides of a shuffle count rows (items of a bag, elements of an array), sum the hashed partition
+numbers of all rows, and sum the fixed-width key columns of frames. The three sums do not depend on
+the order of rows, and cost little beside the copies that a shuffle makes.
 """
 
 from __future__ import annotations
@@ -19,16 +18,17 @@ _WORD = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What is conserved of some rows.
+    """Sums over rows that a shuffle must not change.
 
     Attributes
     ----------
     rows : int
-        Or items, or elements.
+        Number of rows, items or elements.
     places : int
         Sum over all rows of a hash of the reducer, modulo 2**64.
     dtypes : tuple of str or None
-        Of the key columns in ``keys``; None where parts differ and sums cannot be compared.
+        Dtypes of the key columns in ``keys``; None if parts differ, so that sums cannot be
+        compared.
     keys : int
         Sum over the key columns, modulo 2**64.
 
@@ -46,7 +46,7 @@ class Tally:
     keys: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        """Tally of the rows of both."""
+        """Return the tally of the rows of both."""
         if not self.rows or not other.rows:
             return other if other.rows else self
         same = self.dtypes == other.dtypes
@@ -61,12 +61,12 @@ class Tally:
 def tally(
     counts: np.ndarray, first: int = 0, *, dtypes: tuple[str, ...] = (), keys: int = 0
 ) -> Tally:
-    """Count what goes to, or has come to, reducers.
+    """Return the tally of rows that were sent to, or have arrived at, reducers.
 
     Parameters
     ----------
     counts : (k,)
-        How many rows (items, elements) each of k reducers gets.
+        Rows (items, elements) of each of k reducers.
     first : int
         Number of the first of these reducers.
     dtypes, keys
@@ -82,12 +82,12 @@ def tally(
 
 
 def verify(name: str, sent: Tally, arrived: Tally) -> None:
-    """Compare both sides of one shuffle.
+    """Raise `IntegrityError` unless both sides of a shuffle agree.
 
     Parameters
     ----------
     name : str
-        The shuffle, for the message.
+        Name of the shuffle, for the error.
     sent, arrived : Tally
 
     Raises

@@ -1,6 +1,6 @@
-"""The map side that all algorithms share: parts in order, a window of them at a time.
+"""The map stage that all algorithms share: parts in order, a window of them at a time.
 
-Small parts share a call. How many, the first ones show: see `choose.batch_size`.
+Small parts share a call. The first calls show how many: see `choose.batch_size`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from dask_exo.shuffle.stragglers import SpeculationPolicy
 
 
 class Parts(Protocol):
-    """(M,) parts that are still to be made."""
+    """(M,) inputs of a shuffle, which the maps compute."""
 
     def __len__(self) -> int:
         """M."""
         ...
 
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
-        """Arguments with which `Spec.map` makes and cuts parts ``start`` to ``stop``."""
+        """Return the arguments of `Spec.map` for parts ``start`` to ``stop``."""
         ...
 
     def note_receipt(self, receipt: Receipt) -> None:
-        """Take note of a finished call; raise what made it fail."""
+        """Record a finished call; raise its exception if it failed."""
         ...
 
 
 class Refs(Sequence[Ref]):
-    """Parts that exist already, as refs.
+    """Refs of parts that exist already.
 
     Examples
     --------
@@ -52,15 +52,15 @@ class Refs(Sequence[Ref]):
         return self._refs[i]
 
     def call(self, start: int, stop: int) -> tuple[Ref, ...]:
-        """Refs of parts ``start`` to ``stop``."""
+        """Return the refs of parts ``start`` to ``stop``."""
         return tuple(self._refs[start:stop])
 
     def note_receipt(self, receipt: Receipt) -> None:
-        """Nothing to note."""
+        """Ignore the receipt."""
 
 
 class MapStage:
-    """Submits the maps of one shuffle, in the order of their parts.
+    """Maps of one shuffle, submitted in the order of their parts.
 
     Parameters
     ----------
@@ -69,18 +69,18 @@ class MapStage:
         (M,)
     spec : Spec
     window : int
-        Map calls in flight at most.
+        Maximum number of map calls in flight.
     target : float
-        Seconds of work that one call should at least do.
+        Seconds that one call should last at least.
     policy : SpeculationPolicy, optional
-        When a call is late and is copied; never by default.
+        Thresholds of late calls; by default no call is late.
 
     Attributes
     ----------
     calls, parts, nbytes, seconds, tally
         Totals of the receipts of all finished calls.
     merges, merged : int
-        Merges of their blocks that were started, and that are done as far as that was waited for.
+        Merges that were submitted, and those that are known to be finished.
     """
 
     def __init__(
@@ -114,15 +114,15 @@ class MapStage:
 
     @property
     def speculates(self) -> bool:
-        """Whether copies of late calls may replace rows."""
+        """Whether speculative attempts may replace map outputs."""
         return self._attempts.speculates
 
     def reserve_slot(self, consumer: MapConsumer) -> None:
-        """Leave a slot to another task: copies are made where slots are idle."""
+        """Keep a slot for another task: speculative attempts get idle slots only."""
         self._attempts.consumers.append(consumer)
 
     def block_sizes(self, rows: Sequence[MapOutput]) -> list[Sequence[float]]:
-        """(T, W) bytes of packed blocks: as the calls have told, or as the last ones make expect.
+        """Return (T, W) bytes of packed blocks, estimated where a map still runs.
 
         All T rows are packed for the same reducers.
         """
@@ -132,13 +132,13 @@ class MapStage:
 
     @property
     def speculation_budget(self) -> int:
-        """Second calls that were made, of calls that were late."""
+        """Number of speculative attempts."""
         return self._attempts.copies
 
     def probe(self, count: int) -> Steps[None]:
-        """Map the first ``count`` parts by themselves and wait, to learn time and size.
+        """Map the first ``count`` parts, one per call, to measure time and size.
 
-        Nobody waits for calls that are late.
+        It does not wait for late calls.
         """
         rows = yield from self.take(count, allow_speculation=True)
         while self._attempts.on_time:
@@ -147,13 +147,13 @@ class MapStage:
         self._ahead = rows
 
     def exclude_slow_nodes(self) -> Spec:
-        """Give no more work to nodes that `probe` has found to be slow, nor reducers.
+        """Give no more maps and no reducers to nodes that were slow in `probe`.
 
         Returns
         -------
         Spec
-            What the parts that are taken from now on are packed for. Those of `probe` are packed
-            for another one then.
+            The shuffle for which all further maps pack their blocks. Those of `probe` are packed
+            for the previous one.
         """
         if slow := self._attempts.slow_nodes():
             self._spec = replace(self._spec, slow=slow)
@@ -161,7 +161,7 @@ class MapStage:
 
     @property
     def probed(self) -> bool:
-        """Whether there are parts that `probe` mapped and nobody has taken."""
+        """Whether `take` has not returned the parts of `probe` yet."""
         return bool(self._ahead)
 
     def take(
@@ -172,27 +172,27 @@ class MapStage:
         owned: Sequence[range] | None = None,
         allow_speculation: bool = False,
     ) -> Steps[list[MapOutput]]:
-        """Start the maps of the next ``count`` parts (fewer at the end); return their blocks.
+        """Submit the maps of the next ``count`` parts (fewer at the end); return their blocks.
 
-        Those that `probe` has mapped come first, and count among them.
+        The parts of `probe` come first and are counted.
 
         Parameters
         ----------
         count : int
-            Parts.
+            Number of parts.
         node : str, optional
-            Where to map them.
+            Node that runs the maps.
         owned : sequence of range, optional
             (G,) reducers whose blocks are packed together; by default those of each node.
         allow_speculation : bool
-            Whether who takes the rows can bear that they change until they are ``done``: only
-            then late calls are copied.
+            Whether the caller accepts that rows change until they are ``final``. Only then late
+            calls get speculative attempts.
 
         Returns
         -------
         list : (T, W) or (T, G)
-            T is less than ``count`` where parts share a call. Each row says which reducers are
-            packed together.
+            T is less than ``count`` where parts share a call. A row knows which
+            reducers are packed together.
         """
         owned = self._spec.owned if owned is None else owned
         taken = 0 if self._ahead else self._submitted
@@ -216,17 +216,17 @@ class MapStage:
         return rows
 
     def finish(self) -> Steps[None]:
-        """Wait until every map that was started has finished, or a copy of it."""
+        """Wait until all maps have finished."""
         while self._attempts:
             yield from self._attempts.wait()
             self.collect_finished()
 
     def wait_condition(self, refs: Sequence[Ref]) -> Collection[Ref] | Until:
-        """What to wait for in order to see all of ``refs``, and to `look` in time."""
+        """Return a condition that waits for ``refs`` and wakes up for late calls."""
         return self._attempts.wait_condition(refs)
 
     def collect_finished(self) -> None:
-        """Read the receipts of calls that have finished; copy those that are late."""
+        """Read the receipts of finished calls; start speculative attempts of late ones."""
         for size, receipt in self._attempts.collect_finished():
             self._parts.note_receipt(receipt)
             self.parts += size

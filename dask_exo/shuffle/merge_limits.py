@@ -1,7 +1,7 @@
-"""How much one merge takes: what the blocks of a round weigh, and where to cut the round.
+"""Limit on the bytes of one merge: estimated sizes of blocks, and groups of blocks that fit.
 
-Merges are submitted while their maps still run. What those will weigh is taken from the receipts of
-the last ones, per part; where rows are packed for other reducers, in proportion.
+Merges are submitted while their maps still run. Their sizes are estimated from the last receipts,
+per part. If rows are packed for other ranges of reducers, sizes are divided in proportion.
 
 References: the byte limit on merges of Exoshuffle-CloudSort, section 4.1.5.
 """
@@ -14,20 +14,20 @@ from collections.abc import Sequence
 Owned = tuple[range, ...]
 
 MergeLimits = tuple[int, int]
-"""Bytes that a merge takes at most: of the maps that were measured, and of the others."""
+"""Maximum bytes of one merge: of the maps that were measured, and of the others."""
 
-RECENT = 16  # receipts: enough to even out, few enough to follow data that change on the way
+RECENT = 16  # receipts that are averaged; few, to follow parts that grow
 
 
 def group_by_bytes(sizes: Sequence[float], cap: int | None) -> list[range]:
-    """Cut neighbouring blocks into groups of at most ``cap`` bytes.
+    """Divide neighbouring blocks into groups of at most ``cap`` bytes.
 
     Parameters
     ----------
     sizes : (T,)
         Bytes of each block.
     cap : int, optional
-        Without it, all of them are one group. A block that exceeds it is a group of its own.
+        Without it, all blocks are one group. A larger block is a group of its own.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def group_by_bytes(sizes: Sequence[float], cap: int | None) -> list[range]:
 
 
 class BlockSizes:
-    """What blocks weigh that nobody has told of yet.
+    """Estimated sizes of blocks whose maps still run.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class BlockSizes:
         self._last: Owned | None = None
 
     def record(self, owned: Owned, parts: int, sizes: Sequence[int], nbytes: int = 0) -> None:
-        """Learn from a map call.
+        """Record the sizes of a finished map call.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class BlockSizes:
         sizes : (W,) or empty
             Bytes of each packed block.
         nbytes : int
-            Of all of them; used where ``sizes`` is empty, as if all reducers got the same.
+            Bytes of all blocks; if ``sizes`` is empty, all reducers are taken to get the same.
         """
         if not sizes:
             reducers = max(sum(map(len, owned)), 1)
@@ -86,7 +86,7 @@ class BlockSizes:
         self._last = owned
 
     def expected(self, owned: Owned) -> list[float]:
-        """(W,) bytes of each packed block, for one part; 0 where nothing is known."""
+        """Return (W,) bytes of each packed block, for one part; 0 if nothing is known."""
         if owned in self._seen:
             known = self._seen[owned]
             return [sum(column) / len(known) for column in zip(*known, strict=True)]
@@ -97,6 +97,6 @@ class BlockSizes:
 
 
 def _share(other: range, mine: range) -> float:
-    """Of the reducers in ``other``, those that are also in ``mine``."""
+    """Return the share of the reducers in ``other`` that are also in ``mine``."""
     both = min(other.stop, mine.stop) - max(other.start, mine.start)
     return max(both, 0) / len(other) if other else 0.0

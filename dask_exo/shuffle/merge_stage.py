@@ -1,4 +1,4 @@
-"""Merged blocks on their way to the reducers that read them."""
+"""The merge stage: tasks that merge map outputs into larger blocks for the reducers."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from dask_exo.shuffle.spec import (
 
 @dataclass(slots=True, eq=False)
 class MergeTask:
-    """A merge that was submitted.
+    """Merge that was submitted.
 
     Attributes
     ----------
     outputs : list of (int, ReducerGroup, BlockRefs)
-        What it makes: of which block of the rows, and for whom.
+        Its outputs: index of the block in the rows, reducers, and refs.
     submit : callable
-        Submits it, given what it takes.
+        Submits it with the given blocks.
     end : Ref
-        When it is there, the merge is done.
+        Its last output.
     rows : list of MapOutput
-        What it takes, while rows may still be replaced.
+        Its inputs, while speculative attempts may replace them.
     submitted : list of Ref
-        Their blocks when it was submitted, as long as they may have to replace what it makes.
+        Blocks that it was submitted with, as long as reducers may have to read them instead.
     since : float
-        When that was.
+        Time of the submission.
     """
 
     outputs: list[tuple[int, ReducerGroup, BlockRefs]]
@@ -55,15 +55,15 @@ class MergeTask:
 
     @property
     def blocks(self) -> list[int]:
-        """Which blocks of each row it takes."""
+        """Indices of the blocks that it takes of each row."""
         return sorted({i for i, _, _ in self.outputs})
 
     def current_args(self) -> list[Ref]:
-        """What it takes, by now."""
+        """Return the blocks of its rows as they are now."""
         return [row[i] for i in self.blocks for row in self.rows]
 
     def taken(self) -> dict[int, list[Ref]]:
-        """What it has taken, by block."""
+        """Return the blocks that it was submitted with, by index."""
         parts = evenly(len(self.submitted), len(self.blocks))
         return {
             i: self.submitted[part.start : part.stop]
@@ -72,18 +72,18 @@ class MergeTask:
 
 
 class MergeStage:
-    """Which merged blocks each reducer reads.
+    """Merges of one shuffle, and the merged blocks that each reducer reads.
 
     Parameters
     ----------
     futures : Futures
     maps : MapStage
-        What makes the rows that are merged.
+        Source of the rows.
     spec : Spec
     width : int
         Neighbouring reducers that share merged blocks.
     caps : tuple of int, optional
-        Bytes that one merge takes at most, unless they are one block: of the maps that were
+        Maximum bytes of one merge, unless it takes a single block: of the maps that were
         measured, and of the others.
     """
 
@@ -107,17 +107,16 @@ class MergeStage:
     def merge(
         self, rows: Sequence[MapOutput], nodes: Sequence[str] | None = None
     ) -> list[MergeTask]:
-        """Merge (T, W) packed blocks; take note of what is made.
+        """Merge (T, W) packed blocks.
 
-        Where blocks for the same reducers exceed the cap, there are several merges of them. A block
-        that would be merged with no other one, for readers who all read the whole of it, goes to
-        them as it is.
+        Blocks for the same reducers that exceed the limit are merged in several tasks. A block
+        that would be merged alone, and that its reducers read as a whole, is passed through.
 
         Parameters
         ----------
         rows : (T, W)
         nodes : (W,), optional
-            Where to merge each of the W; by default on the nodes of their reducers.
+            Node of each of the W merges; by default that of the reducers.
 
         Returns
         -------
@@ -143,10 +142,10 @@ class MergeStage:
     def merge_here(
         self, fn: Callable[..., Any], rows: Sequence[MapOutput], node: str | None
     ) -> list[MergeTask]:
-        """Merge (T, W) packed blocks for all in one task, by ``fn(merge, slots, *blocks)``.
+        """Merge (T, W) packed blocks in one task, by ``fn(merge, slots, *blocks)``.
 
-        It takes `Spec.merge`, lists of the ranges that are made of each of the W blocks of a row,
-        and (W · T,) blocks.
+        ``fn`` takes `Spec.merge`, for each of the W blocks of a row the ranges of reducers that it
+        is divided into, and (W · T,) blocks.
         """
         started = []
         for owned, same in groupby(rows, key=lambda row: row.owned):
@@ -161,10 +160,10 @@ class MergeStage:
         return started
 
     def wait_for(self, merges: Sequence[MergeTask]) -> Steps[None]:
-        """Wait until merges that were started together are done.
+        """Wait until merges that were submitted together have finished.
 
-        Those that are late are given up: the reducers read the blocks that they were to merge.
-        Merges of rows that a copy has replaced are started again.
+        Late merges are cancelled: the reducers read the blocks that those were to merge. Merges of
+        rows that a speculative attempt has replaced are submitted again.
         """
         submitted = sum(merge.submit is not _nothing for merge in merges)
         yield from self._wait_for(merges)
@@ -183,7 +182,7 @@ class MergeStage:
     def unfinished(
         self, merges: Sequence[MergeTask], durations: list[float] | None = None
     ) -> list[MergeTask]:
-        """Those that are not done, or may have to start again; add the ``durations`` of others."""
+        """Return the merges that have not finished; add the ``durations`` of the others."""
         if not self._maps.speculates:
             return []
         self._maps.collect_finished()
@@ -200,7 +199,7 @@ class MergeStage:
         return waiting
 
     def resubmit_stale(self, merges: Iterable[MergeTask]) -> None:
-        """Start those merges again that have taken blocks which a copy has replaced."""
+        """Submit merges again whose inputs a speculative attempt has replaced."""
         for merge in merges:
             if merge.rows and (args := merge.current_args()) != merge.submitted:
                 self._futures.cancel([merge.end])
@@ -209,12 +208,12 @@ class MergeStage:
                 merge.rows = []
 
     def inputs(self, kept: object = None) -> list[ReducerInput]:
-        """What each reducer reads.
+        """Return the blocks that each reducer reads.
 
         Parameters
         ----------
         kept : object, optional
-            Refs that shall live as long as the columns do.
+            Refs that live as long as the inputs of the reducers do.
 
         Returns
         -------
@@ -230,27 +229,27 @@ class MergeStage:
     def _sizes_and_limit(
         self, rows: Sequence[MapOutput]
     ) -> tuple[Sequence[Sequence[float]], int | None]:
-        """(T, W) bytes of packed blocks, and how many of them one merge takes."""
+        """Return (T, W) bytes of packed blocks, and the maximum of one merge."""
         measured, self._measured = self._measured, False
         if self._caps is None:
             return [[0.0] * len(row) for row in rows], None
         return self._maps.block_sizes(rows), self._caps[0 if measured else 1]
 
     def _is_final(self, rows: Sequence[MapOutput]) -> bool:
-        """Whether this is one row, and no copy will replace it."""
+        """Return whether this is a single row that no speculative attempt will replace."""
         return len(rows) == 1 and (rows[0].final or not self._maps.speculates)
 
     def _pass_through(
         self, row: MapOutput, i: int, group: ReducerGroup, output: BlockRefs
     ) -> list[MergeTask]:
-        """Give block ``i`` of a row to its readers as it is; who waits for it waits for its map."""
+        """Give block ``i`` of a row to its reducers without a merge."""
         output.refs = [row[i]]
         group.blocks.append(output)
-        # where copies may replace rows, only those are handed on that are there
+        # with speculation, only blocks of finished maps are passed through
         return [] if self._maps.speculates else [MergeTask([], _nothing, row[i], [], [], 0.0)]
 
     def _outputs_of(self, i: int, reducers: range) -> list[tuple[int, ReducerGroup, BlockRefs]]:
-        """Make a piece of block ``i``, with ``reducers``, for each pile that those are in."""
+        """Divide block ``i`` of ``reducers`` by the groups of reducers that read it."""
         if not reducers:
             return []
         first = bisect_right(self._starts, reducers.start) - 1
@@ -294,7 +293,7 @@ class MergeStage:
             output.refs = [block]
 
     def _give_up(self, merges: Sequence[MergeTask], durations: Sequence[float]) -> list[MergeTask]:
-        """Stop those that are late; return the others."""
+        """Cancel the late merges; return the others."""
         policy = self._maps.policy
         assert policy is not None
         running = {merge: (merge.since, 1) for merge in merges if not merge.rows}
@@ -310,5 +309,5 @@ class MergeStage:
 
 
 def _nothing(*blocks: Ref) -> list[Ref]:  # noqa: ARG001  as a merge is submitted
-    """Make nothing."""
+    """Return no outputs."""
     return []

@@ -1,4 +1,4 @@
-"""One shuffle from start to end: measure the first maps, choose, run, account."""
+"""One shuffle from start to end: measure the first maps, choose an algorithm, run, report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRESS_INTERVAL = 0.5  # seconds
 
 @dataclass(frozen=True)
 class Shuffled:
-    """A shuffle whose maps (and merges) are done.
+    """Result of a shuffle: its maps and merges have finished, its reducers have not started.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Shuffled:
     calls, nbytes : int
         Totals of the map side.
     tally : Tally
-        What the maps sent.
+        Rows and keys that the maps sent.
     """
 
     inputs: list[ReducerInput]
@@ -59,7 +59,7 @@ def run_shuffle(
     spec : Spec
     limits : Limits
     name : str
-        Of the shuffle, for those who watch.
+        Name of the shuffle in events and errors.
     """
     started, m, r = time.perf_counter(), len(parts), spec.reducers
     window = spec.slots * limits.tasks_per_slot
@@ -88,7 +88,7 @@ def run_shuffle(
 
 
 def limits_of(config: Config) -> Limits:
-    """The limits that are configured; `ConfigError` if there is no such algorithm."""
+    """Return the configured limits; raise `ConfigError` for an unknown algorithm."""
     registry.check(config.shuffle_algorithm)
     return Limits(
         config.shuffle_algorithm,

@@ -1,7 +1,7 @@
-"""What is shuffled, apart from how.
+"""Description of a shuffle, without the algorithm that runs it.
 
-Names as in the papers: M parts go in, R reducers come out, W nodes do the work. A map makes
-one part and cuts it; the blocks of all the reducers that live on one node are packed into one
+Names as in the papers: M parts go in, R reducers come out, W nodes do the work. A map computes
+a part and divides it into blocks. The blocks of all reducers on one node are packed into one
 object, so that a map returns W objects and not R.
 """
 
@@ -17,18 +17,18 @@ from dask_exo.shuffle.integrity import Tally
 
 
 class MapOutput(list[Ref]):
-    """(W,) the packed blocks of one map call.
+    """(W,) packed blocks of one map call.
 
     Attributes
     ----------
     owned : (W,) ranges
         Reducers whose blocks are packed together in each.
     parts : int
-        Parts of the call.
+        Number of parts of the call.
     sizes : tuple of int, (W,)
-        Bytes of each block, when the call has told them.
+        Bytes of each block, once the receipt is read.
     final : bool
-        Whether these refs will stay: until then a copy of the call may replace them all.
+        Whether these refs stay. Until then a speculative attempt may replace them all.
     """
 
     def __init__(self, owned: Sequence[range], parts: int = 1) -> None:
@@ -41,22 +41,22 @@ class MapOutput(list[Ref]):
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a map tells the driver about itself.
+    """Report of a map about itself, for the driver.
 
     Attributes
     ----------
     tally : Tally
-        Rows and keys it sent.
+        Rows and keys that it sent.
     nbytes : int
-        Bytes of the blocks it made.
+        Bytes of its blocks.
     seconds : float
-        Time it took, without waiting.
+        Duration, without waiting for inputs.
     detail : object, optional
-        What the maker of the parts wants to know; see `Parts.note_receipt`.
+        Anything that the parts need; see `Parts.note_receipt`.
     node : str, optional
-        Where it ran.
+        Node that it ran on.
     sizes : tuple of int, (W,)
-        Bytes of each of those blocks; empty where that is not known.
+        Bytes of each block; empty if unknown.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -69,7 +69,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Spec:
-    """One shuffle, for every algorithm.
+    """Functions and places of one shuffle, for every algorithm.
 
     Attributes
     ----------
@@ -84,9 +84,9 @@ class Spec:
         ``merge(owned, *packed) -> iterator`` with a packed block for each of the ranges of reducers
         in ``owned``: those blocks of every argument, in order.
     slow : frozenset of str
-        Nodes that shall do as little as possible: no reducers live there.
+        Slow nodes, which get no reducers.
     combines : bool
-        Whether ``merge`` makes one block that stands for all, and takes what it has made too.
+        Whether ``merge`` returns a single block for each reducer, which it accepts as input, too.
     workers : callable, optional
         Runs the maps, if they need what plain tasks do not have: as `Worker.split`. They run where
         the workers are then, and late ones are not copied.
@@ -109,12 +109,12 @@ class Spec:
         object.__setattr__(self, "owned", tuple(owned))
 
     def place(self, w: int) -> str | None:
-        """Where the reducers of node ``w`` shall run; None where there is only one place."""
+        """Return the id of node ``w``; None if it is the only one."""
         return self.nodes[w].id if len(self.nodes) > 1 else None
 
     @property
     def slots(self) -> int:
-        """Tasks the cluster runs side by side."""
+        """Number of tasks that the cluster runs at the same time."""
         return sum(node.slots for node in self.nodes)
 
     @property
@@ -124,17 +124,17 @@ class Spec:
 
     @property
     def disk(self) -> int | None:
-        """Bytes free for what does not fit the store; None where a node's are not known."""
+        """Free bytes of all disks for spilled values; None if those of a node are unknown."""
         free = [node.disk for node in self.nodes]
         return None if None in free else sum(size for size in free if size is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ReducerInput:
-    """All that goes to reducer ``slot``: its block of every packed block in ``refs``.
+    """Input of reducer ``slot``: its block of every packed block in ``refs``.
 
-    It should run on ``node``, where others read the same objects. What is ``kept`` lives
-    as long as the column does: refs of what the blocks were merged from.
+    It should run on ``node``, where others read the same objects. ``kept`` holds refs that live as
+    long as the input does: those of the map outputs that were merged.
     """
 
     refs: tuple[Ref, ...] | list[Ref]
@@ -145,7 +145,7 @@ class ReducerInput:
 
 @dataclass(slots=True, eq=False)
 class BlockRefs:
-    """Objects with blocks of the same neighbouring reducers: a merged one, or those of the maps."""
+    """Objects with blocks of the same neighbouring reducers: a merged one, or map outputs."""
 
     reducers: range
     refs: list[Ref]
@@ -153,12 +153,12 @@ class BlockRefs:
 
 @dataclass(slots=True, eq=False)
 class ReducerGroup:
-    """What is there for neighbouring reducers on node ``w`` that share merged blocks.
+    """Neighbouring reducers on node ``w`` that share merged blocks, and these blocks.
 
     Attributes
     ----------
     blocks : list of BlockRefs or Ref
-        Just a ref of what is for all of them and stays as it is.
+        A plain ref is final and for all reducers of the group.
     """
 
     w: int
@@ -167,7 +167,7 @@ class ReducerGroup:
 
 
 def reducer_inputs(rows: Sequence[MapOutput], spec: Spec) -> list[ReducerInput]:
-    """What each reducer reads of rows that nobody merges: (R,)."""
+    """Return (R,) the inputs of the reducers without a merge."""
     packings = [(owned, list(same)) for owned, same in groupby(rows, key=lambda row: row.owned)]
     return [
         ReducerInput(refs, slot, spec.place(w))
@@ -188,7 +188,7 @@ def reducer_inputs(rows: Sequence[MapOutput], spec: Spec) -> list[ReducerInput]:
 def group_by_refs(
     reducers: range, blocks: Sequence[BlockRefs | Ref]
 ) -> Iterator[tuple[range, list[Ref]]]:
-    """Cut ``reducers`` into those that read the same objects; list these, once for all of them."""
+    """Divide ``reducers`` into ranges that read the same refs; yield each range and its refs."""
     some = [block for block in blocks if isinstance(block, BlockRefs)]
     cuts = {cut for block in some for cut in (block.reducers.start, block.reducers.stop)}
     inner = sorted(cut for cut in cuts if reducers.start < cut < reducers.stop)
@@ -205,12 +205,12 @@ def group_by_refs(
 
 
 def overlap(a: range, b: range) -> range:
-    """Reducers that are in both."""
+    """Return the reducers in both ranges."""
     return range(max(a.start, b.start), min(a.stop, b.stop))
 
 
 def reducer_groups(mine: range, width: int) -> list[range]:
-    """Groups of about ``width`` neighbouring reducers of a node, which share merged blocks.
+    """Divide the reducers of a node into groups of about ``width`` that share merged blocks.
 
     Examples
     --------
@@ -222,7 +222,7 @@ def reducer_groups(mine: range, width: int) -> list[range]:
 
 
 def merged_objects(reducers: int, nodes: int, width: int) -> int:
-    """Merged blocks of one round, for all nodes: R, or R / width."""
+    """Count the merged blocks of one round, for all nodes: R, or R / width."""
     return sum(_group_count(mine, width) for mine in evenly(reducers, nodes))
 
 

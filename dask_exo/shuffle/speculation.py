@@ -1,7 +1,7 @@
-"""Map calls in flight: which are late, and copies of those on other nodes.
+"""Speculation: map calls in flight, and second attempts of late ones on other nodes.
 
-Whichever call of a part ends first is the one that counts: its blocks stand in the row, its
-receipt is read. The other one is cancelled and nobody hears of it.
+The attempt that finishes first wins: its blocks are the map output, its receipt is read. The other
+one is cancelled. `dask_exo.shuffle.stragglers` decides which calls are late.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dask_exo.shuffle.merge_limits import BlockSizes, Owned
 from dask_exo.shuffle.spec import MapOutput, Receipt, Spec
 from dask_exo.shuffle.stragglers import SpeculationPolicy
 
-CHECKS = 8  # at what has finished, while nothing can be late, at most
+CHECKS = 8  # for finished calls within ``SpeculationPolicy.floor``, at most
 
 
 @dataclass(slots=True, eq=False)
 class SpeculativeAttempt:
-    """A second call of the same parts."""
+    """Second attempt of a late map call."""
 
     blocks: list[Ref]
     receipt: Ref
@@ -33,24 +33,24 @@ class SpeculativeAttempt:
 
 @dataclass(slots=True, eq=False)
 class MapAttempt:
-    """A map call that has not been heard of.
+    """Map call in flight.
 
     Attributes
     ----------
     size : int
-        Its parts.
+        Number of parts.
     owned : (W,) ranges
-        Reducers whose blocks it packs together.
+        Reducers whose blocks are packed together.
     output : weak reference to MapOutput
-        Its blocks, as long as somebody else wants them.
+        Its blocks, as long as the algorithm holds them.
     row : MapOutput or None
-        Its blocks, if a copy may replace them.
+        Its blocks, if a speculative attempt may replace them.
     args : tuple
-        What a copy needs.
+        Arguments of the call, for a speculative attempt.
     since : float or None
-        When it got a slot, as far as can be told: calls get slots in their order.
+        Estimated time when it got a slot: calls get slots in their order.
     late : bool
-        Whether it is, and may be copied.
+        Whether it is late, so that a speculative attempt may start.
     """
 
     receipt: Ref
@@ -66,32 +66,32 @@ class MapAttempt:
 
 
 class MapConsumer(Protocol):
-    """A task that takes rows: its last value, and those rows that may still change."""
+    """Task that takes map outputs: its last value, and those outputs that may still change."""
 
     end: Ref
     rows: list[MapOutput]
 
 
 class MapAttempts:
-    """Map calls of one shuffle.
+    """Map calls in flight of one shuffle.
 
     Parameters
     ----------
     futures : Futures
     spec : Spec
     policy : SpeculationPolicy, optional
-        Without it, or with one node, there are no copies.
+        Without it, or with one node, there are no speculative attempts.
 
     Attributes
     ----------
     speculates : bool
-        Whether there may be copies.
+        Whether there may be speculative attempts.
     consumers : list
-        Other tasks of this shuffle, which want slots too.
+        Other tasks of this shuffle that take slots.
     copies : int
-        Made so far.
+        Speculative attempts so far.
     sizes : BlockSizes
-        What the receipts have told of the blocks.
+        Sizes of blocks, by the receipts.
     """
 
     def __init__(self, futures: Futures, spec: Spec, policy: SpeculationPolicy | None) -> None:
@@ -109,13 +109,13 @@ class MapAttempts:
         self.copies = 0
 
     def __len__(self) -> int:
-        """Calls that somebody waits for: those that are late are not among them, up to a limit."""
+        """Count the calls in flight, except late ones up to one per slot."""
         late = sum(attempt.late for attempt in self._in_flight)
         return len(self._in_flight) - min(late, self._slots)
 
     @property
     def on_time(self) -> bool:
-        """Whether any call is in flight that is not late."""
+        """Whether any call in flight is not late."""
         return any(not attempt.late for attempt in self._in_flight)
 
     def __bool__(self) -> bool:
@@ -147,12 +147,12 @@ class MapAttempts:
         return row
 
     def wait(self, *, oldest: bool = False) -> Steps[None]:
-        """Wait for all that are not late, or for the oldest one; not for too long."""
+        """Wait for all calls that are not late, or for the oldest one, until the next check."""
         refs = [attempt.receipt for attempt in self._in_flight if not attempt.late]
         yield self.wait_condition(refs[:1] if oldest else refs)
 
     def wait_condition(self, refs: Sequence[Ref]) -> Collection[Ref] | Until:
-        """What to wait for in order to see all of ``refs``, and to `land` in time."""
+        """Return a condition that waits for ``refs`` and wakes up for late calls."""
         if not self.speculates:
             return refs
         late = [attempt for attempt in self._in_flight if attempt.late]
@@ -160,7 +160,7 @@ class MapAttempts:
         return Until(refs, [*(attempt.receipt for attempt in late), *copies], self._next_check())
 
     def collect_finished(self) -> list[tuple[int, Receipt]]:
-        """Sizes and receipts of calls that have finished; afterwards, copy those that are late."""
+        """Return sizes and receipts of finished calls; start attempts of late ones."""
         refs = [attempt.receipt for attempt in self._in_flight]
         refs += [attempt.copy.receipt for attempt in self._in_flight if attempt.copy is not None]
         if not refs:
@@ -187,7 +187,7 @@ class MapAttempts:
         return [(f.size, receipt) for f, receipt in zip(finished, receipts, strict=True)]
 
     def slow_nodes(self) -> frozenset[str]:
-        """Find the nodes that are slow; from now on they get no maps, where others can be asked."""
+        """Return the slow nodes; from now on they get no maps if others can run them."""
         late = sum(attempt.late for attempt in self._in_flight)
         if self.speculates:
             self._slow = stragglers.slow_nodes(
@@ -201,7 +201,7 @@ class MapAttempts:
         return self._futures.split(len(owned) + 1, self._map, owned, *args, node=node)
 
     def _keep_first(self, attempt: MapAttempt, *, copied: bool) -> None:
-        """Take the blocks of the call that was first; stop the other one."""
+        """Keep the blocks of the attempt that finished first; cancel the other one."""
         if attempt.copy is not None:
             self._futures.cancel([attempt.receipt if copied else attempt.copy.receipt])
             if copied and attempt.row is not None:
@@ -219,7 +219,7 @@ class MapAttempts:
             self._times[receipt.node].append(seconds)
 
     def _launch_speculative(self) -> None:
-        """Note what is late, and copy it."""
+        """Mark late calls, and start speculative attempts of them."""
         now, running = self._futures.now, self._note_starts()
         known = {f: (f.since, f.size) for f in running if f.row is not None and f.since is not None}
         for attempt in stragglers.late(known, self._durations, now=now, policy=self._policy):
@@ -239,7 +239,7 @@ class MapAttempts:
             events.emit(events.Recovered("late map run a second time"))
 
     def _ready_consumers(self) -> int:
-        """How many of the other tasks could run, or do."""
+        """Return the number of consumers whose inputs are ready."""
         if not self.consumers:
             return 0
         done = set(self._futures.wait([consumer.end for consumer in self.consumers], timeout=0)[0])
@@ -247,14 +247,14 @@ class MapAttempts:
         return sum(all(row.final for row in consumer.rows) for consumer in self.consumers)
 
     def _note_starts(self) -> list[MapAttempt]:
-        """Note since when they run; return those that do."""
+        """Note the start of calls that run now; return those that run."""
         running = self._running(self._slots - self._ready_consumers())
         for attempt in running:
             attempt.since = self._futures.now if attempt.since is None else attempt.since
         return running
 
     def _running(self, slots: int) -> list[MapAttempt]:
-        """Those that have slots, presumably: the oldest ones, on each node that was named."""
+        """Return the calls that presumably have a slot: the oldest ones, per requested node."""
         running: list[MapAttempt] = []
         load: Counter[str] = Counter()
         for attempt in self._in_flight:
@@ -266,7 +266,7 @@ class MapAttempts:
         return running
 
     def _choose_fast_node(self, but: str | None = None) -> str | None:
-        """The node with the least to do of those that have shown to be quick."""
+        """Return the least loaded of the nodes that have proved to be fast."""
         able = {
             node: self._nodes[node]
             for node in self._times

@@ -1,10 +1,10 @@
-"""Whether a shuffle has room: its outputs in memory, and on the disks what it spills.
+"""Checks that outputs fit into memory, and spilled values on the disks.
 
-Both are looked at before it starts, and the disks while it runs.
+Both are checked before a shuffle starts, and the disks while it runs.
 
-A disk that is full fails whatever needs the object store next. So the shuffle that has made most is
-stopped before: when a batch of spilled values may not fit any more while spilled values still grow.
-What it holds is let go then, and the others go on.
+A full disk fails whatever needs the object store next. So the largest running shuffle is stopped
+before: when the next batch of spilled values may not fit while spilled values still grow. Its
+values are released then, and other shuffles go on.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from dask_exo.shuffle.spec import Spec
 
 T = TypeVar("T")
 
-CHECK_INTERVAL = 1.0  # seconds between two looks
+CHECK_INTERVAL = 1.0  # seconds
 
-SPILL_SHARE = 4  # a quarter of its store is what a node writes at a time
+SPILL_SHARE = 4  # a node spills a quarter of its store at a time
 
-
-MEMORY_MARGIN = 2  # times its memory: the size of outputs is taken from that of the first maps
+MEMORY_MARGIN = 2  # times the memory, since sizes are estimated from the first maps
 
 
 def check_outputs(name: str, shape: Shape, nodes: Sequence[Node]) -> None:
     """Raise `OutOfMemoryError` if an output does not fit the memory of any node.
 
-    Only what surely does not: an output is assembled in memory, and is there at least once.
+    It raises only if an output certainly does not fit: outputs are assembled in memory.
 
     Examples
     --------
@@ -61,7 +60,7 @@ def _memory(node: Node) -> float | None:
 
 
 def check_disk_space(name: str, shape: Shape, cost: Cost | None, disk: int | None) -> None:
-    """Raise `SpillError` if what a shuffle must spill has no room on the disks.
+    """Raise `SpillError` if spilled values of a shuffle do not fit on the disks.
 
     Examples
     --------
@@ -86,30 +85,30 @@ directories on larger disks (exo.spill-directory), or raise exo.object-store-mem
 
 
 def find_full_disk(before: Mapping[str, int], disks: Sequence[Disk], reserve: int) -> Disk | None:
-    """Find a directory that fills up.
+    """Return the fullest directory that is about to fill up, if there is one.
 
     Parameters
     ----------
     before : mapping
-        Bytes of spilled values in each at the last look; one that is not in it is new.
+        Bytes of spilled values in each directory at the last check; a missing one is new.
     disks : sequence of Disk
-        How they are now.
+        Present state.
     reserve : int
-        Bytes that there shall be room for.
+        Bytes that must fit.
 
     Examples
     --------
     >>> now = [Disk("/a", 70, 90, room=30), Disk("/b", 70, 70, room=900)]
     >>> find_full_disk({"/a": 60, "/b": 60}, now, reserve=40).path
     '/a'
-    >>> find_full_disk({"/a": 70, "/b": 60}, now, reserve=40)  # nothing has come
+    >>> find_full_disk({"/a": 70, "/b": 60}, now, reserve=40)  # nothing was spilled
     """
     filling = [d for d in disks if d.room < reserve and d.used > before.get(d.path, d.used)]
     return min(filling, key=lambda disk: disk.room, default=None)
 
 
 class SpillWatch:
-    """Looks at the disks while a shuffle runs.
+    """Periodic check of the disks while a shuffle runs.
 
     Parameters
     ----------
@@ -129,7 +128,7 @@ class SpillWatch:
         self._due = futures.now + CHECK_INTERVAL
 
     def check(self) -> None:
-        """Raise `SpillError` if a disk fills up and no shuffle has made more than this one."""
+        """Raise `SpillError` if a disk fills up and this is the largest running shuffle."""
         if not self._known or self._futures.now < self._due:
             return
         self._due = self._futures.now + CHECK_INTERVAL
@@ -148,7 +147,7 @@ class SpillWatch:
         self._before = {disk.path: disk.used for disk in disks}
 
     def run(self, steps: Steps[T]) -> Steps[T]:
-        """Run a coroutine of the shuffle, and look at the disks whenever it waits."""
+        """Run a coroutine of the shuffle; check the disks whenever it waits."""
         with _lock:
             _watches.append(self)
         try:
@@ -159,7 +158,7 @@ class SpillWatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the maps so far."""
+        """Bytes of map outputs so far."""
         return self._maps.nbytes
 
 
@@ -182,6 +181,6 @@ _watches: list[
 
 
 def _largest() -> SpillWatch | None:
-    """The shuffle that has made most."""
+    """Return the running shuffle with the largest map outputs."""
     with _lock:
         return max(_watches, key=lambda watch: watch.nbytes, default=None)

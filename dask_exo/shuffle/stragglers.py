@@ -1,7 +1,7 @@
-"""Which calls are late, which nodes are slow: decisions from times that others have measured.
+"""Stragglers: decisions which calls are late and which nodes are slow, from measured times.
 
-A call is late when it has run several times as long as most calls of its kind did. What is
-done about it (a second copy elsewhere, a merge that is given up) is up to those who ask.
+A call is late when it runs several times as long as the median of its stage. The callers decide
+what follows: a speculative attempt on another node, or a merge that is cancelled.
 
 References: Exoshuffle section 3.3.2.4; backup tasks of MapReduce (Dean and Ghemawat, OSDI 2004,
 section 3.6); a cap on copies and nodes known to be slow are from LATE (Zaharia et al., OSDI 2008).
@@ -23,21 +23,23 @@ RECENT = 200  # durations that count
 
 @dataclass(frozen=True)
 class SpeculationPolicy:
-    """When to stop waiting; see ``exo.yaml``.
+    """Thresholds after which a call is late; see ``exo.yaml``.
 
     Attributes
     ----------
     factor : float
-        A call is late after so many times the median duration of those that have finished.
+        A call is late after this many times the median duration of the finished calls.
     floor : float
-        Seconds for which no call is late.
+        A call is never late before this many seconds.
     """
 
     factor: float = 2.0
     floor: float = 2.0
 
     def allowance(self, usual: float, size: int = 1) -> float:
-        """Seconds that a call of ``size`` parts may run, where a part usually takes so long.
+        """Return the seconds that a call of ``size`` parts may run.
+
+        ``usual`` is the median duration of one part.
 
         Examples
         --------
@@ -48,7 +50,7 @@ class SpeculationPolicy:
 
 
 def median_duration(durations: Sequence[float]) -> float | None:
-    """Median of the last durations; None where there are too few.
+    """Return the median of the last durations, or None if there are too few.
 
     Examples
     --------
@@ -65,19 +67,18 @@ def late(
     now: float,
     policy: SpeculationPolicy,
 ) -> list[K]:
-    """Running calls that are late, the one that should have ended first before the others.
+    """Return the running calls that are late, ordered by the time when they became late.
 
-    None are as long as more calls are running than have finished: then nobody knows yet what is
-    usual.
+    No call is late while fewer calls have finished than are running: the median means little then.
 
     Parameters
     ----------
     running : mapping
-        When each call began, and its parts.
+        Start time and number of parts of each call.
     durations : sequence of float
-        Seconds for a part, of the calls that have finished.
+        Seconds per part of the finished calls.
     now : float
-        Of the same clock.
+        Current time of the same clock.
     policy : SpeculationPolicy
 
     Examples
@@ -93,14 +94,14 @@ def late(
 
 
 def speculation_budget(*, slots: int, busy: int, speculative: int) -> int:
-    """How many more copies may be made.
+    """Return how many more speculative attempts may start.
 
-    They get idle slots only, since first calls of other parts are worth more, and half of all.
+    They get idle slots only, since first attempts are worth more, and at most half of all slots.
 
     Parameters
     ----------
     slots : int
-        Tasks that run side by side.
+        Tasks that run at the same time.
     busy : int
         Tasks in flight that could run.
     speculative : int
@@ -120,19 +121,19 @@ def speculation_budget(*, slots: int, busy: int, speculative: int) -> int:
 def slow_nodes(
     seconds: Mapping[str, Sequence[float]], nodes: Sequence[str], *, late: int, factor: float
 ) -> frozenset[str]:
-    """Nodes that shall get no work that others can do.
+    """Return the nodes that get no work that other nodes can do.
 
-    Those whose calls took ``factor`` times as long as on the usual node; and, where calls are
-    late, those that have finished none.
+    A node is slow if its calls took ``factor`` times as long as on the median node. While calls are
+    late, a node that has finished none is slow, too.
 
     Parameters
     ----------
     seconds : mapping
-        (n,) times of finished calls by node.
+        (n,) durations of finished calls by node.
     nodes : sequence of str
-        All of them.
+        All nodes.
     late : int
-        Calls that are late.
+        Number of late calls.
     factor : float
 
     Examples
@@ -146,7 +147,7 @@ def slow_nodes(
     usual = {node: median(times) for node, times in seconds.items() if times}
     if not usual:
         return frozenset()
-    # of an even number the quicker one of the middle: one of two nodes can be the slow one
+    # the lower median: of two nodes, one can be the slow one
     middle = sorted(usual.values())[(len(usual) - 1) // 2]
     found = {node for node, time in usual.items() if time > factor * middle}
     if late:
@@ -155,7 +156,7 @@ def slow_nodes(
 
 
 def least_loaded(load: Mapping[str, int], slots: Mapping[str, int]) -> str:
-    """The node whose slots have the least to do; the first one of equals.
+    """Return the node with the smallest load per slot; the first one of equals.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""States of reducers, which each round of a streaming shuffle renews."""
+"""States of the reducers of a streaming shuffle; each round replaces them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dask_exo.shuffle.spec import MapOutput, ReducerInput, Spec, reducer_groups
 
 
 class ReducerStates:
-    """What the reducers have got so far.
+    """States of all reducers: the combined blocks of the rounds so far.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ class ReducerStates:
     maps : MapStage
     spec : Spec
     width : int
-        Neighbouring reducers that share a state.
+        Number of neighbouring reducers that share a state.
     """
 
     def __init__(self, futures: Futures, maps: MapStage, spec: Spec, width: int) -> None:
@@ -32,17 +32,17 @@ class ReducerStates:
         self._started = 0
 
     def start_maps(self, count: int) -> Steps[None]:
-        """Start maps of the next round, for ``count`` parts."""
+        """Submit maps of the next round, for ``count`` parts."""
         self._started += count
         self._rows += yield from self._maps.take(count)
 
     def round(self, count: int) -> Steps[list[ReducerInput]]:
-        """Map ``count`` parts, those of `begin` included; make new states.
+        """Map ``count`` parts, with those of `start_maps`; replace the states.
 
         Returns
         -------
         list of ReducerInput : (R,)
-            What reducers read to know of all parts so far; to be read before the next round.
+            Inputs of the reducers for all parts so far; read them before the next round.
         """
         yield from self.start_maps(max(0, count - self._started))
         yield self._pending  # of the round before
@@ -57,7 +57,7 @@ class ReducerStates:
         return self._inputs()
 
     def _combine(self, w: int) -> list[Ref]:
-        """Bring the round to node ``w``, and make new states there of the old ones."""
+        """Combine the round with the states of node ``w``, on that node."""
         reducer_groups, blocks_of_groups = self._groups[w], self._blocks[w]
         states = (
             [block for held in blocks_of_groups for block in held] if self._spec.combines else []
@@ -92,7 +92,7 @@ class ReducerStates:
 def combine_states(
     merge: Callable[..., Iterator[Any]], reducer_groups: Sequence[range], count: int, *blocks: Any
 ) -> Iterator[Any]:
-    """Merge packed blocks, and each merged one with its state; the states come first.
+    """Merge packed blocks; combine each merged block with its state.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def combine_states(
     reducer_groups : sequence of range
         (G,) reducers that share a state.
     count : int
-        States: G, or none in the first round.
+        Number of states: G, or 0 in the first round.
     *blocks
         (count + T,) states and packed blocks.
     """

@@ -1,9 +1,9 @@
-"""Magnet: push-based shuffle that keeps the maps' outputs, for fast recovery.
+"""Magnet: push-based shuffle that keeps the map outputs, for fast recovery.
 
-As soon as ``per_round`` maps are submitted, so are the merges of their blocks, on the nodes of
-the reducers. The outputs of the maps stay, in memory or on disk, as long as a reducer needs a
-merged block: where a node is lost, its blocks are merged again and no part is made again. The price
-is that twice as much is spilled.
+As soon as ``per_round`` maps are submitted, so are the merges of their blocks, on the nodes of the
+reducers. The map outputs stay in memory or on disk as long as a reducer needs a merged block: if a
+node is lost, its blocks are merged again and no part is recomputed. The price is that twice as much
+is spilled.
 
 References: Exoshuffle section 3.3.2.3 (ES-push), after Magnet (Shen et al., VLDB 2020).
 """
@@ -36,7 +36,7 @@ def run(
     -------
     list of ReducerInput : (R,)
         One merged object of each merge (one in a round, unless that exceeds ``caps``); the
-        maps' own live as long.
+        map outputs live as long.
     """
     merged = MergeStage(futures, maps, spec, width, caps)
     kept: list[MapOutput] = []

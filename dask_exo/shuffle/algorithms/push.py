@@ -1,12 +1,11 @@
-"""Push-based shuffle, in two stages and in rounds: what it spills, it spills once.
+"""Push-based shuffle in rounds: every byte is spilled at most once.
 
-While the maps of one round run, the merges of the round before combine their blocks on the
-node of the reducers, one merge a node and round, and yield one object a reducer, or one for a
-few neighbouring reducers that get little. The maps'
-own outputs are dropped as soon as their merges are submitted and never reach the disk.
+While the maps of one round run, the merges of the previous round combine blocks on the nodes of the
+reducers. A merge yields one object for each reducer, or for a few neighbouring reducers with little
+data. Map outputs are released when their merges are submitted, and do not reach the disk.
 The map output of ``alive`` rounds exists at a time: with two, the merges of round k-1 end before
-the maps of round k+1 start. More and smaller rounds hold no more bytes, but let a node do several
-merges side by side, where one alone would leave its slots waiting.
+the maps of round k+1 start. More and smaller rounds hold no more bytes, but let a node run several
+merges at the same time, where a single one would leave slots idle.
 
 References: Exoshuffle sections 3.4.1 and 3.4.2, listing 7 (ES-push*). The listing submits
 each round's maps twice and waits for one merge only; both are corrected here.
@@ -39,8 +38,8 @@ def run(  # noqa: PLR0913  its knobs are its keywords
 ) -> Steps[list[ReducerInput]]:
     """Map ``per_round`` parts at a time; merge each round on the reducers' nodes.
 
-    ``width`` neighbouring reducers read the same merged blocks. Where what a node gets in a round
-    exceeds ``caps``, it does several merges.
+    ``width`` neighbouring reducers read the same merged blocks. A node that gets more than ``caps``
+    in a round runs several merges.
 
     Returns
     -------

@@ -1,9 +1,8 @@
-"""Riffle: blocks are merged before the shuffle, on the node where they were made.
+"""Riffle: blocks are merged before they are sent, on the node of their maps.
 
-``factor`` consecutive parts are mapped on one node, which then merges what they made for all
-reducers. So the reducers read M / F larger pieces instead of M small ones. It writes everything
-once more than `simple` and sends no less; it wins where many small pieces on slow disks are what
-a shuffle waits for.
+One node maps ``factor`` consecutive parts, and merges their blocks for all reducers. So the
+reducers read M / F larger blocks instead of M small ones. It writes everything once more than
+`simple` and sends no less; it wins if many small blocks on slow disks are the bottleneck.
 
 References: Exoshuffle section 3.3.2.2, after Riffle (Zhang et al., EuroSys 2018).
 """

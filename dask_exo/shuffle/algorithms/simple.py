@@ -1,6 +1,6 @@
-"""Simple shuffle: every reducer pulls its block from every map.
+"""Simple shuffle: every reducer reads its block of every map.
 
-Right while the data stays in memory: each row is copied once by the map and once by the
+It is the fastest while the data stays in memory: each row is copied once by the map and once by the
 reducer. Blocks of one node's reducers are packed into one object, so M·W objects are made
 where the textbook's M·R would be. Out of core, each of the R reducers restores every spilled
 packed object whole: use `push`.
@@ -46,5 +46,5 @@ def cost(shape: Shape, limits: Limits) -> Cost:  # noqa: ARG001
 
 
 def simple_objects(calls: int, nodes: int) -> int:
-    """Packed objects and receipts that `simple` makes in ``calls`` map calls on W nodes."""
+    """Count packed objects and receipts of ``calls`` map calls on W nodes."""
     return calls * (nodes + 1)

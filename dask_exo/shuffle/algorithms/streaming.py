@@ -1,9 +1,9 @@
-"""Streaming shuffle: what its rounds have brought so far can be looked at.
+"""Streaming shuffle: its outputs can be read after every round.
 
-Parts are mapped in rounds. After each round, on its node, every reducer combines its state with
-the blocks of the round into a new state; neighbouring reducers that get little share one. The old
-state is dropped. Where blocks cannot be combined they pile up, as in `push`. Rounds are strict: the
-states of round k-1 are there before the maps of round k+1 start.
+Parts are mapped in rounds. After each round every reducer combines its state with the blocks of the
+round into a new state, on its node; neighbouring reducers with little data share one. The old state
+is released. Blocks that cannot be combined accumulate, as in `push`. Rounds are strict: the states
+of round k-1 are ready before the maps of round k+1 start.
 
 References: Exoshuffle section 3.3.3.1, listing 6 (``streaming_shuffle``, for online aggregation).
 The listing waits for states that do not exist yet in its first round; that is corrected here.

@@ -1,9 +1,9 @@
-"""Two-level shuffle: for so many maps and nodes that M·W objects are too many.
+"""Two-level shuffle, for jobs in which M·W objects are too many.
 
 The W nodes form G groups. A map packs one object for each group instead of one for each node, and
-a merge of each group, on each of its nodes in turn, takes a round apart for all reducers of the
-group. With G = √W that makes M·√W objects. The price: what is merged on one node of a group travels
-once more, to the node of its reducer. Rounds are bounded as in `push`.
+a merge of each group, on each of its nodes in turn, divides a round among all reducers of the
+group. With G = √W that makes M·√W objects. The price: merged blocks are sent once more, from a
+node of the group to the node of their reducer. Rounds are bounded as in `push`.
 
 References: the two-stage exchange of Exoshuffle-CloudSort, section 4, has W groups of one node;
 the general one is that of multi-level sample sort (Axtmann et al., SPAA 2015).
@@ -52,7 +52,7 @@ def run(  # noqa: PLR0913  its knobs are its keywords
     turns = count()
     while maps:
         turn = next(turns)
-        # the parts that were mapped to be measured are packed for each node already
+        # the measured parts are packed for each node already
         probed = maps.probed
         rows = yield from maps.take(0 if probed else per_round, owned=owned, allow_speculation=True)
         while len(merging) >= alive - 1:
@@ -103,14 +103,14 @@ def two_level_objects(  # noqa: PLR0913  each is a number of its own
     width: int = 1,
     probes: int = 0,
 ) -> int:
-    """Objects that `two_level` makes: M·(G + 1) + rounds·R, with probes·(W - G) more.
+    """Count the objects of a shuffle: M·(G + 1) + rounds·R, with probes·(W - G) more.
 
     Parameters
     ----------
     calls, probes : int
-        Map calls, and those among them that were made to measure.
+        Map calls, and those among them that were measured first.
     rounds : int
-        Of merges, that of the probes included.
+        Rounds of merges, with that of the probes.
     """
     packed = calls * (groups + 1) + probes * (nodes - groups)
     return packed + rounds * merged_objects(reducers, nodes, width)
