@@ -22,14 +22,14 @@ from dask_exo.shuffle.integrity import Tally, verify
 
 
 class OutputVersions:
-    """The first version of what calls have made.
+    """Digests of the first outputs of calls, to compare recomputed ones with.
 
     Parameters
     ----------
     repeats : callable
-        What calls have made that ran again; see `dask_exo.cluster.futures.Futures.repeats`.
+        Returns the digests of calls that ran again; see `dask_exo.cluster.futures.Futures.repeats`.
     mode : str
-        What happens where it is something else: ``"error"``, ``"warn"`` or ``"ignore"``.
+        Reaction to a different output: ``"error"``, ``"warn"`` or ``"ignore"``.
 
     Examples
     --------
@@ -48,17 +48,17 @@ class OutputVersions:
         self._first: dict[str, int] = {}
 
     def record(self, made: OutputDigest | None) -> None:
-        """A call has made something that tasks may read from now on."""
+        """Record an output that tasks may read from now on."""
         if made is not None and made.digest is not None:
             self._first.setdefault(made.call, made.digest)
 
     def compare(self) -> None:
-        """Ask what ran again, and compare.
+        """Compare the outputs of calls that ran again with the first ones.
 
         Raises
         ------
         NonDeterminismError
-            It has made something else, and this is to be an error.
+            An output differs, and the mode is ``"error"``.
         """
         if self._mode == "ignore" or not self._first:
             return
@@ -71,12 +71,12 @@ class OutputVersions:
 
 
 class ShuffleAccounting:
-    """What each shuffle sent, what the tasks after it have assembled, and what all that took.
+    """Account of the rows that shuffles sent and tasks assembled, and of the seconds it took.
 
     Parameters
     ----------
     versions : OutputVersions
-        Of what the maps, and other tasks of the computation, have made.
+        Digests of the outputs of all tasks of the computation.
     """
 
     def __init__(self, versions: OutputVersions) -> None:
@@ -88,22 +88,22 @@ class ShuffleAccounting:
         self._work, self._spent = 0.0, 0.0
 
     def add_sent(self, stage: Stage, tally: Tally) -> None:
-        """Note what the maps of a shuffle have sent."""
+        """Record the rows that the maps of a shuffle sent."""
         name = f"shuffle {stage.name} ({stage.key[0]})"
         self._sent[name], self._stages[name] = tally, stage
 
     def add_assembled(self, arrived: Iterable[messages.AssembledTally]) -> None:
-        """Add what a task has assembled."""
+        """Add the rows that a task assembled."""
         for one in arrived:
             self._arrived[one.stage] += one.tally
 
     def add_work(self, seconds: float, spent: float = 0.0) -> None:
-        """Add what tasks took, and what of it went into keeping values."""
+        """Add the seconds of tasks, of which ``spent`` went into checkpoints."""
         self._work += seconds
         self._spent += spent
 
     def should_checkpoint(self, stage: Stage, nbytes: int) -> bool:
-        """Whether the outputs of a shuffle are worth keeping; from then on that is spent."""
+        """Decide whether to checkpoint the outputs of a shuffle; if so, count its cost as spent."""
         if stage.keeping is None:
             return False
         kept = stage.keeping.worth(nbytes, self._work, self._spent)
@@ -112,7 +112,7 @@ class ShuffleAccounting:
         return kept
 
     def exempt(self, stage: Key) -> None:
-        """Some outputs of a shuffle will not be assembled, since a task failed."""
+        """Exclude a shuffle from `verify`: a task failed that would have assembled its outputs."""
         self._exempt.add(stage)
 
     def verify(self) -> None:
@@ -125,7 +125,7 @@ class ShuffleAccounting:
                 verify(name, sent, self._arrived[stage.key])
             except IntegrityError:
                 if stage.keeping is not None:
-                    stage.keeping.forget()  # another program must not take it for right
+                    stage.keeping.forget()  # no later program may read it
                 raise
 
 

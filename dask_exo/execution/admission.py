@@ -1,4 +1,4 @@
-"""When a task is submitted, and to which actor: decisions from numbers alone."""
+"""Decisions when to submit a task, and to which actor, from numbers alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computations that run in a thread of their own, and the promises of their results."""
+"""Computations in background threads, and the promises of their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dask_exo.planning.plan_passes import PassContext, run_passes
 
 
 class Stoppable(Protocol):
-    """What ends with the connection to the cluster."""
+    """Something that has to end with the connection to the cluster."""
 
     def stop(self) -> None:
         """End it."""
@@ -34,10 +34,10 @@ _running: weakref.WeakSet[Stoppable] = weakref.WeakSet()
 
 
 class BackgroundRun:
-    """One computation in the background.
+    """One computation in a background thread.
 
-    It knows its promises weakly: whoever drops one frees its value, and when all are dropped
-    the computation ends.
+    It holds weak references to its promises: a dropped promise frees its value, and the
+    computation ends when all are dropped.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class BackgroundRun:
         self._thread = threading.Thread(target=self._main, name="dask_exo-run", daemon=True)
 
     def start(self) -> dict[Key, Promise]:
-        """Begin; return the promise of each of the plan's results."""
+        """Start the thread; return the promise of each of the plan's results."""
         promises = {key: Promise(self._futures) for key in self._plan.results}
         self._promises.update(promises)
         _running.add(self)
@@ -74,7 +74,7 @@ class BackgroundRun:
         return promises
 
     def stop(self) -> None:
-        """End it as soon as possible; promises that are not kept yet will fail."""
+        """End the computation as soon as possible; unfulfilled promises fail."""
         self._stopped = True
         self._thread.join(timeout=10)
 
@@ -121,11 +121,11 @@ class BackgroundRun:
 
 
 def stop_all() -> None:
-    """Stop whatever is in the background of this process."""
+    """Stop all background work of this process."""
     for background in list(_running):
         background.stop()
 
 
 def stop_with_all(running: Stoppable) -> None:
-    """Let `stop_all` stop one more, as long as somebody has it."""
+    """Register something for `stop_all`; only a weak reference is held."""
     _running.add(running)

@@ -1,9 +1,8 @@
-"""Which tasks share a call: as many small ones as are worth it, along the graph.
+"""Choice of the tasks that share a call: small ones, along the graph.
 
-To start a task costs a hundred times what a trivial one does. So a call takes several: of those
-that are ready, a fair share; and whatever becomes ready by what the call itself makes, so that
-those values need not leave it. How long tasks take is learned for each group, of which the first
-runs by itself.
+Starting a task takes a hundred times as long as a trivial task runs. So a call takes several: a
+fair share of the ready ones, and those that become ready by its own outputs, which then need not
+leave the process. Durations are learned per group of tasks; the first of each group runs alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FORGET = 0.1  # how much less a bundle counts for each one that has finished aft
 
 @dataclass(slots=True)
 class TaskStats:
-    """What the finished bundles of one group have shown, the last ones most.
+    """Mean duration and size of the finished bundles of one group, weighted by recency.
 
     Examples
     --------
@@ -39,7 +38,7 @@ class TaskStats:
     largest: int = 0
 
     def add(self, seconds: float, nbytes: int) -> None:
-        """Take note of one more."""
+        """Add one finished bundle."""
         self.count = self.count * (1 - FORGET) + 1
         self.seconds = self.seconds * (1 - FORGET) + seconds
         self.nbytes = self.nbytes * (1 - FORGET) + nbytes
@@ -47,27 +46,27 @@ class TaskStats:
 
     @property
     def duration(self) -> float:
-        """Seconds that one takes."""
+        """Mean seconds of a bundle."""
         return self.seconds / max(self.count, 1)
 
     @property
     def mean(self) -> int:
-        """Bytes of a value."""
+        """Mean bytes of an output."""
         return round(self.nbytes / max(self.count, 1))
 
 
 @dataclass(slots=True)
 class BatchBudget:
-    """What may still join a call.
+    """Limits on the bundles that may still join a call.
 
     Attributes
     ----------
     seconds : float
-        Of work.
+        Seconds of work.
     nbytes : int
-        Of values, or of what is put together for them.
+        Bytes of outputs, or of the blocks assembled for them.
     ready : int
-        Bundles that could also run elsewhere, side by side with this call.
+        Ready bundles, which could also run in parallel to this call.
     """
 
     seconds: float
@@ -75,9 +74,10 @@ class BatchBudget:
     ready: int
 
     def fits(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> bool:
-        """Whether one more of a group would fit; ``inner`` if it can run nowhere else.
+        """Return whether one more bundle of a group fits.
 
-        It puts together ``pending_bytes`` bytes of shuffled blocks.
+        It assembles ``pending_bytes`` of shuffled blocks; ``inner`` says that it reads outputs of
+        this very call.
         """
         fair = inner or self.ready > 0
         return (
@@ -87,7 +87,7 @@ class BatchBudget:
         )
 
     def take(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> None:
-        """Fill some of it."""
+        """Subtract one more bundle of a group."""
         self.seconds -= known.duration
         self.nbytes -= max(known.mean, pending_bytes)
         self.ready -= not inner
@@ -102,21 +102,21 @@ def gather(
     target: float,
     follow: bool,
 ) -> list[Bundle]:
-    """Take out the bundle to run next, and all that should share a call with it.
+    """Take the next bundle from the queue, and all that should share a call with it.
 
     Parameters
     ----------
     queue : ReadyQueue
     stats : mapping
-        Of the groups that have any.
+        Statistics by group, for groups with finished bundles.
     pool : ResourceRequest, optional
-        The workers that it is for.
+        Actor pool that runs the call.
     slots : int
-        Tasks that run side by side: each slot shall get two calls at least.
+        Tasks that run at the same time: each slot should get at least two calls.
     target : float
-        Seconds that a call shall last.
+        Seconds that a call should last.
     follow : bool
-        Whether to go on with what becomes ready by the values of the call itself.
+        Whether to add bundles that become ready by outputs of the call itself.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def _next(
     ahead: list[Entry],
     first: Bundle,
 ) -> Bundle | None:
-    """Take out one more: of those that follow, else of those that are ready."""
+    """Take one more bundle: of those that follow, else of the ready ones."""
     pool = first.options.pool
     while ahead or queue.first(pool) is not None:
         inner = bool(ahead)

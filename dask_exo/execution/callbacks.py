@@ -1,4 +1,4 @@
-"""What is to be done when promises are known, or kept: a thread that waits for them."""
+"""Callbacks on promises: a thread that waits for them and calls functions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class _Pending:
 
 
 class PromiseCallbacks:
-    """A thread that acts when promises are known or kept; it ends when there are none.
+    """A thread that calls functions when promises are known or done; it ends when none are left.
 
     Parameters
     ----------
     name : str
-        Of the thread.
+        Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -38,15 +38,15 @@ class PromiseCallbacks:
         self._thread: threading.Thread | None = None
 
     def when_known(self, promises: Sequence[Promise], act: Act) -> None:
-        """Call ``act`` when the refs or values of all ``promises`` are known, or never will be."""
+        """Call ``act`` when the refs or values of all ``promises`` are known, or have failed."""
         self._add(_Pending(promises, act, known=True))
 
     def when_done(self, promise: Promise, act: Act) -> None:
-        """Call ``act`` when the value of a promise is there, or is known not to come."""
+        """Call ``act`` when the value of a promise exists, or has failed."""
         self._add(_Pending([promise], act, known=False))
 
     def stop(self) -> None:
-        """Forget everything."""
+        """Drop all callbacks and wait for the thread to end."""
         with self._lock:
             self._pending.clear()
             thread = self._thread
@@ -73,7 +73,7 @@ class PromiseCallbacks:
                 self._thread = None
 
     def _round(self) -> bool:
-        """Act where it is time to, or wait a moment; False when nothing is left."""
+        """Run callbacks that are due, or wait a moment; return False when none are left."""
         with self._lock:
             pending = list(self._pending)
             self._new.clear()
@@ -94,7 +94,7 @@ class PromiseCallbacks:
 
 
 def _ready(pending: Sequence[_Pending]) -> list[_Pending]:
-    """Those of which the promises are known or kept, as each of them wants it."""
+    """Return the callbacks that are due."""
     kept, _ = wait([one.promises[0] for one in pending if not one.known], timeout=0)
     done = {id(promise) for promise in kept}
     return [

@@ -1,6 +1,6 @@
-"""Computations that are too small for a cluster: on Dask's threads, with our shuffles.
+"""Small computations on Dask's threads, with our shuffles.
 
-The graph is the one that a cluster would get. An `ShuffleNode` becomes plain tasks: each cuts
+The graph is the one that a cluster would get. A `ShuffleNode` becomes plain tasks: each cuts
 consecutive parts, as many together as give every thread some, and each output is assembled from
 the blocks of all. Dask's own shuffle for threads writes each partition to disk, which takes longer,
 and fails for columns of lists.
@@ -43,7 +43,7 @@ def _renamed(keys: Any, names: dict[Key, Key]) -> Any:
 
 
 def without_exchanges(graph: Graph, threads: int) -> Graph:
-    """Return a graph whose shuffles are plain tasks, for so many threads."""
+    """Return a graph in which each shuffle is a set of plain tasks, for so many threads."""
     cuts = {
         key: list(_cuts(node, threads))
         for key, node in graph.items()
@@ -61,7 +61,7 @@ def without_exchanges(graph: Graph, threads: int) -> Graph:
 
 
 def _cuts(exchange: ShuffleNode, threads: int) -> Iterator[Task]:
-    """The tasks that cut the parts of a shuffle."""
+    """Yield the tasks that divide the inputs of a shuffle into blocks."""
     parts: Sequence[Any] = exchange.args
     name = f"cut-{key_split(exchange.key)}"
     count = min(len(parts), threads)
@@ -71,7 +71,7 @@ def _cuts(exchange: ShuffleNode, threads: int) -> Iterator[Task]:
 
 
 def _assembling(key: Key, node: GraphNode, graph: Graph, cuts: dict[Key, list[Task]]) -> Task:
-    """The task that assembles what another takes of a shuffle as a whole."""
+    """Return the task that assembles one output of a shuffle."""
     assert isinstance(node, Task)
     whole, output = node.args
     exchange = graph[whole.key]

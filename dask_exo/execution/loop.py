@@ -51,7 +51,7 @@ class Run:
     config : Config
     watcher : RunObserver, optional
     consumer : Consumer, optional
-        Takes results as they come; without it, the first failure ends the run.
+        Receives results as they finish; without it, the first failure ends the run.
     follow : bool
         Whether a call may go on with tasks that become ready by its own values; the watcher does
         not see those.
@@ -60,7 +60,7 @@ class Run:
     Attributes
     ----------
     versions : OutputVersions
-        Of what its tasks have made, and the tasks whose values it was given.
+        Digests of the outputs of its tasks, and of values that it was given.
     """
 
     def __init__(  # noqa: PLR0913  each is a part of what a run is
@@ -100,20 +100,20 @@ class Run:
         self._watchdog = Watchdog(futures, config.stall_timeout)
 
     def results(self) -> dict[Key, Local | Remote]:
-        """Run to the end; return what is held for each of the plan's results.
+        """Run to the end; return the value or ref of each of the plan's results.
 
         Raises
         ------
         Exception
-            Whatever a task raised.
+            The exception of a task.
         IntegrityError
             A shuffle has lost rows.
         NonDeterminismError
-            A task has run again, and has made something else.
+            A recomputed task returned a different value.
         RunAbandoned
-            The consumer does not.
+            The consumer does not want the results any more.
         OutOfMemoryError
-            A task needs more memory than its node has, for itself.
+            A task needs more memory than a whole node has.
         StalledError
             Nothing has happened for `Config.stall_timeout`, and nothing can.
         """
@@ -143,7 +143,7 @@ class Run:
             self._pools.close()
 
     def _progress(self) -> tuple[int, str]:
-        """How many tasks are in flight, and what keeps more from starting."""
+        """Return the number of tasks in flight, and the bottleneck."""
         in_flight = len(self._in_flight) + self._shuffles.calls
         most = self._pools.slots * self._config.tasks_per_slot
         return in_flight, bottleneck(in_flight, most, ready=bool(self._queue.next_per_pool))
@@ -157,7 +157,7 @@ class Run:
             raise RunAbandoned
 
     def _take_promised(self) -> None:
-        """Take the values that other computations have made by now."""
+        """Take values that other computations have finished."""
         for key, promise in list(self._awaited.items()):
             if promise.known:
                 self._watchdog.moved()
@@ -171,7 +171,7 @@ class Run:
                     self._queue.fail(key, error)
 
     def _launch(self) -> None:
-        """Start bundles while the policy admits them."""
+        """Submit bundles while the policy admits them."""
         while True:
             heads = enumerate(self._queue.next_per_pool)
             started = any(self._start(bundle, behind=i > 0) for i, bundle in heads)
@@ -180,12 +180,12 @@ class Run:
 
     @property
     def _stuck(self) -> bool:
-        """Whether workers that have nothing to do may hold what all others wait for."""
+        """Whether idle actors may occupy the resources that all other tasks wait for."""
         waiting = self._in_flight or len(self._shuffles) or self._queue.stages
         return not self._pools.calls and (not waiting or self._pools.blocks_others)
 
     def _start(self, bundle: Bundle, *, behind: bool) -> bool:
-        """Start the first bundle of its kind, and those that share its call; or let it wait."""
+        """Submit a bundle with those that share its call, if admitted; return whether it was."""
         pool = bundle.options.pool
         picking = bundle.getitem and all(map(self._values.is_local, bundle.sources))
         if bundle.options.here or (picking and pool is None):  # picking an item is not worth a task
@@ -271,7 +271,7 @@ class Run:
             next(iter(self._awaited.values())).pause()
             return []
         assert refs, "work is left, but nothing is ready and nothing is running"
-        # what another thread makes, and whether anybody wants the results, has to be looked up
+        # values of other threads, and whether the results are still wanted, have to be polled
         timeouts = [*self._shuffles.timeouts, self._pools.timeout()]
         timeouts.append(POLL if self._awaited else LOOK if self._consumer else None)
         timeouts.append(None if self._looks is None else self._looks.timeout)
@@ -283,12 +283,12 @@ class Run:
         return done
 
     def _name(self, ref: Ref) -> str:
-        """What a ref is waited for."""
+        """Return the name of the task or shuffle that a ref belongs to."""
         call = self._in_flight.get(ref)
         return self._shuffles.name(ref) if call is None else repr(call.bundles[0].key)
 
     def _collect_finished(self, finished: Collection[Ref]) -> None:
-        """Take the results of finished tasks; tell the shuffles which of theirs are done."""
+        """Record the results of finished tasks; tell the shuffles which of theirs are done."""
         self._shuffles.finished(finished)
         mine = [ref for ref in finished if ref in self._in_flight]
         for ref, dones in zip(mine, self._receipts(mine), strict=True):
@@ -302,7 +302,7 @@ class Run:
             self._record(call, dones)
 
     def _receipts(self, refs: Sequence[Ref]) -> list[Any]:
-        """Receipts of calls; what the cluster could not run, be it a merge before, names a key."""
+        """Fetch the receipts of calls; add a key to the error of a call that could not run."""
         try:
             return receipts(self._futures, refs, OutOfMemoryError)
         except Exception as error:
@@ -317,8 +317,8 @@ class Run:
             raise
 
     def _resubmit_wider(self, call: TaskCall, error: OutOfMemoryError) -> None:
-        """Send a task again that its node had no memory for, with fewer neighbours."""
-        if call.actor is not None:  # it has what it asked for to itself, and has been tried again
+        """Resubmit a task whose node ran out of memory, with more slots."""
+        if call.actor is not None:  # it had its resources to itself, and was retried
             raise error
         key = call.bundles[0].key
         call.needs = widen_request(call.needs, self._futures.nodes(), key, error)
@@ -337,7 +337,7 @@ class Run:
                 self._queue.fail(bundle.key, error)
                 continue
             if i or not several or bundle.group not in self._stats:
-                # what a call does once, the first one pays for: more of them would not pay it again
+                # the first bundle of a call pays for what happens once in it
                 self._stats[bundle.group].add(done.seconds, done.nbytes)
             self._accounting.add_assembled(done.arrived)
             held: Local | Remote = Local(done.value)
@@ -355,7 +355,7 @@ class Run:
         events.emit(events.TasksFinished(name, len(dones), seconds, nbytes, place, each, gpus))
 
     def _abandon(self) -> None:
-        """Stop what runs and let go of every value."""
+        """Cancel all tasks and drop all values."""
         self._futures.cancel([*self._in_flight, *self._shuffles.refs])
         self._shuffles.stop()
         self._in_flight.clear()

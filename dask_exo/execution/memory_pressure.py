@@ -1,4 +1,4 @@
-"""What a computation does about memory that runs out: it waits before, and gives way after."""
+"""Reactions to memory that runs out: fewer tasks before, a wider resource request after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY = 1.0  # seconds between two looks
 
 
 class MemoryPressure:
-    """Knows whether memory is tight.
+    """Look at the memory of all machines, at most once a second.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class MemoryPressure:
 
     @property
     def tight(self) -> bool:
-        """Whether a machine is nearly full, by a look a second ago at most."""
+        """Whether the memory of a machine is nearly full, as of at most a second ago."""
         if self._futures.now >= self._until:
             used = self._futures.memory()
             self._tight = used is not None and used >= TIGHT
@@ -38,22 +38,22 @@ class MemoryPressure:
 def widen_request(
     needs: SubmitOptions | None, nodes: Sequence[Node], key: Key, error: OutOfMemoryError
 ) -> SubmitOptions:
-    """What a task asks for after its node ran out of memory: more slots, so fewer neighbours.
+    """Return the request of a task whose node ran out of memory: more slots, so fewer neighbours.
 
     Parameters
     ----------
     needs : mapping, optional
-        What it has asked for.
+        Resource request of the last attempt.
     nodes : sequence of Node
     key : Key
-        Of its first value.
+        Key of its first output.
     error : OutOfMemoryError
-        How it died.
+        Error of the last attempt.
 
     Raises
     ------
     OutOfMemoryError
-        It had a node for itself.
+        The task had a whole node.
     """
     largest = max(nodes, key=lambda node: node.slots)
     had = dict(needs or {})

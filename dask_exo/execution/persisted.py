@@ -1,8 +1,8 @@
-"""A value that is still being made, or that stays in the object store between computations.
+"""Promises: values that are being computed, or stay in the object store between computations.
 
 `persist` rebuilds a collection from tasks ``Task(key, fetch, promise)``. The driver loop takes
 what the promise holds for an input as it is; every other scheduler calls `fetch`. The value lives
-as long as somebody has the promise.
+as long as the promise is referenced.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from dask_exo.dask_adapter import Task
 from dask_exo.partitions.ownership import writable
 from dask_exo.remote_error import Failure
 
-POLL = 0.02  # seconds between two looks at promises that another thread keeps
+POLL = 0.02  # seconds between two looks at promises that another thread fulfils
 LONG = 1.0  # seconds of a wait after which it is watched
 
 named: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDictionary()
-"""Futures that somebody has, by key: a graph refers to them by it alone."""
+"""Live futures by key: a graph refers to them by key alone."""
 
 _collected_refs: ContextVar[list[Ref] | None] = ContextVar("collected_refs", default=None)
 _substitutes: ContextVar[Sequence[Any]] = ContextVar("substitutes", default=())
 
 
 class Named(Protocol):
-    """What a key outside of a graph stands for."""
+    """A future that a graph refers to by its key."""
 
     promise: Promise
 
@@ -50,7 +50,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A value in the object store, its estimated size in bytes, and what call has made it."""
+    """A value in the object store, its estimated size in bytes, and the digest of its call."""
 
     ref: Ref
     nbytes: int
@@ -58,7 +58,7 @@ class Remote:
 
 
 class Promise:
-    """A value that exists, or that a thread of this process or a task will make.
+    """A value that exists, or that a thread of this process or a task will compute.
 
     Pickled with the code of a task (see `collecting_refs`), its ref becomes an argument of that
     task, where it is a promise with the fetched value. Pickled otherwise, it carries the value.
@@ -87,18 +87,18 @@ class Promise:
             self._known.set()
 
     def fulfil(self, held: Local | Remote) -> None:
-        """Say what the value, or its ref, is."""
+        """Set the value or its ref."""
         self._held = held
         self._known.set()
 
     def fail(self, error: BaseException) -> None:
-        """Say that there will be no value."""
+        """Set the error in place of a value."""
         self._error, self._held = error, None
         self._known.set()
 
     @property
     def known(self) -> bool:
-        """Whether `held` answers at once."""
+        """Whether `held` returns at once."""
         return self._known.is_set()
 
     def held(self) -> Local | Remote:
@@ -110,27 +110,27 @@ class Promise:
         return self._held
 
     def pause(self) -> None:
-        """Wait a moment, unless `held` answers at once."""
+        """Wait a moment, unless `held` returns at once."""
         self._known.wait(POLL)
 
     @property
     def ref(self) -> Ref | None:
-        """The ref, where it is known that there is one."""
+        """Ref of the value, if it is known and there is one."""
         return self._held.ref if isinstance(self._held, Remote) else None
 
     def done(self) -> bool:
-        """Whether the value is there, or is known not to come."""
+        """Return whether the value exists or has failed."""
         return not wait([self], timeout=0)[1]
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the value; it is in memory of this process, and may be written to.
+        """Wait for the value; return a writable copy of it in this process.
 
         Raises
         ------
         TimeoutError
-            It is not there after ``timeout`` seconds.
+            The value does not exist after ``timeout`` seconds.
         Exception
-            Whatever the task raised that should have made it.
+            The exception of its task.
         """
         if wait([self], timeout=timeout)[1]:
             raise TimeoutError(f"no result after {timeout} s")
@@ -140,7 +140,7 @@ class Promise:
         return value
 
     def _value(self) -> Any:
-        """The value, or the `Failure` in its place."""
+        """Return the value, or the `Failure` in its place."""
         held = self.held()
         if isinstance(held, Local):
             return held.value
@@ -165,12 +165,12 @@ class Promise:
 
 
 def fetch(promise: Promise) -> Any:
-    """Task of a persisted value: what every scheduler but our own runs."""
+    """Return the value of a promise, as a task of schedulers other than ours."""
     return promise.result()
 
 
 def promised(node: object) -> Promise | None:
-    """The promise whose value a node of a graph fetches, if it is such a node."""
+    """Return the promise that a node of a graph fetches, or None for other nodes."""
     if isinstance(node, Task) and node.func is fetch:
         (promise,) = node.args
         assert isinstance(promise, Promise)
@@ -180,7 +180,7 @@ def promised(node: object) -> Promise | None:
 
 @contextlib.contextmanager
 def collecting_refs(args: list[Ref]) -> Iterator[None]:
-    """While code is pickled: refs of the promises in it join the arguments that go with it."""
+    """Append the refs of pickled promises to ``args``, the arguments of the task."""
     token = _collected_refs.set(args)
     try:
         yield
@@ -190,7 +190,7 @@ def collecting_refs(args: list[Ref]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def substituting_values(args: Sequence[Any]) -> Iterator[None]:
-    """While code is unpickled: the values of its arguments are those of the promises in it."""
+    """Give unpickled promises their values from ``args``, the arguments of the task."""
     token = _substitutes.set(args)
     try:
         yield
@@ -221,7 +221,7 @@ def wait(
     Raises
     ------
     StalledError
-        None of them will be.
+        Nothing happens, and nothing can.
     """
     watchdog: Watchdog | None = None
     end = None if timeout is None else time.perf_counter() + timeout
@@ -239,13 +239,13 @@ def wait(
 
 
 def _watchdog(pending: Sequence[Promise]) -> Watchdog | None:
-    """Who looks into it, where a wait for tasks has begun to be long."""
+    """Return a watchdog for a long wait for tasks, or None if no task is awaited."""
     futures = next((p.futures for p in pending if p.ref is not None), None)
     return None if futures is None else Watchdog(futures, Config.current().stall_timeout)
 
 
 def _look(pending: Sequence[Promise], left: float | None, watchdog: Watchdog | None) -> set[int]:
-    """Ids of the promises that are done; a short wait, unless one is at once."""
+    """Return the ids of done promises; wait a moment if there are none."""
     done = {id(p) for p in pending if p.known and p.ref is None}
     started = [p for p in pending if p.ref is not None]
     unknown = [p for p in pending if not p.known]

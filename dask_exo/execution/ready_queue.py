@@ -1,4 +1,4 @@
-"""What a run has to do: which units are ready, which wait for what, and who waits for a result."""
+"""Units of a run that are ready, those that wait for inputs, and the results to deliver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, OutputKey, Plan, Stage
 
 Entry = tuple[float, int, int, Bundle]
-"""A bundle in the order in which it should run."""
+"""A bundle with its sort key: priority, and Dask's order."""
 
 
 def _entry(bundle: Bundle) -> Entry:
@@ -23,18 +23,18 @@ def _entry(bundle: Bundle) -> Entry:
 
 
 class Consumer(Protocol):
-    """Takes results one by one. A task that fails then costs only what is made of its value."""
+    """Receiver of results, one by one. With it, a failure affects only dependent results."""
 
     def is_wanted(self) -> bool:
-        """Whether anybody still waits for a result."""
+        """Return whether any result is still wanted."""
         ...
 
     def take(self, key: Key, held: Local | Remote) -> None:
-        """A result is there."""
+        """Receive a result."""
         ...
 
     def fail(self, key: Key, error: BaseException) -> None:
-        """A result will not come."""
+        """Receive the error in place of a result."""
         ...
 
 
@@ -51,14 +51,14 @@ class ReadyQueue:
     values : Values
     accounting : ShuffleAccounting
     consumer : Consumer, optional
-        Takes results as they come; without it, the first failure is raised.
+        Receives results as they finish; without it, the first failure is raised.
 
     Attributes
     ----------
     left : int
         Units that are not done.
     stages : list of Stage
-        Shuffles that can start; whoever starts one takes it out.
+        Ready shuffles; starting one removes it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ReadyQueue:
         self._link(plan)
 
     def _link(self, plan: Plan) -> None:
-        """Who waits for what, and how many read each value."""
+        """Record the dependents and the number of readers of each value."""
         readers = [*plan.bundles, *(part for stage in plan.stages for part in stage.parts)]
         for reader in readers:
             self._values.add_readers(reader.sources)
@@ -103,34 +103,34 @@ class ReadyQueue:
 
     @property
     def next_per_pool(self) -> list[Bundle]:
-        """The bundle to run next on each kind of workers, in the order in which they should."""
+        """The next bundle of each actor pool, and of tasks without one, in order."""
         return [entry[-1] for entry in sorted(heap[0] for heap in self._ready.values() if heap)]
 
     def first(self, pool: ResourceRequest | None) -> Bundle | None:
-        """The bundle to run next on some workers."""
+        """Return the next bundle of a pool."""
         heap = self._ready[pool]
         return heap[0][-1] if heap else None
 
     def pop(self, pool: ResourceRequest | None) -> Bundle:
-        """Take it out."""
+        """Remove and return the next bundle of a pool."""
         return heapq.heappop(self._ready[pool])[-1]
 
     def ready(self, pool: ResourceRequest | None) -> int:
-        """How many bundles are ready for them."""
+        """Return the number of ready bundles of a pool."""
         return len(self._ready[pool])
 
     def pending_bytes(self, bundle: Bundle) -> int:
-        """Bytes of shuffled blocks that a ready bundle puts together."""
+        """Return the bytes of shuffled blocks that a ready bundle assembles."""
         return self._values.pending_bytes(bundle.sources)
 
     def newly_ready(self, key: Key, missing: dict[int, int]) -> Iterator[Entry]:
-        """Bundles that would be ready if this value existed, too.
+        """Yield the bundles that would be ready if this value existed, too.
 
         Parameters
         ----------
         key : Key
         missing : dict
-            Inputs that bundles would still wait for; kept up to date here.
+            Number of inputs that each bundle would still wait for; updated here.
         """
         for unit in self._dependents.get(key, ()):
             if isinstance(unit, Bundle):
@@ -139,7 +139,7 @@ class ReadyQueue:
                     yield _entry(unit)
 
     def start(self, bundle: Bundle) -> None:
-        """Take out a bundle of which inputs are still being made."""
+        """Remove a bundle whose inputs are computed by the same call."""
         self._taken_out.add(id(bundle))
 
     def _enqueue(self, unit: Bundle | Stage) -> None:
@@ -148,10 +148,10 @@ class ReadyQueue:
         else:
             heapq.heappush(self._ready[unit.options.pool], _entry(unit))
 
-    # -- what comes of them
+    # -- values
 
     def fulfil(self, key: Key, held: Held) -> None:
-        """A value exists: keep it for its readers, and wake those who waited for it."""
+        """Hold a new value for its readers; enqueue the units that are ready by it."""
         self._values.add(key, held)
         for unit in self._dependents.pop(key, ()):
             self._waits[id(unit)] -= 1
@@ -161,7 +161,7 @@ class ReadyQueue:
             self._hand_over(key)
 
     def fail(self, key: Key, error: Exception) -> None:
-        """A value will not come, nor will those that are made of it; raise without a consumer."""
+        """Fail a value and all that depend on it; without a consumer, raise the error."""
         if self._consumer is None:
             raise error
         gone = [key]
@@ -177,14 +177,14 @@ class ReadyQueue:
                     gone.extend([unit.key] if isinstance(unit, Bundle) else unit.columns)
 
     def _drop_inputs(self, unit: Bundle | Stage) -> None:
-        """The inputs of a unit will not be read by it."""
+        """Drop the readers of a unit that will not run."""
         for reader in [unit] if isinstance(unit, Bundle) else unit.parts:
             for source in reader.sources:
                 self._values.drop_reader(source)
             self.exempt(reader)
 
     def exempt(self, reader: Bundle) -> None:
-        """Shuffle outputs that a task has not assembled, since it failed, are not missing."""
+        """Exempt the shuffles that a failed task reads from verification."""
         for source in reader.sources:
             if isinstance(source, OutputKey):
                 self._accounting.exempt(source.stage)
@@ -192,17 +192,17 @@ class ReadyQueue:
     # -- results
 
     def finish(self) -> dict[Key, Local | Remote]:
-        """Hand over all results that are left: to the consumer, or to the caller."""
+        """Hand over all remaining results, to the consumer or to the caller."""
         if self._consumer:
             for source in list(self._results_of):
                 self._hand_over(source)
-            self._values.clear()  # what was made for tasks that a failure has prevented
+            self._values.clear()  # inputs of tasks that did not run because of a failure
             return {}
         held = {source: self._values.result(source) for source in self._results_of}
         return {key: held[source] for source, keys in self._results_of.items() for key in keys}
 
     def _hand_over(self, source: Key) -> None:
-        """Hand a value to the consumer, which from then on keeps it alive."""
+        """Hand a value to the consumer, which holds it from then on."""
         assert self._consumer is not None
         held = self._values.result(source)
         for key in self._results_of.pop(source):

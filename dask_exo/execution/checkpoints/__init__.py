@@ -1,1 +1,1 @@
-"""Outputs of tasks and shuffles that are kept for the next program."""
+"""Checkpoints of the outputs of tasks and shuffles."""

@@ -1,30 +1,30 @@
-"""Whether to keep parts or outputs of a shuffle: what that costs must be little beside the work."""
+"""Decisions to write checkpoints: their cost must be small compared with the work."""
 
 from __future__ import annotations
 
 SPEED = 250e6
-"""Bytes that one task pickles, hashes and writes in a second; measured, on a local disk."""
+"""Bytes that one task pickles, hashes and writes per second; measured on a local disk."""
 
 FILE = 0.01
-"""Seconds that a file takes, however short; on a local disk a few milliseconds."""
+"""Seconds per file of any size; a few milliseconds on a local disk."""
 
 
 def worth_checkpointing(nbytes: int, *, work: float, spent: float, share: float) -> bool:
-    """Decide whether to keep some more values.
+    """Decide whether to write some more values.
 
-    What has been written stays below a share of the work that would have to be done again without
-    it, so that a program which writes checkpoints is never slower by more than that.
+    Writing stays below a share of the work that it saves from being recomputed, so that a program
+    with checkpoints is never slower by more than that share.
 
     Parameters
     ----------
     nbytes : int
-        Of the values.
+        Size of the values.
     work : float
         Seconds of all tasks of this computation so far.
     spent : float
-        Seconds of it that it has taken to keep others, by this estimate.
+        Estimated seconds that writing other checkpoints took so far.
     share : float
-        Of ``work``, that may be spent so.
+        Share of ``work`` that may be spent.
 
     Examples
     --------
@@ -39,21 +39,21 @@ def worth_checkpointing(nbytes: int, *, work: float, spent: float, share: float)
 
 
 def write_seconds(nbytes: int) -> float:
-    """Seconds of tasks that it takes to keep values."""
+    """Return the task seconds that writing values takes."""
     return nbytes / SPEED
 
 
 def single_write_seconds(nbytes: int, *, seconds: float, share: float) -> float | None:
-    """Seconds that it takes to keep one value by itself, or None if it is not worth that.
+    """Return the seconds that writing one value takes, or None if it is not worth them.
 
     Parameters
     ----------
     nbytes : int
-        Of the value.
+        Size of the value.
     seconds : float
-        That it took to make it.
+        Seconds that computing it took.
     share : float
-        Of ``seconds``, that may be spent.
+        Share of ``seconds`` that may be spent.
 
     Examples
     --------

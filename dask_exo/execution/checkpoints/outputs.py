@@ -1,4 +1,4 @@
-"""Values that are kept for the next program: what is said in a graph, and what runs in tasks."""
+"""Checkpoints of values: markers in a graph, and the code that writes and reads in tasks."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from dask_exo.shuffle.integrity import Tally
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """The function of a task whose value shall be kept: it gives back what it gets.
+    """Identity function of a task whose value is to be checkpointed.
 
     Attributes
     ----------
     still : callable, optional
-        Whether a value that was kept by an earlier program is worth anything now.
+        Returns whether the checkpoint of an earlier program is still valid.
     """
 
     still: Callable[[Any], bool] | None = None
 
     def __call__(self, value: Any) -> Any:
-        """Give back what it gets, where nothing is kept."""
+        """Return the value unchanged."""
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointKey:
-    """Where a value is kept, or has been by an earlier program, with which it is compared then."""
+    """Place of a checkpoint; an entry of an earlier program is compared with the new value."""
 
     store: Store
     group: str
@@ -45,17 +45,17 @@ class CheckpointKey:
     before: Entry | None = None
 
     def keep(self, value: Any) -> Any:
-        """Keep a value, and give it back.
+        """Write a checkpoint of a value; return the value.
 
         Raises
         ------
         CheckpointError
-            It is not equal to what was kept before.
+            The value differs from the checkpoint of an earlier program.
 
         Warns
         -----
         UserWarning
-            It cannot be written, or read by another program.
+            The value cannot be written, or not be read by another program.
         """
         try:
             self.store.write(self.group, self.key, value, self.before)
@@ -72,25 +72,25 @@ class CheckpointKey:
 
 @dataclass(frozen=True, slots=True)
 class PartCheckpoint:
-    """Where a value on the way into a shuffle is kept by the task that makes it, if worth it.
+    """Checkpoint of a map's input, written by the task that computes it, if worth its cost.
 
     Attributes
     ----------
     label : CheckpointKey
     share : float
-        Of the seconds that making it took, which keeping it may cost.
+        Share of the task's seconds that the checkpoint may take.
     """
 
     label: CheckpointKey
     share: float
 
     def keep(self, value: Any, seconds: float) -> float:
-        """Keep a value that took so many seconds; return those that keeping it is taken to cost.
+        """Write a value that took so many seconds; return the estimated seconds of writing it.
 
         Raises
         ------
         CheckpointError
-            It is not equal to what was kept before.
+            The value differs from the checkpoint of an earlier program.
         """
         spent = single_write_seconds(sizeof(value), seconds=seconds, share=self.share)
         if spent is not None or self.label.before is not None:
@@ -100,34 +100,34 @@ class PartCheckpoint:
 
 @dataclass(frozen=True)
 class ShuffleCheckpoint:
-    """What is known of the outputs of a shuffle that may be kept.
+    """Checkpoint of the outputs of a shuffle.
 
     Attributes
     ----------
     labels : dict
-        Of each output that is read, by its place among those of the shuffle.
+        Checkpoint of each output that is read, by number of its reducer.
     share : float, optional
-        Of the work so far that keeping may cost; None means that it is kept in any case.
+        Share of the work so far that the checkpoint may take; None for any.
     """
 
     labels: Mapping[int, CheckpointKey]
     share: float | None
 
     def worth(self, nbytes: int, work: float, spent: float) -> bool:
-        """Whether to keep ``nbytes`` of outputs after so many seconds of ``work``."""
+        """Return whether to write ``nbytes`` of outputs after so many seconds of ``work``."""
         if self.share is None or any(label.before for label in self.labels.values()):
             return True
         return worth_checkpointing(nbytes, work=work, spent=spent, share=self.share)
 
     def forget(self) -> None:
-        """Delete what has been kept of them."""
+        """Delete the checkpoint."""
         for store, group in {(label.store, label.group) for label in self.labels.values()}:
             store.remove(group)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CheckpointingSplit(Partitioner):
-    """A split of which one output is kept by the task that reads it, as no other has its device.
+    """A partitioner that checkpoints each output in the task that reads it, which has its device.
 
     Attributes
     ----------
@@ -145,16 +145,16 @@ class CheckpointingSplit(Partitioner):
         return self.inner.cut(parts, owned)
 
     def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:
-        """Put an output together, and keep it."""
+        """Assemble an output and write its checkpoint."""
         output, arrived = self.inner.assemble(packed, slot, column)
         return self.label.keep(output), arrived
 
 
 def keep(value: Any, label: CheckpointKey) -> Any:
-    """Task: keep a value, and give it back."""
+    """Write a checkpoint of a value; return the value."""
     return label.keep(value)
 
 
 def restore(store: Store, entry: Entry) -> Any:
-    """Task: give back what an earlier program has kept."""
+    """Read the checkpoint of an earlier program."""
     return store.read(entry)

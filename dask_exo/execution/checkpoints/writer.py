@@ -1,8 +1,7 @@
-"""The outputs of a shuffle are kept before anybody works on them.
+"""Tasks that checkpoint the outputs of a shuffle before other tasks read them.
 
-If the tasks that read them kept them, one by one, a program that dies in the middle of that work
-would leave a shuffle of which a part is there, and the next program would need its whole map side
-again for the rest.
+If the readers wrote the checkpoints one by one, a program that dies meanwhile would leave a shuffle
+with some outputs, and the next program would have to recompute all maps for the others.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from dask_exo.planning.plan import OutputKey
 from dask_exo.remote_error import Failure
 from dask_exo.shuffle.spec import ReducerInput
 
-TOGETHER = 32 * 2**20  # bytes of outputs that one task keeps
+TOGETHER = 32 * 2**20  # bytes of outputs that one task writes
 
 
 class Output(NamedTuple):
-    """One that a task keeps: its block of each argument, its place, and where it is kept."""
+    """An output that a task writes: its block in each argument, its number, and its checkpoint."""
 
     slot: int
     place: int
@@ -46,7 +45,7 @@ def checkpoint_outputs(  # noqa: PLR0913  what is kept, where, and how many at a
     window: int,
     settings: Any,
 ) -> Steps[None]:
-    """Assemble the outputs of a shuffle, each only to keep it.
+    """Assemble the outputs of a shuffle and write their checkpoints.
 
     Parameters
     ----------
@@ -54,20 +53,20 @@ def checkpoint_outputs(  # noqa: PLR0913  what is kept, where, and how many at a
     columns : sequence of (OutputKey, ReducerInput)
         (R,) what is to be read for each output.
     keeping : ShuffleCheckpoint
-        Those that are kept.
+        Checkpoint of the shuffle.
     split : Partitioner
-        How an output is put together.
+        Assembles an output.
     nbytes : int
-        Of an output, about.
+        Approximate size of an output.
     window : int
         Tasks in flight.
     settings : dict
-        What tasks find in ``dask.config``.
+        ``dask.config`` of the tasks.
 
     Raises
     ------
     CheckpointError
-        One is not equal to what was kept before.
+        An output differs from the checkpoint of an earlier program.
     """
     data = messages.dumps((split, settings))
     in_flight: list[Ref] = []
@@ -84,7 +83,7 @@ def checkpoint_outputs(  # noqa: PLR0913  what is kept, where, and how many at a
 def _calls(
     columns: Sequence[tuple[OutputKey, ReducerInput]], keeping: ShuffleCheckpoint, most: int
 ) -> Iterator[tuple[ReducerInput, list[Output]]]:
-    """Outputs that one task keeps: neighbours whose blocks lie in the same objects."""
+    """Group the outputs by task: neighbours whose blocks are stored in the same objects."""
     first: ReducerInput | None = None
     outputs: list[Output] = []
     for place, (key, column) in enumerate(columns):
@@ -101,7 +100,7 @@ def _calls(
 
 
 def _settled(futures: Futures, in_flight: list[Ref]) -> list[Ref]:
-    """Those that have not ended; raise what made one of the others fail."""
+    """Return the unfinished tasks; raise the error of one that failed."""
     done, pending = futures.wait(in_flight, timeout=0)
     for one in futures.get(done):
         raise_remote(one)
@@ -109,7 +108,7 @@ def _settled(futures: Futures, in_flight: list[Ref]) -> list[Ref]:
 
 
 def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.JobReceipt:
-    """Task: keep some outputs."""
+    """Write the checkpoints of some outputs."""
     split, settings = pickle.loads(data)  # noqa: S301  our own driver's bytes
     start, failure = time.perf_counter(), None
     with dask.config.set(settings), warnings.catch_warnings(record=True) as caught:
