@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from dask_exo.cluster.futures import here
+from dask_exo.cluster.futures import current_node
 
 _numbers = count(1)
 _run: ContextVar[int] = ContextVar("run", default=0)
@@ -49,7 +49,11 @@ class CallSpan(NamedTuple):
 def call_span(seconds: float) -> CallSpan:
     """Say it of a call of this process that ends now."""
     return CallSpan(
-        here() or "", os.getpid(), wall_time() - seconds, seconds, _process().memory_info().rss
+        current_node() or "",
+        os.getpid(),
+        wall_time() - seconds,
+        seconds,
+        _process().memory_info().rss,
     )
 
 

@@ -15,7 +15,7 @@ from dask.callbacks import local_callbacks
 from dask.core import flatten
 
 from dask_exo import events
-from dask_exo.checkpoint import Store
+from dask_exo.checkpoint import CheckpointStore
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.watchdog import fetch_values
@@ -283,7 +283,7 @@ def _resume(graph: Graph, keys: set[Key], config: Config) -> tuple[Graph, Checkp
     """Read what earlier programs have stored in place of computing it, if checkpoints are on."""
     if config.checkpoint_path is None:
         return graph, Checkpoints()
-    store = Store.open(config.checkpoint_path)
+    store = CheckpointStore.open(config.checkpoint_path)
     share = None if config.checkpoint_keep == "all" else config.checkpoint_overhead
     shuffles = config.checkpoint_keep != "marked"
     return resume(graph, keys, store, shuffles=shuffles, share=share)

@@ -1,5 +1,5 @@
 """Values that outlive the program which made them: where they lie, and as what."""
 
-from dask_exo.checkpoint.store import Entry, Group, Store
+from dask_exo.checkpoint.store import CheckpointStore, StoredGroup, StoredValue
 
-__all__ = ["Entry", "Group", "Store"]
+__all__ = ["CheckpointStore", "StoredGroup", "StoredValue"]

@@ -19,7 +19,7 @@ _NAME = re.compile(r"([0-9a-f]{32})-(\d+)-([0-9a-f]{64})\.value")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredValue:
     """One value: where it is, its bytes and its digest."""
 
     path: str
@@ -28,7 +28,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StoredGroup:
     """What is kept of one collection: how many values, bytes, and files that are not complete."""
 
     name: str
@@ -38,7 +38,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Store:
+class CheckpointStore:
     """Values by group and key.
 
     Attributes
@@ -48,7 +48,7 @@ class Store:
 
     Examples
     --------
-    >>> store = Store("memory://checkpoints")
+    >>> store = CheckpointStore("memory://checkpoints")
     >>> entry = store.write("shuffle-1", 32 * "0", [1, 2])
     >>> store.found("shuffle-1") == {32 * "0": entry}, store.read(entry)
     (True, [1, 2])
@@ -60,7 +60,7 @@ class Store:
     url: str
 
     @classmethod
-    def open(cls, url: str) -> Store:
+    def open(cls, url: str) -> CheckpointStore:
         """Make the directory, if it is a local one, and see that it is safe.
 
         Raises
@@ -75,7 +75,7 @@ class Store:
         return cls(path)  # absolute: tasks have other working directories
 
     @classmethod
-    def existing(cls, url: str) -> Store:
+    def existing(cls, url: str) -> CheckpointStore:
         """A store in which something has been kept.
 
         Raises
@@ -91,7 +91,7 @@ class Store:
             )
         return cls(url)
 
-    def found(self, group: str) -> dict[str, Entry]:
+    def found(self, group: str) -> dict[str, StoredValue]:
         """The entry of each key of a group that is complete."""
         fs, path = atomic_io.located(self.url)
         folder = f"{path}/{_folder(group)}"
@@ -99,10 +99,12 @@ class Store:
         for name, size in sorted(atomic_io.sizes(fs, folder).items()):
             match = _NAME.fullmatch(name)
             if match and int(match[2]) == size:
-                entries[match[1]] = Entry(f"{folder}/{name}", size, match[3])
+                entries[match[1]] = StoredValue(f"{folder}/{name}", size, match[3])
         return entries
 
-    def write(self, group: str, key: str, value: Any, before: Entry | None = None) -> Entry:
+    def write(
+        self, group: str, key: str, value: Any, before: StoredValue | None = None
+    ) -> StoredValue:
         """Keep a value.
 
         Parameters
@@ -111,7 +113,7 @@ class Store:
         key : str
             32 hexadecimal digits.
         value : object
-        before : Entry, optional
+        before : StoredValue, optional
             What an earlier program has kept of the same task: then it is only compared.
 
         Raises
@@ -135,9 +137,9 @@ class Store:
         nbytes = sum(len(piece) for piece in pieces)
         file = f"{path}/{_folder(group)}/{key}-{nbytes}-{digest}.value"
         atomic_io.put(fs, file, pieces)
-        return Entry(file, nbytes, digest)
+        return StoredValue(file, nbytes, digest)
 
-    def read(self, entry: Entry) -> Any:
+    def read(self, entry: StoredValue) -> Any:
         """Give back a value.
 
         Raises
@@ -157,14 +159,14 @@ class Store:
             ) from error
         return codec.loads(data, entry.digest, entry.path)
 
-    def groups(self) -> Iterator[Group]:
+    def groups(self) -> Iterator[StoredGroup]:
         """What there is, in order of name."""
         fs, path = atomic_io.located(self.url)
         for name in atomic_io.folders(fs, path):
             entries = self.found(name)
             others = len(atomic_io.sizes(fs, f"{path}/{name}")) - len(entries)
             nbytes = sum(entry.nbytes for entry in entries.values())
-            yield Group(name, len(entries), nbytes, others)
+            yield StoredGroup(name, len(entries), nbytes, others)
 
     def remove(self, group: str) -> None:
         """Delete all that is kept of a group; other files in its folder stay."""

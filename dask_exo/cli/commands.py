@@ -11,7 +11,7 @@ import click
 import dask.config
 from dask.utils import format_bytes, parse_bytes
 
-from dask_exo.checkpoint.store import Store
+from dask_exo.checkpoint.store import CheckpointStore
 from dask_exo.config import Config
 from dask_exo.errors import ExoError, InputError
 
@@ -102,12 +102,12 @@ def checkpoints() -> None:
     """See or delete what programs have kept (exo.checkpoint.path)."""
 
 
-def _store(path: str | None) -> Store:
+def _store(path: str | None) -> CheckpointStore:
     """The store at a path, by default at the configured one."""
     place = path or Config.current().checkpoint_path
     if place is None:
         raise InputError("where? Give a PATH, or set exo.checkpoint.path in Dask's configuration")
-    return Store.existing(place)
+    return CheckpointStore.existing(place)
 
 
 @checkpoints.command("list")

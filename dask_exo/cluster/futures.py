@@ -88,7 +88,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Store:
+class StoreUsage:
     """Totals over the object stores of all nodes, in bytes.
 
     Attributes
@@ -105,7 +105,7 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Disk:
+class DiskUsage:
     """A directory for what does not fit the object stores.
 
     Attributes
@@ -125,7 +125,7 @@ class Disk:
     room: int
 
 
-class Worker(Protocol):
+class Actor(Protocol):
     """A process that is kept, and has what it was started for to itself; one call at a time.
 
     What a call leaves behind in the process is there for the next one. A worker that dies is
@@ -200,7 +200,7 @@ class Futures(Protocol):
         """
         ...
 
-    def worker(self, needs: SubmitOptions) -> Worker:
+    def worker(self, needs: SubmitOptions) -> Actor:
         """Start a worker that has what it needs; calls wait until it is there."""
         ...
 
@@ -234,7 +234,7 @@ class Futures(Protocol):
         """The nodes that run tasks, in a fixed order."""
         ...
 
-    def store(self) -> Store:
+    def store(self) -> StoreUsage:
         """How full the object stores are, and what they have spilled.
 
         Raises
@@ -244,7 +244,7 @@ class Futures(Protocol):
         """
         ...
 
-    def disks(self) -> list[Disk]:
+    def disks(self) -> list[DiskUsage]:
         """Where they spill to, as far as that is known; cheap enough to ask every second."""
         ...
 
@@ -369,13 +369,13 @@ class Waiting:
 _here: ContextVar[str | None] = ContextVar("here", default=None)
 
 
-def here() -> str | None:
+def current_node() -> str | None:
     """Id of the node on which this task runs, if that is known."""
     return _here.get()
 
 
 @contextmanager
-def at(node: str) -> Iterator[None]:
+def on_node(node: str) -> Iterator[None]:
     """Run tasks as on a node; for those who implement `Futures`."""
     token = _here.set(node)
     try:
@@ -384,23 +384,23 @@ def at(node: str) -> Iterator[None]:
         _here.reset(token)
 
 
-def evenly(count: int, groups: int) -> list[range]:
+def split_evenly(count: int, groups: int) -> list[range]:
     """Cut ``range(count)`` into contiguous ranges of (nearly) one length.
 
     Examples
     --------
-    >>> evenly(5, 2)
+    >>> split_evenly(5, 2)
     [range(0, 2), range(2, 5)]
     """
-    return in_proportion(count, [1] * groups)
+    return split_by_weight(count, [1] * groups)
 
 
-def in_proportion(count: int, weights: Sequence[int]) -> list[range]:
+def split_by_weight(count: int, weights: Sequence[int]) -> list[range]:
     """Cut ``range(count)`` into contiguous ranges as long as their weights, about.
 
     Examples
     --------
-    >>> in_proportion(10, [1, 3, 1])
+    >>> split_by_weight(10, [1, 3, 1])
     [range(0, 2), range(2, 8), range(8, 10)]
     """
     total = sum(weights)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask_exo.cluster.futures import Futures, Node, Ref, Worker
+from dask_exo.cluster.futures import Actor, Futures, Node, Ref
 from dask_exo.cluster.resources import count_fitting, resources_of
 from dask_exo.errors import OptionsError
 from dask_exo.execution.admission import (
@@ -34,7 +34,7 @@ class PooledActor:
     """An actor, its unfinished calls, and when it last became idle."""
 
     pool: ResourceRequest
-    worker: Worker
+    worker: Actor
     calls: int = 0
     since: float = 0.0
 
@@ -229,7 +229,7 @@ class MapActors:
         self._calls: dict[Ref, PooledActor] = {}
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
-        """Call `Worker.split` of the least busy actor; the call ends with its last value."""
+        """Call `Actor.split` of the least busy actor; the call ends with its last value."""
         self.release_finished()
         actor = self._pools.acquire_or_queue(self._pool)
         refs = actor.worker.split(count, fn, *args)

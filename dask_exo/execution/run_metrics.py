@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dask.utils import key_split
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, Store
+from dask_exo.cluster.futures import Futures, StoreUsage
 from dask_exo.errors import ClusterError
 from dask_exo.execution.persisted import Local, Remote
 from dask_exo.planning.normalize import Key
@@ -55,8 +55,8 @@ class StoreSampler:
 
     def __init__(self, futures: Futures, *, closely: bool) -> None:
         self._futures = futures
-        self._before: Store | None = None
-        self._last: Store | None = None
+        self._before: StoreUsage | None = None
+        self._last: StoreUsage | None = None
         self._due = futures.now + EVERY / 2
         if closely:
             self._ask()
@@ -89,7 +89,7 @@ class StoreSampler:
         after = (self._ask() if ask else None) or self._last or self._before
         return after.spilled - self._before.spilled, after.restored - self._before.restored
 
-    def _ask(self) -> Store | None:
+    def _ask(self) -> StoreUsage | None:
         """How the stores are; where they do not answer, it is long until they are asked again."""
         try:
             self._last = self._futures.store()

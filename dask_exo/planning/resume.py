@@ -18,7 +18,7 @@ from typing import Any
 
 from dask.utils import key_split
 
-from dask_exo.checkpoint import Entry, Store
+from dask_exo.checkpoint import CheckpointStore, StoredValue
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
 from dask_exo.events import CheckpointSeen
 from dask_exo.execution.checkpoints.outputs import (
@@ -65,16 +65,16 @@ class _Group:
 
     name: str
     keys: dict[Key, str]
-    found: dict[Key, Entry | DataNode]
+    found: dict[Key, StoredValue | DataNode]
     probe: Key | None = None
 
     @property
-    def replaced(self) -> dict[Key, Entry | DataNode]:
+    def replaced(self) -> dict[Key, StoredValue | DataNode]:
         return {key: one for key, one in self.found.items() if key != self.probe}
 
 
 def resume(
-    graph: Graph, keys: Set[Key], store: Store, *, shuffles: bool, share: float | None
+    graph: Graph, keys: Set[Key], store: CheckpointStore, *, shuffles: bool, share: float | None
 ) -> tuple[Graph, Checkpoints]:
     """Replace what is there; label what is not.
 
@@ -84,7 +84,7 @@ def resume(
         Normalized and culled.
     keys : set of Key
         What is asked for.
-    store : Store
+    store : CheckpointStore
     shuffles : bool
         Whether parts and outputs of shuffles may be kept too, and not only what is marked.
     share : float, optional
@@ -103,7 +103,7 @@ def resume(
     groups, seen = [], []
     for collection, mine in members.items():
         refused = next((known[key] for key in mine if isinstance(known[key], NoFingerprint)), None)
-        found: dict[Key, Entry | DataNode] = {}
+        found: dict[Key, StoredValue | DataNode] = {}
         if refused is None:
             name = _folder(graph, mine[0], known)
             group = _Group(name, {key: str(known[key]) for key in mine}, found)
@@ -181,7 +181,9 @@ def _place(node: GraphNode, graph: Graph) -> tuple[Key, int] | None:
     return (stage, node.args[1]) if isinstance(graph[stage], ShuffleNode) else None
 
 
-def _found(graph: Graph, group: _Group, store: Store) -> Iterator[tuple[Key, Entry | DataNode]]:
+def _found(
+    graph: Graph, group: _Group, store: CheckpointStore
+) -> Iterator[tuple[Key, StoredValue | DataNode]]:
     """What is there of a collection, as far as it still counts."""
     entries = store.found(group.name)
     for key, name in group.keys.items():
@@ -197,7 +199,7 @@ def _found(graph: Graph, group: _Group, store: Store) -> Iterator[tuple[Key, Ent
             yield key, entries[name]
 
 
-def _replaced(graph: Graph, keys: Set[Key], groups: list[_Group], store: Store) -> Graph:
+def _replaced(graph: Graph, keys: Set[Key], groups: list[_Group], store: CheckpointStore) -> Graph:
     """The graph without what is there, but for one value of each collection that is there in part.
 
     Making that one again may need other collections, of which parts are there too.
@@ -214,7 +216,9 @@ def _replaced(graph: Graph, keys: Set[Key], groups: list[_Group], store: Store) 
             return live
 
 
-def _reading(found: Mapping[Key, Entry | DataNode], store: Store) -> Iterator[tuple[Key, Any]]:
+def _reading(
+    found: Mapping[Key, StoredValue | DataNode], store: CheckpointStore
+) -> Iterator[tuple[Key, Any]]:
     for key, one in found.items():
         yield key, one if isinstance(one, DataNode) else Task(key, restore, store, one)
 
@@ -224,7 +228,7 @@ def _in_part(group: _Group, live: Graph) -> bool:
     return any(needed) and not all(needed)
 
 
-def _label(group: _Group, key: Key, store: Store) -> CheckpointKey:
+def _label(group: _Group, key: Key, store: CheckpointStore) -> CheckpointKey:
     before = group.found.get(key) if key == group.probe else None
     if isinstance(before, DataNode):  # it has been read; what is kept is looked up by its name
         before = store.found(group.name).get(group.keys[key])

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, Protocol, TextIO
 
 from dask_exo import events
-from dask_exo.cluster.futures import here
+from dask_exo.cluster.futures import current_node
 from dask_exo.report.progress_rows import Rows
 
 SOON = 2.0  # seconds before a run is worth showing
@@ -203,7 +203,7 @@ def kind_of_display(setting: str, *, terminal: bool, notebook: bool, quiet: bool
 
 
 def _display(setting: str) -> Display | None:
-    quiet = threading.current_thread() is not threading.main_thread() or here() is not None
+    quiet = threading.current_thread() is not threading.main_thread() or current_node() is not None
     rich = importlib.util.find_spec("rich") is not None
     terminal, notebook = sys.stderr.isatty() and rich, "ipykernel" in sys.modules
     kind = kind_of_display(setting, terminal=terminal, notebook=notebook, quiet=quiet)

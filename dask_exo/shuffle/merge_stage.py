@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, Ref, Steps, evenly
+from dask_exo.cluster.futures import Futures, Ref, Steps, split_evenly
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_limits import MergeLimits, group_by_bytes
@@ -64,7 +64,7 @@ class MergeTask:
 
     def taken(self) -> dict[int, list[Ref]]:
         """Return the blocks that it was submitted with, by index."""
-        parts = evenly(len(self.submitted), len(self.blocks))
+        parts = split_evenly(len(self.submitted), len(self.blocks))
         return {
             i: self.submitted[part.start : part.stop]
             for i, part in zip(self.blocks, parts, strict=True)

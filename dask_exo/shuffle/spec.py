@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from dask_exo.cluster.futures import Node, Ref, evenly, here, in_proportion
+from dask_exo.cluster.futures import Node, Ref, current_node, split_by_weight, split_evenly
 from dask_exo.shuffle.integrity import Tally
 
 
@@ -63,7 +63,7 @@ class Receipt:
     nbytes: int = 0
     seconds: float = 0.0
     detail: Any = None
-    node: str | None = field(default_factory=here)
+    node: str | None = field(default_factory=current_node)
     sizes: tuple[int, ...] = ()
 
 
@@ -105,7 +105,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         weights = [0 if node.id in self.slow else node.slots for node in self.nodes]
-        owned = in_proportion(self.reducers, weights)
+        owned = split_by_weight(self.reducers, weights)
         object.__setattr__(self, "owned", tuple(owned))
 
     def place(self, w: int) -> str | None:
@@ -218,12 +218,12 @@ def reducer_groups(mine: range, width: int) -> list[range]:
     [range(5, 6), range(6, 8), range(8, 10)]
     """
     count = _group_count(mine, width)
-    return [mine[p.start : p.stop] for p in evenly(len(mine), count)] if count else []
+    return [mine[p.start : p.stop] for p in split_evenly(len(mine), count)] if count else []
 
 
 def merged_objects(reducers: int, nodes: int, width: int) -> int:
     """Count the merged blocks of one round, for all nodes: R, or R / width."""
-    return sum(_group_count(mine, width) for mine in evenly(reducers, nodes))
+    return sum(_group_count(mine, width) for mine in split_evenly(reducers, nodes))
 
 
 def _group_count(mine: range, width: int) -> int:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dask_exo.cluster.futures import Disk, Futures, Node, Steps
+from dask_exo.cluster.futures import DiskUsage, Futures, Node, Steps
 from dask_exo.errors import OutOfMemoryError, SpillError
 from dask_exo.shuffle.choose import Shape, human_size
 from dask_exo.shuffle.cost_model import Cost
@@ -84,21 +84,23 @@ directories on larger disks (exo.spill-directory), or raise exo.object-store-mem
     )
 
 
-def find_full_disk(before: Mapping[str, int], disks: Sequence[Disk], reserve: int) -> Disk | None:
+def find_full_disk(
+    before: Mapping[str, int], disks: Sequence[DiskUsage], reserve: int
+) -> DiskUsage | None:
     """Return the fullest directory that is about to fill up, if there is one.
 
     Parameters
     ----------
     before : mapping
         Bytes of spilled values in each directory at the last check; a missing one is new.
-    disks : sequence of Disk
+    disks : sequence of DiskUsage
         Present state.
     reserve : int
         Bytes that must fit.
 
     Examples
     --------
-    >>> now = [Disk("/a", 70, 90, room=30), Disk("/b", 70, 70, room=900)]
+    >>> now = [DiskUsage("/a", 70, 90, room=30), DiskUsage("/b", 70, 70, room=900)]
     >>> find_full_disk({"/a": 60, "/b": 60}, now, reserve=40).path
     '/a'
     >>> find_full_disk({"/a": 70, "/b": 60}, now, reserve=40)  # nothing was spilled

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dask_exo.cluster.futures import Disk, Futures, Node, Ref, Store, SubmitOptions
+from dask_exo.cluster.futures import DiskUsage, Futures, Node, Ref, StoreUsage, SubmitOptions
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus
 from dask_exo.partitions.ownership import as_stored
 
@@ -68,7 +68,7 @@ def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator
         next(values, END)  # it runs, though nobody could see an error
 
 
-class Caller:
+class InlineActor:
     """A worker whose calls run as all others do; implements `dask_exo.cluster.futures.Worker`.
 
     Parameters
@@ -175,9 +175,9 @@ class InlineFutures:
         """Run one task that yields ``count`` values, to its end; return a ref for each."""
         return self._run(yielded, count, fn, args, node)
 
-    def worker(self, needs: SubmitOptions) -> Caller:  # noqa: ARG002  every task gets one slot
+    def worker(self, needs: SubmitOptions) -> InlineActor:  # noqa: ARG002  every task gets one slot
         """Start a worker: whatever runs, runs in this process."""
-        return Caller(self)
+        return InlineActor(self)
 
     def put(self, value: Any) -> InlineRef:
         """Store a value."""
@@ -208,11 +208,11 @@ class InlineFutures:
         """The nodes as they were given."""
         return list(self._nodes)
 
-    def store(self) -> Store:
+    def store(self) -> StoreUsage:
         """Nothing: there is no store."""
-        return Store(0, 0, 0)
+        return StoreUsage(0, 0, 0)
 
-    def disks(self) -> list[Disk]:
+    def disks(self) -> list[DiskUsage]:
         """None: nothing is spilled."""
         return []
 

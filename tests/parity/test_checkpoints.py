@@ -20,7 +20,7 @@ import pytest
 
 import dask_exo
 from dask_exo import Scheduler
-from dask_exo.checkpoint import Store, atomic_io
+from dask_exo.checkpoint import CheckpointStore, atomic_io
 from dask_exo.errors import CheckpointError, IntegrityError
 from dask_exo.execution.checkpoints import cost
 from dask_exo.report import recording
@@ -241,14 +241,16 @@ def test_a_part_that_is_not_what_it_was_is_an_error(monkeypatch) -> None:
 
 def test_parts_that_are_made_soon_are_not_kept(tmp_path: Path) -> None:
     frame().shuffle("k").compute()
-    groups = [group.name for group in Store(str(tmp_path / "kept")).groups()]
+    groups = [group.name for group in CheckpointStore(str(tmp_path / "kept")).groups()]
     assert [name[:10] for name in groups] == ["exoshuffle"]
 
 
 def test_only_what_is_needed_of_a_finished_shuffle_is_read(monkeypatch) -> None:
     job()
-    read, found = Store.read, []
-    monkeypatch.setattr(Store, "read", lambda self, entry: found.append(entry) or read(self, entry))
+    read, found = CheckpointStore.read, []
+    monkeypatch.setattr(
+        CheckpointStore, "read", lambda self, entry: found.append(entry) or read(self, entry)
+    )
     job()
     assert len(found) == 2  # the sorted outputs, and not the shuffled ones before them
 
@@ -342,7 +344,7 @@ def test_what_has_no_deterministic_token_is_not_kept_and_says_so(tmp_path: Path)
         delayed.shuffle("k").compute()
     (seen,) = stats.checkpoints
     assert "pure=True" in seen.refused
-    assert list(Store(str(tmp_path / "kept")).groups()) == []
+    assert list(CheckpointStore(str(tmp_path / "kept")).groups()) == []
     text = str(dask_exo.explain(delayed.shuffle("k"), futures=InlineFutures()))
     assert "not kept, since" in text
     pure = [dask.delayed(part, pure=True)(i) for i in range(2)]
@@ -436,7 +438,7 @@ def test_a_shuffle_that_has_lost_rows_is_not_kept(tmp_path: Path, monkeypatch) -
     monkeypatch.setattr("dask_exo.execution.accounting.verify", lost)
     with pytest.raises(IntegrityError):
         frame().shuffle("k").compute()
-    assert list(Store(str(tmp_path / "kept")).groups()) == []
+    assert list(CheckpointStore(str(tmp_path / "kept")).groups()) == []
 
 
 def test_a_full_disk_is_a_warning_and_no_error(monkeypatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dask_exo
 from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node, Store
+from dask_exo.cluster.futures import Node, StoreUsage
 from dask_exo.cluster.resources import resources_of
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.partitions.ownership import as_stored
@@ -74,7 +74,7 @@ class Cluster:
         return [Node("a", int(self.total["CPU"]), 10**9, resources=self.total)]
 
     def store(self):
-        return Store(0, 0, 0)
+        return StoreUsage(0, 0, 0)
 
     def disks(self):
         return []

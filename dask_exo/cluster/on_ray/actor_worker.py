@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import ray
 
-from dask_exo.cluster.futures import Ref, SubmitOptions, at
+from dask_exo.cluster.futures import Ref, SubmitOptions, on_node
 from dask_exo.cluster.on_ray.ray_errors import translated
 from dask_exo.cluster.on_ray.serialization import sealed
 from dask_exo.cluster.on_ray.task_attempt import attempt
@@ -23,35 +23,35 @@ class _Process:
         self._node = str(ray.get_runtime_context().get_node_id())
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Any:
-        with at(self._node), attempt(fn.__name__):
+        with on_node(self._node), attempt(fn.__name__):
             return sealed(fn(*args))
 
     def split(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
-        with at(self._node), attempt(fn.__name__):
+        with on_node(self._node), attempt(fn.__name__):
             return list(map(sealed, fn(*args)))
 
 
 _remote_process: Any = ray.remote(_Process)
 
 
-class Counted(Protocol):
+class CallCounter(Protocol):
     """Who is told of calls and of the objects that they make."""
 
     calls: int
     objects: int
 
 
-class RayWorker:
+class RayActor:
     """`dask_exo.cluster.futures.Worker` on Ray.
 
     Parameters
     ----------
     needs : mapping
         Of Ray's options for an actor.
-    counted : Counted
+    counted : CallCounter
     """
 
-    def __init__(self, needs: SubmitOptions, counted: Counted) -> None:
+    def __init__(self, needs: SubmitOptions, counted: CallCounter) -> None:
         self._counted = counted
         with translated():
             self._actor = _remote_process.options(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import psutil
 import ray
 
-from dask_exo.cluster.futures import Disk
+from dask_exo.cluster.futures import DiskUsage
 from dask_exo.cluster.on_ray.node_usage import Directory, own, usable
 from dask_exo.cluster.on_ray.ray_errors import first_line
 from dask_exo.cluster.on_ray.task_attempt import forget
@@ -165,7 +165,7 @@ def private() -> bool:
     return _cluster is not None and _cluster.private
 
 
-def disks() -> list[Disk]:
+def disks() -> list[DiskUsage]:
     """Where objects are spilled to, if this process started Ray."""
     return [] if _cluster is None or _cluster.spill is None else [_cluster.spill.look()]
 

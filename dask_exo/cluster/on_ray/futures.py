@@ -21,8 +21,16 @@ import ray.exceptions
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dask_exo.cluster.futures import Disk, FetchTimeoutError, Node, Ref, Store, SubmitOptions, at
-from dask_exo.cluster.on_ray.actor_worker import RayWorker
+from dask_exo.cluster.futures import (
+    DiskUsage,
+    FetchTimeoutError,
+    Node,
+    Ref,
+    StoreUsage,
+    SubmitOptions,
+    on_node,
+)
+from dask_exo.cluster.on_ray.actor_worker import RayActor
 from dask_exo.cluster.on_ray.connection import alive, disks, private
 from dask_exo.cluster.on_ray.node_usage import used_share
 from dask_exo.cluster.on_ray.ray_errors import first_line, lost, translated
@@ -56,13 +64,13 @@ def _listen() -> None:
 
 def _call(fn: Callable[..., Any], *args: Any) -> Any:
     _listen()
-    with at(_node()), attempt(fn.__name__):
+    with on_node(_node()), attempt(fn.__name__):
         return sealed(fn(*args))
 
 
 def _split(fn: Callable[..., Sequence[Any]], *args: Any) -> list[Any]:
     _listen()
-    with at(_node()), attempt(fn.__name__):
+    with on_node(_node()), attempt(fn.__name__):
         return list(map(sealed, fn(*args)))
 
 
@@ -174,9 +182,9 @@ class RayFutures:
             options.setdefault("scheduling_strategy", placed)
         return options
 
-    def worker(self, needs: SubmitOptions) -> RayWorker:
+    def worker(self, needs: SubmitOptions) -> RayActor:
         """See `Futures.worker`."""
-        return RayWorker(needs, self)
+        return RayActor(needs, self)
 
     def put(self, value: Any) -> Ref:
         """See `Futures.put`."""
@@ -233,7 +241,7 @@ class RayFutures:
             for n in sorted(able, key=lambda n: n["NodeID"])
         ]
 
-    def store(self) -> Store:
+    def store(self) -> StoreUsage:
         """See `Futures.store`."""
         state = get_state_from_address(ray.get_runtime_context().gcs_address)
         try:
@@ -244,13 +252,13 @@ class RayFutures:
                 f"may have died ({first_line(error)}). Compute again, or look at the nodes with "
                 f"`dask exo doctor`"
             ) from error
-        return Store(
+        return StoreUsage(
             int(stats.object_store_bytes_used),
             int(stats.spilled_bytes_total),
             int(stats.restored_bytes_total),
         )
 
-    def disks(self) -> list[Disk]:
+    def disks(self) -> list[DiskUsage]:
         """See `Futures.disks`; those of a Ray that this process has started."""
         return disks()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from dask_exo.cluster.futures import Disk
+from dask_exo.cluster.futures import DiskUsage
 from dask_exo.errors import SpillError
 
 FULL = 0.95  # of a disk: beyond it Ray writes nothing
@@ -60,7 +60,7 @@ class Directory:
         self._gone = 0
         self._lock = threading.Lock()
 
-    def look(self) -> Disk:
+    def look(self) -> DiskUsage:
         """What is there now, and has been."""
         with self._lock:
             now = _files(self._folder)
@@ -68,7 +68,7 @@ class Directory:
             self._seen = now
             used, disk = sum(now.values()), shutil.disk_usage(self.path)
             room = max(0, disk.free - int((1 - FULL) * disk.total))
-            return Disk(str(self.path), used, used + self._gone, room)
+            return DiskUsage(str(self.path), used, used + self._gone, room)
 
 
 def _files(folder: Path) -> dict[str, int]:

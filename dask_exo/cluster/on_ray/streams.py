@@ -22,8 +22,8 @@ AHEAD = 2 if _BOTH else 1
 """Objects that a generator may be ahead of whoever takes them."""
 
 
-class Pairs:
-    """Pairs of objects that a generator gives.
+class PairReader:
+    """Reads pairs of objects from a streaming generator.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class RayStreams:
                 _generator_backpressure_num_objects=AHEAD,
                 name=fn.__name__,
             )
-            return Pairs(task.remote(seed, fn, *map(sealed, args)))
+            return PairReader(task.remote(seed, fn, *map(sealed, args)))
 
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
         """Start a process that keeps an instance."""
@@ -167,7 +167,7 @@ class RayStreams:
             call = worker.run.options(
                 num_returns="streaming", _generator_backpressure_num_objects=AHEAD
             )
-            return Pairs(call.remote(seed, *map(sealed, args)))
+            return PairReader(call.remote(seed, *map(sealed, args)))
 
     def stop(self, worker: Any) -> None:
         """End it, whatever it does."""

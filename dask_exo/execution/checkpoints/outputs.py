@@ -10,7 +10,7 @@ from typing import Any
 
 from dask.sizeof import sizeof
 
-from dask_exo.checkpoint import Entry, Store
+from dask_exo.checkpoint import CheckpointStore, StoredValue
 from dask_exo.errors import CheckpointError
 from dask_exo.execution.checkpoints.cost import single_write_seconds, worth_checkpointing
 from dask_exo.planning.partitioners import Partitioner
@@ -39,10 +39,10 @@ class CheckpointMark:
 class CheckpointKey:
     """Place of a checkpoint; an entry of an earlier program is compared with the new value."""
 
-    store: Store
+    store: CheckpointStore
     group: str
     key: str
-    before: Entry | None = None
+    before: StoredValue | None = None
 
     def keep(self, value: Any) -> Any:
         """Write a checkpoint of a value; return the value.
@@ -155,6 +155,6 @@ def keep(value: Any, label: CheckpointKey) -> Any:
     return label.keep(value)
 
 
-def restore(store: Store, entry: Entry) -> Any:
+def restore(store: CheckpointStore, entry: StoredValue) -> Any:
     """Read the checkpoint of an earlier program."""
     return store.read(entry)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
-from dask_exo.cluster.futures import Futures, Steps, evenly
+from dask_exo.cluster.futures import Futures, Steps, split_evenly
 from dask_exo.shuffle.choose import LARGEST_ROUND, MERGED, Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import Cost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage
@@ -56,7 +56,7 @@ def merge_all(
     merge: Callable[..., Iterator[Any]], slots: Sequence[Sequence[range]], *packed: Any
 ) -> Iterator[Any]:
     """Merge (W · F,) packed blocks, those for the first node first; yield those for each slot."""
-    for mine, part in zip(slots, evenly(len(packed), len(slots)), strict=True):
+    for mine, part in zip(slots, split_evenly(len(packed), len(slots)), strict=True):
         if mine:
             yield from merge(mine, *packed[part.start : part.stop])
 

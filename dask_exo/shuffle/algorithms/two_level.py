@@ -15,7 +15,7 @@ import math
 from collections import deque
 from itertools import count
 
-from dask_exo.cluster.futures import Futures, Steps, evenly
+from dask_exo.cluster.futures import Futures, Steps, split_evenly
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import Cost, crossing, estimate, excess
 from dask_exo.shuffle.map_stage import MapStage
@@ -47,7 +47,7 @@ def run(  # noqa: PLR0913  its knobs are its keywords
     merged = MergeStage(futures, maps, spec, width, caps)
     merging: deque[list[MergeTask]] = deque()  # the merges of the rounds before
     able = [w for w, mine in enumerate(spec.owned) if mine]
-    teams = [[able[i] for i in team] for team in evenly(len(able), groups) if team]
+    teams = [[able[i] for i in team] for team in split_evenly(len(able), groups) if team]
     owned = [range(spec.owned[team[0]].start, spec.owned[team[-1]].stop) for team in teams]
     turns = count()
     while maps:

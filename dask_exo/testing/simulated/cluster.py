@@ -1,6 +1,6 @@
 """The simulated cluster: slots, queues and a virtual clock.
 
-Everything happens in `Cluster.step`, one event after another; events of one time happen
+Everything happens in `SimCluster.step`, one event after another; events of one time happen
 in the order in which they were planned, so the same submissions give the same trace. A
 task costs a few microseconds of real time, a value about two.
 """
@@ -18,17 +18,17 @@ from typing import Any
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.testing.inline import name, yielded
-from dask_exo.testing.simulated.io import Lane, arguments
+from dask_exo.testing.simulated.io import NodeIO, arguments
 from dask_exo.testing.simulated.model import Channels, CostModel, TaskRun
 from dask_exo.testing.simulated.store import (
     FAILED,
     FREED,
     PENDING,
-    Entry,
-    IndexedEntry,
-    Ledger,
+    IndexedSimValue,
+    NodeStore,
     SimRef,
-    Store,
+    SimValue,
+    StoreTotals,
 )
 from dask_exo.testing.simulated.tasks import (
     DONE,
@@ -36,8 +36,8 @@ from dask_exo.testing.simulated.tasks import (
     READY,
     RUNNING,
     WAITING,
-    Machine,
-    Task,
+    SimNode,
+    SimTask,
     compute,
     heard,
     nearest,
@@ -46,7 +46,7 @@ from dask_exo.testing.simulated.tasks import (
 )
 
 
-class Cluster:
+class SimCluster:
     """Queue tasks, give them slots, end them at their time.
 
     Parameters
@@ -79,40 +79,40 @@ class Cluster:
         self.cost, self.slowness = cost, slowness
         self.execute, self.lineage, self.trace = execute, lineage, trace
         self.now = 0.0
-        self.ledger = Ledger()
-        self.driver = Store(sys.maxsize, self.ledger, listed=False)
-        self.channels, self.lanes = channels, dict[Store, Lane]()
-        self.machines = [Machine(node, i, self.driver) for i, node in enumerate(nodes)]
+        self.ledger = StoreTotals()
+        self.driver = NodeStore(sys.maxsize, self.ledger, listed=False)
+        self.channels, self.lanes = channels, dict[NodeStore, NodeIO]()
+        self.machines = [SimNode(node, i, self.driver) for i, node in enumerate(nodes)]
         for machine in self.machines:
             self.equip(machine)
         self.idle = {machine: None for machine in self.machines if machine.free}
-        self.anywhere: deque[Task] = deque()
-        self.events: list[tuple[float, int, Task | Callable[[], None]]] = []
+        self.anywhere: deque[SimTask] = deque()
+        self.events: list[tuple[float, int, SimTask | Callable[[], None]]] = []
         self.repeats: list[OutputDigest] = []
         self.numbers = count_up(1)
-        self.watched: set[Entry] = set()  # a caller blocks until one of them is finished
+        self.watched: set[SimValue] = set()  # a caller blocks until one of them is finished
         self.seen = False
 
-    def equip(self, machine: Machine) -> None:
+    def equip(self, machine: SimNode) -> None:
         """Give a node an empty store, and channels, for one of its lives."""
         self.lanes.pop(machine.store, None)
-        machine.store = Store(machine.node.store, self.ledger, listed=self.lineage)
+        machine.store = NodeStore(machine.node.store, self.ledger, listed=self.lineage)
         if self.channels is not None:
-            machine.lane = Lane(self.channels, machine.store, self.lanes)
+            machine.lane = NodeIO(self.channels, machine.store, self.lanes)
             self.lanes[machine.store] = machine.lane
 
-    def entry(self, task: Task | None, index: int) -> Entry:
+    def entry(self, task: SimTask | None, index: int) -> SimValue:
         """Make the entry of a value that does not exist yet, with one handle to come."""
         if self.lineage:
-            return IndexedEntry(self.driver, task, index)
-        return Entry(self.driver, task)
+            return IndexedSimValue(self.driver, task, index)
+        return SimValue(self.driver, task)
 
     def step(self) -> bool:
         """Let the next event happen; tell whether there was one."""
         if not self.events:
             return False
         time, number, what = heapq.heappop(self.events)
-        if not isinstance(what, Task):
+        if not isinstance(what, SimTask):
             self.now = time
             what()
         elif what.number == number and what.state in (RUNNING, FETCHING):  # else it was stopped
@@ -124,13 +124,13 @@ class Cluster:
                 self.fill(machine)
         return True
 
-    def plan(self, time: float, what: Task | Callable[[], None]) -> int:
+    def plan(self, time: float, what: SimTask | Callable[[], None]) -> int:
         """Let an event happen at a time; return its number."""
         number = next(self.numbers)
         heapq.heappush(self.events, (time, number, what))
         return number
 
-    def admit(self, task: Task) -> None:
+    def admit(self, task: SimTask) -> None:
         """Queue a task, or let it wait for the arguments that do not exist yet."""
         task.state = WAITING
         missing = 0
@@ -148,7 +148,7 @@ class Cluster:
         if not missing:
             self._queue(task)
 
-    def fail(self, task: Task, error: Exception) -> None:
+    def fail(self, task: SimTask, error: Exception) -> None:
         """End a task that does not run, and all that wait for it, with an exception."""
         todo = [task]
         while todo:
@@ -163,7 +163,7 @@ class Cluster:
                     todo.extend(task.waiters.pop(entry, ()))
             task.forget(lineage=self.lineage)
 
-    def cancel(self, tasks: Iterable[Task]) -> None:
+    def cancel(self, tasks: Iterable[SimTask]) -> None:
         """Stop tasks, running or not, before others get their slots."""
         vacated = []
         for task in tasks:
@@ -174,7 +174,7 @@ class Cluster:
         for machine in vacated:
             self.fill(machine)
 
-    def release(self, task: Task, outcome: str) -> None:
+    def release(self, task: SimTask, outcome: str) -> None:
         """Take a task from its slot."""
         machine = task.machine
         assert machine is not None
@@ -194,7 +194,7 @@ class Cluster:
             place = machine.node.id
             self.trace.append(TaskRun(task.start, self.now, place, name(task.fn), outcome))
 
-    def fill(self, machine: Machine) -> None:
+    def fill(self, machine: SimNode) -> None:
         """Give the free slots of a node to tasks in the queues, first come, first served.
 
         Where arguments take their time, they come first.
@@ -212,7 +212,7 @@ class Cluster:
             else:
                 self._fetch(task, machine, lane)
 
-    def _queue(self, task: Task) -> None:
+    def _queue(self, task: SimTask) -> None:
         task.state = READY
         task.number = next(self.numbers)
         wish = task.wish if task.wish is not None and task.wish.alive else None
@@ -221,7 +221,7 @@ class Cluster:
         if machine is not None:
             self.fill(machine)
 
-    def _fetch(self, task: Task, machine: Machine, lane: Lane) -> None:
+    def _fetch(self, task: SimTask, machine: SimNode, lane: NodeIO) -> None:
         task.state, task.machine = FETCHING, machine
         end = lane.bring(task, self.now)
         if end > self.now:
@@ -229,7 +229,7 @@ class Cluster:
         else:
             lane.arrived(task)
 
-    def _start(self, task: Task, machine: Machine) -> None:
+    def _start(self, task: SimTask, machine: SimNode) -> None:
         if machine.lane is None:
             self.ledger.moved += take(task, machine.store)
         else:
@@ -248,7 +248,7 @@ class Cluster:
             task.given = [a.entry.value if type(a) is SimRef else a for a in task.args]
         self._plan_step(task)
 
-    def _holds(self, task: Task, which: range, lane: Lane) -> bool:
+    def _holds(self, task: SimTask, which: range, lane: NodeIO) -> bool:
         """Let a task that has made values wait for room; tell whether it must."""
         if task.held:
             task.held = False
@@ -262,14 +262,14 @@ class Cluster:
         lane.settle(task)
         return False
 
-    def _plan_step(self, task: Task) -> None:
+    def _plan_step(self, task: SimTask) -> None:
         """Plan the next value of a generator, the end of another task."""
         share = 1.0
         if task.produce is yielded and task.count:
             share = (task.step + 1) / task.count
         task.number = self.plan(task.start + task.late + task.seconds * share, task)
 
-    def _due(self, task: Task) -> None:
+    def _due(self, task: SimTask) -> None:
         """Store what a running task has made by now, and end it if that is all."""
         machine = task.machine
         assert machine is not None
@@ -300,7 +300,7 @@ class Cluster:
             for entry in made:
                 self._wake(task, entry)
 
-    def _values(self, task: Task, which: range) -> list[Any]:
+    def _values(self, task: SimTask, which: range) -> list[Any]:
         if not self.execute:
             return [None] * len(which)
         if not self.lineage:
@@ -309,7 +309,9 @@ class Cluster:
         self.repeats += [made] if task.starts > 1 and not which.start else []
         return values
 
-    def _store(self, task: Task, which: range, values: list[Any], store: Store) -> list[Entry]:
+    def _store(
+        self, task: SimTask, which: range, values: list[Any], store: NodeStore
+    ) -> list[SimValue]:
         outs, sizes, lineage = task.outs, task.sizes, self.lineage
         made = []
         for i, value in zip(which, values, strict=True):
@@ -331,7 +333,7 @@ class Cluster:
             made.append(entry)
         return made
 
-    def _wake(self, task: Task, entry: Entry) -> None:
+    def _wake(self, task: SimTask, entry: SimValue) -> None:
         for waiter in task.waiters.pop(entry, ()):
             if waiter.state == WAITING:
                 waiter.missing -= 1

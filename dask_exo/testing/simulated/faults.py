@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from dask_exo.testing.simulated.cluster import Cluster
+from dask_exo.testing.simulated.cluster import SimCluster
 from dask_exo.testing.simulated.model import NodeDeath
-from dask_exo.testing.simulated.store import FREED, PENDING, Entry, handle
-from dask_exo.testing.simulated.tasks import DONE, READY, WAITING, Machine, Task
+from dask_exo.testing.simulated.store import FREED, PENDING, SimValue, handle
+from dask_exo.testing.simulated.tasks import DONE, READY, WAITING, SimNode, SimTask
 
 
-def plan_faults(cluster: Cluster, faults: Sequence[NodeDeath]) -> None:
+def plan_faults(cluster: SimCluster, faults: Sequence[NodeDeath]) -> None:
     """Let nodes die, and come back, at their times.
 
     Raises
@@ -29,7 +29,7 @@ def plan_faults(cluster: Cluster, faults: Sequence[NodeDeath]) -> None:
             cluster.plan(fault.back, partial(_come_back, cluster, machine))
 
 
-def _die(cluster: Cluster, machine: Machine) -> None:
+def _die(cluster: SimCluster, machine: SimNode) -> None:
     """Take a node away; its tasks, and those whose arguments are lost, are queued again."""
     machine.alive = False
     cluster.idle.pop(machine, None)
@@ -52,14 +52,14 @@ def _die(cluster: Cluster, machine: Machine) -> None:
         cluster.admit(task)
 
 
-def _come_back(cluster: Cluster, machine: Machine) -> None:
+def _come_back(cluster: SimCluster, machine: SimNode) -> None:
     machine.alive = True
     if machine.free:
         cluster.idle[machine] = None
     cluster.fill(machine)
 
 
-def _to_repeat(cluster: Cluster, lost: Sequence[Entry]) -> list[Task]:
+def _to_repeat(cluster: SimCluster, lost: Sequence[SimValue]) -> list[SimTask]:
     """Find the ended tasks that make lost values, and what those take, and so on."""
     repeat = []
     todo = list(reversed(lost))
@@ -72,12 +72,12 @@ def _to_repeat(cluster: Cluster, lost: Sequence[Entry]) -> list[Task]:
             continue
         task.state = WAITING
         repeat.append(task)
-        freed = [arg for arg in task.args if isinstance(arg, Entry) and arg.state == FREED]
+        freed = [arg for arg in task.args if isinstance(arg, SimValue) and arg.state == FREED]
         todo += reversed(dict.fromkeys(freed))
-        task.args = tuple(handle(arg) if isinstance(arg, Entry) else arg for arg in task.args)
+        task.args = tuple(handle(arg) if isinstance(arg, SimValue) else arg for arg in task.args)
     return repeat
 
 
-def _unmake(cluster: Cluster, entry: Entry, task: Task) -> None:
+def _unmake(cluster: SimCluster, entry: SimValue, task: SimTask) -> None:
     entry.state, entry.store, entry.size, entry.value = PENDING, cluster.driver, 0, None
-    task.outs[entry.index] = entry  # type: ignore[attr-defined]  # IndexedEntry, with lineage
+    task.outs[entry.index] = entry  # type: ignore[attr-defined]  # IndexedSimValue, with lineage

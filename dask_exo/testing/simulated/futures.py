@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask_exo.cluster.futures import Disk, FetchTimeoutError, Node, Store, SubmitOptions
+from dask_exo.cluster.futures import DiskUsage, FetchTimeoutError, Node, StoreUsage, SubmitOptions
 from dask_exo.cluster.task_status import Activity, OutputDigest
-from dask_exo.testing.inline import Caller, Produce, result, returned, yielded
-from dask_exo.testing.simulated.cluster import Cluster
+from dask_exo.testing.inline import InlineActor, Produce, result, returned, yielded
+from dask_exo.testing.simulated.cluster import SimCluster
 from dask_exo.testing.simulated.faults import plan_faults
 from dask_exo.testing.simulated.model import (
     Channels,
@@ -36,8 +36,8 @@ from dask_exo.testing.simulated.model import (
     TaskRun,
     slowness,
 )
-from dask_exo.testing.simulated.store import FAILED, PENDING, Entry, SimRef
-from dask_exo.testing.simulated.tasks import Task, doing, explain
+from dask_exo.testing.simulated.store import FAILED, PENDING, SimRef, SimValue
+from dask_exo.testing.simulated.tasks import SimTask, doing, explain
 
 
 class SimFutures:
@@ -116,7 +116,7 @@ class SimFutures:
         self.calls = 0
         self.trace: list[TaskRun] = []
         self._measure = measure
-        self._cluster = Cluster(
+        self._cluster = SimCluster(
             nodes,
             cost,
             slowness(stragglers, seed, ids),
@@ -205,9 +205,9 @@ class SimFutures:
         """Start one task that yields ``count`` values, evenly; return a ref for each."""
         return self._start(yielded, count, fn, args, node)
 
-    def worker(self, needs: SubmitOptions) -> Caller:  # noqa: ARG002  every task gets one slot
+    def worker(self, needs: SubmitOptions) -> InlineActor:  # noqa: ARG002  every task gets one slot
         """Start a worker: its calls take a slot each, as all others do."""
-        return Caller(self)
+        return InlineActor(self)
 
     def put(self, value: Any) -> SimRef:
         """Store a value at the driver."""
@@ -286,11 +286,11 @@ class SimFutures:
         """The nodes that are alive, in the order in which they were given."""
         return [machine.node for machine in self._cluster.machines if machine.alive]
 
-    def store(self) -> Store:
+    def store(self) -> StoreUsage:
         """How full the stores of the nodes are, and what they have spilled."""
-        return Store(sum(self.used.values()), self.spilled, self.restored)
+        return StoreUsage(sum(self.used.values()), self.spilled, self.restored)
 
-    def disks(self) -> list[Disk]:
+    def disks(self) -> list[DiskUsage]:
         """None: what is spilled takes no place."""
         return []
 
@@ -321,7 +321,7 @@ class SimFutures:
             raise ValueError(f"no node is called {node!r}; there are {sorted(self._machines)}")
         self.calls += 1
         cluster = self._cluster
-        task = Task(produce, count, fn, args, None if node is None else self._machines[node])
+        task = SimTask(produce, count, fn, args, None if node is None else self._machines[node])
         task.serial = self.calls
         outs = [cluster.entry(task, i) for i in range(count)]
         task.outs = list(outs)
@@ -329,7 +329,7 @@ class SimFutures:
         cluster.admit(task)
         return [SimRef(entry) for entry in outs]
 
-    def _pass(self, watched: Sequence[Entry], deadline: float) -> bool:
+    def _pass(self, watched: Sequence[SimValue], deadline: float) -> bool:
         """Let time pass until one of ``watched`` is finished, and the events of that
         moment have happened; tell whether it is.
         """
@@ -341,6 +341,6 @@ class SimFutures:
         cluster.watched = set()
         return cluster.seen
 
-    def _why(self, entry: Entry) -> str:
+    def _why(self, entry: SimValue) -> str:
         what = explain(entry, self._cluster.machines)
         return f"nothing can happen any more at {self.now} s: {what}"

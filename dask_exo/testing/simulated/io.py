@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dask_exo.testing.simulated.model import Channels
-from dask_exo.testing.simulated.store import SPILLED, Entry, SimRef, Store, fetched
+from dask_exo.testing.simulated.store import SPILLED, NodeStore, SimRef, SimValue, fetched
 
 if TYPE_CHECKING:
-    from dask_exo.testing.simulated.tasks import Task
+    from dask_exo.testing.simulated.tasks import SimTask
 
 AHEAD = 0.5  # of the store, for arguments of all tasks, before more are brought ahead
 
@@ -74,14 +74,14 @@ class Taken:
     tasks: int = 0
 
 
-class Lane:
+class NodeIO:
     """The channels of one life of a node, and what its tasks take.
 
     Parameters
     ----------
     channels : Channels
         Rates.
-    store : Store
+    store : NodeStore
         Of this node.
     lanes : dict
         Those of all nodes, by their stores.
@@ -90,28 +90,30 @@ class Lane:
     ----------
     ahead : dict
         Tasks whose arguments are on their way or there, and that have no slot.
-    ready : deque of Task
+    ready : deque of SimTask
         Those of them whose arguments are there.
     strangers : int
         Tasks on their way here that any node might have taken.
     """
 
-    def __init__(self, channels: Channels, store: Store, lanes: dict[Store, Lane]) -> None:
+    def __init__(
+        self, channels: Channels, store: NodeStore, lanes: dict[NodeStore, NodeIO]
+    ) -> None:
         self.disk = Channel(channels.disk)
         self.inward, self.outward = Channel(channels.net), Channel(channels.net)
-        self.ahead: dict[Task, None] = {}
-        self.ready: deque[Task] = deque()
+        self.ahead: dict[SimTask, None] = {}
+        self.ready: deque[SimTask] = deque()
         self.strangers = 0
         self._store, self._lanes = store, lanes
-        self._taken: dict[Entry, Taken] = {}
+        self._taken: dict[SimValue, Taken] = {}
         self._nbytes = 0  # of all of them
 
-    def has_room(self, task: Task) -> bool:
+    def has_room(self, task: SimTask) -> bool:
         """Whether the arguments of one more task may come."""
         new = sum(entry.size for entry in arguments(task) if entry not in self._taken)
         return not self.ahead or self._nbytes + new <= AHEAD * self._store.capacity
 
-    def bring(self, task: Task, now: float) -> float:
+    def bring(self, task: SimTask, now: float) -> float:
         """Order the arguments of a task; return when they are here."""
         self.ahead[task] = None
         self.strangers += task.wish is None
@@ -129,12 +131,12 @@ class Lane:
         self._store.ledger.moved += task.moved
         return end
 
-    def arrived(self, task: Task) -> None:
+    def arrived(self, task: SimTask) -> None:
         """Let a task whose arguments are here wait for a slot."""
         self.strangers -= task.wish is None
         self.ready.append(task)
 
-    def make_room(self, task: Task, which: range, now: float) -> float:
+    def make_room(self, task: SimTask, which: range, now: float) -> float:
         """Reserve room for values that a task has made; return when it is free."""
         outs = [(task.outs[i], task.sizes[i]) for i in which]
         nbytes = sum(size for entry, size in outs if entry is not None and entry.refs)
@@ -146,12 +148,12 @@ class Lane:
             written += nbytes  # it goes to disk itself
         return self.disk.use(now, written) if written else now
 
-    def settle(self, task: Task) -> None:
+    def settle(self, task: SimTask) -> None:
         """Give back the room that was reserved."""
         self._store.used -= task.reserved
         task.reserved = 0
 
-    def leave(self, task: Task) -> None:
+    def leave(self, task: SimTask) -> None:
         """Let go of the arguments of a task that has ended, or will not run here."""
         self.settle(task)
         if task in self.ahead:
@@ -168,7 +170,7 @@ class Lane:
                 self._nbytes -= taken.nbytes
                 self._store.used -= taken.lent
 
-    def _order(self, task: Task, entry: Entry, now: float) -> Taken:
+    def _order(self, task: SimTask, entry: SimValue, now: float) -> Taken:
         """Bring one value that nobody here takes yet."""
         here = entry.store is self._store
         passing = entry.size if entry.state == SPILLED else 0
@@ -206,6 +208,6 @@ class Lane:
         return self._store.ledger.spilled - before, fits
 
 
-def arguments(task: Task) -> dict[Entry, None]:
+def arguments(task: SimTask) -> dict[SimValue, None]:
     """The values that a task takes, each once."""
     return {arg.entry: None for arg in task.args if type(arg) is SimRef}

@@ -1,7 +1,7 @@
 """Refs, and the stores of simulated nodes: what is in memory, what on disk.
 
 Tens of millions of refs must fit into one process, so a value costs one `SimRef`
-(48 bytes), one `Entry` (80) and one place in a queue (8), and nothing else.
+(48 bytes), one `SimValue` (80) and one place in a queue (8), and nothing else.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_exo.testing.simulated.tasks import Task
+    from dask_exo.testing.simulated.tasks import SimTask
 
 PENDING, MEMORY, RESTORED, SPILLED, FAILED, FREED = range(6)
 
 
-class Ledger:
+class StoreTotals:
     """Counters that the stores of one cluster share."""
 
     __slots__ = ("live", "moved", "objects", "peak_live", "restored", "spilled", "writes")
@@ -40,7 +40,7 @@ class Ledger:
         self.peak_live = max(self.peak_live, self.live)
 
 
-class Entry:
+class SimValue:
     """One value of the cluster.
 
     Attributes
@@ -51,44 +51,44 @@ class Entry:
         Bytes; 0 until it exists.
     state : int
         PENDING, MEMORY, RESTORED (in memory and on disk), SPILLED, FAILED or FREED.
-    store : Store
+    store : NodeStore
         Where it is; the driver's while it is nowhere.
-    task : Task or None
+    task : SimTask or None
         What makes it; None when nobody needs to know any more.
     value : object
         The value or, of a failed one, the exception.
-    copies : set of Store or None
+    copies : set of NodeStore or None
         Other nodes that have fetched it.
     """
 
     __slots__ = ("copies", "refs", "size", "state", "store", "task", "value")
 
-    def __init__(self, store: Store, task: Task | None) -> None:
+    def __init__(self, store: NodeStore, task: SimTask | None) -> None:
         self.refs = 1
         self.size = 0
         self.state = PENDING
         self.store = store
         self.task = task
         self.value: Any = None
-        self.copies: set[Store] | None = None
+        self.copies: set[NodeStore] | None = None
 
 
-class IndexedEntry(Entry):
-    """An `Entry` that can be made again: it knows which output of its task it is."""
+class IndexedSimValue(SimValue):
+    """A `SimValue` that can be made again: it knows which output of its task it is."""
 
     __slots__ = ("index",)
 
-    def __init__(self, store: Store, task: Task | None, index: int) -> None:
+    def __init__(self, store: NodeStore, task: SimTask | None, index: int) -> None:
         super().__init__(store, task)
         self.index = index
 
 
 class SimRef:
-    """A handle to an `Entry`; the value is freed with the last one."""
+    """A handle to a `SimValue`; the value is freed with the last one."""
 
     __slots__ = ("entry",)
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: SimValue) -> None:
         self.entry = entry
 
     def __del__(self) -> None:
@@ -98,7 +98,7 @@ class SimRef:
             entry.store.free(entry)
 
 
-def handle(entry: Entry) -> SimRef:
+def handle(entry: SimValue) -> SimRef:
     """Make one more ref of a value."""
     entry.refs += 1
     if entry.refs == 1:
@@ -106,7 +106,7 @@ def handle(entry: Entry) -> SimRef:
     return SimRef(entry)
 
 
-class Store:
+class NodeStore:
     """The object store of one node.
 
     What does not fit makes the oldest values that no running task takes go to disk; if
@@ -117,7 +117,7 @@ class Store:
     ----------
     capacity : int
         Bytes of memory.
-    ledger : Ledger
+    ledger : StoreTotals
         Counts for all nodes.
     listed : bool
         Whether all values must be known, because the node may die.
@@ -133,20 +133,20 @@ class Store:
         "used",
     )  # fmt: skip
 
-    def __init__(self, capacity: int, ledger: Ledger, *, listed: bool) -> None:
+    def __init__(self, capacity: int, ledger: StoreTotals, *, listed: bool) -> None:
         self.capacity = capacity
         self.ledger = ledger
-        self.listed: dict[Entry, None] | None = {} if listed else None
+        self.listed: dict[SimValue, None] | None = {} if listed else None
         self.used = self.peak = 0
         self._count = 0
         # Oldest first; may hold freed entries, which are dropped when they are too many.
-        self._age: deque[Entry] = deque()
-        self._pins: dict[Entry, int] = {}
+        self._age: deque[SimValue] = deque()
+        self._pins: dict[SimValue, int] = {}
         # Pinned when others were spilled, so that a scan need not meet them again.
-        self._parked: dict[Entry, None] = {}
+        self._parked: dict[SimValue, None] = {}
         self._released = False
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: SimValue) -> None:
         """Store a new value: its size and value are set, somebody holds it."""
         entry.store = self
         if self.listed is not None:
@@ -157,7 +157,7 @@ class Store:
             entry.state = SPILLED
             self.ledger.wrote(entry.size)
 
-    def free(self, entry: Entry) -> None:
+    def free(self, entry: SimValue) -> None:
         """Forget a value that nobody holds any more."""
         self.ledger.live -= 1
         if entry.state in (MEMORY, RESTORED):
@@ -171,7 +171,7 @@ class Store:
             self.listed.pop(entry, None)
         self._tidy()
 
-    def lose(self) -> list[Entry]:
+    def lose(self) -> list[SimValue]:
         """Return, and forget, all values that somebody holds: the node is dead."""
         assert self.listed is not None
         lost = list(self.listed)
@@ -180,11 +180,11 @@ class Store:
         self._parked.clear()
         return lost
 
-    def pin(self, entry: Entry) -> None:
+    def pin(self, entry: SimValue) -> None:
         """Do not spill a value while a task takes it."""
         self._pins[entry] = self._pins.get(entry, 0) + 1
 
-    def unpin(self, entry: Entry) -> None:
+    def unpin(self, entry: SimValue) -> None:
         """Undo one `pin`."""
         if self._pins[entry] > 1:
             self._pins[entry] -= 1
@@ -192,7 +192,7 @@ class Store:
             del self._pins[entry]
             self._released = True
 
-    def restore(self, entry: Entry) -> int:
+    def restore(self, entry: SimValue) -> int:
         """Read a value back from disk, if it is there, as the newest; return the bytes read."""
         if entry.state != SPILLED:
             return 0
@@ -223,14 +223,14 @@ class Store:
                 self._count -= 1
         return self.used + size <= self.capacity
 
-    def _keep(self, entry: Entry, state: int) -> None:
+    def _keep(self, entry: SimValue, state: int) -> None:
         entry.state = state
         self.used += entry.size
         self._count += 1
         self.peak = max(self.peak, self.used)
         self._age.append(entry)
 
-    def _holds(self, entry: Entry) -> bool:
+    def _holds(self, entry: SimValue) -> bool:
         return entry.state in (MEMORY, RESTORED) and entry.store is self
 
     def _tidy(self) -> None:
@@ -241,7 +241,7 @@ class Store:
             self._age = deque(entry for entry in age if self._holds(entry))
 
 
-def fetched(entry: Entry, store: Store) -> int:
+def fetched(entry: SimValue, store: NodeStore) -> int:
     """Bytes that a node has to fetch to read a value: none where it has a copy already.
 
     A node keeps copies of what fits the memory of its maker; where that spills, so will this one

@@ -6,24 +6,24 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from dask_exo.cluster.futures import Node, at
+from dask_exo.cluster.futures import Node, on_node
 from dask_exo.cluster.task_status import OutputDigest, TaskStatus, collect_outputs
 from dask_exo.testing.inline import Produce, name, yielded
-from dask_exo.testing.simulated.io import Lane
+from dask_exo.testing.simulated.io import NodeIO
 from dask_exo.testing.simulated.model import Call, CostModel
-from dask_exo.testing.simulated.store import PENDING, Entry, SimRef, Store, fetched
+from dask_exo.testing.simulated.store import PENDING, NodeStore, SimRef, SimValue, fetched
 
 WAITING, READY, FETCHING, RUNNING, DONE = range(5)
 
 
-class Task:
+class SimTask:
     """One submitted call, from its submission to its end.
 
     Attributes
     ----------
     args : tuple
         Arguments; refs are handles, so that their values stay until the task has ended.
-    outs : list of (Entry or None), (count,)
+    outs : list of (SimValue or None), (count,)
         Values it is to make.
     missing : int
         Arguments that do not exist yet, while WAITING.
@@ -59,7 +59,7 @@ class Task:
         count: int,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
-        wish: Machine | None,
+        wish: SimNode | None,
     ) -> None:
         self.produce = produce
         self.count = count
@@ -72,10 +72,10 @@ class Task:
         self.held = False
         self.start = self.seconds = self.late = 0.0
         self.sizes: Sequence[int] = ()
-        self.outs: list[Entry | None] = []
-        self.waiters: dict[Entry, list[Task]] = {}
-        self.machine: Machine | None = None
-        self.pinned: list[tuple[Store, Entry]] = []
+        self.outs: list[SimValue | None] = []
+        self.waiters: dict[SimValue, list[SimTask]] = {}
+        self.machine: SimNode | None = None
+        self.pinned: list[tuple[NodeStore, SimValue]] = []
         self.given: list[Any] = []
         self.values: Iterator[Any] | None = None
 
@@ -104,18 +104,18 @@ class Task:
             self.outs, self.args = [], ()
 
 
-class Machine:
+class SimNode:
     """A simulated node: its store, its running tasks, and those that asked for it."""
 
-    def __init__(self, node: Node, index: int, store: Store) -> None:
+    def __init__(self, node: Node, index: int, store: NodeStore) -> None:
         self.node = node
         self.index = index
         self.store = store
-        self.lane: Lane | None = None
+        self.lane: NodeIO | None = None
         self.alive = True
         self.peak = 0  # of the stores it had before its deaths
-        self.running: dict[Task, None] = {}
-        self.queue: deque[Task] = deque()
+        self.running: dict[SimTask, None] = {}
+        self.queue: deque[SimTask] = deque()
 
     @property
     def free(self) -> int:
@@ -124,18 +124,18 @@ class Machine:
 
     @property
     def spare(self) -> int:
-        """Free slots that are not spoken for by tasks without one; see `Lane`."""
+        """Free slots that are not spoken for by tasks without one; see `NodeIO`."""
         if self.lane is None:
             return self.free
         return self.free - len(self.lane.ready) - self.lane.strangers
 
 
-def nearest(task: Task, idle: Collection[Machine]) -> Machine | None:
+def nearest(task: SimTask, idle: Collection[SimNode]) -> SimNode | None:
     """Choose the node that holds most bytes of the arguments, of ``idle`` ones.
 
     Among equals the least loaded one, and among those the first.
     """
-    held: dict[Store, int] = {}
+    held: dict[NodeStore, int] = {}
     if not idle:
         return None
     for arg in task.args:
@@ -145,7 +145,7 @@ def nearest(task: Task, idle: Collection[Machine]) -> Machine | None:
     return max(idle, key=lambda m: (held.get(m.store, 0), m.free / m.node.slots, -m.index))
 
 
-def next_queue(machine: Machine, anywhere: deque[Task]) -> deque[Task] | None:
+def next_queue(machine: SimNode, anywhere: deque[SimTask]) -> deque[SimTask] | None:
     """Find the queue whose head is the next task for a node, if the node can take one."""
     lane, queues = machine.lane, [machine.queue, anywhere]
     if machine.spare <= 0:
@@ -157,7 +157,7 @@ def next_queue(machine: Machine, anywhere: deque[Task]) -> deque[Task] | None:
     return min(heads, key=lambda queue: queue[0].number, default=None)
 
 
-def take(task: Task, store: Store) -> int:
+def take(task: SimTask, store: NodeStore) -> int:
     """Bring the arguments of a task to its node in no time; return the bytes of other nodes."""
     for arg in task.args:
         if type(arg) is SimRef:
@@ -170,7 +170,7 @@ def take(task: Task, store: Store) -> int:
     return task.moved
 
 
-def heard(task: Task) -> tuple[list[Any], OutputDigest]:
+def heard(task: SimTask) -> tuple[list[Any], OutputDigest]:
     """The next values of a running task, and what it says of itself."""
     call = str(task.serial)
     with collect_outputs(call) as said:
@@ -178,10 +178,10 @@ def heard(task: Task) -> tuple[list[Any], OutputDigest]:
     return values, said[-1] if said else OutputDigest(call, name(task.fn))
 
 
-def compute(task: Task) -> list[Any]:
+def compute(task: SimTask) -> list[Any]:
     """The next values of a running task."""
     assert task.machine is not None
-    with at(task.machine.node.id):
+    with on_node(task.machine.node.id):
         if task.values is None:
             task.values = task.produce(task.count, task.fn, task.given)
         if task.count and task.produce is yielded:
@@ -189,7 +189,7 @@ def compute(task: Task) -> list[Any]:
         return list(task.values)
 
 
-def doing(task: Task | None) -> TaskStatus:
+def doing(task: SimTask | None) -> TaskStatus:
     """What a task does; None is one that has ended."""
     if task is None or task.state == DONE:
         return TaskStatus("finished")
@@ -198,7 +198,7 @@ def doing(task: Task | None) -> TaskStatus:
     return TaskStatus("pending", {"CPU": 1.0})
 
 
-def explain(entry: Entry, machines: Sequence[Machine]) -> str:
+def explain(entry: SimValue, machines: Sequence[SimNode]) -> str:
     """Say what a value waits for, down to a task that waits for a slot."""
     hops: list[str] = []
     task = entry.task

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.checkpoint import Store, atomic_io, codec
+from dask_exo.checkpoint import CheckpointStore, atomic_io, codec
 from dask_exo.cli.main import main
 from dask_exo.errors import CheckpointError
 from dask_exo.execution.checkpoints.cost import worth_checkpointing, write_seconds
@@ -37,7 +37,7 @@ def values() -> list[object]:
 
 @pytest.mark.parametrize("value", values(), ids=lambda value: type(value).__name__)
 def test_a_value_comes_back_exactly_and_can_be_written_to(tmp_path: Path, value) -> None:
-    store = Store.open(str(tmp_path / "kept"))
+    store = CheckpointStore.open(str(tmp_path / "kept"))
     entry = store.write("shuffle-1", KEY, value)
     assert store.found("shuffle-1") == {KEY: entry}
     again = store.read(entry)
@@ -77,7 +77,7 @@ def test_a_changed_byte_is_seen_before_anything_is_unpickled(data: st.DataObject
 
 @pytest.mark.parametrize("url", ["memory://half", None], ids=["memory", "local"])
 def test_a_half_written_file_does_not_count(tmp_path: Path, url: str | None) -> None:
-    store = Store.open(url or str(tmp_path / "kept"))
+    store = CheckpointStore.open(url or str(tmp_path / "kept"))
     entry = store.write("shuffle-1", KEY, list(range(1000)))
     fs, _ = atomic_io.located(store.url)
     data = fs.cat_file(entry.path)
@@ -91,7 +91,7 @@ def test_a_half_written_file_does_not_count(tmp_path: Path, url: str | None) -> 
 
 
 def test_writing_that_fails_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
-    store = Store.open(str(tmp_path / "kept"))
+    store = CheckpointStore.open(str(tmp_path / "kept"))
 
     def fail(self, target):
         raise OSError("no")
@@ -103,18 +103,18 @@ def test_writing_that_fails_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_a_directory_is_private_and_one_of_others_is_refused(tmp_path: Path) -> None:
-    Store.open(str(tmp_path / "kept"))
+    CheckpointStore.open(str(tmp_path / "kept"))
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
     (tmp_path / "kept").chmod(0o770)
     with pytest.raises(CheckpointError, match=r"nobody else may write.*770"):
-        Store.open(str(tmp_path / "kept"))
+        CheckpointStore.open(str(tmp_path / "kept"))
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="cannot be used"):
-        Store.open(str(tmp_path / "file"))
+        CheckpointStore.open(str(tmp_path / "file"))
 
 
 def test_what_was_kept_before_is_compared_by_value(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "kept"))
+    store = CheckpointStore.open(str(tmp_path / "kept"))
     name = "".join(["co", "l"])
     frame = pd.DataFrame({"a": [name, name]}, dtype=object)
     before = store.write("g", KEY, frame)
@@ -128,7 +128,7 @@ def test_what_was_kept_before_is_compared_by_value(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_somebody_has_cleaned_is_named(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "kept"))
+    store = CheckpointStore.open(str(tmp_path / "kept"))
     entry = store.write("g", KEY, 1)
     store.remove("g")
     with pytest.raises(CheckpointError, match="is gone"):
@@ -136,14 +136,14 @@ def test_a_checkpoint_that_somebody_has_cleaned_is_named(tmp_path: Path) -> None
 
 
 def test_a_group_may_have_any_name(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "kept"))
+    store = CheckpointStore.open(str(tmp_path / "kept"))
     entry = store.write("../../ä b/c", KEY, 1)
     assert Path(entry.path).is_relative_to(tmp_path / "kept")
     assert store.read(store.found("../../ä b/c")[KEY]) == 1
 
 
 def test_the_command_lists_and_cleans_and_touches_nothing_else(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path))
+    store = CheckpointStore.open(str(tmp_path))
     tmp_path.chmod(0o700)
     for group in ("shuffle-1", "shuffle-2"):
         store.write(group, KEY, list(range(100)))
@@ -165,7 +165,7 @@ def test_the_command_lists_and_cleans_and_touches_nothing_else(tmp_path: Path) -
 
 @pytest.mark.parametrize("command", ["list", "clean"])
 def test_the_commands_take_the_configured_path_and_say_where_nothing_is(command, tmp_path) -> None:
-    Store.open(str(tmp_path / "kept")).write("shuffle-1", KEY, 1)
+    CheckpointStore.open(str(tmp_path / "kept")).write("shuffle-1", KEY, 1)
 
     def run(*arguments: str, **config: str) -> tuple[int, str]:
         with dask.config.set({f"exo.checkpoint.{key}": value for key, value in config.items()}):

@@ -14,7 +14,7 @@ from dask_exo.cli import main
 from dask_exo.cli.doctor import Facts, Finding, Machine, Program, Speed, diagnose, gather, machine
 from dask_exo.client import Client
 from dask_exo.cluster import on_ray
-from dask_exo.cluster.futures import Disk, Node
+from dask_exo.cluster.futures import DiskUsage, Node
 from dask_exo.testing import InlineFutures
 
 GB = 10**9
@@ -163,8 +163,8 @@ class Spilling(InlineFutures):
         super().__init__([Node("n1", 2, 10**6), Node("n2", 2, 10**6)])
         self.path = path
 
-    def disks(self) -> list[Disk]:
-        return [Disk(self.path, 0, 0, 10**12)]
+    def disks(self) -> list[DiskUsage]:
+        return [DiskUsage(self.path, 0, 0, 10**12)]
 
 
 def test_facts_are_those_of_this_machine(tmp_path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.core.generated import common_pb2, gcs_pb2
 
-from dask_exo.cluster.futures import FetchTimeoutError, Store
+from dask_exo.cluster.futures import FetchTimeoutError, StoreUsage
 from dask_exo.cluster.on_ray.task_events import judge
 from dask_exo.cluster.stall_diagnosis import Snapshot, diagnose
 from dask_exo.cluster.task_status import Activity, TaskStatus
@@ -160,7 +160,7 @@ class Away(Nothing):
         return list(refs)
 
     def store(self):
-        return Store(0, 10**9, sum(self.restoring[: int(self.clock // 60)]))
+        return StoreUsage(0, 10**9, sum(self.restoring[: int(self.clock // 60)]))
 
     def activity(self, refs):
         return Activity([TaskStatus(self.state) for _ in refs])

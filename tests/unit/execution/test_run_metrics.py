@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dask_exo import events
-from dask_exo.cluster.futures import Store
+from dask_exo.cluster.futures import StoreUsage
 from dask_exo.errors import ClusterError
 from dask_exo.execution.run_metrics import LATER, observed
 from dask_exo.report import recording
@@ -23,11 +23,11 @@ class Clocked(InlineFutures):
     def now(self) -> float:
         return self.time
 
-    def store(self) -> Store:
+    def store(self) -> StoreUsage:
         self.asked += 1
         if self.dead:
             raise ClusterError("no answer")
-        return Store(10, self.asked * 100, self.asked)
+        return StoreUsage(10, self.asked * 100, self.asked)
 
 
 def seen(futures: Clocked, seconds: int) -> list[events.Event]:

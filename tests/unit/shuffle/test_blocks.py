@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.cluster.futures import evenly
+from dask_exo.cluster.futures import split_evenly
 from dask_exo.partitions import pandas_partition
 from dask_exo.partitions.ownership import writable
 from dask_exo.shuffle.blocks import Packed, merge, pack, pickled
@@ -43,7 +43,7 @@ def frames(draw: st.DrawFn) -> tuple[pd.DataFrame, np.ndarray, int, int]:
 @given(frames())
 def test_a_packed_block_holds_the_rows_of_its_reducer_in_their_order(data) -> None:
     frame, ids, reducers, nodes = data
-    owned = evenly(reducers, nodes)
+    owned = split_evenly(reducers, nodes)
     packed = pack(frame, ids, owned)
     assert len(packed) == nodes
     for mine, one in zip(owned, packed, strict=True):
@@ -107,7 +107,7 @@ VALUES = st.one_of(st.integers(), st.text(), st.none(), st.tuples(st.floats(allo
 
 @given(st.lists(st.lists(VALUES), min_size=1, max_size=9), st.integers(1, 4))
 def test_pickled_blocks_hold_the_values_of_their_reducer_also_when_merged(lists, nodes) -> None:
-    owned = evenly(len(lists), nodes)
+    owned = split_evenly(len(lists), nodes)
     packed = pickled(lists, owned)
     for mine, one in zip(owned, packed, strict=True):
         assert [one.block(slot) for slot in mine] == [lists[r] for r in mine]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
-from dask_exo.cluster.futures import Disk, Node, drive
+from dask_exo.cluster.futures import DiskUsage, Node, drive
 from dask_exo.cluster.on_ray.node_usage import Directory, usable
 from dask_exo.errors import SpillError
 from dask_exo.report import recording
@@ -31,7 +31,7 @@ places = st.tuples(st.sampled_from("abc"), st.integers(0, 99), st.integers(0, 99
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 99)),
 )
 def test_a_disk_is_short_only_where_spilled_values_grow(found, before) -> None:
-    disks = [Disk(path, used, used, room) for path, used, room in found]
+    disks = [DiskUsage(path, used, used, room) for path, used, room in found]
     full = find_full_disk(before, disks, 50)
     filling = [d for d in disks if d.path in before and d.used > before[d.path] and d.room < 50]
     assert (full is None) == (not filling)
@@ -72,7 +72,7 @@ class Filling:
 
     def disks(self):
         used = min(self.calls * self.each, self.size)
-        return [Disk("/spill", used, used, room=self.size - used)]
+        return [DiskUsage("/spill", used, used, room=self.size - used)]
 
 
 class Inline(Filling, InlineFutures):
