@@ -1,7 +1,7 @@
-"""Arrays of numpy or cupy: the same code runs on both, and this module alone knows which.
+"""Array modules: the same code runs on numpy and on cupy, and only this module imports cupy.
 
-What is used of them is what both have. cupy's ``argsort`` is always stable, its ``bincount`` adds
-up float64 only, and its scattered minimum (`scatter_min`) takes no int64, but uint64.
+Code uses only what both modules have. cupy's ``argsort`` is always stable, its ``bincount`` sums
+float64 only, and its scattered minimum (`scatter_min`) takes uint64, but not int64.
 
 References: cupy, ``cupy/_core/_routines_indexing.pyx``, ``cupy/_sorting/sort.py``.
 """
@@ -22,27 +22,27 @@ HOST, DEVICE = "numpy", "cupy"
 
 
 def module(name: str) -> Any:
-    """The array module of that name: ``"numpy"`` or ``"cupy"``."""
+    """Return an array module by name: ``"numpy"`` or ``"cupy"``."""
     return np if name == HOST else importlib.import_module(DEVICE)
 
 
 def of(array: Any) -> Any:
-    """The module that an array belongs to."""
+    """Return the array module of an array."""
     return np if isinstance(array, np.ndarray) else module(DEVICE)
 
 
 def name_of(array: Any) -> str:
-    """The name of the module that an array belongs to."""
+    """Return the name of the array module of an array."""
     return HOST if isinstance(array, np.ndarray) else DEVICE
 
 
 def host(array: Any) -> np.ndarray:
-    """The same array in host memory."""
+    """Copy an array to host memory."""
     return array if isinstance(array, np.ndarray) else module(DEVICE).asnumpy(array)
 
 
 def devices() -> int:
-    """How many GPUs this process can use; 0 without cupy."""
+    """Return the number of GPUs that this process can use; 0 without cupy."""
     if importlib.util.find_spec(DEVICE) is None:
         return 0
     runtime = module(DEVICE).cuda.runtime
@@ -53,13 +53,13 @@ def devices() -> int:
 
 
 def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of the host that a GPU can copy to and from by itself."""
+    """Allocate an array in pinned host memory, which a GPU copies asynchronously."""
     made: np.ndarray = importlib.import_module("cupyx").empty_pinned(shape, dtype)
     return made
 
 
 def here() -> str:
-    """The module of arrays in this process: cupy's, or numpy's where GPUs are simulated.
+    """Return the array module of this process: cupy, or numpy if GPUs are simulated.
 
     Raises
     ------
@@ -77,22 +77,22 @@ def here() -> str:
 
 
 def installed() -> bool:
-    """Whether cupy can be imported."""
+    """Return whether cupy is installed."""
     return importlib.util.find_spec(DEVICE) is not None
 
 
 def argsort(codes: Any) -> Any:
-    """Argsort integers; equal ones keep their order."""
+    """Argsort integers in a stable way."""
     return stable_argsort(codes) if isinstance(codes, np.ndarray) else codes.argsort()
 
 
 def scatter_min(out: Any, places: Any, values: Any) -> None:
-    """Lower ``out[places]`` to ``values``, in place, where a place may occur often."""
+    """Set ``out[places]`` to the minimum with ``values``, in place; places may repeat."""
     of(out).minimum.at(out, places, values)
 
 
 def spread(counts: Any) -> tuple[Any, Any]:
-    """Number every unit of some counts.
+    """Enumerate the units of some counts.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Dictionaries of strings, which stay on the host.
+"""Dictionary encoding of strings: codes are on the GPU, dictionaries on the host.
 
-What is done to a string is done once to each word, on the host, and then looked up for all rows, on
-the device.
+A function of strings is called once for each word, on the host; its results are looked up for all
+rows on the GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dask_exo.partitions.kernels.string_sort import to_large_string
 
 
 def encode(values: pa.Array | pa.ChunkedArray, dtype: Any, xp: Any) -> Column:
-    """Strings of Arrow as a column.
+    """Encode Arrow strings as a column.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def encode(values: pa.Array | pa.ChunkedArray, dtype: Any, xp: Any) -> Column:
 
 
 def look_up(column: Column, table: Any) -> Any:
-    """What stands in a table for each code, its last entry for nulls.
+    """Look up the code of each row in a table, whose last entry is for nulls.
 
     Parameters
     ----------
@@ -63,14 +63,14 @@ def look_up(column: Column, table: Any) -> Any:
 
 
 def recode(column: Column, table: Sequence[int] | np.ndarray) -> Any:
-    """(n,) other codes for the codes of a column; nulls stay."""
+    """Return (n,) codes of a column, replaced by those of a table; nulls stay."""
     return look_up(column, np.append(np.asarray(table, np.int32), np.int32(-1)))
 
 
 def unify(columns: Sequence[Column]) -> list[Column]:
-    """The same strings, or categories, with one dictionary for all.
+    """Give columns of strings or categories a common dictionary.
 
-    Categories are united in the order in which they are met, as pandas does it.
+    Categories are united in order of appearance, as in pandas.
     """
     first = columns[0]
     if first.kind == CATEGORY:
@@ -101,7 +101,7 @@ def _unify_categories(columns: Sequence[Column]) -> list[Column]:
 
 
 def recategorize(column: Column, dtype: pd.CategoricalDtype) -> Column:
-    """The same values with other categories; what is none of them becomes null."""
+    """Change the categories of a column; values that are not among them become null."""
     places = dtype.categories.get_indexer(column.dictionary)
     return Column(recode(column, places), dtype)
 
@@ -111,7 +111,7 @@ def _is_same(a: pd.CategoricalDtype, b: pd.CategoricalDtype) -> bool:
 
 
 def search(words: pd.Index, value: str) -> tuple[int, bool]:
-    """How many words come before a string, and whether it is one of them."""
+    """Count the words before a string, and return whether it is one of them."""
     place = (
         pc.sum(pc.less(to_large_string(pa.array(words.array, pa.large_string())), value)).as_py()
         or 0

@@ -1,7 +1,6 @@
-"""What Dask asks of a kind of frame: its dispatch functions, for those of a device.
+"""Dispatch functions of Dask for GPU frames.
 
-The frames of Dask's metadata are empty and lie in host memory, so that who builds a graph needs no
-GPU.
+Frames of Dask's metadata are empty and in host memory, so that building a graph needs no GPU.
 
 References: ``dask/dataframe/dispatch.py``, ``dask/dataframe/backends.py``.
 """
@@ -53,7 +52,7 @@ KINDS = tuple(_MODELS)
 
 
 def to_device(part: Any, module: str) -> Any:
-    """Copy a frame, a series or an index of pandas to a device; others stay as they are.
+    """Copy a frame, series or index of pandas to the GPU; return others as they are.
 
     Parameters
     ----------
@@ -103,7 +102,7 @@ def _concat(  # noqa: PLR0917  as Dask calls it
 
 
 def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
-    """Hashes of rows, as `pandas.util.hash_pandas_object` has them."""
+    """Hash rows, as `pandas.util.hash_pandas_object`."""
     if isinstance(obj, DeviceIndex):
         obj, index = obj.to_series(), False
     frame = isinstance(obj, DeviceFrame)
@@ -191,7 +190,7 @@ _OF_FRAMES: list[tuple[Any, Any]] = [
 
 
 def register() -> None:
-    """Tell Dask about frames of a device."""
+    """Register the dispatch functions and kernels of GPU frames."""
     for kind, model in _MODELS.items():
         for types in (get_collection_type, get_parallel_type):
             types.register(kind, types.dispatch(model))

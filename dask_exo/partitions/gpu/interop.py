@@ -1,4 +1,4 @@
-"""Columns from and to pandas and Arrow: one copy of each array, either way."""
+"""Convert columns from and to pandas and Arrow, with one copy of each array."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dask_exo.partitions.kernels.string_sort import to_large_string
 
 
 def from_pandas(values: Any, xp: Any) -> Column:
-    """Copy a column of pandas to the device.
+    """Copy a column of pandas to the GPU.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def from_pandas(values: Any, xp: Any) -> Column:
 
 
 def from_arrow(values: pa.Array | pa.ChunkedArray, xp: Any) -> Column:
-    """Copy a column of Arrow to the device, in the dtype that pandas would give it."""
+    """Copy a column of Arrow to the GPU, in the dtype that pandas gives it."""
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         return encode(values, pd.StringDtype(na_value=np.nan), xp)
     return from_pandas(pd.Series(values.to_pandas()), xp)
@@ -104,7 +104,7 @@ def to_index(column: Column, name: Any = None) -> pd.Index:
 
 
 def distinct(column: Column) -> tuple[Column, Any]:
-    """Distinct values, ascending, and for each row which it is; -1 for nulls."""
+    """Return distinct values, ascending, and the number of each row's value, -1 for nulls."""
     xp = column.xp
     if column.kind in (TEXT, CATEGORY):
         # a dictionary may have words that no row has
@@ -120,7 +120,7 @@ def distinct(column: Column) -> tuple[Column, Any]:
 
 
 def through(column: Column, change: Callable[[pd.Series], Any], missing: Any = None) -> Column:
-    """What pandas makes of each distinct value, for all rows.
+    """Map a function of pandas over the distinct values of a column.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Whether a process can open memory of a GPU that another one has there (CUDA IPC): tried once.
+"""Test whether a process can open GPU memory of another process (CUDA IPC).
 
-Only `dask exo doctor` and the benchmark ask. Partitions go from one process to another through
-pinned memory of the host; see docs/gpu.md.
+Only `dask exo doctor` and a benchmark use this. Partitions are sent between processes through
+pinned host memory; see docs/gpu.md.
 
 References: CUDA C++ programming guide, interprocess communication; cupy, ``cupy.cuda.runtime``.
 """
@@ -41,14 +41,14 @@ print(best)
 
 
 class Trial(NamedTuple):
-    """What came of it.
+    """Result of a test of CUDA IPC.
 
     Attributes
     ----------
     error : str
-        Why memory cannot be shared; empty if the other process has read what was written.
+        Why memory cannot be shared; empty if the other process has read the values.
     seconds : float
-        The least that it took there to copy all of it into memory of its own.
+        Shortest time of a copy in the other process.
     """
 
     error: str
@@ -56,7 +56,7 @@ class Trial(NamedTuple):
 
 
 def trial(nbytes: int = TRIED, repeats: int = 1) -> Trial:
-    """Write to the GPU, and let another process open that, copy it and compare.
+    """Write to the GPU, and let another process open the memory, copy it and compare.
 
     The memory stays until the other process has ended.
 

@@ -1,11 +1,11 @@
-"""One budget for the memory of a device: device → pinned host memory → host memory.
+"""Memory budget of a GPU: arrays spill to pinned host memory, and then to pageable memory.
 
-The arrays of columns are counted. Where they exceed the budget, or an allocation fails, those that
-nobody has looked at for longest are copied to the host, and copied back when somebody does. What is
-on disk is the object store's: values between tasks lie there, not here.
+The arrays of columns are counted. If they exceed the budget, or an allocation fails, the least
+recently used ones are copied to the host, and copied back on their next use. Values between tasks
+are not counted: they are in the object store, which spills to disk.
 
-An array that something else still refers to (an operation under way, another column that is a view
-of the same memory) is copied, but its memory is free only when that lets go of it.
+The memory of a spilled array is released only once nothing else refers to it, such as a running
+operation, or a column that is a view of it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PINNED = 4  # a quarter of the budget: pinned memory is taken from all processes
 
 
 class Held(NamedTuple):
-    """What a piece of work has held of a device.
+    """GPU memory that a task has held.
 
     Attributes
     ----------
     peak : int
-        The most bytes that arrays of columns have had there at once.
+        Peak bytes of the arrays of columns.
     room : int
-        Bytes that such arrays of all processes may have there.
+        Budget in bytes of such arrays of all processes.
     """
 
     peak: int
@@ -42,7 +42,7 @@ class Held(NamedTuple):
 
 
 class Buffer:
-    """An array of a device that may have to lie on the host for a while.
+    """GPU array that may be spilled to the host.
 
     Attributes
     ----------
@@ -57,12 +57,12 @@ class Buffer:
         self.nbytes, self._arena = int(array.nbytes), arena
 
     def get(self) -> Any:
-        """The array on the device, brought back if need be."""
+        """Return the array on the GPU; copy it back if it was spilled."""
         return self._arena.use(self)
 
 
 class Arena:
-    """The arrays of a device's columns, and how many bytes they may have there.
+    """Arrays of columns on one GPU, and their budget in bytes.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Arena:
         self._spilled: dict[int, bool] = {}  # whether in pinned memory
 
     def hold(self, array: Any) -> Buffer:
-        """Count an array."""
+        """Count an array in the budget."""
         with self._lock:
             buffer = Buffer(array, self)
             weakref.finalize(buffer, self._gone, id(buffer), buffer.nbytes).atexit = False
@@ -120,7 +120,7 @@ class Arena:
             return buffer
 
     def use(self, buffer: Buffer) -> Any:
-        """The array of a buffer, on the device; from now on it is the one that was used last."""
+        """Return the array of a buffer on the GPU, and mark it as most recently used."""
         with self._lock:
             array = buffer.array
             if array is not None:
@@ -136,7 +136,7 @@ class Arena:
             return array
 
     def spill(self, nbytes: int) -> int:
-        """Copy so many bytes to the host, or all there are; return how many that were."""
+        """Spill at least so many bytes, or all; return the number of bytes."""
         with self._lock:
             before = self.spilled
             for key, known in list(self._device.items()):
@@ -151,7 +151,7 @@ class Arena:
         return freed
 
     def allocating(self, malloc: Callable[[int], Any]) -> Callable[[int], Any]:
-        """An allocator that makes room and tries again where another one finds none."""
+        """Return an allocator that spills and retries if another one is out of memory."""
 
         def allocate(nbytes: int) -> Any:
             try:
@@ -193,7 +193,7 @@ class Arena:
             self.on_host -= nbytes
 
     def _gone(self, key: int, nbytes: int) -> None:
-        """Nobody has it any more."""
+        """Release an array that is no longer referenced."""
         with self._lock:
             if self._device.pop(key, None) is not None:
                 self.used -= nbytes
@@ -206,7 +206,7 @@ _guard = threading.Lock()
 
 
 def prepare(name: str) -> None:
-    """Count the arrays of numpy, where they stand for a device whose ``exo.gpu.memory`` is said."""
+    """Count arrays of numpy if they simulate a GPU and ``exo.gpu.memory`` is set."""
     if name != arrays.HOST:
         return
     config, arena = Config.current(), _arenas.get(name)
@@ -220,7 +220,7 @@ def prepare(name: str) -> None:
 
 
 def arena_of(array: Any) -> Arena | None:
-    """Where an array is counted; those of cupy always are, with a budget of this process."""
+    """Return the arena that counts an array; arrays of cupy always have one."""
     name = arrays.name_of(array)
     if name == arrays.DEVICE and name not in _arenas:
         with _guard:
@@ -230,19 +230,19 @@ def arena_of(array: Any) -> Arena | None:
 
 
 def begin() -> None:
-    """Some work begins whose share of the device is to be known; see `held`."""
+    """Begin to record the GPU memory of a task; see `held`."""
     for arena in list(_arenas.values()):
         arena.peak = arena.used
 
 
 def held() -> Held | None:
-    """What this process has held of its device since `begin`; None if it has none."""
+    """Return the GPU memory held since `begin`; None without a GPU."""
     arenas = list(_arenas.values())
     return Held(arenas[-1].peak, arenas[-1].room) if arenas else None
 
 
 def _of_gpu() -> Arena:
-    """An arena of the GPU of this process, whose failing allocations make room there."""
+    """Create the arena of the GPU of this process, which spills if an allocation fails."""
     cupy, config = arrays.module(arrays.DEVICE), Config.current()
     room = int(SHARE * cupy.cuda.runtime.memGetInfo()[1])
     limit = config.gpu_memory

@@ -1,4 +1,4 @@
-"""A whole frame on its way from a device to another one, or to the host: one buffer, one copy."""
+"""Copy a whole frame between GPUs, or to the host, as one packed buffer."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from dask_exo.partitions.gpu_frames.index import DeviceIndex
 
 
 class Packed(NamedTuple):
-    """A frame in host memory, as it lay on the device.
+    """GPU frame as one buffer in host memory.
 
     Attributes
     ----------
     buffer : (b,) bytes
     places : tuple of Place
-        Of the values of each column and then of the masks that there are.
+        Positions of the values of all columns, and then of their masks.
     columns : tuple of Column
-        (c,) those of the frame and then those of the index, without rows.
+        (c,) columns of the frame and then of the index, without rows.
     masked : tuple of int
-        Which of those have a mask.
+        Numbers of the columns that have a mask.
     labels : Index
         Of the columns.
     rows : tuple
-        Names of the levels of the index, and the range that it is, if it is one.
+        Names of the levels of the index, and its range if it is one.
     module : str
-        Where it lay: numpy or cupy.
+        Array module of the frame: numpy or cupy.
     """
 
     buffer: np.ndarray
@@ -44,7 +44,7 @@ class Packed(NamedTuple):
     module: str
 
     def frame(self, module: str) -> DeviceFrame:
-        """The frame: on a device again, or its columns as arrays of the host (numpy)."""
+        """Restore the frame on a GPU, or on the host as arrays of numpy."""
         buffer = self.buffer
         if module == self.module:
             buffer = staging.to_device(buffer, arrays.module(module))
@@ -62,7 +62,7 @@ class Packed(NamedTuple):
 
 
 def begin(frame: DeviceFrame) -> Callable[[], Packed]:
-    """Begin to copy a frame to the host; call what is returned when it is needed there."""
+    """Start to copy a frame to the host; return a function that waits for the copy."""
     levels, names, numbers, module = frame.index.parts
     columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
     masked = tuple(i for i, column in enumerate(columns) if column.valid is not None)
@@ -77,7 +77,7 @@ def begin(frame: DeviceFrame) -> Callable[[], Packed]:
 
 
 def unpacked(*parts: Any) -> DeviceFrame:
-    """A frame where it was before, of the parts of a `Packed`."""
+    """Restore a frame from the fields of a `Packed`."""
     packed = Packed(*parts)
     memory.prepare(packed.module)
     return packed.frame(packed.module)

@@ -1,8 +1,7 @@
-"""What a shuffle asks of a frame on a device: rows by reducer, in host memory in one copy.
+"""Shuffle kernels of GPU frames.
 
-Rows are hashed, sorted by reducer and gathered on the device. They arrive on the host as the
-arrays of `WireColumns`, all columns of a dtype as one, with a schema of their
-own, which makes a frame on a device of them again.
+Rows are hashed, sorted by reducer and gathered on the GPU, and copied to the host once, as
+`WireColumns`. Their schema is a `Layout`, which restores a GPU frame.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ from dask_exo.partitions.wire_format import WireColumns, dump_schema, load_schem
 
 
 class Layout(NamedTuple):
-    """How the columns of a frame lie in arrays on their way.
+    """Schema of a GPU frame in the wire format.
 
     Attributes
     ----------
     labels : Index
         (c,) labels of the columns.
     places : tuple
-        For each array its columns among those of the frame and then those of the index; a negative
-        one, ``~i``, is the mask of column i.
+        For each array its columns: numbers of those of the frame and then of the index; ``~i``
+        is the mask of column i.
     dtypes : tuple
-        Of all the columns.
+        Dtypes of all columns.
     names : tuple
-        Of the levels of the index; empty if rows are numbered.
+        Names of the levels of the index; empty for a range index.
     module : str
-        Where the frame lay, and will lie: numpy or cupy.
+        Array module of the frame: numpy or cupy.
     """
 
     labels: Any
@@ -54,7 +53,7 @@ class Layout(NamedTuple):
     module: str
 
     def to_frame(self, length: int, blocks: list[Any]) -> DeviceFrame:
-        """Copy rows to the device, each array at once, and make a frame of them."""
+        """Copy arrays to the GPU, and make a frame of them."""
         xp = arrays.module(self.module)
         values: dict[int, Any] = {}
         made: dict[int, Column] = {}
@@ -75,9 +74,9 @@ class Layout(NamedTuple):
         return DeviceFrame.of(columns[:count], self.labels, index)
 
     def concat(self, tables: Sequence[WireColumns], *, ignore_index: bool) -> WireColumns:
-        """Put rows below each other whose layouts differ (in their categories, say).
+        """Concatenate rows whose layouts differ, for instance in their categories.
 
-        On the host: where blocks are merged there need not be a device.
+        Rows stay on the host: a node that merges blocks need not have a GPU.
         """
         layouts = [load_schema(table.schema)._replace(module=arrays.HOST) for table in tables]
         frames = [
@@ -91,18 +90,18 @@ class Layout(NamedTuple):
 def to_wire(
     frame: DeviceFrame, order: Any, *, ignore_index: bool = False, module: str | None = None
 ) -> WireColumns:
-    """Rows of a frame in another order, in host memory.
+    """Copy rows of a frame in a new order to host memory.
 
     Parameters
     ----------
     frame : DeviceFrame
         (n,) rows.
     order : (n,)
-        Positions of rows, on the device.
+        Positions of rows, on the GPU.
     ignore_index : bool
-        Whether the index need not be sent.
+        Whether to leave out the index.
     module : str, optional
-        Where the rows will lie; by default where they do.
+        Array module of the restored frame; by default that of the frame.
     """
     index = [] if ignore_index else list(frame.index.levels)
     columns = [*frame.arrays, *index]
@@ -132,7 +131,7 @@ def to_wire(
 
 
 def partition_ids(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
-    """Partition number of each row, as Dask's task shuffle computes it, on the device.
+    """Compute the partition number of each row on the GPU, as Dask's task shuffle does.
 
     See `dask_exo.partitions.pandas_partition.partition_ids`.
     """
@@ -147,7 +146,7 @@ def partition_ids(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
 
 
 def partition_column(frame: DeviceFrame, column: Any, ids: Any) -> tuple[int, Any] | None:
-    """Place and dtype of the column of partition numbers, if the ids alone restore it."""
+    """Implement `dask_exo.partitions.pandas_partition.partition_column`."""
     if (
         column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
         or list(frame.columns).count(PARTITION_COLUMN) != 1
@@ -160,7 +159,7 @@ def partition_column(frame: DeviceFrame, column: Any, ids: Any) -> tuple[int, An
 
 
 def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
-    """Positions of rows in the order of their ids, on the device, and offsets, on the host.
+    """Argsort ids on the GPU; return offsets on the host.
 
     See `dask_exo.partitions.kernels.integer_sort.counting_argsort`.
     """
@@ -173,7 +172,7 @@ def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
 
 
 def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
-    """Sum over the named columns of fixed width, on the device.
+    """Compute a sum over the named columns of fixed width, on the GPU.
 
     See `dask_exo.partitions.pandas_partition.checksum`.
     """
@@ -192,7 +191,7 @@ def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
 
 
 def recode(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
-    """The frame, its categorical keys with the categories that the keys name.
+    """Give the categorical key columns of a frame the categories of the keys.
 
     See `dask_exo.partitions.kernels.categories.recode`.
     """
@@ -214,7 +213,7 @@ def recode(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
 
 
 def sort(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
-    """Rows in the order of the keys; the frame itself, if they are already."""
+    """Sort a frame by the keys; return the frame itself if it is sorted."""
     found = sort_keys.pack(
         [
             sort_keys.of(
@@ -231,7 +230,7 @@ def sort(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
 
 
 def array(frame: DeviceFrame, values: np.ndarray) -> Any:
-    """An array of the host on the device."""
+    """Copy an array of the host to the GPU."""
     return arrays.module(frame.module).asarray(values)
 
 
@@ -253,7 +252,7 @@ _MASK = 2**64 - 1
 
 
 def hash_column(column: Column) -> Any:
-    """(n,) uint64, as `pandas.util.hash_array` of the column.
+    """Compute (n,) uint64 hashes, as `pandas.util.hash_array`.
 
     Examples
     --------

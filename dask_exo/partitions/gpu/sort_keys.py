@@ -1,7 +1,7 @@
-"""Integers that order the rows of device columns, as `kernels.sort_keys` does on the host.
+"""Encode sort keys of GPU columns as integers, as `kernels.sort_keys` does on the host.
 
-Every key becomes (n,) int64 in the wanted order, nulls at one end; several are packed into one.
-Where the ranges of two do not fit 64 bits together, they are replaced by their ranks.
+Every key becomes (n,) int64 in the requested order, nulls at one end; several are packed into one.
+If the ranges of two do not fit 64 bits together, they are replaced by their ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDTH = 2**64
 
 
 def ascending(column: Column) -> Any:
-    """(n,) int64 in the order of the values; those of nulls have no meaning.
+    """Encode values as (n,) int64 in their order; codes of nulls are undefined.
 
     Equal values have equal integers, and all NaN are nulls.
     """
@@ -35,7 +35,7 @@ def ascending(column: Column) -> Any:
 
 
 def of(column: Column, *, descending: bool = False, nulls_first: bool = False) -> Any:
-    """(n,) int64 in the wanted order of one key, all nulls equal.
+    """Encode one key as (n,) int64 in the requested order; all nulls are equal.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def of(column: Column, *, descending: bool = False, nulls_first: bool = False) -
 
 
 def _place(codes: Any, nulls: Any, *, first: bool) -> Any:
-    """Give nulls a code beside all others."""
+    """Give nulls a code before or after all others."""
     xp = arrays.of(codes)
     there = codes[~nulls]
     if not len(there):
@@ -63,7 +63,7 @@ def _place(codes: Any, nulls: Any, *, first: bool) -> Any:
 
 
 def pack(keys: Sequence[Any]) -> Any:
-    """One array for several, the first being the most significant; order and equality stay.
+    """Combine codes of several keys to one array; the first key is the most significant.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def _range(codes: Any) -> int:
 
 
 def ranks(codes: Any) -> Any:
-    """Ranks without gaps, equal for equal codes.
+    """Return ranks without gaps, equal for equal codes.
 
     Examples
     --------
@@ -104,23 +104,23 @@ def ranks(codes: Any) -> Any:
 
 
 def steps(ordered: Any) -> Any:
-    """(n,) where sorted codes differ from the one before; the first does."""
+    """Return (n,) bool of sorted codes that differ from the one before; the first does."""
     xp = arrays.of(ordered)
     return xp.concatenate([xp.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]])
 
 
 def unordered(codes: Any) -> Any:
-    """(n,) uint64 that compare as int64 do: for what has no signed variant on a device."""
+    """Map int64 to uint64 in the same order, for functions without a signed variant."""
     return codes.view(np.uint64) ^ _TOP
 
 
 def ordered(codes: Any) -> Any:
-    """The reverse of `unordered`."""
+    """Invert `unordered`."""
     return (codes ^ _TOP).view(np.int64)
 
 
 def restore(codes: Any, like: Column) -> Any:
-    """The physical values that `ascending` made integers of."""
+    """Invert `ascending`."""
     dtype = like.values.dtype
     if like.kind == "u" and dtype.itemsize == 8:
         return codes.view(np.uint64) ^ _TOP

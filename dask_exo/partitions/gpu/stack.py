@@ -1,4 +1,4 @@
-"""Columns below each other."""
+"""Concatenation of columns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dask_exo.partitions.gpu_columns.column import CATEGORY, TEXT, Column
 
 
 def stack(columns: Sequence[Column]) -> Column:
-    """Put columns below each other, in the dtype that pandas gives them.
+    """Concatenate columns, in the dtype that pandas gives the result.
 
-    Categories are united as Dask does it. Differing dtypes become one that holds both.
+    Categories are united as Dask does. Different dtypes become one that holds both.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def stack(columns: Sequence[Column]) -> Column:
 
 @lru_cache(maxsize=256)
 def common(a: Any, b: Any) -> Any:
-    """The dtype that pandas gives rows of both."""
+    """Return the dtype that pandas gives rows of both."""
     if isinstance(a, pd.CategoricalDtype):
         a = a.categories.dtype
     if isinstance(b, pd.CategoricalDtype):

@@ -1,7 +1,7 @@
-"""Between a device and the host: one packed buffer and one copy each way.
+"""Copies between a GPU and the host, as one packed buffer each way.
 
-Copies run on a stream of their own, through pinned host memory, beside what is computed. Where
-numpy stands for the device, the same is done, and what comes to the host is the array itself.
+Copies run on a separate stream, through pinned host memory, concurrently with kernels. If numpy
+simulates the GPU, the host gets the array itself.
 
 References: CUDA C++ programming guide, asynchronous transfers; cupy, ``cupyx.empty_pinned``.
 """
@@ -20,7 +20,7 @@ ALIGNED = 256  # bytes: where cupy's own allocations begin
 
 
 class Place(NamedTuple):
-    """Where an array lies in a buffer: its first byte, its dtype, and its length."""
+    """Position of an array in a buffer: first byte, dtype and length."""
 
     start: int
     dtype: np.dtype
@@ -32,7 +32,7 @@ Coming = Callable[[], np.ndarray]
 
 
 def pack(several: Sequence[Any], xp: Any) -> tuple[Any, tuple[Place, ...]]:
-    """Put arrays behind one another, in one buffer of the device.
+    """Pack arrays into one buffer on the GPU.
 
     Examples
     --------
@@ -51,15 +51,14 @@ def pack(several: Sequence[Any], xp: Any) -> tuple[Any, tuple[Place, ...]]:
 
 
 def unpack(buffer: Any, places: Sequence[Place]) -> list[Any]:
-    """The arrays in a buffer, without a copy."""
+    """Return the arrays in a buffer, without a copy."""
     return [buffer[p.start : p.start + p.length * p.dtype.itemsize].view(p.dtype) for p in places]
 
 
 def to_host(array: Any) -> Coming:
-    """Begin to copy an array to the host.
+    """Start to copy an array to the host.
 
-    The device goes on with what it is told next; the array must not be changed before the copy is
-    there.
+    The GPU continues with later kernels; do not change the array before the copy is done.
     """
     if isinstance(array, np.ndarray):
         return lambda: array
@@ -78,7 +77,7 @@ def to_host(array: Any) -> Coming:
 
 
 def to_device(array: np.ndarray, xp: Any) -> Any:
-    """Copy an array to the device; what is computed there next waits for it."""
+    """Copy an array to the GPU; later kernels wait for the copy."""
     if xp is np:
         return array.copy()
     side, cuda = _side_stream(), arrays.module(arrays.DEVICE).cuda

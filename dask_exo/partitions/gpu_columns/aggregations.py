@@ -1,4 +1,4 @@
-"""What is computed for each group of equal keys: by scatters and cumulated sums.
+"""Aggregations by group, with scatters and cumulative sums.
 
 References: pandas, ``pandas/_libs/groupby.pyx``, for what nulls do.
 """
@@ -16,7 +16,7 @@ from dask_exo.partitions.gpu_columns.groups import Groups, groups
 
 
 def _sums(values: Any, found: Groups) -> Any:
-    """(g,) sums: of integers exactly (modulo 2**64), of floats in double precision."""
+    """Compute (g,) sums: of integers modulo 2**64, of floats in double precision."""
     xp = found.xp
     if values.dtype.kind == "f":
         wide = values.astype(np.float64)
@@ -27,7 +27,7 @@ def _sums(values: Any, found: Groups) -> Any:
 
 
 def _there(column: Column) -> tuple[Any, Any]:
-    """Values with zeros in place of nulls, and where they are none; None is everywhere."""
+    """Return values with zeros in place of nulls, and the mask of valid ones, or None for all."""
     nulls = column.nulls()
     if (column.kind in "biu" and column.valid is None) or not bool(nulls.any()):
         return column.values, None
@@ -42,7 +42,7 @@ def _result(values: Any, dtype: Any, missing: Any = None) -> Column:
 
 
 def total(column: Column, found: Groups, *, min_count: int = 0) -> Column:
-    """Sums; nulls count as 0, and groups of fewer than ``min_count`` values are null."""
+    """Sum values; nulls count as 0, groups of fewer than ``min_count`` values are null."""
     only(column, "biufm", "sum")
     values, there = _there(column)
     dtype = column.dtype
@@ -56,13 +56,13 @@ def total(column: Column, found: Groups, *, min_count: int = 0) -> Column:
 
 
 def count(column: Column, found: Groups) -> Column:
-    """How many values are not null."""
+    """Count the values that are not null."""
     dtype = as_nullable(np.int64, column.dtype)
     return Column(found.tally(~column.nulls()), dtype)
 
 
 def mean(column: Column, found: Groups) -> Column:
-    """Means of the values that are not null."""
+    """Compute means of the values that are not null."""
     only(column, "biuf", "mean")
     values, there = _there(column)
     with np.errstate(all="ignore"):
@@ -71,7 +71,7 @@ def mean(column: Column, found: Groups) -> Column:
 
 
 def variance(column: Column, found: Groups, *, ddof: int = 1) -> Column:
-    """Variances, in two passes: of the differences from the mean."""
+    """Compute variances in two passes."""
     only(column, "biuf", "var")
     xp = found.xp
     values, there = _there(column)
@@ -87,13 +87,13 @@ def variance(column: Column, found: Groups, *, ddof: int = 1) -> Column:
 
 
 def deviation(column: Column, found: Groups, *, ddof: int = 1) -> Column:
-    """Standard deviations."""
+    """Compute standard deviations."""
     made = variance(column, found, ddof=ddof)
     return Column(found.xp.sqrt(made.values), made.dtype, made.valid)
 
 
 def least(column: Column, found: Groups, *, most: bool = False) -> Column:
-    """Smallest values that are not null, or largest."""
+    """Find the smallest, or largest, values that are not null."""
     if column.kind == CATEGORY and not column.dtype.ordered:
         raise TypeError(f"Cannot perform {'max' if most else 'min'} with non-ordered Categorical")
     xp = found.xp
@@ -113,12 +113,12 @@ def least(column: Column, found: Groups, *, most: bool = False) -> Column:
 
 
 def largest(column: Column, found: Groups) -> Column:
-    """Largest values that are not null."""
+    """Find the largest values that are not null."""
     return least(column, found, most=True)
 
 
 def first(column: Column, found: Groups, *, last: bool = False) -> Column:
-    """The first values that are not null, or the last."""
+    """Find the first, or last, values that are not null."""
     xp = found.xp
     rows = found.order[~column.nulls()[found.order]]
     ids = found.ids[rows]
@@ -130,12 +130,12 @@ def first(column: Column, found: Groups, *, last: bool = False) -> Column:
 
 
 def final(column: Column, found: Groups) -> Column:
-    """The last values that are not null."""
+    """Find the last values that are not null."""
     return first(column, found, last=True)
 
 
 def distinct(column: Column, found: Groups, *, dropna: bool = True) -> Column:
-    """How many different values; nulls count as one without ``dropna``."""
+    """Count distinct values; nulls count as one without ``dropna``."""
     xp = found.xp
     outside = found.ids == found.count
     if dropna:
@@ -146,9 +146,9 @@ def distinct(column: Column, found: Groups, *, dropna: bool = True) -> Column:
 
 
 def counted_categories(column: Column, *, dropna: bool) -> tuple[Column, Any]:
-    """All categories, also those that no row has, and how many rows have each.
+    """Count the rows of each category, unused ones included.
 
-    Without ``dropna`` nulls follow, if there are any.
+    Without ``dropna``, nulls follow if there are any.
     """
     xp, size = column.xp, len(column.dictionary)
     places = xp.where(column.nulls(), size, column.values)
@@ -159,7 +159,7 @@ def counted_categories(column: Column, *, dropna: bool) -> tuple[Column, Any]:
 
 
 def median(column: Column, found: Groups) -> Column:
-    """Medians of the values that are not null."""
+    """Compute medians of the values that are not null."""
     only(column, "biuf", "median")
     xp = found.xp
     there = ~column.nulls()
@@ -177,14 +177,14 @@ def median(column: Column, found: Groups) -> Column:
 
 
 def any_true(column: Column, found: Groups) -> Column:
-    """Whether any value is not 0."""
+    """Return whether any value is not 0."""
     values, there = _there(column)
     true = (values != 0) if there is None else there & (values != 0)
     return Column(found.tally(true) > 0, as_nullable(bool, column.dtype))
 
 
 def all_true(column: Column, found: Groups) -> Column:
-    """Whether no value is 0."""
+    """Return whether no value is 0."""
     values, there = _there(column)
     false = (values == 0) if there is None else there & (values == 0)
     return Column(found.tally(false) == 0, as_nullable(bool, column.dtype))

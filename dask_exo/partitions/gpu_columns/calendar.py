@@ -1,4 +1,4 @@
-"""Fields of times, by arithmetic on the days since 1970.
+"""Calendar fields of times, computed from the days since 1970.
 
 References: H. Hinnant, "chrono-compatible low-level date algorithms" (2013), ``civil_from_days``.
 """
@@ -17,7 +17,7 @@ _INT32 = np.dtype(np.int32)
 
 
 def civil(days: Any) -> tuple[Any, Any, Any]:
-    """Year, month and day of days since 1970-01-01.
+    """Compute year, month and day of days since 1970-01-01.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def _days(column: Column) -> Any:
 
 
 def _field(compute: Callable[[Column], Any]) -> Callable[[Column], Column]:
-    """A field as pandas has it: int32, or float64 where there are nulls."""
+    """Convert a field to the dtype of pandas: int32, or float64 if there are nulls."""
 
     def run(column: Column) -> Column:
         nulls = column.nulls()
@@ -54,12 +54,12 @@ def _field(compute: Callable[[Column], Any]) -> Callable[[Column], Column]:
 
 
 def _part(size: int, count: int) -> Callable[[Column], Any]:
-    """A part of the day: units of ``size`` seconds, modulo ``count``."""
+    """Compute a part of the day: units of ``size`` seconds, modulo ``count``."""
     return lambda c: c.values // (size * _SECOND[unit_of(c.dtype)]) % count
 
 
 def _fraction(steps: int, count: int) -> Callable[[Column], Any]:
-    """A part of the second: units of which a second has ``steps``, modulo ``count``."""
+    """Compute a part of the second: units of 1 / ``steps`` seconds, modulo ``count``."""
 
     def run(column: Column) -> Any:
         have = _SECOND[unit_of(column.dtype)]

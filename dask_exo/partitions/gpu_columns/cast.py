@@ -1,4 +1,4 @@
-"""Columns in another dtype, as pandas converts them."""
+"""Conversion of columns to other dtypes, as in pandas."""
 
 from __future__ import annotations
 

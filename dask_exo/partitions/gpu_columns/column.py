@@ -1,8 +1,8 @@
-"""One column in the memory of a device.
+"""Column in GPU memory.
 
-What lies there are plain arrays. Times are int64 in the unit of their dtype. Strings are numbers of
-the words of a dictionary, which stays on the host; its words are distinct and ascend, so that the
-numbers compare as the strings do. Categoricals are the codes that pandas has.
+Columns are plain arrays. Times are int64 in the unit of their dtype. Strings are codes of a
+dictionary on the host; its words are distinct and ascend, so that codes compare as strings do.
+Categoricals are the codes of pandas.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TIMES = frozenset("mM")
 
 @dataclass(frozen=True)
 class Column:
-    """Values of one dtype, in the memory of a device.
+    """Values of one dtype in GPU memory.
 
     Attributes
     ----------
@@ -39,11 +39,12 @@ class Column:
         Numbers; int64 in the unit of ``dtype`` for times; codes for strings and categoricals, of
         which -1 is a null.
     dtype : dtype
-        As the column of pandas has it.
+        Dtype of the pandas column.
     valid : (n,) bool, optional
-        Where a nullable dtype has a value; None is everywhere. Others tell nulls by a value.
+        Mask of the values of a nullable dtype that are not null; None for all. Other dtypes mark
+        nulls by a value.
     words : Index, optional
-        Of strings: those that codes stand for, distinct and ascending.
+        Dictionary of strings, distinct and ascending.
     """
 
     values: Any
@@ -59,34 +60,34 @@ class Column:
 
     @cached_property
     def kind(self) -> str:
-        """A letter: of numpy's, or `TEXT`, or `CATEGORY`."""
+        """Letter of the kind: one of numpy's, `TEXT` or `CATEGORY`."""
         return kind_of(self.dtype)
 
     @property
     def xp(self) -> Any:
-        """The array module."""
+        """Array module of the values."""
         return arrays.of(self.values)
 
     @property
     def nullable(self) -> bool:
-        """Whether nulls are told by ``valid``."""
+        """True if ``valid`` marks nulls."""
         return is_nullable(self.dtype)
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the memory of the device, and of the dictionary."""
+        """Bytes of the values in GPU memory, and of the dictionary."""
         size = int(self.values.nbytes) + (0 if self.valid is None else int(self.valid.nbytes))
         return size + (0 if self.words is None else int(self.words.memory_usage()))
 
     @property
     def dictionary(self) -> pd.Index:
-        """What codes stand for."""
+        """Strings or categories that codes refer to."""
         if self.words is not None:
             return self.words
         return self.dtype.categories
 
     def nulls(self) -> Any:
-        """(n,) where there is no value."""
+        """Return (n,) bool of nulls."""
         xp = self.xp
         if self.nullable:
             return xp.zeros(len(self), bool) if self.valid is None else ~self.valid
@@ -99,12 +100,12 @@ class Column:
         return xp.zeros(len(self), bool)
 
     def take(self, rows: Any) -> Column:
-        """Some rows: by positions, a mask, or a slice."""
+        """Take rows by positions, a mask or a slice."""
         valid = None if self.valid is None else self.valid[rows]
         return replace(self, values=self.values[rows], valid=valid)
 
     def take_or_null(self, rows: Any, *, name: Any = None) -> Column:
-        """Rows by positions, -1 giving a null; the dtype becomes one that can hold it.
+        """Take rows by positions, -1 giving a null, in a dtype that can hold nulls.
 
         Raises
         ------
@@ -128,13 +129,13 @@ class Column:
         return taken.with_nulls(missing)
 
     def all_null(self, length: int) -> Column:
-        """Nulls of a dtype that has them."""
+        """Make a column of nulls."""
         xp = self.xp
         values = xp.zeros(length, self.values.dtype)
         return replace(self, values=values, valid=None).with_nulls(xp.ones(length, bool))
 
     def with_nulls(self, missing: Any) -> Column:
-        """The same with nulls at some rows, in a dtype that has them."""
+        """Set rows to null, in a dtype that can hold nulls."""
         xp = self.xp
         if self.nullable:
             valid = ~missing if self.valid is None else self.valid & ~missing
@@ -145,7 +146,7 @@ class Column:
 
 
 class _Kept:
-    """An array of a column, counted where the memory of its device is; see `memory`."""
+    """Array of a column, counted in the memory budget of its GPU; see `memory`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -164,7 +165,7 @@ for _name in ("values", "valid"):  # after the dataclass, which would take them 
 
 
 def kind_of(dtype: Any) -> str:
-    """The letter of a dtype; see `Column.kind`.
+    """Return the letter of a dtype; see `Column.kind`.
 
     Raises
     ------
@@ -193,7 +194,7 @@ def kind_of(dtype: Any) -> str:
 
 
 def only(column: Column, kinds: str, name: str) -> None:
-    """Raise `DeviceOperationError` if something is not computed of a column's kind of values."""
+    """Raise `DeviceOperationError` if a column's kind does not support an operation."""
     if column.kind not in kinds:
         raise DeviceOperationError(
             f"{name} of a column of {column.dtype} does not exist on a device: leave it out "
@@ -202,7 +203,7 @@ def only(column: Column, kinds: str, name: str) -> None:
 
 
 def is_nullable(dtype: Any) -> bool:
-    """Whether it is a nullable dtype of numbers (`Int64`, `boolean`, ...), of pandas or Arrow."""
+    """Return whether a dtype of numbers is nullable (`Int64`, `boolean`, Arrow)."""
     if not isinstance(dtype, pd.api.extensions.ExtensionDtype):
         return False
     plain = getattr(dtype, "numpy_dtype", None)
@@ -210,7 +211,7 @@ def is_nullable(dtype: Any) -> bool:
 
 
 def as_nullable(plain: Any, like: Any) -> Any:
-    """The dtype of numbers of some kind, nullable in the way that another one is.
+    """Return a dtype of numbers that is nullable in the way of another dtype.
 
     Examples
     --------
@@ -227,10 +228,10 @@ def as_nullable(plain: Any, like: Any) -> Any:
 
 
 def numpy_of(dtype: Any) -> np.dtype:
-    """The dtype of numbers in memory."""
+    """Return the numpy dtype of the values in memory."""
     return dtype if isinstance(dtype, np.dtype) else np.dtype(dtype.numpy_dtype)
 
 
 def unit_of(dtype: Any) -> str:
-    """The unit of a dtype of times."""
+    """Return the unit of a dtype of times."""
     return str(dtype.unit if isinstance(dtype, pd.DatetimeTZDtype) else np.datetime_data(dtype)[0])

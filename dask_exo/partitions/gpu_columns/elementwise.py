@@ -1,7 +1,7 @@
-"""Arithmetic and comparison of columns, row by row.
+"""Elementwise arithmetic and comparison of columns.
 
-The dtype of a result is the one that pandas gives for the dtypes, or the scalar, at hand, which it
-is asked for with empty columns; so are the operations that do not exist.
+The dtype of a result, or the error of an unsupported operation, is that of pandas for empty columns
+of the same dtypes, or for the same scalar.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _operator(name: str) -> Callable[[Any, Any], Any]:
 
 
 def result_dtype(name: str, left: Any, right: Any) -> Any:
-    """The dtype that pandas gives the result.
+    """Return the dtype that pandas gives the result.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _of_numbers(name: str, left: Any, right: Any, dtype: Any) -> Column:
 
 
 def _by_zero(name: str, a: Any, b: Any, values: Any, dtype: Any) -> tuple[Any, Any]:
-    """Whole numbers divided by 0: as pandas, infinity and NaN where numpy has 0."""
+    """Set integers divided by 0 to infinity or NaN, as pandas does."""
     from dask_exo.partitions.gpu import arrays
 
     xp = arrays.of(values)
@@ -153,7 +153,7 @@ def _by_zero(name: str, a: Any, b: Any, values: Any, dtype: Any) -> tuple[Any, A
 
 
 def _masked(name: str, left: Any, right: Any, values: Any, dtype: Any) -> Column:
-    """A result of nullable dtypes: null where an operand is, but for Kleene's logic."""
+    """Mask a result of nullable dtypes: null if an operand is, except in Kleene logic."""
     column: Column = left if isinstance(left, Column) else right
     xp = column.xp
     valid = [
@@ -208,7 +208,7 @@ def _unit(scalar: Any) -> str | None:
 
 
 def _time(scalar: Any) -> Any:
-    """A Timestamp or Timedelta, or None for numbers."""
+    """Convert a scalar to Timestamp or Timedelta; return None for numbers."""
     if isinstance(scalar, (dt.timedelta, np.timedelta64)):
         return pd.Timedelta(scalar)
     if isinstance(scalar, (dt.date, np.datetime64, str)):
@@ -217,7 +217,7 @@ def _time(scalar: Any) -> Any:
 
 
 def _number(side: Any, unit: str) -> Any:
-    """Times as int64 of one unit; what is none as it is."""
+    """Convert times to int64 of one unit; return others as they are."""
     if isinstance(side, Column):
         return in_unit(side, unit) if side.kind in TIMES else side.values
     if _is_null(side):
@@ -227,7 +227,7 @@ def _number(side: Any, unit: str) -> Any:
 
 
 def in_unit(column: Column, unit: str) -> Any:
-    """(n,) int64 of a column of times in another unit, rounded down; nulls stay."""
+    """Convert a column of times to (n,) int64 of another unit, rounded down; nulls stay."""
     have, want = _STEPS[unit_of(column.dtype)], _STEPS[unit]
     if have == want:
         return column.values
@@ -236,7 +236,7 @@ def in_unit(column: Column, unit: str) -> Any:
 
 
 def _compare_codes(name: str, left: Any, right: Any, dtype: Any) -> Column:
-    """Compare strings or categories by their numbers in a dictionary."""
+    """Compare strings or categories by their codes."""
     if not isinstance(left, Column):
         name = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(name, name)
         left, right = right, left

@@ -1,4 +1,4 @@
-"""Rows whose keys are equal: by one sort."""
+"""Groups of rows with equal keys, found by one sort."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dask_exo.partitions.gpu import arrays, sort_keys
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows by group.
+    """Assignment of rows to groups.
 
     Attributes
     ----------
     ids : (n,)
-        Group of each row, ``count`` for rows of none.
+        Group of each row, ``count`` for rows without a group.
     first : (g,)
-        The first row of each group.
+        First row of each group.
     by_group : (n,), optional
-        See `order`, if it is known.
+        Value of `order`, if it is known.
     """
 
     ids: Any
@@ -37,17 +37,17 @@ class Groups:
 
     @property
     def xp(self) -> Any:
-        """The array module."""
+        """Array module of the values."""
         return arrays.of(self.ids)
 
     @cached_property
     def order(self) -> Any:
-        """(n,) rows by group, those of no group last, in the order they came within one."""
+        """(n,) rows by group in a stable order, those without a group last."""
         return arrays.argsort(self.ids) if self.by_group is None else self.by_group
 
     @cached_property
     def sizes(self) -> Any:
-        """(g,) rows of each group."""
+        """(g,) number of rows of each group."""
         return self._count(self.ids)
 
     def _count(self, ids: Any) -> Any:
@@ -55,18 +55,18 @@ class Groups:
         return counts[: self.count].astype(np.int64)
 
     def tally(self, chosen: Any = None) -> Any:
-        """(g,) rows of each group, or of them those where ``chosen`` is true."""
+        """Count the (g,) rows of each group, or only those that are ``chosen``."""
         if chosen is None:
             return self.sizes
         return self._count(self.xp.where(chosen, self.ids, self.count))
 
     def ends(self) -> Any:
-        """(g,) where each group ends in `order`."""
+        """(g,) end of each group in `order`."""
         return self.xp.cumsum(self.tally())
 
 
 def groups(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> Groups:
-    """Find rows whose keys are equal.
+    """Group rows by equal keys.
 
     Parameters
     ----------

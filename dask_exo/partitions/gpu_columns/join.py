@@ -1,6 +1,6 @@
-"""Rows of two tables whose keys are equal: by a table of counts over the keys, which are numbered.
+"""Join of two tables, with a table of counts over the numbered keys.
 
-Keys that span few integers are their own numbers; others are ranked by a sort.
+Keys in a narrow range of integers number themselves; others are ranked by a sort.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOWS = ("inner", "left", "right", "outer", "leftsemi")
 
 
 def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[Any, Any]:
-    """Find the rows of both sides that belong together.
+    """Find the pairs of rows with equal keys.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
 
 
 def _numbers(keys: Any) -> Any:
-    """Integers from 0 on, not many more than there are keys, in the same order."""
+    """Map keys to integers from 0 in their order, with few gaps."""
     if not len(keys):
         return keys
     low = int(keys.min())

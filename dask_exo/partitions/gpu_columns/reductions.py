@@ -1,4 +1,4 @@
-"""One value of a whole column, on the host."""
+"""Reductions of a column to one value on the host."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from dask_exo.partitions.gpu_columns.column import CATEGORY, TEXT, TIMES, Column
 
 
 def scalar(column: Column, row: int = 0) -> Any:
-    """A value as pandas has it."""
+    """Convert a value to the scalar type of pandas."""
     row = int(row)
     return pd.Series(to_array(column.take(slice(row, row + 1))), dtype=column.dtype).iloc[0]
 
 
 def null_of(column: Column) -> Any:
-    """What stands for no value."""
+    """Return the null of a dtype."""
     if column.nullable or (column.kind == TEXT and column.dtype.na_value is pd.NA):
         return pd.NA
     return pd.NaT if column.kind in TIMES else np.nan
 
 
 def _chosen(column: Column, skipna: bool) -> Column | None:  # noqa: FBT001
-    """Values that are not null; None where a null decides the result."""
+    """Return the values that are not null; None if a null decides the result."""
     nulls = column.nulls()
     if not bool(nulls.any()):
         return column
@@ -42,7 +42,7 @@ def _wide(column: Column) -> Any:
 
 
 def total(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
-    """The sum."""
+    """Sum the values."""
     only(column, "biufm", "sum")
     chosen = _chosen(column, skipna)
     if chosen is None or len(chosen) < min_count:
@@ -52,7 +52,7 @@ def total(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
 
 
 def product(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
-    """The product."""
+    """Multiply the values."""
     only(column, "biuf", "prod")
     chosen = _chosen(column, skipna)
     if chosen is None or len(chosen) < min_count:
@@ -61,12 +61,12 @@ def product(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
 
 
 def count(column: Column) -> int:
-    """How many values are not null."""
+    """Count the values that are not null."""
     return len(column) - int(column.nulls().sum())
 
 
 def mean(column: Column, *, skipna: bool = True) -> Any:
-    """The mean."""
+    """Compute the mean."""
     only(column, "biufmM", "mean")
     chosen = _chosen(column, skipna)
     if chosen is None or not len(chosen):
@@ -78,7 +78,7 @@ def mean(column: Column, *, skipna: bool = True) -> Any:
 
 
 def variance(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
-    """The variance."""
+    """Compute the variance."""
     only(column, "biuf", "var")
     chosen = _chosen(column, skipna)
     if chosen is None or len(chosen) <= ddof:
@@ -88,18 +88,18 @@ def variance(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
 
 
 def deviation(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
-    """The standard deviation."""
+    """Compute the standard deviation."""
     found = variance(column, skipna=skipna, ddof=ddof)
     return found if found is pd.NA else _single(np.float64(found) ** 0.5, column)
 
 
 def least(column: Column, *, skipna: bool = True) -> Any:
-    """The smallest value."""
+    """Find the smallest value."""
     return _extreme(column, "argmin", skipna=skipna)
 
 
 def largest(column: Column, *, skipna: bool = True) -> Any:
-    """The largest value."""
+    """Find the largest value."""
     return _extreme(column, "argmax", skipna=skipna)
 
 
@@ -113,7 +113,7 @@ def _extreme(column: Column, name: str, *, skipna: bool) -> Any:
 
 
 def place(column: Column, *, most: bool = False) -> int:
-    """The row of the smallest or largest value, the first of several.
+    """Find the first row of the smallest or largest value.
 
     Raises
     ------
@@ -129,26 +129,26 @@ def place(column: Column, *, most: bool = False) -> int:
 
 
 def any_true(column: Column, *, skipna: bool = True) -> bool:
-    """Whether a value is not 0; nulls are not, unless ``skipna`` is false."""
+    """Return whether a value is not 0; nulls count only if ``skipna`` is false."""
     nulls = column.nulls()
     true = (column.values >= 0) if column.kind == TEXT else (column.values != 0)
     return bool((true & ~nulls).any()) or (not skipna and bool(nulls.any()))
 
 
 def all_true(column: Column, *, skipna: bool = True) -> bool:  # noqa: ARG001
-    """Whether no value is 0; nulls are not 0."""
+    """Return whether no value is 0; nulls are not 0."""
     return bool(((column.values != 0) | column.nulls()).all())
 
 
 def distinct(column: Column, *, dropna: bool = True) -> int:
-    """How many different values."""
+    """Count distinct values."""
     nulls = column.nulls()
     found = len(column.xp.unique(sort_keys.ascending(column)[~nulls]))
     return found + int(not dropna and bool(nulls.any()))
 
 
 def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
-    """Values below which given shares of the others lie.
+    """Compute quantiles.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
 
 
 def _single(value: Any, column: Column) -> Any:
-    """A float in the precision of the column."""
+    """Round a float to the precision of the column."""
     return (np.float32 if column.values.dtype == np.float32 else np.float64)(value.item())
 
 

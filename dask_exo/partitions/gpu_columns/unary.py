@@ -1,4 +1,4 @@
-"""What is done to a column row by row, or along its rows."""
+"""Operations on one column, elementwise or cumulative."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from dask_exo.partitions.gpu_columns.column import (
 
 
 def negative(column: Column) -> Column:
-    """Minus the values."""
+    """Negate values."""
     return _of_numbers(column, "neg", lambda v: -v)
 
 
 def absolute(column: Column) -> Column:
-    """Values without their sign."""
+    """Return absolute values."""
     return _of_numbers(column, "abs", abs)
 
 
 def inverted(column: Column) -> Column:
-    """Not the values, bit by bit."""
+    """Invert the bits of values."""
     if column.kind not in "biu":
         raise TypeError(f"bad operand type for unary ~: {column.dtype}")
     return replace(column, values=~column.values)
 
 
 def rounded(column: Column, decimals: int = 0) -> Column:
-    """Values with some decimals; only floats change."""
+    """Round floats to some decimals."""
     if column.kind != "f":
         return column
     return replace(column, values=column.values.round(decimals))
@@ -59,7 +59,7 @@ def _of_numbers(column: Column, name: str, change: Callable[[Any], Any]) -> Colu
 
 
 def ufunc(column: Column, name: str) -> Column:
-    """A function of numpy that has one argument, such as ``sqrt``."""
+    """Apply a unary function of numpy, such as ``sqrt``."""
     if column.kind not in NUMBERS:
         raise TypeError(f"{name} does not work for dtype {column.dtype}")
     with np.errstate(all="ignore"):
@@ -68,7 +68,7 @@ def ufunc(column: Column, name: str) -> Column:
 
 
 def constant(value: Any, length: int, xp: Any) -> Column:
-    """A column of one value, in the dtype that pandas gives it."""
+    """Make a column of one repeated value, in the dtype that pandas gives it."""
     if isinstance(value, (pd.Series, pd.Index)):
         return interop.from_pandas(value, xp)
     one = pd.Series([value])
@@ -78,7 +78,7 @@ def constant(value: Any, length: int, xp: Any) -> Column:
 
 
 def like(value: Any, column: Column) -> Column:
-    """One value, as a column of length 1 that can be put among those of a column."""
+    """Convert a value to a column of length 1 with the dtype of another column."""
     if isinstance(value, Column):
         return value
     dtype: Any = column.dtype
@@ -103,7 +103,7 @@ def _is_wider(value: Any, column: Column) -> bool:
 
 
 def choose(condition: Any, column: Column, other: Any) -> Column:
-    """Values where a condition holds, and others elsewhere.
+    """Choose values where a condition holds, and others elsewhere.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def choose(condition: Any, column: Column, other: Any) -> Column:
 
 
 def fill(column: Column, value: Any) -> Column:
-    """Values, and another one in place of nulls."""
+    """Replace nulls by a value."""
     nulls = column.nulls()
     if not bool(nulls.any()):
         return column
@@ -137,7 +137,7 @@ def fill(column: Column, value: Any) -> Column:
 
 
 def carried(column: Column, *, backward: bool = False) -> Column:
-    """Values, and in place of nulls the last one before (or the first one after)."""
+    """Replace nulls by the last value before, or the first one after."""
     xp = column.xp
     nulls = column.nulls()
     if backward:
@@ -147,7 +147,7 @@ def carried(column: Column, *, backward: bool = False) -> Column:
 
 
 def _running_maximum(values: Any) -> Any:
-    """(n,) the largest so far, by doubling steps: cupy has no ``maximum.accumulate``."""
+    """Compute (n,) running maxima by doubling steps: cupy has no ``maximum.accumulate``."""
     from dask_exo.partitions.gpu import arrays
 
     xp = arrays.of(values)
@@ -159,7 +159,7 @@ def _running_maximum(values: Any) -> Any:
 
 
 def cumulated(column: Column, name: str) -> Column:
-    """Cumulated sums, products, minima or maxima; nulls stay, and others pass them by.
+    """Compute cumulative sums, products, minima or maxima; nulls are skipped and stay.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def cumulated(column: Column, name: str) -> Column:
 def shifted(
     column: Column, periods: int = 1, fill_value: Any = None, *, name: Any = None
 ) -> Column:
-    """Values of other rows, as far away as ``periods`` says."""
+    """Shift values by ``periods`` rows."""
     xp = column.xp
     rows = xp.arange(len(column)) - periods
     inside = (rows >= 0) & (rows < len(column))
@@ -205,7 +205,7 @@ def shifted(
 
 
 def is_in(column: Column, values: Any) -> Any:
-    """(n,) whether each value is one of some."""
+    """Return (n,) whether each value is among some."""
     xp = column.xp
     wanted = pd.Series(list(values))
     has_null = bool(wanted.isna().any())
@@ -229,7 +229,7 @@ def is_in(column: Column, values: Any) -> Any:
 
 
 def monotonic(column: Column, *, descending: bool = False) -> bool:
-    """Whether no value is smaller (or larger) than the one before, and none is null."""
+    """Return whether values ascend (or descend), and none is null."""
     if bool(column.nulls().any()):
         return False
     keys = sort_keys.ascending(column)

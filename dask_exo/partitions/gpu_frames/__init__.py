@@ -1,4 +1,4 @@
-"""Partitions in the memory of a device: frames of cupy's arrays, or of numpy's in their place."""
+"""Frames in GPU memory, on arrays of cupy, or of numpy where GPUs are simulated."""
 
 from dask_exo.partitions.gpu.dispatch import register, to_device
 from dask_exo.partitions.gpu_frames.concat import concat

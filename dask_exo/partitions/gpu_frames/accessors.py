@@ -28,9 +28,9 @@ Like = Callable[[Column], Any]
 
 
 class Strings:
-    """``.str``: each function of pandas that makes one value of one string.
+    """``.str``: functions of pandas that map a string to a value.
 
-    It runs on the host, once for each different string.
+    Functions run on the host, once for each distinct string.
     """
 
     def __init__(self, column: Column, like: Like) -> None:
@@ -63,7 +63,7 @@ class Strings:
 
 
 class Times:
-    """``.dt``: fields of times, computed on the device."""
+    """``.dt``: fields of times, computed on the GPU."""
 
     def __init__(self, column: Column, like: Like) -> None:
         if column.kind not in "mM":
@@ -93,44 +93,44 @@ class Categories:
 
     @property
     def categories(self) -> pd.Index:
-        """The categories, on the host."""
+        """Categories, on the host."""
         return self._column.dictionary
 
     @property
     def ordered(self) -> bool:
-        """Whether their order counts."""
+        """True if the categories are ordered."""
         return bool(self._column.dtype.ordered)
 
     @property
     def codes(self) -> Any:
-        """The number of the category of each row, -1 for nulls."""
+        """Code of each row, -1 for nulls."""
         count = len(self.categories)
         dtype = next(d for d in (np.int8, np.int16, np.int32) if count <= np.iinfo(d).max)
         made = self._like(Column(self._column.values.astype(dtype), np.dtype(dtype)))
         return made.rename(None)
 
     def set_categories(self, new_categories: Any, ordered: bool | None = None) -> Any:  # noqa: FBT001
-        """Other categories; what is none of them becomes null."""
+        """Set other categories; values that are not among them become null."""
         new_categories = getattr(new_categories, "array", new_categories)
         is_ordered = self.ordered if ordered is None else ordered
         dtype = pd.CategoricalDtype(new_categories, is_ordered)
         return self._like(recategorize(self._column, dtype))
 
     def as_ordered(self) -> Any:
-        """The same categories, whose order counts."""
+        """Make the categories ordered."""
         return self.set_categories(self.categories, ordered=True)
 
     def as_unordered(self) -> Any:
-        """The same categories, whose order does not count."""
+        """Make the categories unordered."""
         return self.set_categories(self.categories, ordered=False)
 
     def add_categories(self, new_categories: Any) -> Any:
-        """More categories."""
+        """Add categories."""
         more = [new_categories] if isinstance(new_categories, str) else list(new_categories)
         return self.set_categories(self.categories.append(pd.Index(more)))
 
     def remove_unused_categories(self) -> Any:
-        """Only the categories that a row has."""
+        """Remove categories that no row has."""
         xp = self._column.xp
         used = xp.unique(self._column.values)
         from dask_exo.partitions.gpu.arrays import host

@@ -1,4 +1,4 @@
-"""Frames, series and indexes of a device below or beside each other."""
+"""Concatenation of GPU frames, series and indexes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dask_exo.partitions.gpu_frames.series import DeviceSeries
 def concat(
     objects: Sequence[Any], axis: Any = 0, join: str = "outer", *, ignore_index: bool = False
 ) -> Any:
-    """Put some below each other (axis 0) or beside each other (axis 1).
+    """Concatenate along rows (axis 0) or columns (axis 1).
 
-    Categories are united. Columns that a frame does not have are null in its rows.
+    Categories are united. Columns that a frame lacks are null in its rows.
 
     Raises
     ------

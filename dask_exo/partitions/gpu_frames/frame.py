@@ -1,4 +1,4 @@
-"""Columns under labels, in the memory of a device."""
+"""GPU frames: labelled columns in GPU memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = frozenset({"arrays", "labels", "_index", "index", "columns"})
 
 
 class DeviceFrame(ValuesOfFrame):
-    """Columns of a device, as a DataFrame of pandas.
+    """Frame in GPU memory with the interface of a pandas DataFrame.
 
     Labels of columns are an index of pandas on the host.
 
@@ -60,14 +60,14 @@ class DeviceFrame(ValuesOfFrame):
 
     @classmethod
     def of(cls, columns: Sequence[Column], labels: pd.Index, index: DeviceIndex) -> DeviceFrame:
-        """A frame of columns under labels."""
+        """Make a frame of columns and labels."""
         made = cls.__new__(cls)
         made.arrays, made.labels, made._index = list(columns), labels, index
         return made
 
     @classmethod
     def from_pandas(cls, frame: pd.DataFrame, module: str) -> DeviceFrame:
-        """Copy a frame to a device.
+        """Copy a pandas frame to the GPU.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class DeviceFrame(ValuesOfFrame):
 
     @classmethod
     def from_arrow(cls, table: Any, module: str) -> DeviceFrame:
-        """Copy a table of Arrow to a device, rows numbered from 0."""
+        """Copy an Arrow table to the GPU, with a default index."""
         xp = arrays.module(module)
         columns = [interop.from_arrow(column, xp) for column in table.columns]
         return cls.of(columns, pd.Index(table.column_names), numbered(table.num_rows, module))
@@ -97,7 +97,7 @@ class DeviceFrame(ValuesOfFrame):
         return unpacked, tuple(begin(self)())
 
     def to_pandas(self) -> pd.DataFrame:
-        """Copy it to the host."""
+        """Copy to pandas, on the host."""
         index = self._index.to_pandas()
         columns = {
             i: pd.Series(interop.to_array(column), index, column.dtype)
@@ -108,7 +108,7 @@ class DeviceFrame(ValuesOfFrame):
         return made
 
     def to_arrow(self) -> Any:
-        """Copy the columns, without the labels of rows, to a table of Arrow."""
+        """Copy the columns, without the index, to an Arrow table."""
         import pyarrow as pa
 
         columns = [interop.to_arrow(column) for column in self.arrays]
@@ -153,22 +153,22 @@ class DeviceFrame(ValuesOfFrame):
 
     @property
     def axes(self) -> list[Any]:
-        """Labels of rows and columns."""
+        """Index and labels of the columns."""
         return [self._index, self.labels]
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, with the labels of rows."""
+        """Bytes in memory, with the index."""
         return sum(column.nbytes for column in self.arrays) + self._index.nbytes
 
     def memory_usage(self, index: bool = True, deep: bool = False) -> pd.Series:  # noqa: ARG002, FBT001, FBT002
-        """Bytes of each column, on the host."""
+        """Return the bytes of each column, on the host."""
         sizes = pd.Series([column.nbytes for column in self.arrays], index=self.labels)
         return pd.concat([pd.Series({"Index": self._index.nbytes}), sizes]) if index else sizes
 
     @property
     def values(self) -> Any:
-        """(n, c) numbers, on the device."""
+        """(n, c) numbers on the GPU."""
         xp = arrays.module(self.module)
         if any(c.kind not in NUMBERS or c.nullable for c in self.arrays):
             return self.to_pandas().to_numpy()
@@ -203,7 +203,7 @@ class DeviceFrame(ValuesOfFrame):
         return refuse(self, pd.DataFrame, name)
 
     def items(self) -> Iterator[tuple[Any, DeviceSeries]]:
-        """Labels and columns."""
+        """Yield labels and columns."""
         for label, column in zip(self.labels, self.arrays, strict=True):
             yield label, DeviceSeries.of(column, self._index, label)
 
@@ -241,7 +241,7 @@ class DeviceFrame(ValuesOfFrame):
         numeric_only: Any = False,
         **_: Any,
     ) -> Any:
-        """Quantiles of each column, on the host."""
+        """Compute quantiles of each column, on the host."""
         frame = self.select_dtypes("number") if numeric_only else self
         found = {i: s.quantile(q, interpolation) for i, (_, s) in enumerate(frame.items())}
         many = not pd.api.types.is_scalar(q)
@@ -249,7 +249,7 @@ class DeviceFrame(ValuesOfFrame):
         return made.set_axis(frame.labels, axis=1 if many else 0)
 
     def agg(self, func: Any, **_: Any) -> Any:
-        """Reductions by name, on the host."""
+        """Reduce columns by names of aggregations, on the host."""
         if isinstance(func, str):
             return getattr(self, func)()
         if isinstance(func, dict):
@@ -261,7 +261,7 @@ class DeviceFrame(ValuesOfFrame):
     aggregate = agg
 
     def describe(self, percentiles: Any = None, **options: Any) -> pd.DataFrame:
-        """A summary of columns of numbers, on the host."""
+        """Summarize columns of numbers, on the host."""
         chosen = self.select_dtypes("number")
         frame = chosen if len(chosen.labels) else self
         found = [series.describe(percentiles, **options) for _, series in frame.items()]
@@ -296,7 +296,7 @@ def _reduction(name: str) -> Callable[..., Any]:
 
 
 def _result_dtype(name: str, columns: Sequence[Column]) -> Any:
-    """The dtype of a Series of the results, as pandas has it."""
+    """Return the dtype that pandas gives a Series of results."""
     ones = {
         i: pd.Series([1] if column.kind in NUMBERS else [None], dtype=column.dtype)
         for i, column in enumerate(columns)

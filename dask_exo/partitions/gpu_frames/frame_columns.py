@@ -1,4 +1,4 @@
-"""Columns of a device frame by label: chosen, put in, left out and renamed."""
+"""Operations on the labels and columns of a GPU frame."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BOOLEANS = (np.dtype(bool), pd.BooleanDtype(), pd.ArrowDtype(pa.bool_()))
 
 
 class ColumnsOfFrame(Rows):
-    """What is done to the columns of a `DeviceFrame` as a whole."""
+    """Mixin of `DeviceFrame`: operations on whole columns."""
 
     arrays: list[Column]
     labels: pd.Index
@@ -33,11 +33,11 @@ class ColumnsOfFrame(Rows):
     where: Any
 
     def _places(self) -> pd.DataFrame:
-        """A row of column numbers, of which pandas chooses what a label means."""
+        """Return positions of columns as a pandas series, which resolves labels."""
         return pd.DataFrame([range(len(self.arrays))], columns=self.labels)
 
     def choose_columns(self, places: Any) -> Any:
-        """Columns by position."""
+        """Choose columns by position."""
         chosen = self._places().iloc[0, places]
         if not isinstance(chosen, pd.Series):
             label = self.labels[int(chosen)]
@@ -99,7 +99,7 @@ class ColumnsOfFrame(Rows):
         self.arrays, self.labels = left.arrays, left.labels
 
     def insert(self, loc: int, column: Any, value: Any, allow_duplicates: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Put in a column at a position."""
+        """Insert a column at a position."""
         if column in self.labels and not allow_duplicates:
             raise ValueError(f"cannot insert {column}, already exists")
         made = self._column(value)
@@ -110,7 +110,7 @@ class ColumnsOfFrame(Rows):
         self.arrays, self.labels = [*self.arrays[:loc], made, *self.arrays[loc:]], labels.columns
 
     def assign(self, **columns: Any) -> Any:
-        """The frame with more columns, or others."""
+        """Add or replace columns."""
         made = self.copy()
         for label, value in columns.items():
             made[label] = value(made) if callable(value) else value
@@ -119,7 +119,7 @@ class ColumnsOfFrame(Rows):
     def drop(
         self, labels: Any = None, axis: Any = 0, *, columns: Any = None, errors: Any = "raise"
     ) -> Any:
-        """The frame without some columns."""
+        """Drop columns."""
         if columns is None and axis in (1, "columns"):
             columns = labels
         if columns is None:
@@ -130,27 +130,27 @@ class ColumnsOfFrame(Rows):
         return self._chosen(self._places().drop(columns=columns, errors=errors).iloc[0])
 
     def pop(self, item: Any) -> DeviceSeries:
-        """Take out a column."""
+        """Remove and return a column."""
         column: DeviceSeries = self[item]
         del self[item]
         return column
 
     def rename(self, mapper: Any = None, *, columns: Any = None, axis: Any = None, **_: Any) -> Any:
-        """The frame with other labels of columns."""
+        """Rename columns."""
         columns = mapper if columns is None and axis in (1, "columns") else columns
         labels = self._places().rename(columns=columns).columns
         return self.of(self.arrays, labels, self._index)
 
     def add_prefix(self, prefix: str, **_: Any) -> Any:
-        """The frame with something before the labels of columns."""
+        """Add a prefix to the labels of columns."""
         return self.rename(columns=lambda label: f"{prefix}{label}")
 
     def add_suffix(self, suffix: str, **_: Any) -> Any:
-        """The frame with something after the labels of columns."""
+        """Add a suffix to the labels of columns."""
         return self.rename(columns=lambda label: f"{label}{suffix}")
 
     def set_axis(self, labels: Any, *, axis: Any = 0, **_: Any) -> Any:
-        """The frame with other labels of rows or columns."""
+        """Replace the labels of rows or columns."""
         made = self.copy()
         if axis in (1, "columns"):
             made.columns = labels
@@ -159,13 +159,13 @@ class ColumnsOfFrame(Rows):
         return made
 
     def select_dtypes(self, include: Any = None, exclude: Any = None) -> Any:
-        """Columns of some dtypes."""
+        """Choose columns by dtype."""
         empty = pd.DataFrame({i: pd.Series([], dtype=c.dtype) for i, c in enumerate(self.arrays)})
         places = empty.select_dtypes(include, exclude).columns
         return self.choose_columns(list(places))
 
     def astype(self, dtype: Any, **_: Any) -> Any:
-        """Columns in other dtypes: one for all, or by label."""
+        """Convert columns to other dtypes: one for all, or by label."""
         if not isinstance(dtype, (dict, pd.Series)):
             return self.each(lambda column: cast(column, dtype))
         made = self.copy()

@@ -1,4 +1,4 @@
-"""Rows of a device frame: taken, sorted, labelled and left out."""
+"""Operations on the rows of a GPU frame."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dask_exo.partitions.gpu_frames.series import DeviceSeries
 
 
 class RowsOfFrame(ColumnsOfFrame):
-    """What is done to the rows of a `DeviceFrame` as a whole."""
+    """Mixin of `DeviceFrame`: operations on whole rows."""
 
     def take_rows(self, rows: Any) -> Any:
-        """Rows by positions, a mask or a slice."""
+        """Take rows by positions, a mask or a slice."""
         if not isinstance(rows, slice) and getattr(rows, "dtype", None) == np.dtype(bool):
             rows = arrays.of(rows).flatnonzero(rows)  # once, not for each column
         columns = [column.take(rows) for column in self.arrays]
         return self.of(columns, self.labels, self._index.take(rows))
 
     def take_or_null(self, rows: Any) -> Any:
-        """Rows by positions, -1 giving nulls."""
+        """Take rows by positions, -1 giving nulls."""
         columns = [
             column.take_or_null(rows, name=label)
             for label, column in zip(self.labels, self.arrays, strict=True)
@@ -36,27 +36,27 @@ class RowsOfFrame(ColumnsOfFrame):
         return self.of(columns, self.labels, numbered(len(rows), self.module))
 
     def with_index(self, index: DeviceIndex) -> Any:
-        """The same rows under other labels."""
+        """Replace the index."""
         return self.of(self.arrays, self.labels, index)
 
     def row(self, place: int) -> pd.Series:
-        """One row, on the host."""
+        """Return one row, on the host."""
         place = place % len(self) if -len(self) <= place < 0 else place
         return self.take_rows(slice(place, place + 1)).to_pandas().iloc[0]
 
     def squeeze(self, axis: Any = None) -> Any:  # noqa: ARG002
-        """The row on the host if there is one, the column if there is one."""
+        """Return the only row on the host, or the only column."""
         made = self.row(0) if len(self) == 1 else self
         if len(self.arrays) > 1:
             return made
         return made.iloc[0] if len(self) == 1 else self.choose_columns(0)
 
     def copy(self, deep: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002
-        """Another frame of the same columns; nobody writes into them."""
+        """Return another frame of the same immutable columns."""
         return self.of(self.arrays, self.labels, self._index)
 
     def reset_index(self, level: Any = None, *, drop: bool = False, **_: Any) -> Any:
-        """Rows numbered from 0; the labels become columns, unless they are dropped."""
+        """Reset the index to row numbers; it becomes columns, unless it is dropped."""
         if level is not None:
             raise DeviceOperationError(
                 "reset_index(level=...) does not exist on a device: use .to_backend('pandas')"
@@ -74,7 +74,7 @@ class RowsOfFrame(ColumnsOfFrame):
         return made
 
     def set_index(self, keys: Any, drop: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
-        """Columns as labels of the rows."""
+        """Make columns the index."""
         several = keys if isinstance(keys, list) else [keys]
         series = [self[key] if not hasattr(key, "column") else key for key in several]
         index = DeviceIndex.of([s.column for s in series], [s.name for s in series])
@@ -90,7 +90,7 @@ class RowsOfFrame(ColumnsOfFrame):
         ignore_index: bool = False,
         **_: Any,
     ) -> Any:
-        """Rows in the order of some columns, stably."""
+        """Sort rows by columns in a stable way."""
         names = [by] if not isinstance(by, (list, pd.Index)) else list(by)
         ways = list(ascending) if isinstance(ascending, (list, tuple)) else [ascending] * len(names)
         keys = [
@@ -101,7 +101,7 @@ class RowsOfFrame(ColumnsOfFrame):
         return made.numbered() if ignore_index else made
 
     def key_columns(self, names: Sequence[Any]) -> list[Column]:
-        """Columns by label, or levels of the index by name."""
+        """Return columns by label, or levels of the index by name."""
         return [
             self[name].column
             if name in self.labels
@@ -110,23 +110,23 @@ class RowsOfFrame(ColumnsOfFrame):
         ]
 
     def nlargest(self, n: int, columns: Any, keep: str = "first") -> Any:  # noqa: ARG002
-        """The rows with the largest values."""
+        """Return the rows with the largest values."""
         return self.sort_values(columns, ascending=False).head(n)
 
     def nsmallest(self, n: int, columns: Any, keep: str = "first") -> Any:  # noqa: ARG002
-        """The rows with the smallest values."""
+        """Return the rows with the smallest values."""
         return self.sort_values(columns).head(n)
 
     def drop_duplicates(
         self, subset: Any = None, *, keep: Any = "first", ignore_index: bool = False, **_: Any
     ) -> Any:
-        """Rows that have not come before (or will not come again)."""
+        """Drop rows that occur before (or again)."""
         repeated = self.duplicated(subset, keep).column.values
         made = self.take_rows(~repeated)
         return made.numbered() if ignore_index else made
 
     def duplicated(self, subset: Any = None, keep: Any = "first") -> DeviceSeries:
-        """Where rows have come before (or come again)."""
+        """Return which rows occur before (or again)."""
         xp = arrays.module(self.module)
         names = list(self.labels) if subset is None else subset
         names = names if isinstance(names, (list, pd.Index)) else [names]
@@ -143,7 +143,7 @@ class RowsOfFrame(ColumnsOfFrame):
         return DeviceSeries.of(Column(repeated, np.dtype(bool)), self._index)
 
     def dropna(self, *, how: Any = "any", subset: Any = None, thresh: Any = None, **_: Any) -> Any:
-        """Rows without nulls."""
+        """Drop rows with nulls."""
         subset = (
             [subset] if subset is not None and not isinstance(subset, (list, pd.Index)) else subset
         )

@@ -1,4 +1,4 @@
-"""Cells of a device frame, column by column."""
+"""Elementwise operations on a GPU frame."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dask_exo.partitions.gpu_frames.series import DeviceSeries
 
 
 class ValuesOfFrame(Operators, RowsOfFrame):
-    """What is done to each value of a `DeviceFrame`."""
+    """Mixin of `DeviceFrame`: elementwise operations."""
 
     items: Callable[[], Any]
 
     def each(self, change: Callable[[Column], Column]) -> Any:
-        """What a function makes of each column."""
+        """Apply a function to each column."""
         return self.of([change(c) for c in self.arrays], self.labels, self._index)
 
     def apply_operator(self, name: str, other: Any, *, reflected: bool = False) -> Any:
@@ -64,11 +64,11 @@ class ValuesOfFrame(Operators, RowsOfFrame):
         return self.each(unary.absolute)
 
     def round(self, decimals: int = 0) -> Any:
-        """Values with some decimals."""
+        """Round values to some decimals."""
         return self.each(lambda column: unary.rounded(column, decimals))
 
     def where(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
-        """Values where a condition holds, and others elsewhere."""
+        """Choose values where a condition holds, and others elsewhere."""
         columns = []
         for i, column in enumerate(self.arrays):
             here = cond.arrays[i].values if isinstance(cond, ValuesOfFrame) else mask(cond)
@@ -78,11 +78,11 @@ class ValuesOfFrame(Operators, RowsOfFrame):
         return self.of(columns, self.labels, self._index)
 
     def mask(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
-        """Other values where a condition holds."""
+        """Replace values where a condition holds."""
         return self.where(~cond, other)
 
     def fillna(self, value: Any = None, **_: Any) -> Any:
-        """Another value in place of nulls: one for all columns, or by label."""
+        """Replace nulls: by one value for all columns, or by label."""
         by_label = (
             value if isinstance(value, (dict, pd.Series)) else dict.fromkeys(self.labels, value)
         )
@@ -93,7 +93,7 @@ class ValuesOfFrame(Operators, RowsOfFrame):
         return self.of(columns, self.labels, self._index)
 
     def isin(self, values: Any) -> Any:
-        """Whether values are among some."""
+        """Return whether values are among some."""
         return self._by_column("isin", values)
 
 

@@ -1,4 +1,4 @@
-"""Grouped rows of a device frame or series."""
+"""Groupby of GPU frames and series."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dask_exo.partitions.gpu_frames.series import DeviceSeries
 
 
 class DeviceGroupBy:
-    """What `pandas.DataFrame.groupby` gives, or that of a series.
+    """Groupby object of a GPU frame or series, as `pandas.DataFrame.groupby`.
 
     Parameters
     ----------
@@ -74,12 +74,12 @@ class DeviceGroupBy:
 
     @property
     def grouping(self) -> SimpleNamespace:
-        """The keys, as cudf has them: that is how Dask asks for them."""
+        """Keys, under the name that Dask expects of cudf."""
         return SimpleNamespace(keys=self.keys)
 
     @property
     def found(self) -> Groups:
-        """Which rows are together."""
+        """Groups of the rows."""
         if self._found is None:
             columns = [key.column for key in self.keys]
             nulls = None
@@ -120,7 +120,7 @@ class DeviceGroupBy:
         return DeviceIndex.of(levels, [key.name for key in self.keys])
 
     def _values(self) -> Any:
-        """The columns to aggregate: a frame or a series."""
+        """Return the columns to aggregate: a frame or a series."""
         if isinstance(self.obj, DeviceSeries):
             return self.obj
         if self._chosen is not None:
@@ -140,14 +140,14 @@ class DeviceGroupBy:
         return frame if self._as_index else frame.reset_index()
 
     def size(self) -> Any:
-        """How many rows each group has."""
+        """Count the rows of each group."""
         column = Column(self.found.tally(), np.dtype(np.int64))
         name = self.obj.name if isinstance(self.obj, DeviceSeries) else None
         made = DeviceSeries.of(column, self._index, name)
         return made if self._as_index else made.to_frame("size").reset_index()
 
     def aggregate(self, func: Any = None, **named: Any) -> Any:
-        """Aggregate columns by name of aggregations.
+        """Aggregate columns by names of aggregations.
 
         Parameters
         ----------
@@ -177,11 +177,11 @@ class DeviceGroupBy:
     agg = aggregate
 
     def unique(self) -> Uniques:
-        """The different values of each group, to be ``explode``d into rows of their own."""
+        """Return the distinct values of each group; ``explode`` makes rows of them."""
         return Uniques(self)
 
     def cumcount(self, ascending: bool = True) -> DeviceSeries:  # noqa: FBT001, FBT002
-        """Number of each row within its group."""
+        """Enumerate the rows within each group."""
         found = self.found
         xp, order = found.xp, found.order
         counts = xp.append(found.tally(), np.int64(0))
@@ -193,20 +193,20 @@ class DeviceGroupBy:
         return DeviceSeries.of(Column(places, np.dtype(np.int64)), self.obj.index)
 
     def head(self, n: int = 5) -> Any:
-        """The first rows of each group."""
+        """Return the first rows of each group."""
         inside = (self.cumcount().column.values < n) & (self.found.ids < self.found.count)
         chosen = self.obj if self._chosen is None else self.obj[self._chosen]
         return chosen.take_rows(inside)
 
     def tail(self, n: int = 5) -> Any:
-        """The last rows of each group."""
+        """Return the last rows of each group."""
         left = self.cumcount(ascending=False).column.values
         chosen = self.obj if self._chosen is None else self.obj[self._chosen]
         return chosen.take_rows((left < n) & (self.found.ids < self.found.count))
 
 
 class Uniques:
-    """Different values of a column in each group, nulls among them.
+    """Distinct values of a column by group, nulls included.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ class Uniques:
         self._grouped = grouped
 
     def explode(self) -> DeviceSeries:
-        """A row for each of them, under the keys of its group, in the order they are met."""
+        """Make one row for each value, labelled by its group, in order of appearance."""
         values, found = self._grouped._values(), self._grouped.found
         outside = found.ids == found.count
         pairs = groups([found.ids, sort_keys.of(values.column)], outside, sort=False)
@@ -228,7 +228,7 @@ class Uniques:
 
 
 def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
-    """The columns to group by, and the labels of those that are the frame's own."""
+    """Return the key columns, and the labels of those that are in the frame."""
     if by is None:
         levels = list(level) if isinstance(level, (list, tuple)) else [level]
         index = obj.index
@@ -256,7 +256,7 @@ def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
 
 
 def _side_by_side(parts: dict[Any, Any]) -> DeviceFrame:
-    """Results of several columns, one level more in the labels where they are frames."""
+    """Combine results of several columns; frames get one more level of labels."""
     if all(isinstance(part, DeviceSeries) for part in parts.values()):
         return DeviceFrame(parts)
     columns: list[Column] = []

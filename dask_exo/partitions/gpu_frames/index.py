@@ -1,4 +1,4 @@
-"""The labels of rows, in the memory of a device."""
+"""Index of GPU frames and series."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from dask_exo.partitions.gpu_frames.operators import refuse
 
 
 class DeviceIndex(LevelsOfIndex):
-    """An index of one or several levels.
+    """Index in GPU memory, of one or several levels.
 
-    Labels that are numbered through take no memory until someone looks at them.
+    A range index takes no memory until its labels are used.
 
     Parameters
     ----------
@@ -51,21 +51,21 @@ class DeviceIndex(LevelsOfIndex):
 
     @property
     def categories(self) -> pd.Index:
-        """Of a categorical index."""
+        """Categories of a categorical index."""
         if not isinstance(self.dtype, pd.CategoricalDtype):
             raise AttributeError(f"an index of {self.dtype} has no categories")  # noqa: TRY004
         return self.dtype.categories
 
     @property
     def is_monotonic_increasing(self) -> bool:
-        """Whether no label is smaller than the one before."""
+        """True if no label is smaller than the one before."""
         if self._range is not None:
             return self._range.step > 0
         return unary.monotonic(self.column)
 
     @property
     def is_monotonic_decreasing(self) -> bool:
-        """Whether no label is larger than the one before."""
+        """True if no label is larger than the one before."""
         return unary.monotonic(self.column, descending=True)
 
     def __iter__(self) -> Iterator[Any]:
@@ -89,18 +89,18 @@ class DeviceIndex(LevelsOfIndex):
         return refuse(self, pd.Index, name)
 
     def apply_operator(self, name: str, other: Any, *, reflected: bool = False) -> Any:
-        """An array of what an operator gives; an index, where it is arithmetic."""
+        """Apply an operator; return an array, or an index for arithmetic."""
         other = getattr(other, "column", other)
         sides = (other, self.column) if reflected else (self.column, other)
         made = binary(name, *sides)
         return made.values if made.dtype == bool else DeviceIndex.of([made], self.names)
 
     def to_pandas_rows(self, rows: slice) -> pd.Index:
-        """Some labels on the host."""
+        """Copy some labels to the host."""
         return self.take(rows).to_pandas()
 
     def to_pandas(self) -> pd.Index:
-        """All labels on the host."""
+        """Copy all labels to the host."""
         if self._range is not None:
             return pd.RangeIndex(self._range, name=self.name)
         if self.nlevels == 1:
@@ -109,14 +109,14 @@ class DeviceIndex(LevelsOfIndex):
         return pd.MultiIndex.from_arrays(labels, names=self.names)
 
     def to_series(self, index: Any = None, name: Any = None) -> Any:
-        """The labels as a series, under themselves."""
+        """Return the labels as a series, labelled by themselves."""
         from dask_exo.partitions.gpu_frames.series import DeviceSeries
 
         name = self.name if name is None else name
         return DeviceSeries.of(self.column, self if index is None else index, name)
 
     def to_frame(self, index: bool = True, name: Any = None) -> Any:  # noqa: FBT001, FBT002
-        """The labels as the columns of a frame."""
+        """Return the levels as columns of a frame."""
         from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 
         names = list(self.names) if name is None else [name]
@@ -125,11 +125,11 @@ class DeviceIndex(LevelsOfIndex):
         return DeviceFrame.of(self.levels, labels, rows)
 
     def astype(self, dtype: Any) -> DeviceIndex:
-        """Labels in another dtype."""
+        """Convert labels to another dtype."""
         return DeviceIndex.of([cast(self.column, dtype)], self.names)
 
     def equals(self, other: Any) -> bool:
-        """Whether all labels are the same."""
+        """Return whether all labels are equal."""
         if self is other:
             return True
         if not isinstance(other, DeviceIndex) or len(self) != len(other):
@@ -141,40 +141,40 @@ class DeviceIndex(LevelsOfIndex):
         return all(_same(a, b) for a, b in zip(self.levels, other.levels, strict=True))
 
     def isna(self) -> Any:
-        """(n,) where labels are null."""
+        """Return (n,) bool of labels that are null."""
         return self.column.nulls()
 
     isnull = isna
 
     def notna(self) -> Any:
-        """(n,) where labels are not null."""
+        """Return (n,) bool of labels that are not null."""
         return ~self.column.nulls()
 
     def min(self) -> Any:
-        """The smallest label."""
+        """Find the smallest label."""
         return reductions.least(self.column)
 
     def max(self) -> Any:
-        """The largest label."""
+        """Find the largest label."""
         return reductions.largest(self.column)
 
     def nunique(self, dropna: bool = True) -> int:  # noqa: FBT001, FBT002
-        """How many different labels."""
+        """Count distinct labels."""
         return reductions.distinct(self.column, dropna=dropna)
 
     def unique(self) -> DeviceIndex:
-        """Labels without repetitions, in the order they are met."""
+        """Return distinct labels, in order of appearance."""
         from dask_exo.partitions.gpu_columns.groups import groups
 
         found = groups([sort_keys.of(level) for level in self.levels], sort=False)
         return self.take(found.first)
 
     def isin(self, values: Any) -> Any:
-        """(n,) whether labels are among some."""
+        """Return (n,) whether labels are among some."""
         return unary.is_in(self.column, values)
 
     def get_slice_bound(self, label: Any, side: str) -> int:
-        """Labels before a bound, in an index that is sorted.
+        """Count the labels before a bound, in a sorted index.
 
         Parameters
         ----------
@@ -195,12 +195,12 @@ def _same(a: Column, b: Column) -> bool:
 
 
 def numbered(length: int, module: str = arrays.HOST, start: int = 0) -> DeviceIndex:
-    """Labels from ``start`` on."""
+    """Make a range index from ``start`` on."""
     return DeviceIndex.of(None, numbers=range(start, start + length), module=module)
 
 
 def from_pandas(index: pd.Index, module: str) -> DeviceIndex:
-    """Copy an index to a device."""
+    """Copy a pandas index to the GPU."""
     if isinstance(index, pd.RangeIndex):
         numbers = range(index.start, index.stop, index.step)
         return DeviceIndex.of(None, [index.name], numbers, module)
@@ -214,7 +214,7 @@ def from_pandas(index: pd.Index, module: str) -> DeviceIndex:
 
 
 def below(indexes: Sequence[DeviceIndex]) -> DeviceIndex:
-    """Labels of several below each other."""
+    """Concatenate indexes."""
     first = indexes[0]
     runs = [i.parts[2] for i in indexes]
     if all(r is not None and r.step == 1 for r in runs):

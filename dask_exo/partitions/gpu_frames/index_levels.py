@@ -1,4 +1,4 @@
-"""The levels of an index: columns of labels, or numbers that follow one another."""
+"""Levels of an index: columns of labels, or a range."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dask_exo.partitions.gpu_frames.operators import Operators
 
 
 class LevelsOfIndex(Operators):
-    """What a `DeviceIndex` is made of, and which of its labels are taken.
+    """Base of `DeviceIndex`: its levels, and how to take labels.
 
     Attributes
     ----------
     names : tuple
-        Of the levels.
+        Names of the levels.
     """
 
     _levels: tuple[Column, ...] | None
@@ -35,7 +35,7 @@ class LevelsOfIndex(Operators):
         numbers: range | None = None,
         module: str = arrays.HOST,
     ) -> Self:
-        """An index of columns, or of numbers that follow one another."""
+        """Make an index of columns, or of a range."""
         made = cls.__new__(cls)
         made._levels = None if levels is None else tuple(levels)
         made.names, made._range = tuple(names), numbers
@@ -44,7 +44,7 @@ class LevelsOfIndex(Operators):
 
     @property
     def parts(self) -> tuple[Any, tuple[Any, ...], range | None, str]:
-        """What it is made of."""
+        """Columns or range of the index."""
         return self._levels, self.names, self._range, self._module
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -117,7 +117,7 @@ class LevelsOfIndex(Operators):
         return len(self._range) if self._levels is None else len(self._levels[0])  # type: ignore[arg-type]
 
     def take(self, rows: Any) -> Self:
-        """Labels at positions, of a mask, or of a slice."""
+        """Take labels by positions, a mask or a slice."""
         if self._range is not None and isinstance(rows, slice):
             return self.of(None, self.names, self._range[rows], self._module)
         rows = getattr(rows, "column", rows)
@@ -125,25 +125,25 @@ class LevelsOfIndex(Operators):
         return self.of([level.take(rows) for level in self.levels], self.names)
 
     def rename(self, name: Any) -> Self:
-        """The same labels under another name."""
+        """Rename the index."""
         names = list(name) if self.nlevels > 1 and isinstance(name, (list, tuple)) else [name]
         return self.of(self._levels, names, self._range, self._module)
 
     def set_names(self, names: Any) -> Self:
-        """The same labels under other names."""
+        """Rename the levels."""
         return self.rename(names)
 
     def copy(self, deep: bool = False) -> Self:  # noqa: ARG002, FBT001, FBT002
-        """The same labels; nobody writes into them."""
+        """Return another index of the same immutable labels."""
         return self.of(self._levels, self.names, self._range, self._module)
 
     def get_level_values(self, level: Any) -> Self:
-        """The labels of one level, by number or name."""
+        """Return the labels of one level, by number or name."""
         place = self.place(level)
         return self.of([self.levels[place]], [self.names[place]])
 
     def place(self, level: Any) -> int:
-        """Number of a level that is given by name or number.
+        """Return the number of a level, given by name or number.
 
         Raises
         ------

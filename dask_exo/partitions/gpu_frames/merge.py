@@ -1,4 +1,4 @@
-"""Joins of device frames, as pandas does them."""
+"""Joins of GPU frames, as in pandas."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def merge(  # noqa: PLR0913  as pandas has them
 
 
 def _names(frame: DeviceFrame, names: Any, *, from_index: bool) -> list[Any]:
-    """Labels of the keys; None is the index."""
+    """Return the labels of the keys; None is the index."""
     if from_index:
         return [None]
     several = list(names) if isinstance(names, (list, tuple, pd.Index)) else [names]
@@ -94,7 +94,7 @@ def _keys(frame: DeviceFrame, names: Sequence[Any]) -> list[Column]:
 
 
 def _both(mine: Column, theirs: Column, rows: tuple[Any, Any]) -> Column:
-    """A key of the left side, or of the right one where there is none."""
+    """Combine the keys of both sides: the left one, or the right one if it is missing."""
     left, right = rows
     if not bool((left < 0).any()):
         return mine.take(left)
@@ -109,7 +109,7 @@ def _index(
     keys: tuple[Sequence[Column], Sequence[Column]],
     by_index: tuple[bool, bool],
 ) -> tuple[DeviceIndex, Any]:
-    """Labels of the result, and the key that both sides give, if it is the index."""
+    """Return the index of the result, and the combined key if it is the index."""
     if not any(by_index):
         return numbered(len(rows[0]), left.module), None
     joined = [_both(a, b, rows) for a, b in zip(*keys, strict=True)]
@@ -135,7 +135,7 @@ def _columns(  # noqa: PLR0917
     suffixes: tuple[Any, Any],
     key: Any,  # noqa: ARG001
 ) -> tuple[list[Column], pd.Index]:
-    """Columns of both sides; shared keys once."""
+    """Return the columns of both sides, shared keys once."""
     kept = [label for label in right.columns if label not in set(shared)]
     double = set(left.columns) & set(kept)
     if double and not any(suffixes):
@@ -155,7 +155,7 @@ def _columns(  # noqa: PLR0917
 
 
 def _mark(frame: DeviceFrame, rows: tuple[Any, Any], indicator: Any) -> None:
-    """Add the column that says which sides a row comes from."""
+    """Add the indicator column: the sides that a row comes from."""
     xp = frame.arrays[0].xp
     sides = xp.where(rows[0] < 0, 1, xp.where(rows[1] < 0, 0, 2)).astype(np.int32)
     dtype = pd.CategoricalDtype(["left_only", "right_only", "both"])

@@ -1,4 +1,4 @@
-"""The operators of Python, for whatever applies a named one to itself."""
+"""Python operators for classes with ``apply_operator``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _method(name: str, *, reflected: bool = False) -> Callable[..., Any]:
 
 
 class Operators:
-    """Operators that go to ``apply_operator(name, other, reflected=...)``."""
+    """Mixin that maps operators to ``apply_operator(name, other, reflected=...)``."""
 
     __hash__ = None  # type: ignore[assignment]  # equality is row by row
 
@@ -61,7 +61,7 @@ class Operators:
 
 
 def refuse(owner: object, kind: type, name: str) -> Any:
-    """Say that a name of pandas is not there, or that nobody has it.
+    """Raise the error for an attribute that does not exist.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What frames and series have in common: choosing rows by place, by label and by a mask."""
+"""Row selection of frames and series: by position, label and mask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbe
 
 
 def mask(condition: Any) -> Any:
-    """(n,) bool on the device, of a series or an array; nulls are False.
+    """Convert a series or array to an (n,) bool mask on the GPU; nulls are False.
 
     Raises
     ------
@@ -32,16 +32,16 @@ def mask(condition: Any) -> Any:
 
 
 class Rows:
-    """Rows that have labels; subclasses say how to take some of them."""
+    """Base of labelled rows; subclasses implement how to take them."""
 
     _index: DeviceIndex
 
     def take_rows(self, rows: Any) -> Any:
-        """Rows by positions, a mask or a slice."""
+        """Take rows by positions, a mask or a slice."""
         raise NotImplementedError
 
     def with_index(self, index: DeviceIndex) -> Any:
-        """The same rows under other labels."""
+        """Replace the index."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -74,41 +74,41 @@ class Rows:
 
     @property
     def empty(self) -> bool:
-        """Whether there are no rows."""
+        """True if there are no rows."""
         return len(self) == 0
 
     @property
     def iloc(self) -> At:
-        """Rows by position."""
+        """Selector of rows by position."""
         return At(self)
 
     @property
     def loc(self) -> Labelled:
-        """Rows by label or mask."""
+        """Selector of rows by label or mask."""
         return Labelled(self)
 
     def head(self, n: int = 5) -> Any:
-        """The first rows."""
+        """Return the first rows."""
         return self.take_rows(slice(None, n))
 
     def tail(self, n: int = 5) -> Any:
-        """The last rows."""
+        """Return the last rows."""
         return self.take_rows(slice(-n, None) if n else slice(0, 0))
 
     def take(self, indices: Any, axis: Any = 0) -> Any:
-        """Rows by position."""
+        """Take rows by position."""
         if axis not in (0, "index"):
             raise DeviceOperationError("take(axis=1) does not exist on a device: choose columns")
         return self.take_rows(self.positions(indices))
 
     def positions(self, rows: Any) -> Any:
-        """Positions as an array of the device."""
+        """Convert positions to an array on the GPU."""
         column = getattr(rows, "column", None)
         values = rows if column is None else column.values
         return arrays.module(self.module).asarray(values)
 
     def reindex(self, index: Any = None, fill_value: Any = None) -> Any:
-        """The rows of some labels, nulls where there is none.
+        """Take rows by label; missing labels give nulls.
 
         Raises
         ------
@@ -127,11 +127,11 @@ class Rows:
         return made if fill_value is None else made.fillna(fill_value)
 
     def take_or_null(self, rows: Any) -> Any:
-        """Rows by positions, -1 giving nulls."""
+        """Take rows by positions, -1 giving nulls."""
         raise NotImplementedError
 
     def sort_index(self, ascending: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
-        """Rows in the order of their labels."""
+        """Sort rows by the index."""
         keys = [sort_keys.of(level, descending=not ascending) for level in self._index.levels]
         return self.take_rows(arrays.argsort(sort_keys.pack(keys)))
 
@@ -142,20 +142,20 @@ class Rows:
         replace: bool = False,  # noqa: FBT001, FBT002
         random_state: Any = None,
     ) -> Any:
-        """Rows at random: those that pandas would choose."""
+        """Sample rows: the same ones as pandas."""
         places = pd.Series(np.arange(len(self)))
         chosen = places.sample(n=n, frac=frac, replace=replace, random_state=random_state)
         return self.take(chosen.to_numpy())
 
     def numbered(self) -> Any:
-        """Rows numbered from 0."""
+        """Reset the index to row numbers."""
         return self.with_index(numbered(len(self), self.module))
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.module, normalize_token(self.to_pandas())
 
     def to_pandas(self) -> Any:
-        """Copy it to the host."""
+        """Copy to pandas, on the host."""
         raise NotImplementedError
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""One column with labels and a name."""
+"""GPU series: one column with an index and a name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dask_exo.partitions.gpu_frames.series_summary import SummaryOfSeries
 
 
 class DeviceSeries(SummaryOfSeries):
-    """A column of a device, as a Series of pandas.
+    """Series in GPU memory with the interface of a pandas Series.
 
     Parameters
     ----------
@@ -51,14 +51,14 @@ class DeviceSeries(SummaryOfSeries):
 
     @classmethod
     def of(cls, column: Column, index: DeviceIndex, name: Any = None) -> DeviceSeries:
-        """A series of a column under labels."""
+        """Make a series of a column and an index."""
         made = cls.__new__(cls)
         made.column, made._index, made.name = column, index, name
         return made
 
     @classmethod
     def from_pandas(cls, series: pd.Series, module: str) -> DeviceSeries:
-        """Copy a series to a device."""
+        """Copy a pandas series to the GPU."""
         column = interop.from_pandas(series, arrays.module(module))
         return cls.of(column, from_pandas(series.index, module), series.name)
 
@@ -66,7 +66,7 @@ class DeviceSeries(SummaryOfSeries):
         return DeviceSeries.of, (self.column, self._index, self.name)
 
     def to_pandas(self) -> pd.Series:
-        """Copy it to the host."""
+        """Copy to pandas, on the host."""
         made = interop.to_array(self.column)
         return pd.Series(made, self._index.to_pandas(), self.dtype, self.name)
 
@@ -99,7 +99,7 @@ class DeviceSeries(SummaryOfSeries):
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, without the labels."""
+        """Bytes in memory, without the index."""
         return self.column.nbytes
 
     def memory_usage(self, index: bool = True, deep: bool = False) -> int:  # noqa: ARG002, FBT001, FBT002
@@ -108,12 +108,12 @@ class DeviceSeries(SummaryOfSeries):
 
     @property
     def array(self) -> Any:
-        """Values on the host, as pandas keeps them."""
+        """Values on the host, as an extension array or array of pandas."""
         return interop.to_array(self.column)
 
     @property
     def values(self) -> Any:
-        """(n,) numbers without a mask: the array on the device itself; all others: `array`."""
+        """(n,) values: the GPU array of numbers without a mask, `array` for others."""
         if self.column.kind in NUMBERS and not self.column.nullable:
             return self.column.values
         return self.array
@@ -155,13 +155,13 @@ class DeviceSeries(SummaryOfSeries):
         return iter(self.to_pandas())
 
     def tolist(self) -> list[Any]:
-        """Values as Python objects."""
+        """Return the values as Python objects."""
         return list(self.to_pandas().tolist())
 
     to_list = tolist
 
     def to_arrow(self) -> Any:
-        """Copy it to an array of Arrow."""
+        """Copy the values to an Arrow array."""
         return interop.to_arrow(self.column)
 
     def __repr__(self) -> str:
@@ -186,20 +186,20 @@ class DeviceSeries(SummaryOfSeries):
         return Categories(self.column, self._like)
 
     def take_rows(self, rows: Any) -> DeviceSeries:
-        """Rows by positions, a mask or a slice."""
+        """Take rows by positions, a mask or a slice."""
         return DeviceSeries.of(self.column.take(rows), self._index.take(rows), self.name)
 
     def take_or_null(self, rows: Any) -> DeviceSeries:
-        """Rows by positions, -1 giving nulls."""
+        """Take rows by positions, -1 giving nulls."""
         column = self.column.take_or_null(rows, name=self.name)
         return DeviceSeries.of(column, numbered(len(column), self.module), self.name)
 
     def with_index(self, index: DeviceIndex) -> DeviceSeries:
-        """The same rows under other labels."""
+        """Replace the index."""
         return DeviceSeries.of(self.column, index, self.name)
 
     def row(self, place: int) -> Any:
-        """One value."""
+        """Return one value."""
         if not -len(self) <= place < len(self):
             raise IndexError("single positional indexer is out-of-bounds")
         return reductions.scalar(self.column, place % len(self))
@@ -217,21 +217,21 @@ class DeviceSeries(SummaryOfSeries):
         self.column = unary.choose(~self.positions(mask(key)), self.column, value)
 
     def squeeze(self, axis: Any = None) -> Any:  # noqa: ARG002
-        """The value, if there is one row."""
+        """Return the only value, if there is one row."""
         return self.row(0) if len(self) == 1 else self
 
     def copy(self, deep: bool = True) -> DeviceSeries:  # noqa: ARG002, FBT001, FBT002
-        """Another series of the same columns; nobody writes into them."""
+        """Return another series of the same immutable column."""
         return DeviceSeries.of(self.column, self._index, self.name)
 
     def rename(self, index: Any = None, **_: Any) -> DeviceSeries:
-        """The same under another name."""
+        """Rename the series."""
         if callable(index) or isinstance(index, dict):
             raise DeviceOperationError("rename of labels does not exist on a device: set .index")
         return DeviceSeries.of(self.column, self._index, index)
 
     def to_frame(self, name: Any = None) -> Any:
-        """A frame of the one column."""
+        """Make a frame of the column."""
         from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 
         name = self.name if name is None else name
@@ -239,7 +239,7 @@ class DeviceSeries(SummaryOfSeries):
         return DeviceFrame.of([self.column], label, self._index)
 
     def reset_index(self, level: Any = None, *, drop: bool = False, name: Any = None) -> Any:
-        """Rows numbered from 0; the labels become columns, unless they are dropped."""
+        """Reset the index to row numbers; it becomes columns, unless it is dropped."""
         if drop and level is None:
             return self.numbered()
         return self.to_frame(name).reset_index(level, drop=drop)
@@ -251,7 +251,7 @@ class DeviceSeries(SummaryOfSeries):
         ignore_index: bool = False,  # noqa: FBT001, FBT002
         **_: Any,
     ) -> DeviceSeries:
-        """Rows in the order of the values, stably."""
+        """Sort rows by the values in a stable way."""
         keys = sort_keys.of(
             self.column, descending=not ascending, nulls_first=na_position == "first"
         )
@@ -259,25 +259,25 @@ class DeviceSeries(SummaryOfSeries):
         return made.numbered() if ignore_index else made
 
     def nlargest(self, n: int = 5, keep: Any = "first") -> DeviceSeries:  # noqa: ARG002
-        """The rows with the largest values."""
+        """Return the rows with the largest values."""
         return self.dropna().sort_values(ascending=False).head(n)
 
     def nsmallest(self, n: int = 5, keep: Any = "first") -> DeviceSeries:  # noqa: ARG002
-        """The rows with the smallest values."""
+        """Return the rows with the smallest values."""
         return self.dropna().sort_values().head(n)
 
     def dropna(self, **_: Any) -> DeviceSeries:
-        """Rows that are not null."""
+        """Drop rows that are null."""
         nulls = self.column.nulls()
         return self.take_rows(~nulls) if bool(nulls.any()) else self
 
     def drop_duplicates(self, keep: Any = "first", ignore_index: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002
-        """Rows whose values have not come before (or will not come again)."""
+        """Drop rows whose values occur before (or again)."""
         made = self.to_frame("x").drop_duplicates(keep=keep, ignore_index=ignore_index)
         return DeviceSeries.of(made["x"].column, made.index, self.name)
 
     def searchsorted(self, value: Any, side: Any = "left") -> Any:
-        """(m,) how many of these sorted values come before others, nulls before none."""
+        """Count the (m,) sorted values before each of others; nulls come before none."""
         one = pd.api.types.is_scalar(value)
         other = (
             value if isinstance(value, DeviceSeries) else DeviceSeries([value] if one else value)

@@ -1,4 +1,4 @@
-"""What a device series comes down to: one value, its quantiles, how often each value is there."""
+"""Summaries of a GPU series: reductions, quantiles and value counts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dask_exo.partitions.gpu_frames.series_values import ValuesOfSeries
 
 
 class SummaryOfSeries(ValuesOfSeries):
-    """What is made of all values of a `DeviceSeries` together."""
+    """Mixin of `DeviceSeries`: summaries of all values."""
 
     count: Callable[..., int]
     nunique: Callable[..., int]
     max: Callable[..., Any]
 
     def unique(self) -> Any:
-        """Different values, in the order they are met."""
+        """Return distinct values, in order of appearance."""
         found = groups([sort_keys.of(self.column)], sort=False)
         column = self.column.take(found.first)
         return self.of(column, numbered(len(column), self.module), self.name)
@@ -37,7 +37,7 @@ class SummaryOfSeries(ValuesOfSeries):
         ascending: bool = False,  # noqa: FBT001, FBT002
         dropna: bool = True,  # noqa: FBT001, FBT002
     ) -> Any:
-        """How often each value is there, the most frequent first."""
+        """Count the rows of each value, the most frequent first."""
         if self.column.kind == CATEGORY:
             column, counted = counted_categories(self.column, dropna=dropna)
         else:
@@ -55,26 +55,26 @@ class SummaryOfSeries(ValuesOfSeries):
         return self.column.take(found.first), found.tally()
 
     def quantile(self, q: Any = 0.5, interpolation: Any = "linear") -> Any:
-        """Quantiles, on the host."""
+        """Compute quantiles, on the host."""
         many = not pd.api.types.is_scalar(q)
         made = reductions.quantile(self.column, np.atleast_1d(q), interpolation)
         found = pd.Series(interop.to_array(made), dtype=made.dtype)
         return pd.Series(found.array, pd.Index(q), name=self.name) if many else found.iloc[0]
 
     def median(self, **_: Any) -> Any:
-        """The median."""
+        """Compute the median."""
         return self.quantile()
 
     def idxmin(self, **_: Any) -> Any:
-        """The label of the smallest value."""
+        """Find the label of the smallest value."""
         return self._index[reductions.place(self.column)]
 
     def idxmax(self, **_: Any) -> Any:
-        """The label of the largest value."""
+        """Find the label of the largest value."""
         return self._index[reductions.place(self.column, most=True)]
 
     def agg(self, func: Any) -> Any:
-        """Reductions by name."""
+        """Reduce values by names of aggregations."""
         if isinstance(func, str):
             return getattr(self, func)()
         return pd.Series({name: getattr(self, name)() for name in func}, name=self.name)
@@ -82,7 +82,7 @@ class SummaryOfSeries(ValuesOfSeries):
     aggregate = agg
 
     def describe(self, percentiles: Any = None, **_: Any) -> pd.Series:
-        """A summary, on the host."""
+        """Summarize the values, on the host."""
         shares = [0.25, 0.5, 0.75] if percentiles is None else sorted({*percentiles, 0.5})
         if self.column.kind not in NUMBERS or self.column.kind == "b":
             counts = self.value_counts().head(1).to_pandas()
@@ -97,17 +97,17 @@ class SummaryOfSeries(ValuesOfSeries):
 
     @property
     def is_unique(self) -> bool:
-        """Whether no value is there twice."""
+        """True if no value occurs twice."""
         return reductions.distinct(self.column, dropna=False) == len(self)
 
     @property
     def is_monotonic_increasing(self) -> bool:
-        """Whether no value is smaller than the one before."""
+        """True if no value is smaller than the one before."""
         return unary.monotonic(self.column)
 
     @property
     def is_monotonic_decreasing(self) -> bool:
-        """Whether no value is larger than the one before."""
+        """True if no value is larger than the one before."""
         return unary.monotonic(self.column, descending=True)
 
 

@@ -1,4 +1,4 @@
-"""Values of a device series, row by row."""
+"""Elementwise operations on a GPU series."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dask_exo.partitions.gpu_frames.rows import Rows, mask
 
 
 class ValuesOfSeries(Operators, Rows):
-    """What is done to each value of a `DeviceSeries`."""
+    """Mixin of `DeviceSeries`: elementwise operations."""
 
     column: Column
     name: Any
@@ -37,7 +37,7 @@ class ValuesOfSeries(Operators, Rows):
         return self._like(Column(values, np.dtype(bool)))
 
     def apply_operator(self, name: Any, other: Any, *, reflected: bool = False) -> Any:
-        """Apply an operator, row by row."""
+        """Apply an operator elementwise."""
         if hasattr(other, "columns"):
             return NotImplemented
         label = self.name
@@ -71,67 +71,67 @@ class ValuesOfSeries(Operators, Rows):
         return self.abs()
 
     def abs(self) -> Any:
-        """Values without their sign."""
+        """Return absolute values."""
         return self._like(unary.absolute(self.column))
 
     def round(self, decimals: int = 0) -> Any:
-        """Values with some decimals."""
+        """Round values to some decimals."""
         return self._like(unary.rounded(self.column, decimals))
 
     def clip(self, lower: Any = None, upper: Any = None, **_: Any) -> Any:
-        """Values between two bounds."""
+        """Clip values to two bounds."""
         made = self
         if lower is not None:
             made = made.where((made >= lower) | made.isna(), lower)
         return made if upper is None else made.where((made <= upper) | made.isna(), upper)
 
     def between(self, left: Any, right: Any, inclusive: Any = "both") -> Any:
-        """Whether values are between two bounds."""
+        """Return whether values are between two bounds."""
         low = self >= left if inclusive in ("both", "left") else self > left
         high = self <= right if inclusive in ("both", "right") else self < right
         return low & high
 
     def isin(self, values: Any) -> Any:
-        """Whether values are among some."""
+        """Return whether values are among some."""
         dtype = as_nullable(bool, self.dtype)
         return self._like(Column(unary.is_in(self.column, values), dtype))
 
     def isna(self) -> Any:
-        """Where values are null."""
+        """Return which values are null."""
         return self._flags(self.column.nulls())
 
     isnull = isna
 
     def notna(self) -> Any:
-        """Where values are not null."""
+        """Return which values are not null."""
         return self._flags(~self.column.nulls())
 
     notnull = notna
 
     def fillna(self, value: Any = None, **_: Any) -> Any:
-        """Another value in place of nulls."""
+        """Replace nulls by a value."""
         value = value.column if isinstance(value, ValuesOfSeries) else value
         return self._like(unary.fill(self.column, value))
 
     def ffill(self, **_: Any) -> Any:
-        """The last value before in place of nulls."""
+        """Replace nulls by the last value before."""
         return self._like(unary.carried(self.column))
 
     def bfill(self, **_: Any) -> Any:
-        """The next value in place of nulls."""
+        """Replace nulls by the next value."""
         return self._like(unary.carried(self.column, backward=True))
 
     def where(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
-        """Values where a condition holds, and others elsewhere."""
+        """Choose values where a condition holds, and others elsewhere."""
         other = other.column if isinstance(other, ValuesOfSeries) else other
         return self._like(unary.choose(mask(cond), self.column, other))
 
     def mask(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
-        """Other values where a condition holds."""
+        """Replace values where a condition holds."""
         return self.where(~mask(cond), other)
 
     def replace(self, to_replace: Any = None, value: Any = None, **_: Any) -> Any:
-        """Another value in place of some."""
+        """Replace some values by another one."""
         pairs = to_replace if isinstance(to_replace, dict) else {to_replace: value}
         column = self.column
         for old, new in pairs.items():
@@ -139,22 +139,22 @@ class ValuesOfSeries(Operators, Rows):
         return self._like(column)
 
     def map(self, arg: Any, na_action: Any = None) -> Any:  # noqa: ARG002
-        """What a function or dict of the host makes of each different value; nulls stay null."""
+        """Map distinct values with a function or dict of the host; nulls stay null."""
         if isinstance(arg, ValuesOfSeries):
             arg = arg.to_pandas()
         return self._like(through(self.column, lambda values: values.map(arg)))
 
     def astype(self, dtype: Any, **_: Any) -> Any:
-        """Values in another dtype."""
+        """Convert values to another dtype."""
         dtype = dtype.get(self.name, self.dtype) if isinstance(dtype, dict) else dtype
         return self._like(cast(self.column, dtype))
 
     def shift(self, periods: int = 1, fill_value: Any = None, **_: Any) -> Any:
-        """Values of rows before, or after for a negative number."""
+        """Shift values by some rows; backwards for a negative number."""
         return self._like(unary.shifted(self.column, periods, fill_value, name=self.name))
 
     def diff(self, periods: int = 1) -> Any:
-        """Differences from rows before."""
+        """Subtract the values of rows before."""
         if self.column.kind in NUMBERS and not self.column.nullable and self.column.kind != "f":
             small = self.dtype in (np.dtype(np.int8), np.dtype(np.int16))
             return self.astype(np.float32 if small else np.float64).diff(periods)
