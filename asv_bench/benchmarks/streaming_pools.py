@@ -20,7 +20,7 @@ from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import Block, Stage
+from dask_exo.pipeline.streaming.types import Block, StageSpec
 from dask_exo.testing import SimStreams
 
 PART = 100  # bytes of a piece
@@ -52,13 +52,13 @@ class Job(NamedTuple):
     deaths: Sequence[float] = ()
     limit: int = 100 * PART
 
-    def stages(self, bounds: Sequence[tuple[int, int | None]]) -> list[Stage]:
+    def stages(self, bounds: Sequence[tuple[int, int | None]]) -> list[StageSpec]:
         """With so many workers at least and at most, of all but the source."""
         source, *models = self.names
         return [
-            Stage("source", {source: 1.0}),
+            StageSpec("source", {source: 1.0}),
             *(
-                Stage(f"Model{i + 1}", {name: 1.0}, limit=most, least_workers=least)
+                StageSpec(f"Model{i + 1}", {name: 1.0}, limit=most, least_workers=least)
                 for i, (name, (least, most)) in enumerate(zip(models, bounds, strict=True))
             ),
         ]

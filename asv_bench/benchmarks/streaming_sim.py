@@ -21,9 +21,9 @@ from asv_bench.simulation.static_policy import Static
 from dask_exo.pipeline.policies.adaptive import Adaptive
 from dask_exo.pipeline.policies.conservative import Conservative
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.policies.staged import Staged
+from dask_exo.pipeline.policies.staged import StagedPolicy
 from dask_exo.pipeline.streaming.snapshot import Policy
-from dask_exo.pipeline.streaming.types import Block, Stage
+from dask_exo.pipeline.streaming.types import Block, StageSpec
 
 LIMITS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 40, 160)  # partitions
 PART = 100  # bytes of one
@@ -43,7 +43,7 @@ class Workload(NamedTuple):
 
     def run(self, policy: Policy, partitions: int = 1000) -> Outcome:
         """Run it with room for so many partitions."""
-        stages = [Stage(f"s{i}", {name: 1.0}) for i, name in enumerate(self.needs)]
+        stages = [StageSpec(f"s{i}", {name: 1.0}) for i, name in enumerate(self.needs)]
         runner = SimRunner(stages, self.slots, self.work)
         return simulate(runner, self.inputs, policy, limit=partitions * PART, target=PART)
 
@@ -116,9 +116,9 @@ def fused(work: Workload) -> Outcome:
         later = sum(sum(work.seconds(i, n)) for i in range(1, len(work.needs)))
         return [(one + later, PART) for one in first]
 
-    stage = Stage("all", dict.fromkeys(work.needs, 1.0))
+    stage = StageSpec("all", dict.fromkeys(work.needs, 1.0))
     runner = SimRunner([stage], work.slots, together)
-    return simulate(runner, work.inputs, Staged(), limit=PART, target=PART)
+    return simulate(runner, work.inputs, StagedPolicy(), limit=PART, target=PART)
 
 
 def whole(work: Workload, policy: Policy, partitions: int) -> Outcome:
@@ -131,7 +131,7 @@ def whole(work: Workload, policy: Policy, partitions: int) -> Outcome:
         count = inputs[0].nbytes // PART
         return [(sum(work.seconds(stage, inputs[0].place[0])) * count, inputs[0].nbytes)]
 
-    stages = [Stage(f"s{i}", {name: 1.0}) for i, name in enumerate(work.needs)]
+    stages = [StageSpec(f"s{i}", {name: 1.0}) for i, name in enumerate(work.needs)]
     runner = SimRunner(stages, work.slots, at_once)
     return simulate(runner, work.inputs, policy, limit=partitions * PART, target=PART)
 
@@ -148,7 +148,7 @@ def policies() -> dict[str, Callable[[Workload, int], Outcome]]:
         "conservative (no adaptation)": by(Conservative),
         "no streaming repartition": lambda work, n: whole(work, PartitionAdmission(), n),
         "static 5 + 3 + 4": by(lambda: Static([5, 3, 4])),
-        "staged": by(Staged),
+        "staged": by(StagedPolicy),
         "fused": lambda work, _: fused(work),
     }
 
@@ -197,7 +197,9 @@ def by_workload() -> None:
             for out in (work.run(PartitionAdmission()), work.run(Adaptive()), best)
         ]
         cells[-1] += f" {'-'.join(map(str, slots))}"
-        cells += [f"{o.seconds:.1f} ({o.first:.1f})" for o in (work.run(Staged()), fused(work))]
+        cells += [
+            f"{o.seconds:.1f} ({o.first:.1f})" for o in (work.run(StagedPolicy()), fused(work))
+        ]
         print(f"| {name} | {bound(work):.1f} | {' | '.join(cells)} |", flush=True)
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from asv_bench.simulation.pipeline import Outcome, simulate
 from asv_bench.simulation.runner import Fault, SimRunner
 from dask_exo.pipeline.policies import POLICIES
-from dask_exo.pipeline.streaming.types import Block, Stage, links
+from dask_exo.pipeline.streaming.types import Block, StageSpec, links
 
 ROOM = (0.5, 1, 1.5, 2, 4, 20)  # of what all stages need side by side
 
@@ -36,7 +36,7 @@ class Spec(NamedTuple):
 class Case(NamedTuple):
     """A random pipeline."""
 
-    stages: list[Stage]
+    stages: list[StageSpec]
     specs: list[Spec]
     nodes: list[dict[str, int]]
     inputs: list[int]
@@ -85,7 +85,7 @@ def case(seed: int, *, faults: bool = True) -> Case:
     stages, specs = [], []
     for i in range(rng.randint(1, 4)):
         name = "CPU" if i == 0 or rng.random() < 0.6 else "GPU"
-        stages.append(Stage(f"s{i}", {name: 1.0}, least=rng.choice([0, 0, 0, 3]) if i else 0))
+        stages.append(StageSpec(f"s{i}", {name: 1.0}, least=rng.choice([0, 0, 0, 3]) if i else 0))
         specs.append(_spec(rng))
     noise, uneven = rng.choice([0, 0.3, 0.8]), rng.choice([0, 0, 0.5])
     inputs, room = rng.randint(1, 60), rng.choice(ROOM)
@@ -115,7 +115,7 @@ def graph(seed: int, *, faults: bool = True) -> Case:
             takes = ()
         name = "CPU" if not takes or rng.random() < 0.6 else "GPU"
         least = rng.choice([0, 0, 0, 3]) if takes else 0
-        stages.append(Stage(f"s{i}", {name: 1.0}, least=least, takes=takes))
+        stages.append(StageSpec(f"s{i}", {name: 1.0}, least=least, takes=takes))
         specs.append(_spec(rng)._replace(outputs=rng.choice([1, 1, 2])))
     found = links(stages)
     ends = [i for i, link in enumerate(found) if not link.after or rng.random() < 0.1]

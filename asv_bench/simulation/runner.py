@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dask_exo.cluster.resources import fits
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.pipeline.streaming.snapshot import PipelineView
-from dask_exo.pipeline.streaming.types import AGAIN, Block, Stage, links
+from dask_exo.pipeline.streaming.types import AGAIN, Block, StageSpec, links
 
 Work = Callable[[int, Sequence[Block]], list[tuple[float, int]]]
 """``work(stage, inputs)``: seconds and bytes of each output of a task."""
@@ -90,7 +90,7 @@ class SimRunner:
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages : sequence of StageSpec
     resources : mapping or sequence of mapping
         Of one node, or of each.
     work : callable
@@ -109,7 +109,7 @@ class SimRunner:
         Tasks that had to start anew.
     """
 
-    stages: Sequence[Stage]
+    stages: Sequence[StageSpec]
     resources: Resources | Sequence[Resources]
     work: Work
     faults: Sequence[Fault] = ()

@@ -24,7 +24,7 @@ from dask_exo.pipeline.dead_letters import Rejects
 from dask_exo.pipeline.operators import Step, amounts, check_format, name_of, parse_error_policy
 from dask_exo.pipeline.run_handle import Batches, PipelineRun
 from dask_exo.pipeline.shard_server import SharedRun, Split
-from dask_exo.pipeline.sources import Source
+from dask_exo.pipeline.sources import PipelineSource
 from dask_exo.pipeline.stage_graph import Union, planned
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.retries import RAISE, ErrorPolicy
@@ -37,10 +37,10 @@ from dask_exo.validation import concurrency, number_from
 class Pipeline:
     """Partitions of a source and the their stages; nothing runs before a result is requested.
 
-    Each method that adds a stage returns a new pipeline. Neighbouring stages that ask for the same
-    run in the same tasks. Stages that ask for different things run side by side, each partition for
-    itself: while one is decoded on a CPU another one is in a model on a GPU. Memory is bounded:
-    whatever the stages do, no more than ``memory`` bytes of partitions are between them.
+    Each method that adds a stage returns a new pipeline. Neighbouring stages with equal resource
+    requests run in the same tasks. Stages with different requests run at the same time, each on
+    other partitions: while one is decoded on a CPU, another one is in a model on a GPU. Memory is
+    bounded: at most ``memory`` bytes of partitions are between stages.
 
     Examples
     --------
@@ -52,7 +52,7 @@ class Pipeline:
     Pipeline of 3 partitions: <lambda> > <lambda> (1 CPU)
     """
 
-    source: Source | Union
+    source: PipelineSource | Union
     steps: tuple[Step, ...] = ()
     memory: int | None = None
     target: int | None = None
@@ -71,7 +71,7 @@ class Pipeline:
         Parameters
         ----------
         func : callable or class
-            A class is instantiated once in each of its workers, with the arguments, and the
+            A class is instantiated once in each of its actors, with the arguments, and the
             instance is called with each partition: a model is loaded once. It returns a frame, or
             yields several.
         *args
@@ -100,7 +100,7 @@ class Pipeline:
             Those of `map_partitions`, and ``format``: "pandas" (the default), "numpy" (a dict of
             arrays), "arrow", or "device": a `DeviceFrame` in the memory of a GPU, of which
             ``num_gpus`` is ``exo.gpu.per-task`` then. What is returned may be one too, and stays
-            there for the next stage that asks for the same. Where a batch does not fit a device,
+            there for the next stage with an equal request. Where a batch does not fit a device,
             the function gets half of it, and the other half.
         """
         if batch_size is not None:
@@ -146,7 +146,7 @@ class Pipeline:
     ) -> list[Split]:
         """Run once for several consumers, in threads or other processes; each row goes to one.
 
-        A block goes to whoever asks first. The run begins when one does, and goes on as they take.
+        A block goes to the first consumer that requests one. The run begins with the first request.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class Pipeline:
     def materialize(self) -> dd.DataFrame:
         """Run to the end; return a Dask dataframe of the output, in the order of the input.
 
-        Its partitions stay in the object store as long as somebody has it.
+        Its partitions stay in the object store as long as it is referenced.
         """
         return collect_dataframes(self._start(self._runs))[0]
 
@@ -189,7 +189,7 @@ class Pipeline:
 
         What comes of one partition of the source is one partition, and is there as soon as it is
         complete, in whatever order: what Dask makes of it, runs at the same time. As with
-        `persist`, it is made once, and stays in the object store as long as somebody has the frame.
+        `persist`, it is computed once, and stays in the object store as long as it is referenced.
 
         Parameters
         ----------

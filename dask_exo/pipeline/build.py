@@ -14,7 +14,7 @@ from dask_exo.pipeline.dead_letters import Rejects
 from dask_exo.pipeline.operators import check_needs, code_of, stage_of, without_gpus
 from dask_exo.pipeline.policies import POLICIES
 from dask_exo.pipeline.run_handle import fetch_block
-from dask_exo.pipeline.sources import BlockIterator, Source
+from dask_exo.pipeline.sources import BlockIterator, PipelineSource
 from dask_exo.pipeline.stage_graph import Chain, Part, planned, sources_of
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.runner import StreamRunner
@@ -37,7 +37,7 @@ def execute(
     Raises
     ------
     PipelineError
-        No node has what a stage asks for.
+        No node has the resources that a stage requests.
     """
     config, futures = Config.current(), Scheduler().cluster()
     streams = RayStreams()
@@ -69,7 +69,7 @@ def execute(
 
 
 def _planned(
-    ends: Sequence[Chain], makes: Callable[[Source], bool], *, simulate: bool
+    ends: Sequence[Chain], makes: Callable[[PipelineSource], bool], *, simulate: bool
 ) -> tuple[list[Part], list[tuple[int, ...]]]:
     """Return the result of `planned`, without requests of GPUs where these are simulated."""
     parts, sinks = planned(ends, makes)
@@ -85,7 +85,7 @@ def rejects_of(executor: Executor, futures: Futures) -> Rejects:
 
 
 def start_sources(
-    sources: Sequence[Source], config: Config, put: Callable[[Any], Any]
+    sources: Sequence[PipelineSource], config: Config, put: Callable[[Any], Any]
 ) -> dict[int, tuple[BlockIterator, bool]]:
     """Start all sources; return their partitions by id, with numbers that are unique."""
     found, first = {}, 0

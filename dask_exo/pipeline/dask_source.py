@@ -100,7 +100,7 @@ def _free(bundle: Bundle) -> bool:
 def arriving(promises: Sequence[Promise]) -> Iterator[Block | None]:
     """Yield blocks of a computation in the background, in the order in which they arrive.
 
-    A promise is dropped with its block, so that whoever takes that can let its value go.
+    A promise is dropped with its block, so that the consumer of that can release its value.
     """
     waiting = dict(enumerate(promises))
     del promises

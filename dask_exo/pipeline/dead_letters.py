@@ -53,7 +53,7 @@ class Rejects(Sequence[Reject]):
     """Inputs that a run of a pipeline has set aside so far.
 
     It can be looked at while the pipeline runs. The inputs stay in the object store as long as
-    somebody has it, or the pipeline.
+    they or the pipeline are referenced.
 
     Parameters
     ----------

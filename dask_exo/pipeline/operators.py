@@ -13,7 +13,7 @@ from dask_exo.errors import PipelineError
 from dask_exo.pipeline.streaming.retries import ErrorPolicy
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import FORMATS, Transform
-from dask_exo.pipeline.streaming.types import Stage
+from dask_exo.pipeline.streaming.types import StageSpec
 from dask_exo.validation import number_from
 
 ONE_CPU = {"CPU": 1.0}
@@ -54,7 +54,7 @@ def without_gpus(steps: Sequence[Step]) -> list[Step]:
 
 
 MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None))
-"""What making a partition asks for."""
+"""Resource request of making a partition."""
 
 
 def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
@@ -71,13 +71,13 @@ def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
     return groups or [[]]
 
 
-def stage_of(steps: Sequence[Step]) -> Stage:
+def stage_of(steps: Sequence[Step]) -> StageSpec:
     """Return the requirements of a stage."""
     if not steps:
-        return Stage(name_of(steps), ONE_CPU)
+        return StageSpec(name_of(steps), ONE_CPU)
     least = max((step.transform.batch_size or 0) for step in steps[:1])
     low, high = steps[0].concurrency
-    return Stage(name_of(steps), steps[0].needs, least, high, low)
+    return StageSpec(name_of(steps), steps[0].needs, least, high, low)
 
 
 def code_of(
@@ -136,7 +136,7 @@ def check_needs(
             if amount > total.get(name, 0):
                 raise PipelineError(
                     f"stage {name_of(steps)} needs {amount:g} {name}, the cluster has "
-                    f"{total.get(name, 0):g}: add nodes (exo.num-cpus, exo.num-gpus), or ask for "
+                    f"{total.get(name, 0):g}: add nodes (exo.num-cpus, exo.num-gpus), or request "
                     f"less"
                 )
         if not any(fits(node, needs) for node in nodes):
@@ -146,5 +146,5 @@ def check_needs(
             raise PipelineError(
                 f"stage {name_of(steps)} needs {amounts(steps)} on one node, and no node has that "
                 f"({len(nodes)} nodes: {there}{'; …' if len(nodes) > 4 else ''}): add a larger "
-                f"node, or ask for less"
+                f"node, or request less"
             )

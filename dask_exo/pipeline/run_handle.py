@@ -128,7 +128,7 @@ class PipelineRun(Iterator[Block]):
             with observed(self.futures) as looks:
                 events.emit(events.RunStarted({}))
                 self._run(looks)
-        except BaseException as raised:  # noqa: BLE001  raised where the next block is asked for
+        except BaseException as raised:  # noqa: BLE001  raised where the next block is requested
             error = raised
         finally:
             self._out.put(error)
@@ -150,7 +150,7 @@ class PipelineRun(Iterator[Block]):
                 if executor.finished:
                     if owed:
                         break
-                    executor.step(0)  # lets workers go; the last block may have to be made again
+                    executor.step(0)  # releases actors; the last block may have to be recomputed
                     owed += self._asked.acquire(timeout=SOON)
                     continue
                 executor.step(SOON if owed or executor.outputs else 0.1)

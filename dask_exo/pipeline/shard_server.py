@@ -21,7 +21,7 @@ from dask_exo.pipeline.streaming.transforms import FORMATS
 from dask_exo.pipeline.streaming.types import Block
 from dask_exo.remote_error import Failure
 
-LOOK = 1.0  # seconds between two looks at whether somebody has left
+LOOK = 1.0  # seconds between two checks for consumers that left
 
 
 class SharedRun:
@@ -43,7 +43,9 @@ class SharedRun:
         self._asked = [0] * consumers
         self._changed = threading.Condition()
         self._pulling = False
-        self._failure: Failure | None = None  # an exception would keep who has seen it
+        self._failure: Failure | None = (
+            None  # an exception would reference the frames that raised it
+        )
         self._desk: ShardServer | None = None
 
     def share(self, consumer: int, what: int) -> list[Rows]:
@@ -53,7 +55,7 @@ class SharedRun:
         ----------
         consumer : int
         what : int
-            How often it has asked before.
+            Number of its requests before.
 
         Raises
         ------
@@ -65,9 +67,9 @@ class SharedRun:
         with self._changed:
             if what != self._asked[consumer]:
                 raise PipelineError(
-                    f"consumer {consumer} of iter_split has begun anew, and what it has had would "
-                    f"be missing: each is used once. Start the pipeline again, or consume it in "
-                    f"tasks that are not retried"
+                    f"consumer {consumer} of iter_split has restarted, and the rows that it got "
+                    f"before would be missing: each is used once. Start the pipeline again, or "
+                    f"consume it in tasks that are not retried"
                 )
             self._asked[consumer] += 1
             while self._failure is None and not self._sharder.over(consumer):
@@ -111,7 +113,7 @@ class SharedRun:
                 self._running = self._start()
             left = self._running.left
             block = next(self._running, None)
-        except Exception as error:  # noqa: BLE001  raised where rows are asked for
+        except Exception as error:  # noqa: BLE001  raised where rows are requested
             failure = Failure.of("iter_split", error)
         finally:
             self._changed.acquire()
@@ -169,7 +171,7 @@ class Split(Iterator[Any]):
                 f"before its first batch"
             )
         source = self._source.away() if isinstance(self._source, SharedRun) else self._source
-        self._dropped.detach()  # whoever has it now says when it ends
+        self._dropped.detach()  # its new process reports its end
         return Split, (source, self._consumer, self._size, self._format)
 
 

@@ -60,7 +60,7 @@ class Sharder:
         if self.over(consumer):
             return
         if self._equal and any(map(self.over, self._dealt)):
-            self._share = self._level  # what somebody else has had to end with
+            self._share = self._level  # the share with which another consumer ended
         del self._dealt[consumer]
 
     @property

@@ -31,7 +31,7 @@ BlockIterator = Iterator[Block | None]
 """Inputs of a pipeline; None where there is none yet."""
 
 
-class Source(Protocol):
+class PipelineSource(Protocol):
     """Source of the partitions of a pipeline.
 
     Attributes
@@ -62,7 +62,7 @@ class DataFrameSource:
         return int(self.frame.npartitions)
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
-        """Start; see `Source.start`."""
+        """Start; see `PipelineSource.start`."""
         return inputs(self.frame.expr.optimize(), config, put)
 
 
@@ -78,7 +78,7 @@ class BagSource:
         return int(self._bag.npartitions)
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
-        """Start; see `Source.start`."""
+        """Start; see `PipelineSource.start`."""
         made = [delayed(records)(part) for part in self._bag.to_delayed()]
         return inputs(collections_to_expr(made).optimize(), config, put)
 
@@ -102,7 +102,7 @@ class IterableSource:
         return len(self._items) if isinstance(self._items, Sized) else None
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:  # noqa: ARG002
-        """Start; see `Source.start`.
+        """Start; see `PipelineSource.start`.
 
         Raises
         ------
@@ -123,7 +123,7 @@ class IterableSource:
 class ChainedSources:
     """Sources one after the other."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[PipelineSource]) -> None:
         self._sources = sources
 
     @property
@@ -132,7 +132,7 @@ class ChainedSources:
         return sum_of([source.count for source in self._sources])
 
     def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
-        """Start; see `Source.start`."""
+        """Start; see `PipelineSource.start`."""
         started = [source.start(config, put) for source in self._sources]
         return _numbered([blocks for blocks, _ in started]), any(makes for _, makes in started)
 
@@ -143,7 +143,7 @@ def sum_of(counts: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def source_of(given: Any) -> Source:
+def source_of(given: Any) -> PipelineSource:
     """Return the source for what a user gives.
 
     Raises
@@ -154,7 +154,7 @@ def source_of(given: Any) -> Source:
     if isinstance(given, dd.Series):
         given = given.to_frame()
     if isinstance(given, dd.DataFrame):
-        # what lies on GPUs comes back by tasks that have them; stages copy what they want there
+        # tasks with GPUs copy frames on GPUs to the host; stages copy them back where they want
         there = protocol.on_device(given._meta)
         return DataFrameSource(given.to_backend("pandas") if there else given)
     if isinstance(given, db.Bag):
@@ -221,7 +221,7 @@ def _pull(
                 break
             out.put(block)
             del block
-    except BaseException as error:  # noqa: BLE001  raised where the next one is asked for
+    except BaseException as error:  # noqa: BLE001  raised where the next one is requested
         end = error
     out.put(end)
 

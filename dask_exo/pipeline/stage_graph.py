@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dask_exo.pipeline.operators import Step, groups
-from dask_exo.pipeline.sources import Source, sum_of
+from dask_exo.pipeline.sources import PipelineSource, sum_of
 from dask_exo.pipeline.streaming.retries import ErrorPolicy
 
 
@@ -15,7 +15,7 @@ class Chain(Protocol):
     """Steps after a source, which may be a `Union` of chains; see `Pipeline`."""
 
     @property
-    def source(self) -> Source | Union:
+    def source(self) -> PipelineSource | Union:
         """Source, or union of pipelines, with which it begins."""
         ...
 
@@ -47,13 +47,13 @@ class Part(NamedTuple):
 
     steps: list[Step]
     takes: tuple[int, ...]
-    source: Source | None
+    source: PipelineSource | None
     error_policy: ErrorPolicy
 
 
-def sources_of(chains: Sequence[Chain]) -> list[Source]:
+def sources_of(chains: Sequence[Chain]) -> list[PipelineSource]:
     """Return all sources, each once, in the order in which they are met."""
-    found: dict[int, Source] = {}
+    found: dict[int, PipelineSource] = {}
     for chain in chains:
         source = chain.source
         some = sources_of(source.chains) if isinstance(source, Union) else [source]
@@ -62,7 +62,7 @@ def sources_of(chains: Sequence[Chain]) -> list[Source]:
 
 
 def planned(
-    ends: Sequence[Chain], makes: Callable[[Source], bool]
+    ends: Sequence[Chain], makes: Callable[[PipelineSource], bool]
 ) -> tuple[list[Part], list[tuple[int, ...]]]:
     """Return the stages of pipelines that run together; common parts are there once.
 
@@ -95,7 +95,7 @@ def _key(chain: Chain, count: int) -> Key:
 
 
 class _Plan:
-    def __init__(self, ends: Sequence[Chain], makes: Callable[[Source], bool]) -> None:
+    def __init__(self, ends: Sequence[Chain], makes: Callable[[PipelineSource], bool]) -> None:
         self.parts: list[Part] = []
         self._makes = makes
         self._found: dict[Key, tuple[int, ...]] = {}
@@ -133,7 +133,7 @@ class _Plan:
         chain: Chain,
         steps: Sequence[Step],
         takes: tuple[int, ...],
-        source: Source | None = None,
+        source: PipelineSource | None = None,
     ) -> tuple[int, ...]:
         """Add stages one after the other."""
         if source is None and not steps:

@@ -108,7 +108,7 @@ class PartitionProducer:
                 self._run(executor, futures)
             finally:
                 executor.cancel()
-        except BaseException as raised:  # noqa: BLE001  raised where a partition is asked for
+        except BaseException as raised:  # noqa: BLE001  raised where a partition is requested
             error = raised
         traceback.clear_frames(error.__traceback__)  # they hold refs
         for promise in list(self._kept.values()):
@@ -132,7 +132,7 @@ class PartitionProducer:
     def _keep(self, i: int, blocks: Sequence[Block], futures: Futures) -> None:
         """Fulfil the promise of a partition, all of whose blocks have arrived."""
         promise = self._kept.pop(i, None)
-        if promise is None:  # nobody wants it any more
+        if promise is None:  # it was dropped
             return
         promise.futures = futures
         refs = [block.value for block in sorted(blocks, key=lambda block: block.place)]

@@ -14,7 +14,7 @@ from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.errors import StalledError
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.types import Block, Stage
+from dask_exo.pipeline.streaming.types import Block, StageSpec
 from dask_exo.shuffle import Program
 from dask_exo.shuffle import run as shuffle
 from dask_exo.testing import Cost, DeadlockError, InlineFutures, NodeDeath, SimFutures
@@ -91,7 +91,7 @@ class Clock(InlineFutures):
         return self.runner.time
 
 
-STAGES = [Stage("load", {"CPU": 1.0}), Stage("infer", {"GPU": 1.0})]
+STAGES = [StageSpec("load", {"CPU": 1.0}), StageSpec("infer", {"GPU": 1.0})]
 
 
 def pipeline(*faults):

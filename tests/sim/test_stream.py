@@ -17,14 +17,14 @@ from asv_bench.simulation.static_policy import Static
 from dask_exo.pipeline.policies.adaptive import Adaptive
 from dask_exo.pipeline.policies.conservative import Conservative
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.policies.staged import Staged
-from dask_exo.pipeline.streaming.types import Block, Stage
+from dask_exo.pipeline.policies.staged import StagedPolicy
+from dask_exo.pipeline.streaming.types import Block, StageSpec
 
 POLICIES = {
     "partition admission": PartitionAdmission,
     "conservative": Conservative,
     "adaptive": Adaptive,
-    "staged": Staged,
+    "staged": StagedPolicy,
     "static": lambda: Static([5, 3, 4]),
 }
 
@@ -44,7 +44,11 @@ def inference(policy, limit, noise=0.0, call=0.0):
 
         return [(seconds(1.0), 100)] * 5 if stage == 0 else [(seconds(0.5), 100)]
 
-    stages = [Stage("load", {"CPU": 1}), Stage("transform", {"CPU": 1}), Stage("infer", {"GPU": 1})]
+    stages = [
+        StageSpec("load", {"CPU": 1}),
+        StageSpec("transform", {"CPU": 1}),
+        StageSpec("infer", {"GPU": 1}),
+    ]
     return run(stages, work, 160, policy, limit=limit, target=100, resources={"CPU": 8, "GPU": 4})
 
 
@@ -80,7 +84,7 @@ def test_the_others_need_more_memory_or_more_time() -> None:
     ours = inference(PartitionAdmission(), 2000)
     assert inference(Conservative(), 2000).seconds > 1.1 * ours.seconds
     assert inference(Adaptive(), 2000).seconds > 1.2 * ours.seconds
-    staged = inference(Staged(), 2000)
+    staged = inference(StagedPolicy(), 2000)
     assert staged.seconds > 1.5 * ours.seconds
     assert staged.first > 50 * ours.first
     assert staged.peak > 30 * 2000
@@ -93,7 +97,7 @@ def test_two_stages_find_their_share_of_the_slots(inputs) -> None:
     def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         return [(1.0 + stage, 100)]
 
-    stages = [Stage("one", {"CPU": 1}), Stage("two", {"CPU": 1})]
+    stages = [StageSpec("one", {"CPU": 1}), StageSpec("two", {"CPU": 1})]
     shape = {"limit": 10_000, "target": 100, "resources": {"CPU": 8}}
     ours = run(stages, work, inputs, PartitionAdmission(), **shape).seconds
     halves = run(stages, work, inputs, Static([4, 4]), **shape).seconds
@@ -110,7 +114,7 @@ def pipelines(draw):
     for i in range(count):
         name = draw(st.sampled_from(["CPU", "CPU", "GPU"])) if i else "CPU"
         stages.append(
-            Stage(f"s{i}", {name: 1.0}, least=draw(st.sampled_from([0, 0, 3])) if i else 0)
+            StageSpec(f"s{i}", {name: 1.0}, least=draw(st.sampled_from([0, 0, 3])) if i else 0)
         )
         seconds, outputs = draw(st.floats(0.05, 5)), draw(st.sampled_from([1, 1, 2, 5]))
         spec.append((seconds, outputs, draw(st.sampled_from([10, 50, 100]))))
@@ -164,7 +168,7 @@ def calls(slots: int) -> float:
     def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
         return [(1.0 + 0.01 * inputs[0].place[0], 100)]
 
-    stages = [Stage("one", {"CPU": 1}), Stage("two", {"GPU": 1})]
+    stages = [StageSpec("one", {"CPU": 1}), StageSpec("two", {"GPU": 1})]
     runner = SimRunner(stages, {"CPU": slots, "GPU": slots}, work)
     sys.setprofile(note)
     try:

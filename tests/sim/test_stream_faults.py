@@ -10,9 +10,13 @@ from asv_bench.benchmarks import streaming_swarm as swarm
 from asv_bench.simulation.pipeline import simulate
 from asv_bench.simulation.runner import Fault, SimRunner
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.streaming.types import Stage
+from dask_exo.pipeline.streaming.types import StageSpec
 
-STAGES = [Stage("load", {"CPU": 1.0}), Stage("work", {"CPU": 1.0}), Stage("infer", {"GPU": 1.0})]
+STAGES = [
+    StageSpec("load", {"CPU": 1.0}),
+    StageSpec("work", {"CPU": 1.0}),
+    StageSpec("infer", {"GPU": 1.0}),
+]
 NODES = [{"CPU": 4, "GPU": 2}, {"CPU": 4, "GPU": 2}]
 PLACES = [(i, j, 0, 0) for i in range(40) for j in range(5)]
 

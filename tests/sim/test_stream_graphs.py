@@ -11,7 +11,7 @@ from asv_bench.benchmarks import streaming_swarm
 from asv_bench.simulation.pipeline import simulate
 from asv_bench.simulation.runner import Fault, SimRunner
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.streaming.types import Stage
+from dask_exo.pipeline.streaming.types import StageSpec
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
 run = partial(streaming_swarm.run, make=streaming_swarm.graph)
@@ -34,11 +34,11 @@ def test_other_policies_lose_nothing_either(policy):
 def branched(limit, slow=0.5, faults=()):
     """Pieces of 100 bytes to three branches, of which one is slow; two meet again."""
     stages = [
-        Stage("read", CPU),
-        Stage("one", CPU, takes=(0,)),
-        Stage("other", GPU, takes=(0,)),
-        Stage("slow", CPU, takes=(0,)),
-        Stage("both", GPU, takes=(1, 2)),
+        StageSpec("read", CPU),
+        StageSpec("one", CPU, takes=(0,)),
+        StageSpec("other", GPU, takes=(0,)),
+        StageSpec("slow", CPU, takes=(0,)),
+        StageSpec("both", GPU, takes=(1, 2)),
     ]
     seconds = [0.5, 0.5, 0.25, slow, 0.25]
 

@@ -9,7 +9,7 @@ from asv_bench.simulation.optimal_schedule import lower_bound
 from asv_bench.simulation.static_policy import Static
 from dask_exo.pipeline.policies.adaptive import Adaptive
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.policies.staged import Staged
+from dask_exo.pipeline.policies.staged import StagedPolicy
 
 # seconds of schedules found by `asv_bench.simulation.optimal_schedule.search`
 BEST = {3: 642, 6: 269, 8: 201, 10: 161.5, 20: 152.5}
@@ -30,7 +30,7 @@ def test_the_default_is_as_good_as_the_best_fixed_slots(name):
     ours, (slots, best) = work.run(PartitionAdmission()), work.static()
     assert bound(work) <= ours.seconds <= best.seconds / 0.95
     assert sum(slots) == sum(work.slots.values())
-    assert ours.seconds <= min(work.run(Staged()).seconds, fused(work).seconds) / 0.95
+    assert ours.seconds <= min(work.run(StagedPolicy()).seconds, fused(work).seconds) / 0.95
 
 
 def test_no_fixed_slots_are_good_where_the_work_differs():
@@ -53,7 +53,7 @@ def test_where_the_work_changes_fixed_slots_take_a_quarter_longer():
 def test_the_first_output_comes_long_before_that_of_stages_one_after_the_other():
     for name in ("images", "inference"):
         work = WORKLOADS[name]
-        ours, staged = work.run(PartitionAdmission(), 40), work.run(Staged())
+        ours, staged = work.run(PartitionAdmission(), 40), work.run(StagedPolicy())
         assert ours.first <= staged.first / 10
 
 

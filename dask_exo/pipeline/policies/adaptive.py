@@ -6,7 +6,7 @@ runs whose outputs are taken fastest.
 
 References: thesis section 2.4.3, algorithms 1 and 2. As the worked example there has it, and
 unlike the listings, the source is not part of the sum and not of the choice; the budget is at most
-the limit; a stage that nobody has measured yet is probed by one task.
+the limit; a stage that was not measured yet is probed by one task.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _leaves_slots(view: PipelineView, i: int) -> bool:
     for name, need in view.stages[i].needs.items():
         idle = (view.stages[k] for k in view.stages[i].later if not view.stages[k].running)
         later = sum(stage.needs.get(name, 0) for stage in idle)
-        # a worker that waits for the task has what it needs
+        # an idle actor has the resources
         free = view.free.get(name, 0) + (need if view.stages[i].idle else 0)
         if need and view.total.get(name, 0) >= need + later > free + 1e-9:
             return False

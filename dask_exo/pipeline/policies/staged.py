@@ -8,7 +8,7 @@ from __future__ import annotations
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 
-class Staged:
+class StagedPolicy:
     """Policy that starts a stage when the one before has ended; memory is not limited."""
 
     def start(self, view: PipelineView) -> int | None:

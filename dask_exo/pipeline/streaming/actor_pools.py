@@ -1,8 +1,7 @@
 """Pools of actors that keep instances of users' classes; stages with equal requests share one.
 
-Where actors hold more of a GPU than they have asked for, those that start from then on ask for
-more. The others are let go as soon as they have nothing to do. Where there are none but them, the
-last one stays until one that has asked for more has done something.
+Where actors hold more of a GPU than they requested, later ones request more. The others end as soon
+as they are idle; the last one stays until one with the larger request has finished a task.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from dask_exo.pipeline.streaming.autoscaler import (
 )
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import StageActor
-from dask_exo.pipeline.streaming.types import Stage
+from dask_exo.pipeline.streaming.types import StageSpec
 from dask_exo.pipeline.streaming.waist import Streams
 
 PoolKey = frozenset[tuple[str, float]]
-"""What a actor has; actors of one key run the tasks of all stages that ask for it."""
+"""Resources of an actor; actors with one key run the tasks of all stages that request them."""
 
 
 def may_prestart(i: int, keys: Sequence[PoolKey], stateless: Sequence[bool]) -> bool:
@@ -36,9 +35,9 @@ def may_prestart(i: int, keys: Sequence[PoolKey], stateless: Sequence[bool]) -> 
     ----------
     i : int
     keys : sequence of PoolKey
-        (S,) what each stage asks for.
+        (S,) Request of each stage.
     stateless : sequence of bool
-        (S,) whether the tasks of a stage have no actors.
+        (S,) Whether the tasks of a stage need no actors.
 
     Examples
     --------
@@ -52,22 +51,22 @@ def may_prestart(i: int, keys: Sequence[PoolKey], stateless: Sequence[bool]) -> 
     return same[i] and i == same.index(True) and not names & taken
 
 
-IDLE = 30.0  # seconds without work after which a actor is let go
-LOOK = 1.0  # seconds between two looks at how many there should be
+IDLE = 30.0  # seconds after which an idle actor ends
+LOOK = 1.0  # seconds between two decisions on sizes
 
 
-class ActorPools:
+class StageActorPools:
     """Actors of a pipeline, in one pool for each resource request.
 
     Parameters
     ----------
     streams : Streams
-    stages : sequence of Stage
+    stages : sequence of StageSpec
         (S,)
     codes : sequence
         (S,) refs of their `StageCode`.
     stateless : sequence of bool
-        (S,) whether the tasks of a stage have no actors.
+        (S,) Whether the tasks of a stage need no actors.
     now : callable
         Seconds.
     """
@@ -75,7 +74,7 @@ class ActorPools:
     def __init__(
         self,
         streams: Streams,
-        stages: Sequence[Stage],
+        stages: Sequence[StageSpec],
         codes: Sequence[Any],
         stateless: Sequence[bool],
         now: Callable[[], float],
@@ -86,8 +85,10 @@ class ActorPools:
         self._idle: dict[PoolKey, list[tuple[float, Any]]] = {key: [] for key in self._keys}
         self._requests: dict[PoolKey, Resources] = {key: dict(key) for key in self._keys}
         self._actors: dict[PoolKey, set[Any]] = {key: set() for key in self._keys}
-        self._outgrown: set[Any] = set()  # of those: have asked for less than others do now
-        self._proven: set[PoolKey] = set()  # of which one that is not small has done something
+        self._outgrown: set[Any] = set()  # actors whose request is less than that of new ones
+        self._proven: set[PoolKey] = (
+            set()
+        )  # pools in which one with the larger request has finished a task
         self._minimum: Counter[PoolKey] = Counter()
         asked = list(zip(self._keys, stateless, strict=True))
         self._pools: dict[tuple[PoolKey, bool], StageGroup] = {
@@ -116,7 +117,7 @@ class ActorPools:
         resources : mapping
             Of the cluster.
         started : Counter
-            Tasks of each stage so far: once there are any, these say how many it needs.
+            Tasks of each stage so far: once there are any, they determine how many actors it needs.
         sources : sequence of int
             There is no more than one early actor for each of their tasks.
         """
@@ -175,7 +176,7 @@ class ActorPools:
 
     def release(self, stage: int, actor: Any) -> None:
         """Mark an actor as idle."""
-        # the one that worked last is taken first: the others may go
+        # the one that worked last is taken first: the others may expire
         key = self._keys[stage]
         self._idle[key].append((self._now(), actor))
         if actor not in self._outgrown:

@@ -1,8 +1,8 @@
 """Sizes of actor pools, and fractions of a GPU, by measured rates and memory.
 
-A worker that keeps a model keeps what it holds also while it waits, and takes its time to start. So
-there are as many as measured rates ask for and not as many as there are inputs at a moment. Where
-rates change, sizes follow if that makes the slowest stage faster by more than what might be noise.
+An actor with a model holds its resources also while it is idle, and is slow to start. So measured
+rates determine the number of actors, and not the length of queues. Sizes follow a change of rates
+if that makes the slowest stage faster by more than noise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView, work
 BETTER = 1.15  # times as fast the slowest stage has to become, for sizes to change
 
 StageGroup = tuple[int, ...]
-"""Stages that ask for the same, whose tasks run in the same capacity."""
+"""Stages with equal requests, whose tasks share actors or slots."""
 
 
 def pool_sizes(
@@ -29,7 +29,7 @@ def pool_sizes(
     ----------
     view : PipelineView
     pools : sequence of StageGroup
-        (P,) all stages, those too that have no workers: they share the resources.
+        (P,) All stages, also those without actors: they share the resources.
     sizes : sequence of int, optional
         (P,) as it was decided before.
 
@@ -111,7 +111,7 @@ def _most(view: PipelineView, pool: StageGroup) -> float:
 
 
 GPU = "GPU"
-PARTS = 16  # of a GPU: a worker that comes to hold a little more is not started anew
+PARTS = 16  # of a GPU: an actor that comes to hold a little more is not restarted
 
 
 def gpu_fractions(view: PipelineView, pools: Sequence[StageGroup]) -> list[float]:
@@ -126,7 +126,7 @@ def gpu_fractions(view: PipelineView, pools: Sequence[StageGroup]) -> list[float
     Returns
     -------
     list of float
-        (P,) Never less than before; 0 of a pool that asks for none.
+        (P,) Never less than before; 0 for stages that request none.
     """
     return [max(_gpu_fraction(view.stages[k]) for k in pool) for pool in pools]
 
@@ -138,7 +138,7 @@ def _gpu_fraction(stage: StageView) -> float:
     together = stage.device // stage.held
     if not together:
         return 1.0
-    # of workers that are all alike as many fit as before it was rounded
+    # rounding must not reduce how many equal actors fit
     seen = min(ceil(PARTS * stage.held / stage.device) / PARTS, 1 / together)
     return max(asked, seen)
 

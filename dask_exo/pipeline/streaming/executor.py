@@ -1,8 +1,8 @@
 """One loop for all policies: blocks arrive in queues, and the policy says which task starts.
 
-A pipeline is a graph of stages. A task of a stage takes some blocks and gives others, one at a
-time; each of these waits in the queue of all stages that take it, and counts once until the last
-one has let go of it. Only references are held here.
+A pipeline is a graph of stages. A task of a stage takes some blocks and makes others, one at a
+time. Each of these waits in the queues of all stages that take it, and counts once until the last
+one has released it. The executor holds only references.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.events import StageSeen
 from dask_exo.pipeline.streaming.snapshot import PipelineView, Policy, bottleneck, is_deadlocked
-from dask_exo.pipeline.streaming.stage_state import Queue, RunningTask, SourceQueue, StageState
+from dask_exo.pipeline.streaming.stage_state import BlockQueue, RunningTask, SourceQueue, StageState
 from dask_exo.pipeline.streaming.types import (
     AGAIN,
     Block,
     ConsumerCounts,
     Links,
     Runner,
-    Stage,
+    StageSpec,
     links,
 )
 
@@ -35,7 +35,7 @@ class Executor:
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages : sequence of StageSpec
         (S,) each after those whose outputs it takes.
     inputs : sequence of iterator of (Block or None)
         Of each source; None where the next one is not there yet. No two blocks have the same place.
@@ -48,25 +48,25 @@ class Executor:
     sinks : sequence of sequence of int, optional
         See `links`.
     watchdog : Watchdog, optional
-        Looks into it when nothing happens for too long.
+        Diagnoses stalls.
 
     Attributes
     ----------
     peak : int
-        The most that `PipelineView.used` has been.
+        Peak of `PipelineView.used`.
     forced : int
-        How often something had to go on without room, since nothing else could.
+        How often a task went on without room, since no other could.
     rejects : list of Block
         Inputs that were set aside.
     recomputed : list of Block
-        Outputs that were made again; see `recompute`.
+        Outputs that were recomputed; see `recompute`.
     complete : callable, optional
-        Is called with the number of each input of a source of which all outputs have been taken.
+        Called with the number of each input of a source when all its outputs have been taken.
     """
 
     def __init__(  # noqa: PLR0913  one of each
         self,
-        stages: Sequence[Stage],
+        stages: Sequence[StageSpec],
         inputs: Sequence[Iterator[Block | None]],
         runner: Runner,
         policy: Policy,
@@ -87,11 +87,11 @@ class Executor:
             for i, (stage, link) in enumerate(zip(stages, self._links, strict=True))
         ]
         self._shared = 0  # bytes of blocks that several take
-        self._done = Queue()  # of the consumer
+        self._done = BlockQueue()  # of the consumer
         self._running: dict[Any, RunningTask] = {}
-        self._ready: dict[Any, None] = {}  # tasks with an output that nobody has taken
+        self._ready: dict[Any, None] = {}  # tasks with an output that was not taken yet
         self._recomputing: dict[Any, Block] = {}  # tasks that make outputs again
-        self._had_losses = False  # whether outputs had to be made again: more may have to be
+        self._had_losses = False  # whether outputs had to be recomputed: more may follow
         self.recomputed: list[Block] = []
         self.peak = self.forced = 0
         self.rejects: list[Block] = []
@@ -132,7 +132,7 @@ class Executor:
         Raises
         ------
         StalledError
-            Nothing has happened for long, and nothing can.
+            There is no progress, and none is possible.
         """
         before = self._moves
         self._start()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 SHOWN = 3  # ranges that a text names
 
 
-class Rows(NamedTuple):
+class RowRange(NamedTuple):
     """Neighbouring rows of one partition of the source.
 
     Attributes
@@ -17,7 +17,7 @@ class Rows(NamedTuple):
     start : int
         The first row.
     stop : int, optional
-        The one after the last; None where nobody has counted them.
+        The one after the last; None if not counted yet.
     """
 
     partition: int
@@ -30,12 +30,12 @@ class Origin(NamedTuple):
 
     Attributes
     ----------
-    rows : tuple of Rows
+    rows : tuple of RowRange
     exact : bool
         Whether each row of the frame comes from the one in its place.
     """
 
-    rows: tuple[Rows, ...]
+    rows: tuple[RowRange, ...]
     exact: bool = True
 
     def counted(self, rows: int) -> Origin:
@@ -48,8 +48,8 @@ class Origin(NamedTuple):
 
         Examples
         --------
-        >>> Origin((Rows(0, 5, 8), Rows(1, 0, 4))).part(2, 5).rows
-        (Rows(partition=0, start=7, stop=8), Rows(partition=1, start=0, stop=2))
+        >>> Origin((RowRange(0, 5, 8), RowRange(1, 0, 4))).part(2, 5).rows
+        (RowRange(partition=0, start=7, stop=8), RowRange(partition=1, start=0, stop=2))
         """
         if not self.exact:
             return self
@@ -58,7 +58,7 @@ class Origin(NamedTuple):
             length = (rows.stop or 0) - rows.start
             low, high = max(start - before, 0), min(stop - before, length)
             if low < high:
-                found.append(Rows(rows.partition, rows.start + low, rows.start + high))
+                found.append(RowRange(rows.partition, rows.start + low, rows.start + high))
             before += length
         return Origin(tuple(found) or self.rows, bool(found))
 
@@ -99,10 +99,18 @@ def joined(origins: Sequence[Origin]) -> Origin:
 
     Examples
     --------
-    >>> str(joined([Origin((Rows(0, 0, 5),)), Origin((Rows(0, 5, 9),)), Origin((Rows(2, 0, 1),))]))
+    >>> str(
+    ...     joined(
+    ...         [
+    ...             Origin((RowRange(0, 0, 5),)),
+    ...             Origin((RowRange(0, 5, 9),)),
+    ...             Origin((RowRange(2, 0, 1),)),
+    ...         ]
+    ...     )
+    ... )
     'partition 0 rows 0:9, partition 2 rows 0:1'
     """
-    found: list[Rows] = []
+    found: list[RowRange] = []
     for origin in origins:
         for rows in origin.rows:
             last = found[-1] if found else None
@@ -113,6 +121,6 @@ def joined(origins: Sequence[Origin]) -> Origin:
     return Origin(tuple(found), all(origin.exact for origin in origins))
 
 
-def _text(rows: Rows) -> str:
+def _text(rows: RowRange) -> str:
     some = "" if rows.stop is None else f" rows {rows.start}:{rows.stop}"
     return f"partition {rows.partition}{some}"

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dask_exo import events
 from dask_exo.cluster.resources import fits
 from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
-from dask_exo.pipeline.streaming.actor_pools import ActorPools
-from dask_exo.pipeline.streaming.provenance import Origin, Rows, joined
+from dask_exo.pipeline.streaming.actor_pools import StageActorPools
+from dask_exo.pipeline.streaming.provenance import Origin, RowRange, joined
 from dask_exo.pipeline.streaming.retries import RejectReason, named
 from dask_exo.pipeline.streaming.task import BlockMetadata
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
-from dask_exo.pipeline.streaming.types import Block, Lineage, Stage
+from dask_exo.pipeline.streaming.types import Block, Lineage, StageSpec
 from dask_exo.pipeline.streaming.waist import Streams
 from dask_exo.remote_error import Failure
 
@@ -30,11 +30,11 @@ class Recovery:
     Parameters
     ----------
     streams : Streams
-    stages : sequence of Stage
+    stages : sequence of StageSpec
         (S,)
     skips : sequence of bool
         (S,) Whether the inputs of a task that was lost too often are set aside.
-    pools : ActorPools
+    pools : StageActorPools
     in_flight : TasksInFlight
     submit : callable
         Submits a task.
@@ -45,9 +45,9 @@ class Recovery:
     def __init__(  # noqa: PLR0913  one of each
         self,
         streams: Streams,
-        stages: Sequence[Stage],
+        stages: Sequence[StageSpec],
         skips: Sequence[bool],
-        pools: ActorPools,
+        pools: StageActorPools,
         in_flight: TasksInFlight,
         *,
         submit: Callable[[StreamTask], None],
@@ -233,7 +233,7 @@ def can_recompute(block: Block) -> bool:
 
 def origin(block: Block) -> Origin:
     """Return the rows of an input; those of the source are not counted before they are read."""
-    return block.origin if block.origin.rows else Origin((Rows(block.place[0]),))
+    return block.origin if block.origin.rows else Origin((RowRange(block.place[0]),))
 
 
 def origin_of(inputs: Sequence[Block]) -> Origin:
@@ -248,22 +248,22 @@ def given_up(
     rows = origin_of(inputs)
     if isinstance(last, ValueLostError):
         return ValueLostError(
-            f"the input of stage {stage!r}, {rows}, was lost with its node, and what it was made "
-            f"of is not kept: start the pipeline again. What it reads from files, or from a "
-            f"dataframe without a shuffle, is made again (last: {last})"
+            f"the input of stage {stage!r}, {rows}, was lost with its node, and its lineage "
+            f"is not stored: start the pipeline again. Inputs from files, or from a dataframe "
+            f"without a shuffle, are recomputed (last: {last})"
         )
     return WorkerLostError(
-        f"the workers of stage {stage!r} died {times} times on the same input, {rows}: it may need "
-        f"more memory than there is. Make smaller partitions, or let the stage ask for more CPUs, "
-        f"so that fewer run side by side (last: {last})"
+        f"the actors of stage {stage!r} died {times} times on the same input, {rows}: it may need "
+        f"more memory than there is. Make smaller partitions, or raise num_cpus of the stage, "
+        f"so that fewer of its tasks run at once (last: {last})"
     )
 
 
 def not_given(stage: str, block: Block) -> NonDeterminismError:
     """Return the error of a stage that does not make a lost block again."""
     return NonDeterminismError(
-        f"stage {stage!r} ran again on {origin(block)}, since a node was lost, and did not give "
-        f"the block that it gave before: let it depend on its input only"
+        f"stage {stage!r} ran again on {origin(block)}, since a node was lost, and did not make "
+        f"the block that it made before: let it depend on its input only"
     )
 
 
@@ -297,7 +297,7 @@ def compare(about: BlockMetadata, seen: int, mode: str, stage: str, origin: Orig
     if about.before == seen:
         return
     text = (
-        f"stage {stage!r} ran again on {origin}, since a worker or a node was lost, and gave other "
+        f"stage {stage!r} ran again on {origin}, since an actor or a node was lost, and made other "
         f"blocks than before, of which some are used already: let it depend on its input only. If "
         f"the difference does no harm, set exo.fault.nondeterminism to 'warn' or 'ignore'"
     )

@@ -103,7 +103,7 @@ class UserCalls:
                     if i >= given:
                         given = i + 1
                         yield one
-            except Exception as error:  # noqa: BLE001  raised in the driver, or kept
+            except Exception as error:  # noqa: BLE001  raised in the driver, or set aside
                 if attempt == error_policy.retries:
                     self.failed(function, error_policy, error, of)
             else:

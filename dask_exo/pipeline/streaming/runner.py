@@ -11,12 +11,12 @@ from typing import Any
 
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import WorkerLostError
-from dask_exo.pipeline.streaming.actor_pools import ActorPools
+from dask_exo.pipeline.streaming.actor_pools import StageActorPools
 from dask_exo.pipeline.streaming.recovery import Recovery, compare, lineage_of, origin, origin_of
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import BlockMetadata, StageCode, TaskInputs, run
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
-from dask_exo.pipeline.streaming.types import AGAIN, Block, Stage, links
+from dask_exo.pipeline.streaming.types import AGAIN, Block, StageSpec, links
 from dask_exo.pipeline.streaming.waist import Streams
 
 SHORT = 1.0  # seconds of a task behind which another may wait for the same actor
@@ -34,7 +34,7 @@ class StreamRunner:
     Parameters
     ----------
     streams : Streams
-    stages : sequence of Stage
+    stages : sequence of StageSpec
         (S,)
     codes : sequence of StageCode
         (S,)
@@ -45,7 +45,7 @@ class StreamRunner:
     def __init__(
         self,
         streams: Streams,
-        stages: Sequence[Stage],
+        stages: Sequence[StageSpec],
         codes: Sequence[StageCode],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -61,7 +61,7 @@ class StreamRunner:
         self._longest = [0.0] * len(stages)  # task; endless if it makes several blocks
         self._resources, self._looked = streams.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
-        self._pools = ActorPools(streams, stages, self._codes, self._stateless, self.now)
+        self._pools = StageActorPools(streams, stages, self._codes, self._stateless, self.now)
         self._pools.start_minimum(self._resources)
         self._recovery = Recovery(
             streams,
@@ -85,7 +85,7 @@ class StreamRunner:
         return self._resources
 
     def needs(self, stage: int) -> Mapping[str, float]:
-        """Return the resource request of a task at the moment; see `ActorPools.needs`."""
+        """Return the resource request of a task at the moment; see `StageActorPools.needs`."""
         return self._pools.needs(stage)
 
     def start(self, stage: int, inputs: Sequence[Block]) -> StreamTask:

@@ -21,7 +21,7 @@ class StageView:
     running : int
         Tasks that have not ended.
     buffered : int
-        Bytes of its outputs that nobody has taken yet.
+        Bytes of its outputs that were not taken yet.
     block_bytes : int
         Bytes that one output is expected to have: the largest seen, or the target before that.
     splits : bool
@@ -29,26 +29,25 @@ class StageView:
     needs : mapping
         Resources of one task.
     limit : int, optional
-        Tasks side by side, where the user or a baseline has fixed that.
+        Limit of tasks at once, set by the user or a baseline.
     seconds : float, optional
         Mean duration of a task, without waiting for room.
     taken, given : float
-        Mean bytes that a task takes in and gives out.
+        Mean bytes of the inputs and of the outputs of a task.
     coming : float
-        Bytes that its tasks which run are expected to give, beside those that they have given.
+        Bytes of outputs that running tasks are expected to make yet.
     finished : bool
         Whether all its inputs have come and all its tasks have ended.
     idle : int
-        Workers that are kept for it and have nothing to do.
+        Idle actors.
     full : bool
-        Whether it has as many workers as it shall have, idle ones or not.
+        Whether it has as many actors as it shall have, idle ones or not.
     before, later : tuple of int
-        Stages whose outputs it takes, none of a source; all that something of its outputs comes to.
+        Stages whose outputs it takes (none for a source), and all stages downstream of it.
     shares : bool
         Whether others take its inputs too, so that its outputs do not take their place.
     held, device : int
-        The most bytes of a GPU that one of its tasks has held, and those that a GPU has for all; 0
-        as long as that is not known.
+        Peak GPU memory of one of its tasks, and the memory of a GPU, in bytes; 0 if not known.
     """
 
     queued: int
@@ -209,7 +208,7 @@ class Policy(Protocol):
 
 
 @dataclass
-class Estimate:
+class StageEstimate:
     """Estimates of the tasks of a stage: totals, and moving averages.
 
     Attributes

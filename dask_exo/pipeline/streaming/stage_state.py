@@ -1,6 +1,6 @@
 """A stage while it runs: its queue, its tasks, and the bytes that they count for.
 
-What policies ask for is kept up to date as it changes, so that a question does not look at tasks.
+The figures of a snapshot are updated as they change, so that a snapshot does not visit tasks.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dask_exo.pipeline.streaming.snapshot import Estimate, StageView
-from dask_exo.pipeline.streaming.types import Block, Links, Stage
+from dask_exo.pipeline.streaming.snapshot import StageEstimate, StageView
+from dask_exo.pipeline.streaming.types import Block, Links, StageSpec
 
 
 class SourceQueue:
@@ -72,7 +72,7 @@ class RunningTask:
     stage : int
     inputs : list of Block
     taken, own : int
-        Bytes of its inputs; and of those that nobody else has.
+        Bytes of its inputs; and of those that no other stage takes.
     more : bool
         Whether it may give another output.
     outputs, given, seconds
@@ -95,7 +95,7 @@ class RunningTask:
 
 
 @dataclass
-class Queue:
+class BlockQueue:
     """Inputs of a stage, and the bytes of those that no other stage takes."""
 
     blocks: deque[Block] = field(default_factory=deque)
@@ -127,7 +127,7 @@ class StageState:
     Parameters
     ----------
     number : int
-    stage : Stage
+    stage : StageSpec
     links : Links
     shares : bool
         Whether others take its inputs too.
@@ -136,11 +136,11 @@ class StageState:
 
     Attributes
     ----------
-    queue : Queue
+    queue : BlockQueue
         Its inputs.
     buffered : int
         Bytes of its outputs that have not been taken by all.
-    known : Estimate
+    known : StageEstimate
     held : int
         Bytes that its tasks count for: inputs, and the output that each makes.
     needs : mapping
@@ -148,9 +148,9 @@ class StageState:
     """
 
     def __init__(
-        self, number: int, stage: Stage, links: Links, target: int, *, shares: bool
+        self, number: int, stage: StageSpec, links: Links, target: int, *, shares: bool
     ) -> None:
-        self.stage, self.queue, self.known = stage, Queue(), Estimate()
+        self.stage, self.queue, self.known = stage, BlockQueue(), StageEstimate()
         self.links, self._shares = links, shares
         self.held = self.buffered = 0
         self.needs = stage.needs

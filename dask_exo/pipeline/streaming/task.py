@@ -45,7 +45,7 @@ class StageCode(NamedTuple):
     settings : mapping
         Of Dask's configuration.
     nondeterminism : str
-        What happens where a task that starts anew gives other blocks than before: ``"error"``,
+        Reaction to a task that restarts and makes other blocks than before: ``"error"``,
         ``"warn"`` or ``"ignore"``.
     """
 
@@ -104,8 +104,8 @@ class BlockMetadata(NamedTuple):
     failure : Failure, optional
         What has ended the task; there is no block then.
     before, digest : int
-        Of all blocks of the task before this one, and of those and this one: who has seen another
-        digest before has got blocks of an attempt that made others.
+        Of all blocks of the task before this one, and of those and this one. A driver that has seen
+        another digest has taken blocks of an attempt that made others.
     held : Held, optional
         Of a device, by the task so far; None where its process has none.
     """
@@ -196,7 +196,7 @@ def _blocks(
                 )
                 if start.only:
                     return
-                since = time.perf_counter()  # now somebody wants the next one
+                since = time.perf_counter()  # the driver has taken the block
     except CallError as error:
         yield None
         yield BlockMetadata(failure=error.failure)
@@ -256,7 +256,7 @@ def _input(one: Any) -> Iterator[Any]:
 def staged(frames: Frames) -> Frames:
     """Yield frames in host memory, in their order; one copies while the next one is computed.
 
-    One that lies on a device is given when the next one has been made, unless it is the last.
+    A frame on a device is yielded when the next one has been computed, unless it is the last.
 
     Parameters
     ----------

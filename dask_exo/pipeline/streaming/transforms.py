@@ -1,8 +1,7 @@
 """Transforms of a stage: iterators from frames to frames, one after the other in one task.
 
-Each takes an iterator of frames and gives one. With each frame goes whether it is known to be the
-last, so that whoever gets it does not have to wait for a next one. What functions yield goes on at
-once; of that the last is not known.
+Each frame carries a flag that says whether it is known to be the last, so that its consumer does
+not wait for another one. What functions yield goes on at once; its last frame is not known.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Transform:
         ``"partitions"``, ``"batches"``, ``"rows"``, ``"filter"``, or ``"write"``, of which the
         function gets a name for the frame as well, that no other frame of the pipeline has.
     func : callable
-        Or a class, of which each worker makes an instance once, and calls that.
+        Or a class; each actor makes one instance, and calls it.
     args, kwargs
         For the function after the data, or for the class.
     batch_size : int, optional
@@ -165,7 +164,7 @@ def _of_rows(
     for i, row in enumerate(data.to_dict("records")):
         try:
             made += list(func(row))
-        except Exception as error:  # noqa: BLE001  tried again, raised or kept
+        except Exception as error:  # noqa: BLE001  retried, raised or set aside
             one = Frame(data.iloc[i : i + 1], last=False, origin=frame.origin.part(i, i + 1))
             if not error_policy.retries:
                 calls.failed(name, error_policy, error, one)

@@ -22,7 +22,7 @@ class ConsumerCounts:
     waiting : int
         Those that have not taken it.
     using : int
-        Those that have not let go of it: it counts until then.
+        Those that have not released it: it counts until then.
     """
 
     waiting: int
@@ -36,7 +36,7 @@ class Lineage(NamedTuple):
     ----------
     inputs : tuple of Block
         Of the task that made it. They have no values, which would keep these in the store, but for
-        those that are small enough to be kept.
+        small ones.
     number : int
         Of the output of that task.
     digest : int
@@ -94,7 +94,7 @@ class Block(NamedTuple):
     small: bool = False
 
 
-class Stage(NamedTuple):
+class StageSpec(NamedTuple):
     """Requirements of a stage.
 
     Attributes
@@ -107,7 +107,7 @@ class Stage(NamedTuple):
     limit : int, optional
         Tasks side by side at most.
     least_workers : int
-        Workers that are started before there is anything to do.
+        Actors that start before there is any input.
     takes : tuple of int, optional
         Stages before it whose outputs it takes, none if it is a source; by default the one before.
     """
@@ -121,7 +121,7 @@ class Stage(NamedTuple):
 
 
 AGAIN = Block(None, 0, 0, more=True)
-"""What `Runner.take` returns for a task that had to start anew."""
+"""Returned by `Runner.take` for a task that was restarted."""
 
 
 class Runner(Protocol):
@@ -224,12 +224,12 @@ class Links(NamedTuple):
         return len(self.after) + len(self.sinks)
 
 
-def links(stages: Sequence[Stage], sinks: Sequence[Sequence[int]] | None = None) -> list[Links]:
+def links(stages: Sequence[StageSpec], sinks: Sequence[Sequence[int]] | None = None) -> list[Links]:
     """Return the links of each stage.
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages : sequence of StageSpec
         (S,) each after those whose outputs it takes.
     sinks : sequence of sequence of int, optional
         For each end of the pipeline the stages whose outputs come out there; by default one, of the
@@ -237,8 +237,8 @@ def links(stages: Sequence[Stage], sinks: Sequence[Sequence[int]] | None = None)
 
     Examples
     --------
-    >>> left, right, both = (Stage("", {}, takes=some) for some in [(0,), (0,), (1, 2)])
-    >>> of = links([Stage("read", {}), left, right, both])
+    >>> left, right, both = (StageSpec("", {}, takes=some) for some in [(0,), (0,), (1, 2)])
+    >>> of = links([StageSpec("read", {}), left, right, both])
     >>> of[0].after, of[0].later, of[2].after
     (((1, ()), (2, ())), (1, 2, 3), ((3, (1,)),))
     """
@@ -263,7 +263,7 @@ def _takers(of: Sequence[Sequence[int]], i: int) -> tuple[To, ...]:
     )
 
 
-def _before(i: int, stage: Stage) -> tuple[int, ...]:
+def _before(i: int, stage: StageSpec) -> tuple[int, ...]:
     if stage.takes is not None:
         return stage.takes
     return (i - 1,) if i else ()

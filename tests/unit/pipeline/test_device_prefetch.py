@@ -19,7 +19,7 @@ from dask_exo.errors import DeviceError
 from dask_exo.partitions.gpu import arrays, memory, staging
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.operators import Step, groups
-from dask_exo.pipeline.streaming.provenance import Frame, Origin, Rows
+from dask_exo.pipeline.streaming.provenance import Frame, Origin, RowRange
 from dask_exo.pipeline.streaming.retries import ErrorPolicy
 from dask_exo.pipeline.streaming.task import StageCode, TaskInputs, run, staged
 from dask_exo.pipeline.streaming.transforms import Transform
@@ -54,7 +54,7 @@ class Doubles:
 def done(*transforms: Transform, inputs: list[Any], target: int = 10**6) -> list[pd.DataFrame]:
     """What a task of a stage gives."""
     code = StageCode("key", transforms, target, ErrorPolicy(), SIMULATE)
-    start = TaskInputs((0,), 0, [Origin((Rows(i),)) for i, _ in enumerate(inputs)])
+    start = TaskInputs((0,), 0, [Origin((RowRange(i),)) for i, _ in enumerate(inputs)])
     given = list(run(code, start, *inputs))
     for about in given[1::2]:
         if about.failure is not None:
@@ -200,7 +200,7 @@ def test_a_source_on_devices_is_brought_back_by_tasks_that_have_them() -> None:
 def test_a_piece_says_what_its_task_has_held_of_the_device() -> None:
     def tell(n: int, *transforms: Transform) -> list[memory.Held | None]:
         frame = pd.DataFrame({"a": np.arange(n)})
-        start = TaskInputs((0,), 0, [Origin((Rows(0),))])
+        start = TaskInputs((0,), 0, [Origin((RowRange(0),))])
         code = StageCode("key", transforms, 10**6, ErrorPolicy(), settings)
         return [about.held for about in list(run(code, start, frame))[1::2]]
 

@@ -20,7 +20,7 @@ from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import Block, Stage
+from dask_exo.pipeline.streaming.types import Block, StageSpec
 from dask_exo.report import recording
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
@@ -105,10 +105,10 @@ class Model:
 
 def played(streams: Devices, asked: dict[str, float], inputs: int = 24, **options: Any) -> set[int]:
     """Run models one after the other, which ask for shares of a GPU; give the outputs."""
-    stages = [Stage("source", {"CPU": 1.0})]
+    stages = [StageSpec("source", {"CPU": 1.0})]
     codes = [StageCode("source", [], 10**6, RAISE, {})]
     for name, share in asked.items():
-        stages.append(Stage(name, {"GPU": share}, **options))
+        stages.append(StageSpec(name, {"GPU": share}, **options))
         model = type(name, (Model,), {})
         codes.append(StageCode(name, [Transform("partitions", model)], 10**6, RAISE, {}))
     runner = StreamRunner(streams, stages, codes, clock=lambda: streams.time)

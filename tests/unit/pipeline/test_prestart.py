@@ -13,7 +13,7 @@ from dask_exo.pipeline.streaming.retries import RAISE
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import AGAIN, Block, Stage
+from dask_exo.pipeline.streaming.types import AGAIN, Block, StageSpec
 from dask_exo.testing import InlineStreams
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
@@ -70,7 +70,7 @@ def code(func: Any, target: int = 1) -> StageCode:
 
 def runner(total, *stages) -> tuple[Streams, StreamRunner]:
     streams = Streams(total)
-    made = [Stage(str(i), needs, limit=limit) for i, (needs, _, limit) in enumerate(stages)]
+    made = [StageSpec(str(i), needs, limit=limit) for i, (needs, _, limit) in enumerate(stages)]
     return streams, StreamRunner(streams, made, [code(func) for _, func, _ in stages])
 
 

@@ -16,7 +16,7 @@ from dask_exo.pipeline.streaming.retries import RAISE, ErrorPolicy
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import Block, Stage
+from dask_exo.pipeline.streaming.types import Block, StageSpec
 from dask_exo.pipeline.to_dask import PartitionProducer
 from dask_exo.report import recording
 from dask_exo.testing import Died, InlineFutures, InlineStreams
@@ -35,7 +35,7 @@ def executor(
     **options,
 ):
     """A stage for each transform."""
-    stages = [Stage(t.name, {"CPU": 1.0}, **options) for t in transforms]
+    stages = [StageSpec(t.name, {"CPU": 1.0}, **options) for t in transforms]
     rest = (target, error_policy, {}, nondeterminism)
     codes = [StageCode(t.name + str(i), [t], *rest) for i, t in enumerate(transforms)]
     runner = StreamRunner(streams or InlineStreams(), stages, codes)
@@ -394,7 +394,7 @@ def test_a_piece_goes_to_all_branches_and_what_meets_again_is_there_twice():
     transforms = [Transform("partitions", lambda frame: frame), named("left"), named("right")]
     transforms += [Transform("write", lambda frame, name: frame.assign(name=name))]
     takes = [(), (0,), (0,), (1, 2)]
-    stages = [Stage(str(i), {"CPU": 1.0}, takes=some) for i, some in enumerate(takes)]
+    stages = [StageSpec(str(i), {"CPU": 1.0}, takes=some) for i, some in enumerate(takes)]
     codes = [StageCode(str(i), [t], 60, RAISE, {}) for i, t in enumerate(transforms)]
     runner = StreamRunner(InlineStreams(), stages, codes)
     pieces = iter([Block(frame, 0, 0, (i,)) for i, frame in enumerate(parts())])

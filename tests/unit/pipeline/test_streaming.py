@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.operators import Step, check_needs, groups
-from dask_exo.pipeline.streaming.provenance import Frame, Origin, Rows
+from dask_exo.pipeline.streaming.provenance import Frame, Origin, RowRange
 from dask_exo.pipeline.streaming.repartition import repartition, size
 from dask_exo.pipeline.streaming.retries import CallError, ErrorPolicy
 from dask_exo.pipeline.streaming.task import BlockMetadata, StageActor, StageCode, TaskInputs
@@ -21,7 +21,7 @@ from dask_exo.pipeline.streaming.transforms import Transform, apply
 
 def starting(inputs, skip=0):
     """A task whose inputs are partitions of the source."""
-    return TaskInputs((0,), skip, [Origin((Rows(i),)) for i, _ in enumerate(inputs)])
+    return TaskInputs((0,), skip, [Origin((RowRange(i),)) for i, _ in enumerate(inputs)])
 
 
 FRAMES = st.lists(st.integers(0, 40), min_size=1, max_size=6)
@@ -32,7 +32,7 @@ def frames(lengths):
     for i, n in enumerate(lengths):
         words = pd.Series([f"row {j}" for j in range(n)], dtype="str")
         frame = pd.DataFrame({"a": range(start, start + n), "s": words})
-        yield Frame(frame, i + 1 == len(lengths), Origin((Rows(i, 0, n),)))
+        yield Frame(frame, i + 1 == len(lengths), Origin((RowRange(i, 0, n),)))
         start += n
 
 
