@@ -22,7 +22,7 @@ from dask_exo.planning.plan_summary import GroupSummary, summarize
 from dask_exo.report.svg import Box, svg
 from dask_exo.scheduler import plan_of
 from dask_exo.shuffle.choose import Choice, Limits, Shape
-from dask_exo.shuffle.cost_model import Cost
+from dask_exo.shuffle.cost_model import ShuffleCost
 from dask_exo.shuffle.registry import choose_algorithm
 from dask_exo.shuffle.run import limits_of
 
@@ -38,7 +38,7 @@ class ShuffleEstimate:
     parts, reducers : int
         M and R.
     sizes : list
-        For each size that was asked about: the `Shape`, the `Choice`, and the `Cost` of each
+        For each size that was asked about: the `Shape`, the `Choice`, and the `ShuffleCost` of each
         algorithm.
     """
 
@@ -46,7 +46,7 @@ class ShuffleEstimate:
     name: str
     parts: int
     reducers: int
-    sizes: list[tuple[Shape, Choice, dict[str, Cost]]]
+    sizes: list[tuple[Shape, Choice, dict[str, ShuffleCost]]]
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> ShuffleEstima
     return ShuffleEstimate(str(stage.key), stage.name, len(stage.parts), len(stage.columns), sizes)
 
 
-def _lines(shape: Shape, choice: Choice, found: dict[str, Cost]) -> list[str]:
+def _lines(shape: Shape, choice: Choice, found: dict[str, ShuffleCost]) -> list[str]:
     part, output = shape.nbytes // max(shape.parts, 1), shape.nbytes // max(shape.reducers, 1)
     each = f"{format_bytes(part)} a part, {format_bytes(output)} an output"
     lines = [

@@ -1,7 +1,7 @@
 """Shuffles as programs: an algorithm submits tasks and waits, and never looks at data."""
 
 from dask_exo.partitions.kernels.kway_merge import merge_runs
-from dask_exo.shuffle.api import Program, Seen, run, stream
+from dask_exo.shuffle.api import PartialResult, Program, run, stream
 from dask_exo.shuffle.registry import names, register
 
-__all__ = ["Program", "Seen", "merge_runs", "names", "register", "run", "stream"]
+__all__ = ["PartialResult", "Program", "merge_runs", "names", "register", "run", "stream"]

@@ -66,11 +66,11 @@ class Program:
                 raise ValueError(
                     f"map returned {len(blocks)} blocks; there are {self.reducers} reducers"
                 )
-            for mine, block in zip(lists, blocks, strict=True):
-                mine.append(block)
+            for values, block in zip(lists, blocks, strict=True):
+                values.append(block)
         packed = pickled(lists, owned)
-        sent = tally(np.array([len(mine) for mine in lists]))
-        sizes = tuple(one.nbytes for one in packed)
+        sent = tally(np.array([len(values) for values in lists]))
+        sizes = tuple(block.nbytes for block in packed)
         return [*packed, Receipt(sent, sum(sizes), time.perf_counter() - start, sizes=sizes)]
 
     def merge(self, slots: Sequence[range], *packed: Pickled) -> Iterator[Any]:
@@ -78,9 +78,9 @@ class Program:
         if self.combine is None:
             yield from merge(slots, *packed)
             return
-        for mine in slots:
-            blocks = {slot: [self.combine(*_values(packed, slot))] for slot in mine}
-            yield from pickled(blocks, [mine])
+        for reducers in slots:
+            blocks = {slot: [self.combine(*_values(packed, slot))] for slot in reducers}
+            yield from pickled(blocks, [reducers])
 
     def on(self, nodes: Sequence[Node]) -> Spec:
         """Return the shuffle of this program on the given nodes."""
@@ -136,7 +136,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class Seen:
+class PartialResult:
     """Result of a shuffle after some of its parts.
 
     Attributes
@@ -160,7 +160,7 @@ def stream(
     *,
     every: int | None = None,
     futures: Futures | None = None,
-) -> Iterator[Seen]:
+) -> Iterator[PartialResult]:
     """Shuffle parts by `streaming`, and yield the outputs so far after each round.
 
     The first maps of the next round run meanwhile. If the program can ``combine``, a reducer holds
@@ -178,7 +178,7 @@ def stream(
 
     Yields
     ------
-    Seen
+    PartialResult
         The last one covers all parts: its outputs equal those of `run`.
 
     Raises
@@ -205,7 +205,9 @@ def stream(
     return _stream(parts, program, every, futures or default())
 
 
-def _stream(parts: Sequence[Any], program: Program, every: int, futures: Futures) -> Iterator[Seen]:
+def _stream(
+    parts: Sequence[Any], program: Program, every: int, futures: Futures
+) -> Iterator[PartialResult]:
     limits, spec = limits_of(Config.current()), program.on(futures.nodes())
     window = spec.slots * limits.tasks_per_slot
     maps = MapStage(futures, Refs(parts), spec, window=window, target=limits.bundle_target)
@@ -213,10 +215,10 @@ def _stream(parts: Sequence[Any], program: Program, every: int, futures: Futures
     states = ReducerStates(futures, maps, spec, -(-spec.reducers // (4 * spec.slots)))
     wait = Watchdog(futures, Config.current().stall_timeout).wait
     for stop in range(every, len(parts) + every, every):
-        seen = min(stop, len(parts))
+        count = min(stop, len(parts))
         outputs = _outputs(futures, program, drive(futures, states.round(every), wait))
         drive(futures, states.start_maps(min(every, spec.slots)) if maps else states.finish(), wait)
-        yield Seen(outputs, seen, seen / len(parts))
+        yield PartialResult(outputs, count, count / len(parts))
 
 
 def _outputs(futures: Futures, program: Program, columns: Sequence[ReducerInput]) -> list[Ref]:
@@ -227,4 +229,4 @@ def _outputs(futures: Futures, program: Program, columns: Sequence[ReducerInput]
 
 
 def _values(packed: Sequence[Pickled], slot: int) -> list[Any]:
-    return [value for one in packed for value in one.block(slot)]
+    return [value for blocks in packed for value in blocks.block(slot)]

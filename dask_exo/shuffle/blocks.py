@@ -63,7 +63,7 @@ class Packed:
         (n,) rows, those of the first reducer first.
     offsets : ndarray
         (k + 1,) start of each of the k blocks, and the end.
-    mark : tuple, optional
+    partition_column : tuple, optional
         Place and dtype of the column of partition numbers, which is the same number for all
         rows of a block and therefore not sent.
     first : int
@@ -72,7 +72,7 @@ class Packed:
 
     rows: WireRows
     offsets: np.ndarray
-    mark: tuple[int, Any] | None = None
+    partition_column: tuple[int, Any] | None = None
     first: int = 0
 
     @property
@@ -106,16 +106,16 @@ class Packed:
     ) -> Packed | HeterogeneousBlocks:
         """Concatenate each of the blocks ``slots`` of all of ``packed``, in their order."""
         if len(slots) > 1:
-            together = cls.collect(packed, slots)
-            if together is not None:
-                return replace(together, first=slots.start)
+            collected = cls.collect(packed, slots)
+            if collected is not None:
+                return replace(collected, first=slots.start)
             return HeterogeneousBlocks([cls._joined(packed, slot) for slot in slots], slots.start)
         return cls._joined(packed, slots.start)
 
     @classmethod
     def _joined(cls, packed: Sequence[Packed | HeterogeneousBlocks], slot: int) -> Packed:
         rows = concat([p.part(slot) for p in packed])
-        return cls(rows, np.array([0, rows.length]), packed[0].mark, slot)
+        return cls(rows, np.array([0, rows.length]), packed[0].partition_column, slot)
 
     @classmethod
     def collect(
@@ -123,24 +123,24 @@ class Packed:
     ) -> Packed | None:
         """Blocks ``slots`` of each of ``packed`` joined, if the rows are alike.
 
-        With many reducers, each of which gets a few rows of each map, to put them together for
-        one reducer at a time is most of a shuffle.
+        With many reducers that get a few rows of each map, joining them for one reducer at a time
+        would take most of the time of a shuffle.
         """
         whole = [p for p in packed if isinstance(p, cls)]
         rows = [p.rows for p in whole]
         if len(rows) < len(packed) or not same_schema(rows):
             return None
         runs = [np.array(run) for run in np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1)]
-        pieces, ids = [], []
-        for p, mine in zip(whole, rows, strict=True):
+        parts, ids = [], []
+        for p, source in zip(whole, rows, strict=True):
             for run in runs:
                 here = run - p.first
-                pieces.append(mine.slice(p.offsets[here[0]], p.offsets[here[-1] + 1]))
+                parts.append(source.slice(p.offsets[here[0]], p.offsets[here[-1] + 1]))
                 ids.append(np.repeat(run, p.offsets[here + 1] - p.offsets[here]))
         places = np.zeros(slots[-1] + 1, np.min_scalar_type(len(slots)))
         places[list(slots)] = np.arange(len(slots))
         order, offsets = integer_sort.counting_argsort(places[np.concatenate(ids)], len(slots))
-        return cls(concat_same_schema(pieces).take(order), offsets, packed[0].mark)
+        return cls(concat_same_schema(parts).take(order), offsets, packed[0].partition_column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +159,14 @@ class HeterogeneousBlocks:
     first: int = 0
 
     @property
-    def mark(self) -> tuple[int, Any] | None:
+    def partition_column(self) -> tuple[int, Any] | None:
         """See `Packed`."""
-        return self.blocks[0].mark
+        return self.blocks[0].partition_column
 
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks."""
-        return sum(one.nbytes for one in self.blocks)
+        return sum(block.nbytes for block in self.blocks)
 
     def digested(self) -> Iterator[Any]:
         """See `dask_exo.partitions.digest.Digestible`."""
@@ -220,12 +220,12 @@ class Pickled:
     @property
     def nbytes(self) -> int:
         """Bytes of all pickles."""
-        return sum(array.nbytes for block in self.pickles for one in block for array in one)
+        return sum(array.nbytes for block in self.pickles for arrays in block for array in arrays)
 
     @property
     def sizes(self) -> np.ndarray:
         """Bytes of each of the k blocks."""
-        each = [sum(array.nbytes for one in block for array in one) for block in self.pickles]
+        each = [sum(a.nbytes for arrays in block for a in arrays) for block in self.pickles]
         return np.array(each, float)
 
     def digested(self) -> Iterator[Any]:
@@ -245,7 +245,7 @@ class Pickled:
     def join(cls, packed: Sequence[Pickled], slots: range) -> Pickled:
         """Concatenate each of the blocks ``slots`` of all of ``packed``, still pickled."""
         return cls(
-            [[one for p in packed for one in p.pickles[slot - p.first]] for slot in slots],
+            [[arrays for p in packed for arrays in p.pickles[slot - p.first]] for slot in slots],
             slots.start,
         )
 
@@ -258,7 +258,7 @@ def pack(
     frame: Any,
     ids: np.ndarray,
     owned: Sequence[range],
-    mark: tuple[int, Any] | None = None,
+    partition_column: tuple[int, Any] | None = None,
     *,
     ignore_index: bool = False,
 ) -> list[Packed]:
@@ -272,7 +272,7 @@ def pack(
         Reducer of each row.
     owned : (W,)
         Contiguous reducers of each node.
-    mark : tuple, optional
+    partition_column : tuple, optional
         See `Packed`.
     ignore_index : bool
         Whether the index is dropped.
@@ -286,12 +286,12 @@ def pack(
     rows = kernels.to_wire(frame, order, ignore_index=ignore_index)
     return [
         Packed(
-            rows.slice(offsets[mine.start], offsets[mine.stop]),
-            offsets[mine.start : mine.stop + 1] - offsets[mine.start],
-            mark,
-            mine.start,
+            rows.slice(offsets[slots.start], offsets[slots.stop]),
+            offsets[slots.start : slots.stop + 1] - offsets[slots.start],
+            partition_column,
+            slots.start,
         )
-        for mine in owned
+        for slots in owned
     ]
 
 
@@ -312,8 +312,8 @@ def pickled(
     list of Pickled : (W,)
     """
     return [
-        Pickled([[_dumps(lists[r])] if lists[r] else [] for r in mine], mine.start)
-        for mine in owned
+        Pickled([[_dumps(lists[r])] if lists[r] else [] for r in slots], slots.start)
+        for slots in owned
     ]
 
 

@@ -20,7 +20,7 @@ MADE, TAKEN = 0.001, 0.0001  # seconds for an object that a task makes or takes,
 
 
 @dataclass(frozen=True)
-class Cost:
+class ShuffleCost:
     """Estimated cost of one algorithm.
 
     Attributes
@@ -47,7 +47,7 @@ class Cost:
 
 def estimate(  # noqa: PLR0913  each is a number of its own
     shape: Shape, *, passes: int, objects: int, taken: int, spilled: int, restored: int, sent: int
-) -> Cost:
+) -> ShuffleCost:
     """Estimate the cost of one algorithm.
 
     Parameters
@@ -58,16 +58,16 @@ def estimate(  # noqa: PLR0913  each is a number of its own
     objects, taken : int
         Objects that tasks make, and that they take as arguments.
     spilled, restored, sent : int
-        Bytes; see `Cost`.
+        Bytes; see `ShuffleCost`.
     """
     nodes = max(shape.nodes, 1)
     busy = passes * shape.nbytes / COPY + MADE * objects + TAKEN * taken
     seconds = busy / max(shape.slots, 1) + sent / (NET * nodes)
     seconds += (spilled + restored) / (DISK * nodes)
-    return Cost(objects, objects * BOOKKEEPING, spilled, restored, sent, seconds)
+    return ShuffleCost(objects, objects * BOOKKEEPING, spilled, restored, sent, seconds)
 
 
-def estimate_merging(shape: Shape, merges: int, width: int, *, held: int = 1) -> Cost:
+def estimate_merging(shape: Shape, merges: int, width: int, *, held: int = 1) -> ShuffleCost:
     """Estimate the cost of an algorithm that merges the output of every map once.
 
     Parameters

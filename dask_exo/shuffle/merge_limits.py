@@ -80,7 +80,7 @@ class BlockSizes:
         """
         if not sizes:
             reducers = max(sum(map(len, owned)), 1)
-            sizes = [nbytes * len(mine) // reducers for mine in owned]
+            sizes = [nbytes * len(part) // reducers for part in owned]
         known = self._seen.setdefault(owned, deque(maxlen=RECENT))
         known.append([size / max(parts, 1) for size in sizes])
         self._last = owned

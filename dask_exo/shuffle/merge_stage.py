@@ -207,12 +207,12 @@ class MergeStage:
             if all(row.final for row in merge.rows):
                 merge.rows = []
 
-    def inputs(self, kept: object = None) -> list[ReducerInput]:
+    def inputs(self, keep_alive: object = None) -> list[ReducerInput]:
         """Return the blocks that each reducer reads.
 
         Parameters
         ----------
-        kept : object, optional
+        keep_alive : object, optional
             Refs that live as long as the inputs of the reducers do.
 
         Returns
@@ -220,7 +220,7 @@ class MergeStage:
         list of ReducerInput : (R,)
         """
         return [
-            ReducerInput(refs, slot, self._spec.place(group.w), kept)
+            ReducerInput(refs, slot, self._spec.place(group.w), keep_alive)
             for group in self._groups
             for slots, refs in group_by_refs(group.reducers, group.blocks)
             for slot in slots

@@ -17,7 +17,7 @@ from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.errors import ConfigError
 from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.choose import Choice, Knobs, Limits, Shape, choose, round_knobs
-from dask_exo.shuffle.cost_model import Cost
+from dask_exo.shuffle.cost_model import ShuffleCost
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import ReducerInput, Spec
 
@@ -36,7 +36,7 @@ class Algorithm:
     run : callable
         See `Run`.
     cost : callable, optional
-        ``cost(shape, limits) -> Cost``.
+        ``cost(shape, limits) -> ShuffleCost``.
     tune : callable, optional
         ``tune(shape, limits)`` returns knobs by name.
     avoids_slow_nodes : bool
@@ -44,7 +44,7 @@ class Algorithm:
     """
 
     run: Run
-    cost: Callable[[Shape, Limits], Cost] | None = None
+    cost: Callable[[Shape, Limits], ShuffleCost] | None = None
     tune: Callable[[Shape, Limits], Knobs] | None = None
     avoids_slow_nodes: bool = False
 
@@ -62,7 +62,7 @@ def register(
     algorithm: A,
     *,
     name: str | None = None,
-    cost: Callable[[Shape, Limits], Cost] | None = None,
+    cost: Callable[[Shape, Limits], ShuffleCost] | None = None,
     tune: Callable[[Shape, Limits], Knobs] | None = None,
     avoids_slow_nodes: bool = False,
 ) -> A:
@@ -75,7 +75,7 @@ def register(
     name : str, optional
         By default that of the function (``two_level`` is ``"two-level"``).
     cost : callable, optional
-        ``cost(shape, limits) -> Cost``, for `explain` and to check the room on the disks.
+        ``cost(shape, limits) -> ShuffleCost``, for `explain` and to check the room on the disks.
     tune : callable, optional
         ``tune(shape, limits)`` returns knobs by name. Without it the algorithm may take the knobs
         of the others.
@@ -130,7 +130,7 @@ def check(name: str) -> None:
         )
 
 
-def costs(shape: Shape, limits: Limits) -> dict[str, Cost]:
+def costs(shape: Shape, limits: Limits) -> dict[str, ShuffleCost]:
     """Estimate the cost of each algorithm that has one.
 
     Examples
@@ -141,10 +141,10 @@ def costs(shape: Shape, limits: Limits) -> dict[str, Cost]:
     (800, 16)
     """
     each = _algorithms.items()
-    return {name: one.cost(shape, limits) for name, one in each if one.cost is not None}
+    return {name: a.cost(shape, limits) for name, a in each if a.cost is not None}
 
 
-def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, Cost]]:
+def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, ShuffleCost]]:
     """Choose the algorithm and the knobs of one shuffle; also return the cost of each algorithm.
 
     Examples
@@ -154,10 +154,10 @@ def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, Co
     >>> choice.algorithm, found["simple"].seconds > found["push"].seconds
     ('push', True)
     """
-    found = costs(shape, limits)
-    name, why = choose(shape, limits, {name: cost.seconds for name, cost in found.items()})
+    estimates = costs(shape, limits)
+    name, why = choose(shape, limits, {name: cost.seconds for name, cost in estimates.items()})
     knobs = _tuned(_algorithms.get(name), shape, limits)
-    return Choice(name, knobs["per_round"], why, knobs["whole"], knobs), found
+    return Choice(name, knobs["per_round"], why, knobs["whole"], knobs), estimates
 
 
 def start(
@@ -173,9 +173,9 @@ def start(
 def _tuned(algorithm: Algorithm | None, shape: Shape, limits: Limits) -> dict[str, Any]:
     """Return all knobs by name; those of ``algorithm`` take precedence."""
     knobs: dict[str, Any] = round_knobs(shape, limits)._asdict()
-    for one in (*_algorithms.values(), algorithm):
-        if one is not None and one.tune is not None:
-            knobs |= one.tune(shape, limits)
+    for source in (*_algorithms.values(), algorithm):
+        if source is not None and source.tune is not None:
+            knobs |= source.tune(shape, limits)
     return knobs
 
 

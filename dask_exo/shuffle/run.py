@@ -69,9 +69,9 @@ def run_shuffle(
     yield from maps.probe(spec.slots)
     estimate = maps.nbytes * m // max(maps.parts, 1)
     shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
-    choice, found = registry.choose_algorithm(shape, limits)
+    choice, costs = registry.choose_algorithm(shape, limits)
     check_outputs(name, shape, spec.nodes)
-    check_disk_space(name, shape, found.get(choice.algorithm), spec.disk)
+    check_disk_space(name, shape, costs.get(choice.algorithm), spec.disk)
     how = choice.algorithm, choice.reason, m, r
     events.emit(events.ShuffleChosen(name, *how, choice.per_round))
     watch = SpillWatch(name, futures, maps, spec)
@@ -111,11 +111,11 @@ def with_progress(
     due = futures.now + PROGRESS_INTERVAL
     try:
         while True:
-            asked = next(steps)
+            condition = next(steps)
             if futures.now >= due:
                 due = futures.now + PROGRESS_INTERVAL
                 _emit_progress(name, maps)
-            yield asked
+            yield condition
     except StopIteration as stop:
         _emit_progress(name, maps)
         return stop.value  # type: ignore[no-any-return]

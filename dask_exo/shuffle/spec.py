@@ -133,14 +133,14 @@ class Spec:
 class ReducerInput:
     """Input of reducer ``slot``: its block of every packed block in ``refs``.
 
-    It should run on ``node``, where others read the same objects. ``kept`` holds refs that live as
-    long as the input does: those of the map outputs that were merged.
+    It should run on ``node``, where others read the same objects. ``keep_alive`` holds refs that
+    live as long as the input does: those of the map outputs that were merged.
     """
 
     refs: tuple[Ref, ...] | list[Ref]
     slot: int
     node: str | None = None
-    kept: object = None
+    keep_alive: object = None
 
 
 @dataclass(slots=True, eq=False)
@@ -209,7 +209,7 @@ def overlap(a: range, b: range) -> range:
     return range(max(a.start, b.start), min(a.stop, b.stop))
 
 
-def reducer_groups(mine: range, width: int) -> list[range]:
+def reducer_groups(owned: range, width: int) -> list[range]:
     """Divide the reducers of a node into groups of about ``width`` that share merged blocks.
 
     Examples
@@ -217,14 +217,14 @@ def reducer_groups(mine: range, width: int) -> list[range]:
     >>> reducer_groups(range(5, 10), 2)
     [range(5, 6), range(6, 8), range(8, 10)]
     """
-    count = _group_count(mine, width)
-    return [mine[p.start : p.stop] for p in split_evenly(len(mine), count)] if count else []
+    count = _group_count(owned, width)
+    return [owned[p.start : p.stop] for p in split_evenly(len(owned), count)] if count else []
 
 
 def merged_objects(reducers: int, nodes: int, width: int) -> int:
     """Count the merged blocks of one round, for all nodes: R, or R / width."""
-    return sum(_group_count(mine, width) for mine in split_evenly(reducers, nodes))
+    return sum(_group_count(owned, width) for owned in split_evenly(reducers, nodes))
 
 
-def _group_count(mine: range, width: int) -> int:
-    return -(-len(mine) // width)
+def _group_count(owned: range, width: int) -> int:
+    return -(-len(owned) // width)

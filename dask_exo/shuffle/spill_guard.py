@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from dask_exo.cluster.futures import DiskUsage, Futures, Node, Steps
 from dask_exo.errors import OutOfMemoryError, SpillError
 from dask_exo.shuffle.choose import Shape, human_size
-from dask_exo.shuffle.cost_model import Cost
+from dask_exo.shuffle.cost_model import ShuffleCost
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import Spec
 
@@ -44,7 +44,7 @@ def check_outputs(name: str, shape: Shape, nodes: Sequence[Node]) -> None:
     dask_exo.errors.OutOfMemoryError: each of the 8 outputs of shuffle sort takes about 10 GB (by \
 its first maps), the largest node has 4 GB for its tasks. Make more of them: npartitions=20 or more
     """
-    have = max((one for node in nodes if (one := _memory(node))), default=None)
+    have = max((memory for node in nodes if (memory := _memory(node))), default=None)
     need = shape.nbytes // max(shape.reducers, 1)
     if have is None or need <= MEMORY_MARGIN * have:
         return
@@ -59,7 +59,7 @@ def _memory(node: Node) -> float | None:
     return (node.resources or {}).get("memory")
 
 
-def check_disk_space(name: str, shape: Shape, cost: Cost | None, disk: int | None) -> None:
+def check_disk_space(name: str, shape: Shape, cost: ShuffleCost | None, disk: int | None) -> None:
     """Raise `SpillError` if spilled values of a shuffle do not fit on the disks.
 
     Examples
@@ -142,7 +142,7 @@ class SpillWatch:
                 f"shuffle {self._name} was stopped before the disk of {full.path!r} is full: it "
                 f"has room for {human_size(full.room)}, need {human_size(self._reserve)}, which "
                 f"is spilled at a time. Spilled values take {human_size(full.used)} there, "
-                f"{human_size(grown)} more than at the last look; this shuffle has made "
+                f"{human_size(grown)} more than at the last check; the maps of this shuffle wrote "
                 f"{human_size(self._maps.nbytes)} so far. Free space there, name directories on "
                 f"larger disks (exo.spill-directory), or raise exo.object-store-memory"
             )
@@ -167,9 +167,9 @@ class SpillWatch:
 def _checked(steps: Steps[T], watch: SpillWatch) -> Generator[Any, None, T]:
     try:
         while True:
-            asked = next(steps)
+            condition = next(steps)
             watch.check()
-            yield asked
+            yield condition
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
     finally:

@@ -149,10 +149,10 @@ def slow_nodes(
         return frozenset()
     # the lower median: of two nodes, one can be the slow one
     middle = sorted(usual.values())[(len(usual) - 1) // 2]
-    found = {node for node, time in usual.items() if time > factor * middle}
+    slow = {node for node, time in usual.items() if time > factor * middle}
     if late:
-        found.update(node for node in nodes if node not in usual)
-    return frozenset(found)
+        slow.update(node for node in nodes if node not in usual)
+    return frozenset(slow)
 
 
 def least_loaded(load: Mapping[str, int], slots: Mapping[str, int]) -> str:

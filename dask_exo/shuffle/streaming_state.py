@@ -25,7 +25,7 @@ class ReducerStates:
     def __init__(self, futures: Futures, maps: MapStage, spec: Spec, width: int) -> None:
         self._futures, self._maps, self._spec = futures, maps, spec
         # (W, G) reducers that share a state, and its blocks
-        self._groups = [reducer_groups(mine, width) for mine in spec.owned]
+        self._groups = [reducer_groups(owned, width) for owned in spec.owned]
         self._blocks: list[list[list[Ref]]] = [[[] for _ in mine] for mine in self._groups]
         self._pending: list[Ref] = []
         self._rows: list[MapOutput] = []
@@ -46,7 +46,7 @@ class ReducerStates:
         """
         yield from self.start_maps(max(0, count - self._started))
         yield self._pending  # of the round before
-        self._pending = [self._combine(w)[-1] for w, mine in enumerate(self._spec.owned) if mine]
+        self._pending = [self._combine(w)[-1] for w, owned in enumerate(self._spec.owned) if owned]
         self._rows, self._started = [], 0
         return self._inputs()
 
@@ -58,15 +58,15 @@ class ReducerStates:
 
     def _combine(self, w: int) -> list[Ref]:
         """Combine the round with the states of node ``w``, on that node."""
-        reducer_groups, blocks_of_groups = self._groups[w], self._blocks[w]
+        groups, blocks_of_groups = self._groups[w], self._blocks[w]
         states = (
             [block for held in blocks_of_groups for block in held] if self._spec.combines else []
         )
         blocks = self._futures.stream(
-            len(reducer_groups),
+            len(groups),
             combine_states,
             self._spec.merge,
-            reducer_groups,
+            groups,
             len(states),
             *states,
             *[row[w] for row in self._rows],
@@ -81,16 +81,16 @@ class ReducerStates:
     def _inputs(self) -> list[ReducerInput]:
         return [
             ReducerInput(tuple(held), slot, self._spec.place(w))
-            for w, (reducer_groups, blocks_of_groups) in enumerate(
+            for w, (groups, blocks_of_groups) in enumerate(
                 zip(self._groups, self._blocks, strict=True)
             )
-            for mine, held in zip(reducer_groups, blocks_of_groups, strict=True)
-            for slot in mine
+            for reducers, held in zip(groups, blocks_of_groups, strict=True)
+            for slot in reducers
         ]
 
 
 def combine_states(
-    merge: Callable[..., Iterator[Any]], reducer_groups: Sequence[range], count: int, *blocks: Any
+    merge: Callable[..., Iterator[Any]], groups: Sequence[range], count: int, *blocks: Any
 ) -> Iterator[Any]:
     """Merge packed blocks; combine each merged block with its state.
 
@@ -98,7 +98,7 @@ def combine_states(
     ----------
     merge : callable
         See `Spec`.
-    reducer_groups : sequence of range
+    groups : sequence of range
         (G,) reducers that share a state.
     count : int
         Number of states: G, or 0 in the first round.
@@ -106,9 +106,9 @@ def combine_states(
         (count + T,) states and packed blocks.
     """
     states, packed = blocks[:count], blocks[count:]
-    made = merge(reducer_groups, *packed)
+    merged = merge(groups, *packed)
     if not states:
-        yield from made
+        yield from merged
         return
-    for mine, state, block in zip(reducer_groups, states, made, strict=True):
-        yield from merge([mine], state, block)
+    for reducers, state, block in zip(groups, states, merged, strict=True):
+        yield from merge([reducers], state, block)

@@ -84,7 +84,7 @@ class RowPartitioner(Partitioner):
         rows = self._together([p.part(slot) for p in packed])
         frame = rows.to_frame()
         arrived = self._tally(frame, np.array([len(frame)]), column)
-        mark = packed[0].mark
+        mark = packed[0].partition_column
         if mark is not None and not self.drop:
             place, dtype = mark
             frame = frame.copy(deep=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
-from dask_exo.shuffle.cost_model import Cost, estimate_merging
+from dask_exo.shuffle.cost_model import ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_limits import MergeLimits
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
@@ -39,18 +39,18 @@ def run(
         map outputs live as long.
     """
     merged = MergeStage(futures, maps, spec, width, caps)
-    kept: list[MapOutput] = []
+    map_outputs: list[MapOutput] = []
     merging: list[MergeTask] = []
     while maps:
         rows = yield from maps.take(per_round, allow_speculation=True)  # (T, W)
         merging += merged.merge(rows)
-        kept += rows
+        map_outputs += rows
     yield from maps.finish()
     yield from merged.wait_for(merging)
-    return merged.inputs(kept)
+    return merged.inputs(map_outputs)
 
 
-def cost(shape: Shape, limits: Limits) -> Cost:
+def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
     knobs = round_knobs(shape, limits)
     return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width, held=2)

@@ -17,7 +17,7 @@ from collections import deque
 
 from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
-from dask_exo.shuffle.cost_model import Cost, estimate_merging
+from dask_exo.shuffle.cost_model import ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_limits import MergeLimits
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
@@ -60,7 +60,7 @@ def run(  # noqa: PLR0913  its knobs are its keywords
     return merged.inputs()
 
 
-def cost(shape: Shape, limits: Limits) -> Cost:
+def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
     knobs = round_knobs(shape, limits)
     return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width)

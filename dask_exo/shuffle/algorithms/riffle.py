@@ -15,7 +15,7 @@ from typing import Any
 
 from dask_exo.cluster.futures import Futures, Steps, split_evenly
 from dask_exo.shuffle.choose import LARGEST_ROUND, MERGED, Knobs, Limits, Shape, round_knobs
-from dask_exo.shuffle.cost_model import Cost, estimate_merging
+from dask_exo.shuffle.cost_model import ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_limits import MergeLimits
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
@@ -56,12 +56,12 @@ def merge_all(
     merge: Callable[..., Iterator[Any]], slots: Sequence[Sequence[range]], *packed: Any
 ) -> Iterator[Any]:
     """Merge (W · F,) packed blocks, those for the first node first; yield those for each slot."""
-    for mine, part in zip(slots, split_evenly(len(packed), len(slots)), strict=True):
-        if mine:
-            yield from merge(mine, *packed[part.start : part.stop])
+    for reducers, part in zip(slots, split_evenly(len(packed), len(slots)), strict=True):
+        if reducers:
+            yield from merge(reducers, *packed[part.start : part.stop])
 
 
-def cost(shape: Shape, limits: Limits) -> Cost:
+def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
     merges = -(-shape.parts // _factor(shape))
     return estimate_merging(shape, merges, round_knobs(shape, limits).width)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.shuffle.choose import Limits, Shape
-from dask_exo.shuffle.cost_model import Cost, crossing, estimate, excess
+from dask_exo.shuffle.cost_model import ShuffleCost, crossing, estimate, excess
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import ReducerInput, Spec, reducer_inputs
 
@@ -31,7 +31,7 @@ def run(futures: Futures, maps: MapStage, spec: Spec) -> Steps[list[ReducerInput
     return reducer_inputs(rows, spec)
 
 
-def cost(shape: Shape, limits: Limits) -> Cost:  # noqa: ARG001
+def cost(shape: Shape, limits: Limits) -> ShuffleCost:  # noqa: ARG001
     """Estimate the cost of one shuffle."""
     readers = -(-shape.reducers // shape.nodes)  # of each packed object
     return estimate(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures, Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
-from dask_exo.shuffle.cost_model import Cost, estimate_merging
+from dask_exo.shuffle.cost_model import ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import ReducerInput, Spec
 from dask_exo.shuffle.streaming_state import ReducerStates
@@ -35,7 +35,7 @@ def run(
     return (yield from states.finish())
 
 
-def cost(shape: Shape, limits: Limits) -> Cost:
+def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
     knobs = round_knobs(shape, limits)
     return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width)

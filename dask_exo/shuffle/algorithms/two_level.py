@@ -17,7 +17,7 @@ from itertools import count
 
 from dask_exo.cluster.futures import Futures, Steps, split_evenly
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
-from dask_exo.shuffle.cost_model import Cost, crossing, estimate, excess
+from dask_exo.shuffle.cost_model import ShuffleCost, crossing, estimate, excess
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_limits import MergeLimits
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
@@ -46,7 +46,7 @@ def run(  # noqa: PLR0913  its knobs are its keywords
     """
     merged = MergeStage(futures, maps, spec, width, caps)
     merging: deque[list[MergeTask]] = deque()  # the merges of the rounds before
-    able = [w for w, mine in enumerate(spec.owned) if mine]
+    able = [w for w, reducers in enumerate(spec.owned) if reducers]
     teams = [[able[i] for i in team] for team in split_evenly(len(able), groups) if team]
     owned = [range(spec.owned[team[0]].start, spec.owned[team[-1]].stop) for team in teams]
     turns = count()
@@ -66,7 +66,7 @@ def run(  # noqa: PLR0913  its knobs are its keywords
     return merged.inputs()
 
 
-def cost(shape: Shape, limits: Limits) -> Cost:
+def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
     m, r, w = shape.parts, shape.reducers, shape.nodes
     knobs, groups, probes = round_knobs(shape, limits), _groups(shape), min(m, shape.slots)
