@@ -1,4 +1,4 @@
-"""Events of a run, and who hears of them."""
+"""Events of a run, and their observers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ _run: ContextVar[int] = ContextVar("run", default=0)
 
 
 class CallSpan(NamedTuple):
-    """One call.
+    """Place and time of one call, as its process measured them.
 
     Attributes
     ----------
     node : str
-        Where; empty if that is not known.
+        Its node; empty if unknown.
     process : int
-        Which of its processes.
+        Its process on that node.
     start : float
         Seconds since 1970, by the clock of its node.
     seconds : float
         Time it took.
     rss : int
-        Bytes of memory that the process had at the end, those of the object store that it has
-        touched among them.
+        Memory of the process at the end in bytes, including pages of the object store.
     """
 
     node: str
@@ -58,7 +57,7 @@ def call_span(seconds: float) -> CallSpan:
 
 
 def wall_time() -> float:
-    """Seconds since 1970: the one clock that processes on several machines have in common."""
+    """Return seconds since 1970, by the clock that all machines share."""
     return time.time()  # noqa: TID251  no duration, but where to draw it
 
 
@@ -69,14 +68,14 @@ def _process() -> psutil.Process:
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened.
+    """Base of all events.
 
     Attributes
     ----------
     run : int
-        In which run of this process; 0 outside of one.
+        Number of the run in this process; 0 outside of one.
     time : float
-        When, in seconds since 1970 by the clock of the driver.
+        Seconds since 1970, by the clock of the driver.
     """
 
     run: int = field(default_factory=_run.get, kw_only=True, compare=False)
@@ -85,19 +84,19 @@ class Event:
 
 @dataclass(frozen=True)
 class RunStarted(Event):
-    """A run begins with so many tasks of each group (name → count)."""
+    """A run starts; ``groups`` has the number of tasks by group."""
 
     groups: dict[str, int]
 
 
 @dataclass(frozen=True)
 class RanHere(Event):
-    """A computation was so small that Dask's threads did it, without a run on the cluster."""
+    """A small computation ran on Dask's threads, without a run on the cluster."""
 
 
 @dataclass(frozen=True)
 class PlacesSeen(Event):
-    """What a run has to itself: machines, tasks side by side, bytes of object store, GPUs."""
+    """Resources of a run: nodes, slots, bytes of object store, GPUs."""
 
     nodes: int
     slots: int
@@ -107,11 +106,10 @@ class PlacesSeen(Event):
 
 @dataclass(frozen=True)
 class ClusterSeen(Event):
-    """How the cluster is, about once a second of a run.
+    """State of the cluster, about once a second of a run.
 
-    Bytes in the object stores, bytes spilled and restored since the cluster began, tasks of the
-    run that were started and have not finished; and what keeps more from starting: ``"slots"``,
-    ``"memory"``, or ``"input"`` that is still being made.
+    Bytes in the object stores, bytes spilled and restored since the cluster started, tasks in
+    flight, and the bottleneck: ``"slots"``, ``"memory"``, or pending ``"input"``.
     """
 
     used: int
@@ -123,9 +121,9 @@ class ClusterSeen(Event):
 
 @dataclass(frozen=True)
 class RunFinished(Event):
-    """A run is over: seconds, calls and refs made, bytes spilled and restored meanwhile.
+    """A run has finished: seconds, calls, refs created, bytes spilled and restored meanwhile.
 
-    Where the directories are known, also the bytes of the files that have come to each meanwhile.
+    ``directories`` has the bytes of new files in each known spill directory.
     """
 
     seconds: float
@@ -139,7 +137,7 @@ class RunFinished(Event):
 
 @dataclass(frozen=True)
 class CallsRepeated(Event):
-    """What was made again, since workers or nodes were lost: partitions of each group.
+    """Partitions were recomputed after a loss of workers or nodes: number by group.
 
     Merges of a shuffle count as ``"merge"``, tasks of pipelines by their stage.
     """
@@ -151,8 +149,8 @@ class CallsRepeated(Event):
 class TasksFinished(Event):
     """Tasks of one group finished: how many, their seconds of work and bytes of results.
 
-    Where and when is that of the call that they shared, if it is known; ``each`` has the key,
-    seconds and bytes of every one in their order; ``gpus`` is what they asked for.
+    ``ran`` is the span of their common call, if known; ``each`` has key, seconds and bytes of every
+    task in order; ``gpus`` is their request.
     """
 
     group: str
@@ -166,7 +164,7 @@ class TasksFinished(Event):
 
 @dataclass(frozen=True)
 class PartsCut(Event):
-    """Parts of a shuffle were cut: those from ``start`` on, of so many, and for whom.
+    """Maps of a shuffle divided their partitions: ``count`` of ``parts``, from ``start`` on.
 
     ``sent`` is (R,) the bytes for each reducer.
     """
@@ -180,9 +178,9 @@ class PartsCut(Event):
 
 @dataclass(frozen=True)
 class ShuffleSeen(Event):
-    """How a shuffle is, about once a second.
+    """State of a shuffle, about once a second.
 
-    Parts mapped, of how many; merges done, of how many that were started; bytes of the maps.
+    Finished and all maps; finished and started merges; bytes of the map outputs.
     """
 
     name: str
@@ -195,7 +193,7 @@ class ShuffleSeen(Event):
 
 @dataclass(frozen=True)
 class Recovered(Event):
-    """Work was done again, or given up, so that the run could go on: what, and how much of it."""
+    """Work was repeated or abandoned to recover a run: its kind and amount."""
 
     what: str
     count: int = 1
@@ -231,9 +229,9 @@ class ShuffleFinished(Event):
 
 @dataclass(frozen=True)
 class CheckpointSeen(Event):
-    """A collection of a run that may be kept: so many values, of which so many are there already.
+    """A collection with a checkpoint: its values, and how many are stored already.
 
-    If it cannot be kept, ``refused`` says why.
+    If it cannot be stored, ``refused`` says why.
     """
 
     group: str
@@ -244,7 +242,7 @@ class CheckpointSeen(Event):
 
 @dataclass(frozen=True)
 class ShuffleKept(Event):
-    """Whether the outputs of a shuffle are kept: its bytes, and seconds of work before it."""
+    """Decision to checkpoint a shuffle or not: its bytes, and seconds of work before it."""
 
     name: str
     kept: bool
@@ -254,11 +252,11 @@ class ShuffleKept(Event):
 
 @dataclass(frozen=True)
 class StageSeen(Event):
-    """How a stage of a pipeline is, about once a second and at its end.
+    """State of a stage of a pipeline, about once a second and at its end.
 
-    Inputs that wait, tasks that run and that have finished, outputs and their bytes so far, seconds
-    of work; and what keeps more tasks from running: ``"input"``, ``"slots"``, ``"memory"`` or
-    nothing. ``gpus`` is what one of its tasks asks for.
+    Queued inputs, running and finished tasks, outputs and their bytes so far, seconds of work, and
+    the bottleneck: ``"input"``, ``"slots"``, ``"memory"`` or empty. ``gpus`` is the request of one
+    task.
     """
 
     name: str
@@ -274,7 +272,7 @@ class StageSeen(Event):
 
 @dataclass(frozen=True)
 class GaveWay(Event):
-    """A task of a group died for lack of memory, and runs again with so many slots for itself."""
+    """A task of a group ran out of memory, and is retried with ``slots`` slots."""
 
     group: str
     slots: int
@@ -282,10 +280,9 @@ class GaveWay(Event):
 
 @dataclass(frozen=True)
 class ShareRaised(Event):
-    """Workers of a pipeline take more of a GPU, since they were seen to hold more of its memory.
+    """Actors of a pipeline get a larger share of a GPU, since they use more of its memory.
 
-    Stages, the share of a GPU before and now, and bytes: the most that a task has held there, and
-    those that the GPU has for all.
+    Stages, the share before and now, and bytes: the peak of a task, and the memory of the GPU.
     """
 
     name: str
@@ -301,31 +298,30 @@ _close: list[Observer] = []
 
 
 def listening() -> bool:
-    """Whether anybody wants what costs something to find out."""
+    """Return whether an observer needs events that cost time to collect."""
     return bool(_close)
 
 
 def emit(event: Event) -> None:
-    """Tell everybody who listens."""
+    """Call all observers with an event."""
     for observer in (*_casual, *_close):
         observer(event)
 
 
 def subscribe(observer: Observer) -> None:
-    """Let ``observer`` hear all events from now on, without any being made for it."""
+    """Call ``observer`` with all events from now on, except those that cost time to collect."""
     _casual.append(observer)
 
 
 @contextlib.contextmanager
 def observing(observer: Observer, *, closely: bool = True) -> Iterator[None]:
-    """Let ``observer`` hear the events of all runs of this process, in any thread.
+    """Call ``observer`` with the events of all runs of this process, in any thread.
 
     Parameters
     ----------
     observer : callable
     closely : bool
-        Whether also what costs something to find out: who sends how much to whom in a shuffle, and
-        what short runs spill.
+        Whether to collect costly events, too: the matrix of a shuffle, spilling of short runs.
     """
     observers = _close if closely else _casual
     observers.append(observer)
@@ -337,7 +333,7 @@ def observing(observer: Observer, *, closely: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_run() -> Iterator[None]:
-    """Let the events of this thread belong to a run of their own."""
+    """Assign the events of this thread inside the block to a new run."""
     token = _run.set(next(_numbers))
     try:
         yield

@@ -1,7 +1,6 @@
-"""The same jobs on dask_exo and on what Dask brings itself, each in a process of its own.
+"""Quick benchmark of this machine: dask_exo beside Dask's own schedulers, a process for each.
 
-A look at one's own machine. How dask_exo is measured with care, and beside more systems,
-docs/performance.md says.
+docs/performance.md has careful measurements, and more systems.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ ROW = 40  # bytes
 PART = 16_000_000  # bytes of a partition
 SYSTEMS = ("dask_exo", "Dask threads", "LocalCluster p2p")
 Checksums = list[int]
-"""Numbers that tell a right result from a wrong one."""
+"""Numbers that differ for different results."""
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """What one system did.
+    """Times and checksums of one system.
 
     Attributes
     ----------
@@ -38,9 +37,9 @@ class BenchResult:
     seconds : dict
         Job → seconds of the first and the second run.
     seen : dict
-        Job → what its result is known by.
+        Job → checksums of its result.
     error : str
-        Why it did not end; empty if it did.
+        Reason of a failure; empty without one.
     """
 
     system: str
@@ -63,7 +62,7 @@ def purchases(number: int, rows: int, users: int) -> pd.DataFrame:
 
 
 def frame(nbytes: int) -> tuple[dd.DataFrame, dd.DataFrame]:
-    """Rows of so many bytes, and one row for each of their users, who are a tenth as many."""
+    """Make rows of ``nbytes`` bytes, and one row for each of their users, a tenth as many."""
     rows = max(nbytes // ROW, 1000)
     parts = max(nbytes // PART, 4)
     users = rows // 10
@@ -73,7 +72,7 @@ def frame(nbytes: int) -> tuple[dd.DataFrame, dd.DataFrame]:
 
 
 def sort(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:  # noqa: ARG001  jobs are called alike
-    """Rows in the order of a column: whether they are, and a sum that depends on their order."""
+    """Sort by a column; check the order, and sum another column."""
 
     def look(part: pd.DataFrame) -> pd.DataFrame:
         rises = int(part.index.is_monotonic_increasing)
@@ -84,14 +83,14 @@ def sort(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:  # noqa: ARG001 
 
 
 def merge(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:
-    """Rows with what another table knows of their users."""
+    """Join rows with the table of users."""
     joined = left.merge(right, on="user")
     count, total = dask.base.compute(joined.shop.count(), (joined.cents * joined.weight).sum())
     return [int(count), int(total)]
 
 
 def group(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:  # noqa: ARG001
-    """What each user has spent: a tenth as many groups as rows."""
+    """Sum the spending of each user: a tenth as many groups as rows."""
     spent = left.groupby("user", sort=False).cents.sum(split_out=left.npartitions)
     count, most = dask.base.compute(spent.count(), spent.max())
     return [int(count), int(most)]
@@ -106,7 +105,7 @@ JOBS: dict[str, Callable[[dd.DataFrame, dd.DataFrame], Checksums]] = {
 
 @contextlib.contextmanager
 def running(system: str, cores: int) -> Iterator[None]:
-    """Let Dask run on a system."""
+    """Run Dask on a system inside the block."""
     if system == "dask_exo":
         from dask_exo.enable import enable
 
@@ -137,7 +136,7 @@ def run(system: str, nbytes: int, cores: int) -> BenchResult:
 
 
 def measure(system: str, nbytes: int, cores: int) -> BenchResult:
-    """As `run`, in a process of its own."""
+    """Call `run` in a new process."""
     command = [sys.executable, "-m", "dask_exo.cli.bench", system, str(nbytes), str(cores)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -148,7 +147,7 @@ def measure(system: str, nbytes: int, cores: int) -> BenchResult:
 
 
 def table(sides: list[BenchResult]) -> tuple[str, bool]:
-    """Compare what systems did; the first is what others are compared with.
+    """Compare the systems with the first one.
 
     Returns
     -------

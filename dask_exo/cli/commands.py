@@ -89,7 +89,7 @@ class Commands(click.Group):
     """Commands whose errors are one line each."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the one that is asked for."""
+        """Invoke the requested command; print an error as one line."""
         try:
             return super().invoke(ctx)
         except ExoError as error:
@@ -99,21 +99,21 @@ class Commands(click.Group):
 
 @click.group(cls=Commands)
 def checkpoints() -> None:
-    """See or delete what programs have kept (exo.checkpoint.path)."""
+    """List or delete stored checkpoints (exo.checkpoint.path)."""
 
 
 def _store(path: str | None) -> CheckpointStore:
-    """The store at a path, by default at the configured one."""
+    """Return the store at a path, by default at the configured one."""
     place = path or Config.current().checkpoint_path
     if place is None:
-        raise InputError("where? Give a PATH, or set exo.checkpoint.path in Dask's configuration")
+        raise InputError("no checkpoint path: give PATH, or set exo.checkpoint.path in the config")
     return CheckpointStore.existing(place)
 
 
 @checkpoints.command("list")
 @click.argument("path", required=False)
 def list_groups(path: str | None) -> None:
-    """List the collections that are kept at PATH, a directory or URL.
+    """List the collections that are stored at PATH, a directory or URL.
 
     By default it is exo.checkpoint.path, as Dask's configuration has it.
     """
@@ -131,7 +131,7 @@ def list_groups(path: str | None) -> None:
 @click.option("--group", "names", multiple=True, help="Only this collection; may be repeated.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def clean(path: str | None, names: tuple[str, ...], *, yes: bool) -> None:
-    """Delete what is kept at PATH, a directory or URL; files of others there stay.
+    """Delete the checkpoints at PATH, a directory or URL; other files there stay.
 
     By default it is exo.checkpoint.path, as Dask's configuration has it.
     """

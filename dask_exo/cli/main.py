@@ -1,4 +1,4 @@
-"""``dask exo …``: sort data into Parquet, with what it took and a proof that it is right."""
+"""``dask exo``: the group of commands, and ``dask exo sort``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dask_exo import errors
 from dask_exo.cli.commands import bench, checkpoints, doctor, report
 from dask_exo.shuffle import registry
 
-# Dask imports this module for each of its commands: what is slow to import waits for ours.
+# Dask imports this module for each of its commands: functions import slow modules.
 if TYPE_CHECKING:
     import dask.dataframe as dd
 
@@ -40,7 +40,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse, and refuse what is not a positive size."""
+        """Parse a positive number of bytes."""
         try:
             nbytes = int(parse_bytes(value))
         except ValueError:
@@ -177,7 +177,7 @@ def sort(
 
 @dataclass
 class _Job:
-    """What to sort, how large it is in bytes, and how its Parquet files are written."""
+    """Input of a sort, its bytes, and options of its Parquet files."""
 
     frame: dd.DataFrame
     by: list[str]
@@ -294,7 +294,7 @@ def _report(job: _Job, stages: StageTimer, stats: Collector) -> None:
 
 @contextlib.contextmanager
 def _place(output: str | None) -> Iterator[Path]:
-    """Give the output's path; without one, that of a temporary place, removed at the end."""
+    """Yield the path of the output, by default a temporary one that is removed at the end."""
     if output is not None:
         yield Path(output)
         return

@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Checksum:
-    """How many rows, and the sum of their hashes: the same for any order and partitioning.
+    """Number of rows and sum of their hashes; independent of order and partitioning.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Disorder:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is in an output.
+    """Contents of an output.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ def require(summary: Summary, expected: Checksum, *, where: str | Path) -> None:
 
 
 class _Run:
-    """What was seen of a sequence of rows: enough to append the next piece of it."""
+    """State after a prefix of the rows, to which the next part can be appended."""
 
     def __init__(self) -> None:
         self.checksum = Checksum()

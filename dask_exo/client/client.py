@@ -46,7 +46,7 @@ class Client(Submitter):
         Ray cluster to join; by default the one that this process is connected to, else a private
         one is started.
     set_as_default : bool
-        Whether Dask's collections are computed here, until the client is closed.
+        Whether Dask computes collections with this client until it is closed.
     **options
         ``num_cpus``, ``num_gpus``, ``object_store_memory``, ``spill_directory`` of the private Ray
         (see `enable`), or what `distributed.LocalCluster` takes: ``n_workers`` times
@@ -56,7 +56,7 @@ class Client(Submitter):
     ------
     ConfigError, ClusterError
     UnsupportedError
-        What is asked for does not exist here.
+        A keyword has no equivalent on Ray.
 
     Examples
     --------
@@ -162,7 +162,7 @@ class Client(Submitter):
     def persist(
         self, collections: Any, optimize_graph: bool = True, workers: Any = None, **kwargs: Any
     ) -> Any:
-        """Keep collections in the object store; return at once. See `Scheduler.persist`."""
+        """Compute collections into the object store, in the background. See `Scheduler.persist`."""
         self._check_open()
         no_workers(workers)
         if isinstance(collections, (list, tuple, set, frozenset)):
@@ -170,7 +170,7 @@ class Client(Submitter):
         return self._scheduler.persist([collections], optimize_graph, **kwargs)[0]
 
     def get(self, dsk: Any, keys: Any, sync: bool = True, **kwargs: Any) -> Any:
-        """Compute keys of a graph: what Dask calls where the client is the scheduler.
+        """Compute keys of a graph; Dask calls this if the client is the scheduler.
 
         Parameters
         ----------
@@ -186,12 +186,12 @@ class Client(Submitter):
         return _packed(keys, {k: rebuild(k, one) for k, one in promises.items()})
 
     def cancel(self, futures: Any, asynchronous: Any = None, force: bool = False) -> None:
-        """Stop the tasks of futures, and let go of their values."""
+        """Cancel the tasks of futures, and release their values."""
         for future in futures_of(futures):
             future.cancel()
 
     def nthreads(self, workers: Any = None) -> dict[str, int]:
-        """Slots of each node."""
+        """Return the slots of each node."""
         return {node.id: node.slots for node in self._futures.nodes()}
 
     ncores = nthreads
@@ -212,7 +212,7 @@ class Client(Submitter):
             time.sleep(0.2)
 
     def scheduler_info(self, n_workers: int = -1) -> dict[str, Any]:
-        """What is known of the cluster: its address, and the slots and store of each node."""
+        """Return the address of the cluster, and the slots and store of each node."""
         nodes = self._futures.nodes()
         workers = {n.id: {"nthreads": n.slots, "object_store": n.store} for n in nodes}
         return {"type": "Ray", "id": self.id, "address": self._cluster.address, "workers": workers}
@@ -239,11 +239,11 @@ class Client(Submitter):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Elsewhere it is the client of that process."""
+        """Unpickle as the client of the receiving process."""
         return get_client, ()
 
     def __repr__(self) -> str:
-        """Say where it is connected to."""
+        """Name the cluster."""
         return f"<Client: {self.status}, Ray at {self._cluster.address}>"
 
     def _repr_html_(self) -> str:
@@ -254,7 +254,7 @@ class Client(Submitter):
 def get_client(
     address: object = None, timeout: object = None, resolve_address: bool = True
 ) -> Client:
-    """The client of this process: the last one that became the default; in a task, its own.
+    """Return the client of this process: the newest default one; in a task, its own.
 
     Raises
     ------
@@ -280,12 +280,12 @@ default_client = get_client
 
 @contextlib.contextmanager
 def worker_client(timeout: object = None, separate_thread: bool = True) -> Iterator[Client]:
-    """In a task: its client, see `get_client`."""
+    """Yield the client of a task, see `get_client`."""
     yield get_client()
 
 
 def secede() -> None:
-    """Do nothing: a task that waits for futures gives its slot away by itself."""
+    """Do nothing: a task that waits for futures releases its slot automatically."""
 
 
 def rejoin() -> None:
@@ -293,7 +293,7 @@ def rejoin() -> None:
 
 
 def _check_size(found: Mapping[str, Any]) -> None:
-    """Refuse settings of a cluster where there is one, unless that is as asked for."""
+    """Raise if settings contradict the cluster that this process is connected to."""
     if not on_ray.running():
         return
     cluster, _ = on_ray.connect(Config.current())
@@ -320,7 +320,7 @@ def _become_default(client: Client) -> None:
 
 
 def _resign(client: Client) -> None:
-    """Let the default client before be it again, or Dask's settings be as they were."""
+    """Restore the previous default client, or Dask's settings."""
     was = [one for one in _defaults if one() is client]
     _defaults[:] = [one for one in _defaults if one() not in (client, None)]
     if was and _defaults:

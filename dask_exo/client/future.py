@@ -50,12 +50,12 @@ class Future(TaskRef):
 
     @property
     def cluster(self) -> Futures:
-        """Where its refs are from."""
+        """The cluster that its refs belong to."""
         assert self.promise.futures is not None
         return self.promise.futures
 
     def begin(self, value: Ref, report: Ref) -> None:
-        """Say of which task it is."""
+        """Attach the refs of the submitted task."""
         self.report = report
         self.promise.fulfil(Remote(value, 0))
 
@@ -72,11 +72,11 @@ class Future(TaskRef):
         return self._type if self.status == "finished" else None
 
     def done(self) -> bool:
-        """Whether it has ended: with a value, an exception, or because it was cancelled."""
+        """Return whether it has a value or an exception, or was cancelled."""
         return self._status != "pending" or self.promise.done()
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled, or something that it needs."""
+        """Return whether it, or one of its inputs, was cancelled."""
         return self.status == "cancelled"
 
     def result(self, timeout: float | str | None = None) -> Any:
@@ -159,7 +159,7 @@ class Future(TaskRef):
 
 
 def failures(futures: Sequence[Future]) -> list[BaseException | None]:
-    """What ended futures have failed with, None for those that have not."""
+    """Return the exceptions of ended futures, None for those that succeeded."""
     reported = [f for f in futures if f.report is not None and f.promise.ref is not None]
     reports: dict[Ref, Any] = {}
     if reported:
@@ -208,6 +208,6 @@ _callbacks = PromiseCallbacks("dask_exo-callbacks")
 
 
 def rebuild(key: Any, promise: Promise, report: Ref | None = None) -> Future:
-    """The future of this process that has a key, or a new one."""
+    """Return the future of a key in this process, or a new one."""
     found = named.get(key)
     return found if isinstance(found, Future) else Future(key, promise, report)

@@ -22,7 +22,7 @@ _service = on_ray.service("dask_exo.sync", SyncService)
 
 
 class Named:
-    """What has a name that all processes of the program know."""
+    """Base of primitives whose name identifies them in all processes."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name or f"{type(self).__name__.lower()}-{uuid.uuid4().hex}"
@@ -79,7 +79,7 @@ class _Leases(Named):
         return bool(self._call("release", self._leases.popleft()))
 
     def get_value(self) -> int:
-        """How many leases are held, by all processes together."""
+        """Return the number of leases held by all processes."""
         return int(self._call("leases"))
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Semaphore(_Leases):
     ----------
     max_leases : int
     name : str, optional
-        By default a name that nobody else has.
+        By default a unique name.
 
     Examples
     --------
@@ -141,9 +141,9 @@ class Lock(_Leases):
     Parameters
     ----------
     name : str, optional
-        By default a name that nobody else has.
+        By default a unique name.
     client : Client, optional
-        Taken, as `distributed` has it; there is only one cluster.
+        Ignored: there is only one cluster.
 
     Examples
     --------
@@ -169,7 +169,7 @@ class Lock(_Leases):
         return self._acquire(parse_timedelta(timeout) if blocking else 0)
 
     def locked(self) -> bool:
-        """Whether anybody holds it."""
+        """Return whether a process holds the lock."""
         return self.get_value() > 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -177,7 +177,7 @@ class Lock(_Leases):
 
 
 class _Refreshing:
-    """A thread that tells the desk, while this process holds leases, that it is alive."""
+    """A thread that renews the leases of this process."""
 
     def __init__(self) -> None:
         self._holders: weakref.WeakSet[_Leases] = weakref.WeakSet()
@@ -185,7 +185,7 @@ class _Refreshing:
         self._thread: threading.Thread | None = None
 
     def start(self, holder: _Leases) -> None:
-        """Refresh the leases of one more."""
+        """Renew the leases of one more holder."""
         with self._lock:
             self._holders.add(holder)
             if self._thread is None:

@@ -1,4 +1,4 @@
-"""What code written for `distributed` says about its cluster, as settings of a private Ray."""
+"""Translation of `distributed.Client` keywords to settings of a private Ray."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ QUIET = {"dashboard_address", "loop", "name", "silence_logs", "timeout", "worker
 
 
 def settings(address: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys under ``exo`` for what was given to a `Client`.
+    """Return the ``exo`` settings for the arguments of a `Client`.
 
     Raises
     ------
     ConfigError
         The address is not one of Ray.
     UnsupportedError
-        The client is to be asynchronous, or secured as `distributed` does it.
+        The client is asynchronous, or has the security of `distributed`.
     TypeError
-        Nobody knows a keyword.
+        A keyword is unknown.
 
     Warns
     -----
@@ -53,8 +53,8 @@ def settings(address: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     idle = sorted(set(WITHOUT_EFFECT) & options.keys() - QUIET)
     if idle:
         warnings.warn(
-            f"Client({', '.join(idle)}) has no effect on Ray; object_store_memory and "
-            f"spill_directory say how much it keeps, and where the rest goes",
+            f"Client({', '.join(idle)}) has no effect on Ray; set object_store_memory for "
+            f"the size of the store, and spill_directory for spilled values",
             stacklevel=3,
         )
     if options.get("processes") is False:
@@ -83,7 +83,7 @@ _REFUSED = {
 
 
 def _slots(options: Mapping[str, Any]) -> int | None:
-    """Tasks that run side by side; what is not said is what `distributed` would take."""
+    """Return the number of slots; defaults are those of `distributed`."""
     if not {"n_workers", "threads_per_worker"} & options.keys():
         return None
     workers, threads = options.get("n_workers", 0), options.get("threads_per_worker", 0)

@@ -1,4 +1,4 @@
-"""One call of a function by a client: what the driver sends, and what the task makes of it.
+"""One call of a client: its messages from the driver, and its task.
 
 Futures among the arguments, also inside lists, tuples, sets and dictionaries, arrive as their
 values. A future elsewhere, say in a closure, arrives as a future that is finished.
@@ -30,14 +30,14 @@ from dask_exo.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class CallReceipt:
-    """What became of a call: small, so that it can be looked at without its value.
+    """Outcome of a call, without its value.
 
     Attributes
     ----------
     type : str
         Name of the type of the value.
     failure : Failure, optional
-        What the function raised; it is then in the place of the value, too.
+        Exception of the function; it is also stored as the value.
     """
 
     type: str = ""
@@ -72,7 +72,7 @@ class RemoteFunction:
 
     @cached_property
     def _packed(self) -> tuple[bytes | Ref, list[Ref], list[int]]:
-        """The code, or where it is stored; the refs in it; which of them are arguments."""
+        """Return the code or its ref, the refs in it, and positions of the arguments."""
         refs: list[Ref] = []
         kwargs, places = _lift(dict(self.kwargs), refs)
         code = _pickled((self._fn, kwargs), refs, repr(self._fn))
@@ -86,7 +86,7 @@ class RemoteFunction:
         SerializationError
             The function or an argument cannot be sent to another process.
         Exception
-            What has prevented an argument.
+            The exception of an argument.
         """
         code, shared, places = self._packed
         refs = list(shared)
@@ -98,12 +98,12 @@ class RemoteFunction:
 
 
 def unresolved_promises(content: Any) -> list[Promise]:
-    """The promises among arguments of which not even the ref is known yet."""
+    """Return the promises among arguments that have no ref yet."""
     return [future.promise for future in futures_in(content) if not future.promise.known]
 
 
 def futures_in(content: Any) -> Iterator[Future]:
-    """The futures in nested lists, tuples, sets and dictionaries."""
+    """Yield the futures in nested lists, tuples, sets and dictionaries."""
     if isinstance(content, Future):
         yield content
     elif isinstance(content, (list, tuple, set, frozenset)):
@@ -115,7 +115,7 @@ def futures_in(content: Any) -> Iterator[Future]:
 
 
 def map_nested(content: Any, new: Callable[[Any], Any], kind: type) -> Any:
-    """The same content, with all of a ``kind`` in nested containers replaced."""
+    """Return ``content`` with all objects of a ``kind`` in nested containers replaced."""
     if isinstance(content, kind):
         return new(content)
     again = partial(map_nested, new=new, kind=kind)
@@ -129,7 +129,7 @@ def map_nested(content: Any, new: Callable[[Any], Any], kind: type) -> Any:
 
 
 def _lift(content: Any, refs: list[Ref]) -> tuple[Any, list[int]]:
-    """Put the places of their values, which join ``refs``, where futures are."""
+    """Replace futures by positions in ``refs``; append their refs to it."""
     places: list[int] = []
 
     def place(future: Future) -> Any:
@@ -163,10 +163,10 @@ def _pickled(content: Any, refs: list[Ref], name: str) -> bytes:
 def run(
     head: tuple[Any, int, Sequence[int]], code: bytes, data: bytes, *args: Any
 ) -> tuple[Any, CallReceipt]:
-    """Task of one call: its value and its `CallReceipt`."""
+    """Run one call in a task; return its value and its `CallReceipt`."""
     key, retries, places = head
     for place in places:
-        if isinstance(args[place], Failure):  # what prevents an argument prevents the value
+        if isinstance(args[place], Failure):  # a failed argument fails the call
             return args[place], CallReceipt(failure=args[place])
     call = partial(_call, code, data, args)
     failure = None
@@ -183,7 +183,7 @@ def run(
 
 
 def _call(code: bytes, data: bytes, args: Sequence[Any], bring: Callable[[Any], Any]) -> Any:
-    """One attempt, with code and arguments that no other has seen."""
+    """Run one attempt, with its own copies of code and arguments."""
     with substituting_values(args):
         fn, kwargs = pickle.loads(code)  # noqa: S301  our own driver's bytes
         own = pickle.loads(data)  # noqa: S301  our own driver's bytes

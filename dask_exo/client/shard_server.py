@@ -1,8 +1,8 @@
-"""Rows that consumers in other processes ask the driver for.
+"""A server in the driver that gives consumers in other processes their rows.
 
-They ask by one queue and get refs by another one, which travel as futures and never inside a
-pickle. A thread in the driver answers until all consumers have come to their end, or have died:
-each has a lease, which its process renews.
+Requests come through one queue; refs are returned through another, as futures and never inside a
+pickle. A thread in the driver answers until all consumers have finished or died: each has a
+lease, which its process renews.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from dask_exo.partitions.batching import RowSpan
 from dask_exo.remote_error import Failure
 
 LOOK = 1.0  # seconds between two looks whether the program ends
-PATIENCE = 60.0  # seconds in which the driver takes a question, if it is there
+PATIENCE = 60.0  # seconds in which a live driver takes a request
 MOST = 2**30  # leases of one consumer: as many as processes that it is sent to
 
 ShardRows = RowSpan[GraphNode]
 """Rows of a partition that a task without dependencies gets."""
 
 Question = tuple[int, Any, str]
-"""Consumer, what it asks for (None: it has come to its end), and the queue for the answer."""
+"""Consumer, its request (None: it has finished), and the queue for the answer."""
 
 
 class Source(Protocol):
-    """Where the rows of consumers come from."""
+    """Source of the rows of consumers."""
 
     def share(self, consumer: int, what: Any) -> list[ShardRows]:
         """Wait for rows of a consumer."""
         ...
 
     def leave(self, consumer: int) -> None:
-        """Keep nothing more for a consumer."""
+        """Release the rows of a consumer."""
         ...
 
 
 class ShardServer:
-    """Answers consumers.
+    """Answers the requests of consumers.
 
     Parameters
     ----------
@@ -72,18 +72,18 @@ class ShardServer:
         self._stopped = False
         self._questions = Queue(f"afar-{uuid.uuid4().hex}")
         self.name = self._questions.name
-        self._questions.qsize()  # there must be somebody to ask
+        self._questions.qsize()  # fails without a connection
         self._thread = threading.Thread(target=self._main, name="dask_exo-afar", daemon=True)
         stop_with_all(self)
         self._thread.start()
 
     @property
     def open(self) -> bool:
-        """Whether it answers."""
+        """True while it answers."""
         return self._thread.is_alive()
 
     def left(self, consumer: int) -> None:
-        """A consumer has come to its end, in this process."""
+        """Note that a consumer of this process has finished."""
         self._left.discard(consumer)
         self._seen.discard(consumer)
 
@@ -114,7 +114,7 @@ class ShardServer:
         threading.Thread(target=self._answer, args=args, daemon=True).start()
 
     def _drop(self, consumer: int) -> None:
-        """A consumer has come to its end, or has died."""
+        """Forget a consumer that has finished or died."""
         self.left(consumer)
         self._source.leave(consumer)
 
@@ -132,7 +132,7 @@ class ShardServer:
 
 
 class RemoteShards:
-    """The source of a consumer, seen from another process.
+    """Proxy of a source in another process.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class RemoteShards:
         Raises
         ------
         ClusterError
-            Nobody answers.
+            The driver does not answer.
         """
         held = self._leases.get(consumer)
         if held is None or not held.get_value():  # it ends where a process stands still
@@ -184,23 +184,23 @@ class RemoteShards:
             except TimeoutError:
                 if questions.qsize():
                     raise ClusterError(
-                        "nobody answers who has more rows: their driver has ended, or all of its "
-                        "consumers had come to their end. Pickle the iterator anew in the driver"
+                        "the driver does not answer requests for rows: it has ended, or all of "
+                        "its consumers had finished. Pickle the iterator again in the driver"
                     ) from None
 
 
 def lease_of(name: str, consumer: int) -> Semaphore:
-    """What a consumer holds as long as it lives."""
+    """Return the lease of a consumer."""
     return Semaphore(MOST, f"{name}-{consumer}")
 
 
 def expired_consumers(name: str, consumers: Collection[int]) -> list[int]:
-    """Consumers whose processes have died, or which have been dropped, half a minute ago."""
+    """Return consumers whose lease has expired."""
     return [i for i in consumers if not lease_of(name, i).get_value()]
 
 
 def _encode(name: str, pieces: list[ShardRows]) -> tuple[list[Any], list[Future]]:
-    """What is sent of pieces: rows with their value, or None and a future of it."""
+    """Return positions with values, or with None if the value is sent as a future."""
     values: list[Any] = []
     futures: list[Future] = []
     for i, (node, start, stop) in enumerate(pieces):

@@ -1,4 +1,4 @@
-"""What locks, events, queues and variables hold, in a process of its own (see `dask_exo.sync`).
+"""The actor that holds the state of locks, events, queues and variables (`dask_exo.sync`).
 
 All calls run in one event loop, so that each has the desk for itself until it waits.
 """
@@ -17,7 +17,7 @@ StoredValue = tuple[Any, ...]
 
 
 class _Holders:
-    """Who holds a semaphore."""
+    """Leases of a semaphore."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -26,7 +26,7 @@ class _Holders:
         self.waiting = 0
 
     def free(self, now: float) -> bool:
-        """Whether there is a lease to be had; those whose holders have died end."""
+        """Return whether a lease is free, after removing expired ones."""
         self.leases = {lease: end for lease, end in self.leases.items() if end > now}
         return len(self.leases) < self.limit
 
@@ -92,7 +92,7 @@ class SyncService:
         return found
 
     async def leases(self, name: str) -> int:
-        """How many leases there are."""
+        """Return the number of leases."""
         if name not in self._semaphores:
             return 0
         self._semaphores[name].free(asyncio.get_running_loop().time())
@@ -133,7 +133,7 @@ class SyncService:
         self._events[name].clear()
 
     async def event_is_set(self, name: str) -> bool:
-        """Whether an event is set."""
+        """Return whether an event is set."""
         return name in self._events and self._events[name].is_set()
 
     def _queue(self, name: str, maxsize: int) -> asyncio.Queue[StoredValue]:
@@ -168,7 +168,7 @@ class SyncService:
         return [queue.get_nowait() for _ in range(queue.qsize())]
 
     async def queue_size(self, name: str) -> int:
-        """How many records there are."""
+        """Return the number of values."""
         return self._queues[name].qsize() if name in self._queues else 0
 
     async def queue_close(self, name: str) -> None:

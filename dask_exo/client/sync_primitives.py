@@ -24,9 +24,9 @@ class Event(Named):
     Parameters
     ----------
     name : str, optional
-        By default a name that nobody else has.
+        By default a unique name.
     client : Client, optional
-        Taken, as `distributed` has it; there is only one cluster.
+        Ignored: there is only one cluster.
     """
 
     def __init__(self, name: str | None = None, client: object = None) -> None:
@@ -37,15 +37,15 @@ class Event(Named):
         return bool(self._call("event_wait", parse_timedelta(timeout)))
 
     def set(self) -> None:
-        """Make it true; all who wait go on."""
+        """Set it, and wake all that wait."""
         self._call("event_set")
 
     def clear(self) -> None:
-        """Make it false."""
+        """Reset it."""
         self._call("event_clear")
 
     def is_set(self) -> bool:
-        """Whether it is true."""
+        """Return whether it is set."""
         return bool(self._call("event_is_set"))
 
 
@@ -55,9 +55,9 @@ class Queue(Named):
     Parameters
     ----------
     name : str, optional
-        By default a name that nobody else has.
+        By default a unique name.
     client : Client, optional
-        Taken, as `distributed` has it; there is only one cluster.
+        Ignored: there is only one cluster.
     maxsize : int
         `put` waits while it has so many; 0 is no limit.
     """
@@ -113,11 +113,11 @@ class Queue(Named):
         return _value(records[0])
 
     def qsize(self) -> int:
-        """How many values it has."""
+        """Return the number of values."""
         return int(self._call("queue_size"))
 
     def close(self) -> None:
-        """Forget the queue, and all that is in it."""
+        """Delete the queue and its values."""
         self._call("queue_close")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -130,16 +130,16 @@ class Variable(Named):
     Parameters
     ----------
     name : str, optional
-        By default a name that nobody else has.
+        By default a unique name.
     client : Client, optional
-        Taken, as `distributed` has it; there is only one cluster.
+        Ignored: there is only one cluster.
     """
 
     def __init__(self, name: str | None = None, client: object = None) -> None:
         super().__init__(name)
 
     def set(self, value: Any, timeout: float | str | None = None) -> None:
-        """Give it a value, a future, or a list of futures, in place of the one before."""
+        """Store a value, a future, or a list of futures."""
         self._call("variable_set", _record(value))
 
     def get(self, timeout: float | str | None = None) -> Any:
@@ -157,12 +157,12 @@ class Variable(Named):
         return _value(records[0])
 
     def delete(self) -> None:
-        """Forget the value."""
+        """Delete the value."""
         self._call("variable_delete")
 
 
 def _record(value: Any) -> tuple[Any, ...]:
-    """What the desk keeps of a value; it does not look into it. Refs in it stay alive."""
+    """Return the form in which the service stores a value. Refs in it stay alive."""
     if isinstance(value, Future) and isinstance(value.promise.held(), Remote):
         return value.key, value.promise.ref, value.report
     if isinstance(value, list) and value and all(isinstance(one, Future) for one in value):

@@ -26,14 +26,14 @@ MOMENT = 0.1  # seconds after which a waiting iterator looks for futures that we
 
 
 class DoneAndNotDoneFutures(NamedTuple):
-    """What `wait` returns."""
+    """Result of `wait`."""
 
     done: set[Future]
     not_done: set[Future]
 
 
 def futures_of(obj: Any) -> list[Future]:
-    """Futures in nested containers, and of the data of persisted collections.
+    """Return the futures in nested containers and in persisted collections.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def _ended(
 
 
 def gather(content: Any, errors: str = "raise") -> Any:
-    """Values of futures, in the containers that they are in.
+    """Return the values of futures, in the containers that they are in.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def gather(content: Any, errors: str = "raise") -> Any:
 
 
 def _values(futures: list[Future]) -> dict[int, Any]:
-    """Values of futures that have ended well, by the identity of the future."""
+    """Return the values of successful futures, by the identity of the future."""
     held = {id(f): f.promise.held() for f in futures}
     remote = [f for f in futures if not isinstance(held[id(f)], Local)]
     names = {f.promise.ref: repr(f.key) for f in remote}
@@ -199,16 +199,16 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
         self.update([future])
 
     def count(self) -> int:
-        """How many are still to be yielded."""
+        """Return the number of futures that are not yielded yet."""
         with self._lock:
             return len(self._pending) + len(self._ready)
 
     def is_empty(self) -> bool:
-        """Whether none are left."""
+        """Return whether all futures are yielded."""
         return not self.count()
 
     def has_ready(self) -> bool:
-        """Whether one has ended that has not been yielded."""
+        """Return whether a future that is not yielded yet has ended."""
         self._look(0)
         return bool(self._ready)
 
@@ -254,7 +254,7 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
         return future, error
 
     def next_batch(self, block: bool = True) -> list[Any]:
-        """All that have ended, at least one if ``block``."""
+        """Return all that have ended, at least one if ``block``."""
         batch = [next(self)] if block else []
         self._look(0)
         with self._lock:
@@ -267,11 +267,11 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
             yield self.next_batch()
 
     def __repr__(self) -> str:
-        """How many there are."""
+        """Count the futures."""
         return f"<as_completed: waiting={len(self._pending)} done={len(self._ready)}>"
 
 
 def fire_and_forget(obj: Any) -> None:
-    """Run tasks to their end, even if nobody keeps their futures."""
+    """Run tasks to their end, even if their futures are dropped."""
     for future in futures_of(obj):
         future.add_done_callback(bool)

@@ -1,1 +1,1 @@
-"""What ``ddf.exo`` offers, a module for each kind of operation."""
+"""The methods of ``ddf.exo``, a module for each kind of operation."""

@@ -1,4 +1,4 @@
-"""What Dask's dataframes can do with dask_exo that they cannot do otherwise: ``ddf.exo``."""
+"""The accessor ``.exo`` of Dask's DataFrame and Series."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
         return self._frame.to_backend("pandas")
 
     def pipeline(self, **options: Any) -> Pipeline:
-        """Begin a pipeline of stages that ask for different things, such as CPUs and GPUs.
+        """Start a pipeline of stages with different resource requests, such as CPUs and GPUs.
 
         Parameters
         ----------
@@ -113,16 +113,16 @@ class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
         drop_last: bool = False,
         split: int | None = None,
     ) -> Epochs | list[Epochs]:
-        """Batches to train on, epoch after epoch, each epoch in a random order of its own.
+        """Iterate over batches for training, each epoch in a random order of its own.
 
         While one epoch is consumed, the next one is shuffled in the background. Shuffled
         partitions are half as long as those of the frame; a consumer holds one and fetches the
         next one meanwhile. The shuffled rows of two epochs are in the object store, or spilled.
 
-        With ``split`` each consumer gets neighbouring rows of the shuffled epoch, so that which
-        rows does not depend on who is slower, and all get the same number of batches. No consumer
-        waits for another one: one that is more than an epoch behind has its epochs shuffled anew.
-        Consumers that are tasks of Ray keep slots from the shuffle, unless they ask for none
+        With ``split`` each consumer gets neighbouring rows of the shuffled epoch, so that the
+        rows do not depend on timing, and all get the same number of batches. No consumer waits
+        for another one: if one is more than an epoch behind, its epochs are shuffled again.
+        Consumers that are tasks of Ray take slots from the shuffle, unless they request none
         (``num_cpus=0``).
 
         Parameters
@@ -174,7 +174,7 @@ class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
         return consumed[0] if split is None else consumed
 
     def map_partitions(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function with each partition where there is what it asks for.
+        """Call a function with each partition, in tasks with the requested resources.
 
         The same as ``ddf.map_partitions(dask_exo.options(...)(func), *args, **kwargs)``.
 
@@ -264,7 +264,7 @@ class SeriesAccessor(Accessor):
 
 
 def register_accessors() -> None:
-    """Give Dask's DataFrame and Series their ``exo``."""
+    """Register ``exo`` with Dask's DataFrame and Series."""
     for register, accessor in (
         (register_dataframe_accessor, FrameAccessor),
         (register_series_accessor, SeriesAccessor),

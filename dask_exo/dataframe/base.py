@@ -1,4 +1,4 @@
-"""What all accessors have in common."""
+"""Base classes of the accessors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import dask.dataframe as dd
 
 
 class Accessor:
-    """A namespace that says what is in it."""
+    """A namespace whose repr lists its methods."""
 
     def __repr__(self) -> str:
         methods = [
@@ -33,7 +33,7 @@ class FrameMethods(Accessor):
 
 
 def _bare(method: Any) -> inspect.Signature:
-    """The signature without types and self."""
+    """Return the signature without types and self."""
     parameters = list(inspect.signature(method).parameters.values())[1:]
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
     return inspect.Signature(bare)

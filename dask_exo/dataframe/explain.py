@@ -1,4 +1,4 @@
-"""What a computation will do, before it runs."""
+"""The plan of a computation, before it runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ShuffleEstimate:
     Attributes
     ----------
     key, name : str
-        Of its group, and for people.
+        Key of its group, and a readable name.
     parts, reducers : int
         M and R.
     sizes : list
@@ -51,7 +51,7 @@ class ShuffleEstimate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a computation will do; its text is for people.
+    """Tasks and shuffles of a computation.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Explanation:
         Tasks of each group (name → count) after fusion.
     shuffles : list of ShuffleEstimate
     frequent : list of str
-        For each operation that keeps keys which repeat often from making large partitions, how.
+        How each skew-resistant operation treats frequent keys.
     groups : list of GroupSummary
         What runs, collection by collection, those first whose values others read.
     edges : list of (str, str)
@@ -81,7 +81,7 @@ class Explanation:
     store: int
 
     def __str__(self) -> str:
-        """All of it, some lines for each shuffle."""
+        """Return some lines, and more for each shuffle."""
         count = sum(self.tasks.values())
         where = f"{self.nodes} node(s) with {self.slots} slots"
         memory = f"{format_bytes(self.store)} of object store"
@@ -104,7 +104,7 @@ class Explanation:
     __repr__ = __str__
 
     def svg(self) -> str:
-        """The graph as a picture: a box for each collection's tasks and for each shuffle.
+        """Draw the graph: a box for each collection's tasks and for each shuffle.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class Explanation:
         return svg(boxes, self.edges)
 
     def to_json(self) -> str:
-        """All of it as JSON: sizes in bytes, times in seconds.
+        """Return JSON, with sizes in bytes and times in seconds.
 
         Returns
         -------
@@ -164,11 +164,10 @@ class Explanation:
 def explain(
     *collections: Any, nbytes: int | str | None = None, futures: Futures | None = None
 ) -> Explanation:
-    """Say how Dask collections would be computed: tasks, shuffles, algorithms, and their costs.
+    """Return how Dask collections would be computed: tasks, shuffles, algorithms and costs.
 
-    Nothing is computed. Which algorithm a shuffle takes, it decides when its first maps are done
-    and measured; what it would decide is said for the size that you give, or for one that fits
-    into memory and one that does not.
+    Nothing is computed. A shuffle chooses its algorithm after measuring its first maps. Here the
+    choice is shown for the given size, or for one that fits into memory and one that does not.
 
     Parameters
     ----------
@@ -177,7 +176,7 @@ def explain(
     nbytes : int or str, optional
         Bytes that each shuffle moves (``"3TB"``).
     futures : Futures, optional
-        The cluster; by default the one that Dask's code would run on, which is started if need be.
+        The cluster; by default the one that Dask would use, which is started if necessary.
 
     Returns
     -------
@@ -186,7 +185,7 @@ def explain(
     Raises
     ------
     InputError
-        Something else than Dask collections, or no size; before a cluster is started.
+        An argument is not a Dask collection, or not a size; before a cluster is started.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The Dask backend "exo-cupy": dataframes whose partitions lie on GPUs.
+"""The Dask backend "exo-cupy": dataframes whose partitions are on GPUs.
 
 References: ``dask/backends.py``; ``dask_cudf``, which does the same for cudf.
 """
@@ -24,7 +24,7 @@ _KINDS = (DeviceFrame, DeviceSeries, DeviceIndex)
 
 
 def module() -> str:
-    """The array module that partitions get: cupy, or numpy where GPUs are simulated.
+    """Return the array module of partitions: cupy, or numpy if GPUs are simulated.
 
     Raises
     ------
@@ -64,19 +64,19 @@ class ToDevice(ToBackend):
 
 
 class Backend(DataFrameBackendEntrypoint):
-    """What Dask asks of a backend.
+    """Entry points of the backend.
 
-    What it reads is read on the host, by Dask's own functions, and copied.
+    Dask's own functions read on the host; partitions are copied to the GPU.
     """
 
     @classmethod
     def to_backend_dispatch(cls) -> Callable[..., Any]:
-        """A function that copies a partition to a device."""
+        """Return a function that copies a partition to a device."""
         return functools.partial(to_device, module=module())
 
     @classmethod
     def to_backend(cls, data: Any, **_: Any) -> Any:
-        """The collection, its partitions on devices.
+        """Copy the partitions of a collection to devices.
 
         Parameters
         ----------
@@ -109,6 +109,6 @@ for _name in ("read_csv", "read_json", "read_orc", "read_hdf"):
 
 
 def register() -> None:
-    """Tell Dask about the backend, also where the package's entry points are not installed."""
+    """Register the backend with Dask, also without the package's entry points."""
     for dispatch in (creation, older_creation):
         dispatch.register_backend(NAME, Backend())

@@ -1,9 +1,8 @@
-"""Aggregates of groups, some of which may have most of the rows.
+"""Skew-resistant aggregates of groups.
 
-What can be put together from aggregates of partitions, Dask does. The others are made of steps in
-which a group is cut like others: distinct values are found in a shuffle by key and value, medians
-and quantiles in rows that are sorted by key and value. What comes out of each has a row for each
-group, and is joined.
+Dask computes aggregates that combine from partitions. The others avoid collecting a group in one
+partition: nunique shuffles by key and value; medians and quantiles sort by key and value. Each
+result has a row for each group; the results are joined.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ REDUCED = ("count", "first", "last", "max", "mean", "min", "prod", "size", "std"
 RANKS = {"median": None, "quantile": 0.5}
 AGGREGATES = (*REDUCED, "nunique", *RANKS)
 UNFIT = (TypeError, ValueError, NotImplementedError)
-"""What pandas raises where values cannot be aggregated as asked."""
+"""Exceptions of pandas for values that cannot be aggregated."""
 
 
 class GroupBy(OnlineGroupBy):
@@ -43,8 +42,8 @@ class GroupBy(OnlineGroupBy):
         """Aggregate; a group with most of the rows makes no partition larger than the others.
 
         Gives the rows of ``df.groupby(by, observed=True).agg(spec)``. Nothing is computed on the
-        call. Functions of your own need all rows of a group in one place: use Dask's
-        ``ddf.groupby(by).apply``, which brings them there.
+        call. Custom functions need all rows of a group in one partition: use Dask's
+        ``ddf.groupby(by).apply``.
 
         Parameters
         ----------
@@ -64,7 +63,7 @@ class GroupBy(OnlineGroupBy):
         ColumnError
             There is no such column.
         AggregationError
-            There is no such aggregate, or none of such values, or it is asked for twice.
+            The aggregate is unknown, undefined for the column, or requested twice.
 
         Examples
         --------
@@ -93,7 +92,7 @@ class GroupBy(OnlineGroupBy):
     def quantile(
         self, columns: Any, q: float | Sequence[float] = 0.5, *, npartitions: int | None = None
     ) -> dd.DataFrame:
-        """Exact quantiles, linearly interpolated.
+        """Compute exact quantiles, linearly interpolated.
 
         Gives the rows of ``df.groupby(by, observed=True)[[*columns]].quantile(q)``.
 
@@ -153,11 +152,11 @@ class GroupBy(OnlineGroupBy):
         )
 
     def _sample(self) -> Any:
-        """Groups of a few made-up rows."""
+        """Return the groups of a few example rows."""
         return self._frame._meta_nonempty.groupby(self._by, observed=True)
 
     def _found(self, asked: Sequence[tuple[Any, Any]], npartitions: int | None) -> dd.DataFrame:
-        """A row for each group: its keys, and a column for each thing that is asked for."""
+        """Return a row for each group: its keys, and a column for each requested aggregate."""
         if npartitions is not None:
             validation.number_from(1, "npartitions", npartitions, AggregationError)
         pieces = npartitions or self._frame.npartitions
@@ -189,7 +188,7 @@ class GroupBy(OnlineGroupBy):
 def _reduced(
     plain: dd.DataFrame, keys: list[str], names: Mapping[tuple[str, str], str], pieces: int
 ) -> dd.DataFrame:
-    """What Dask puts together from aggregates of partitions."""
+    """Compute the aggregates that Dask combines from partitions."""
     spec: dict[str, list[str]] = {}
     for column, what in names:
         spec.setdefault(column, []).append(what)
@@ -199,7 +198,7 @@ def _reduced(
 
 
 def _distinct(one: dd.DataFrame, keys: list[str], name: str, pieces: int) -> dd.DataFrame:
-    """Numbers of distinct values: each value of a group goes where the hash of both says."""
+    """Count distinct values, after a shuffle by the hash of key and value."""
     pairs = one.drop_duplicates(split_out=pieces)
     counts = pairs.groupby(keys, observed=True).agg({VALUE: ["count"]}, split_out=pieces)
     return _flat(counts, keys, [name])
@@ -212,7 +211,7 @@ def _ranks(
     pieces: int,
     column: Any,
 ) -> dd.DataFrame:
-    """Medians and quantiles, in rows sorted by key and value."""
+    """Compute medians and quantiles, in rows sorted by key and value."""
     ordered = SortMethods(one).sort_values([*keys, VALUE], npartitions=pieces, ignore_index=True)
     return new_collection(GroupRanks(ordered, keys, list(asked.values()), list(asked), str(column)))
 
@@ -232,14 +231,14 @@ def _keys(by: Sequence[Any]) -> list[str]:
 
 
 def _plain(part: Any, by: list[Any], columns: list[Any]) -> Any:
-    """Keys and values under labels of our own, without the rows that belong to no group."""
+    """Return keys and values under internal labels, without rows that have a null key."""
     labels = [*_keys(by), *(f"v{i}" for i in range(len(columns)))]
     plain = part[[*by, *columns]].set_axis(labels, axis=1)
     return plain[plain[_keys(by)].notna().all(axis=1)]
 
 
 def _indexed(part: Any, by: list[Any], columns: Any, start: int = 0) -> Any:
-    """Values from one on, under the user's labels, the keys in the index."""
+    """Return values from number ``start`` on, under the user's labels, indexed by the keys."""
     keys = part[_keys(by)]
     values = part[[f"a{start + i}" for i in range(len(columns))]].set_axis(columns, axis=1)
     if len(by) == 1:
@@ -248,7 +247,7 @@ def _indexed(part: Any, by: list[Any], columns: Any, start: int = 0) -> Any:
 
 
 def _quantiles(part: Any, by: list[Any], columns: list[Any], shares: list[float] | None) -> Any:
-    """Quantiles of each group below each other."""
+    """Return the quantiles of each group, one below the other."""
     count = 1 if shares is None else len(shares)
     each = [_indexed(part, by, columns, i * len(columns)) for i in range(count)]
     if shares is None:

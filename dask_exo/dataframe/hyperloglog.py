@@ -1,4 +1,4 @@
-"""Distinct values of many groups, counted in little memory: a HyperLogLog sketch for each group.
+"""Approximate distinct counts of many groups: a HyperLogLog sketch for each group.
 
 A value is hashed to 64 bits. The first ``PRECISION`` of them name one of the group's registers,
 which keeps the most leading zeros that it has seen in the others, plus one. Registers that have
@@ -54,7 +54,7 @@ class Sketch:
     ranks: np.ndarray
 
     def counts(self) -> pd.Series:
-        """(G,) estimates of how many distinct values each group has."""
+        """Return (G,) estimates of the number of distinct values of each group."""
         numbers = self.places // REGISTERS
         kinds = LARGEST + 1
         seen = np.bincount(
@@ -86,7 +86,7 @@ def sketch(groups: pd.Index, numbers: np.ndarray, values: pd.Series) -> Sketch:
 
 
 def merge_sketches(sketches: Sequence[Sketch]) -> Sketch:
-    """The sketch of all values of ``sketches``."""
+    """Return the sketch of all values of ``sketches``."""
     groups = sketches[0].groups
     for one in sketches[1:]:
         groups = groups.union(one.groups, sort=False)
@@ -98,7 +98,7 @@ def merge_sketches(sketches: Sequence[Sketch]) -> Sketch:
 
 
 def _largest(groups: pd.Index, places: np.ndarray, ranks: np.ndarray) -> Sketch:
-    """Keep the largest rank of each place."""
+    """Keep the largest rank of each register."""
     # both in one number, of which the largest of each place is the last
     both = np.sort(places.astype("uint64") << np.uint64(8) | ranks.astype("uint64"))
     places = both >> np.uint64(8)
@@ -108,7 +108,7 @@ def _largest(groups: pd.Index, places: np.ndarray, ranks: np.ndarray) -> Sketch:
 
 
 def _leading_zeros(x: np.ndarray) -> np.ndarray:
-    """(n,) of numbers of 64 bits that are not zero."""
+    """Count leading zeros of (n,) nonzero 64-bit numbers."""
     zeros = np.zeros(len(x), "uint8")
     for bits in (32, 16, 8, 4, 2, 1):
         none = x < np.uint64(1 << (64 - bits))
@@ -118,7 +118,7 @@ def _leading_zeros(x: np.ndarray) -> np.ndarray:
 
 
 def _estimated(seen: np.ndarray) -> np.ndarray:
-    """(G,) estimates, of (G, LARGEST + 1) registers that keep each rank."""
+    """Return (G,) estimates from (G, LARGEST + 1) counts of registers by rank."""
     m = REGISTERS
     z = m * _tau(1 - seen[:, LARGEST] / m)
     for k in range(LARGEST - 1, 0, -1):

@@ -1,4 +1,4 @@
-"""What becomes of a dataframe: files that are all there or not at all, and checkpoints."""
+"""Outputs of a dataframe: atomic Parquet directories, and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class OutputMethods(FrameMethods):
-    """Methods that keep what a dataframe is."""
+    """Methods that store a dataframe."""
 
     def checkpoint(self) -> dd.DataFrame:
-        """Keep the partitions in ``exo.checkpoint.path``, for the next program that needs them.
+        """Store the partitions in ``exo.checkpoint.path``, for the next program that needs them.
 
-        The same dataframe, whose partitions are written as they are made. A program that comes to
-        the same place with the same code and the same input reads them instead, whatever became of
-        the first one. Without ``exo.checkpoint.path`` nothing happens. See ``docs/checkpoints.md``.
+        Partitions are written as they are computed. The next program with the same code and the
+        same input reads them instead, even if this one fails. Without
+        ``exo.checkpoint.path`` nothing happens. See ``docs/checkpoints.md``.
 
         Returns
         -------
@@ -58,11 +58,11 @@ class OutputMethods(FrameMethods):
     ) -> pd.DataFrame:
         """Write a directory of Parquet files: all of it, each row once, or nothing.
 
-        Partitions are written apart, and committed together when all of them are there. A task
-        that is run again does not double its rows. If the computation fails, what was at ``path``
-        is as it was. With ``exo.checkpoint.path``, a program that was killed goes on with the
-        partitions that are not written yet. What readers see meanwhile, on disks and in object
-        stores, is said in ``docs/checkpoints.md``.
+        Partitions are staged, and committed together once all are written. A recomputed task does
+        not duplicate its rows. If the computation fails, ``path`` is unchanged. With
+        ``exo.checkpoint.path``, the program that follows a killed one writes the missing
+        partitions only. ``docs/checkpoints.md`` says what concurrent readers see, on disks and in
+        object stores.
 
         Parameters
         ----------
@@ -85,12 +85,12 @@ class OutputMethods(FrameMethods):
         Returns
         -------
         pandas.DataFrame
-            What was written: file (below ``path``), rows and nbytes.
+            A row for each file: file (below ``path``), rows and nbytes.
 
         Raises
         ------
         OutputExistsError
-            There is something at ``path``, and ``overwrite`` is false.
+            ``path`` exists, and ``overwrite`` is false.
         OutputError
             It cannot be written, or an argument is not one of those above.
         ColumnError

@@ -1,4 +1,4 @@
-"""Joins of dataframes that frequent keys do not slow down."""
+"""Skew-resistant joins of dataframes."""
 
 from __future__ import annotations
 

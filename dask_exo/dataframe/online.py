@@ -54,10 +54,10 @@ class OnlineGroupBy:
         top: int | None = None,
         seed: int = 0,
     ) -> Iterator[Estimate]:
-        """Aggregate, and tell what is known in between.
+        """Aggregate, and yield estimates meanwhile.
 
-        While the caller looks at an estimate, the next rounds run. A round makes its partitions
-        anew: persist a frame that comes out of a shuffle first.
+        While the caller reads an estimate, the next rounds run. A round recomputes its inputs:
+        persist the output of a shuffle first.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class OnlineGroupBy:
 
 
 def estimate_points(partitions: int, every: float) -> list[int]:
-    """After how many partitions there are estimates: soon at first, then at even distances.
+    """Return after how many partitions there are estimates: soon at first, then evenly spaced.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def estimate_points(partitions: int, every: float) -> list[int]:
 
 
 def step_of(partitions: int, every: float) -> int:
-    """Partitions of a full round."""
+    """Return the number of partitions of a full round."""
     return max(1, min(partitions, round(every * partitions if every <= 1 else every)))
 
 

@@ -1,8 +1,7 @@
-"""What is known of a groupby after some of its partitions: kernels, without a cluster.
+"""Estimates of a groupby from some of its partitions: kernels, without a cluster.
 
-Of each partition its *part* is found where it is. Parts are put together into a part of all the
-rows behind them, and what that has found, scaled up by the share of partitions behind it, is the
-estimate; how much partitions differ from each other gives its error.
+Each partition gets a partial aggregate. Partial aggregates are combined and scaled up by the share
+of partitions seen; the variance between partitions gives the standard error.
 
 References: Hellerstein, Haas and Wang, "Online aggregation" (SIGMOD 1997); Chan, Golub and LeVeque,
 "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
@@ -38,14 +37,14 @@ Column = tuple[Any, str]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is known of a groupby after some of its partitions.
+    """Estimated result of a groupby.
 
     Attributes
     ----------
     frame : DataFrame
         A row for each group seen (or for the top ones of them), columns as `pandas.DataFrame.agg`
         has them. Sums and counts are scaled up; min, max, var, std, nunique and approx_nunique are
-        of what has been seen.
+        of the partitions seen.
     error : DataFrame
         Standard errors, in the shape of ``frame``: of sums and counts from the third partition on,
         of means always, of approx_nunique that of its sketch; NaN for the others.
@@ -63,7 +62,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class AggregationSpec:
-    """What is wanted of each group.
+    """The requested aggregates.
 
     Attributes
     ----------
@@ -82,29 +81,29 @@ class AggregationSpec:
     top: int | None = None
 
     def of(self, aggregate: str) -> list[Any]:
-        """Columns of which ``aggregate`` is asked."""
+        """Return the columns with a request for ``aggregate``."""
         return [column for column, name in self.columns if name == aggregate]
 
     @property
     def read(self) -> list[Any]:
-        """Columns that are needed."""
+        """The columns to read."""
         return list(dict.fromkeys([*self.by, *(column for column, _ in self.columns)]))
 
     @property
     def known(self) -> dict[Any, list[str]]:
-        """Of each column what has to be known of each partition."""
+        """Column → aggregates that each partition computes."""
         wanted: dict[Any, list[str]] = {}
         for column, name in self.columns:
             mine = wanted.setdefault(column, [])
             mine += [total for total in KNOWN[name] if total not in mine]
         found = {column: names for column, names in wanted.items() if names}
-        # groups are found also where only distinct values are asked for
+        # groups are needed even if only distinct values are requested
         return found or {self.columns[0][0]: ["count"]}
 
 
 @dataclass(frozen=True)
 class PartialAggregate:
-    """What some rows are.
+    """Aggregates of some partitions.
 
     Attributes
     ----------
@@ -148,7 +147,7 @@ def aggregate_partition(frame: pd.DataFrame, asked: AggregationSpec) -> PartialA
 
 
 def combine(parts: Sequence[PartialAggregate]) -> PartialAggregate:
-    """Aggregates of the rows of all parts."""
+    """Combine partial aggregates."""
     return PartialAggregate(
         _known([one.known for one in parts]),
         [
@@ -184,8 +183,8 @@ def _known(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
         count = rows[column, "count"]
         mean = rows[column, "sum"] / count.where(count > 0)
         total = (known[column, "sum"] / known[column, "count"]).reindex(rows.index)
-        apart = _grouped(((mean - total) ** 2 * count).to_frame("apart")).sum()["apart"]
-        known[column, name] += apart
+        between = _grouped(((mean - total) ** 2 * count).to_frame("between")).sum()["between"]
+        known[column, name] += between
     return known
 
 
@@ -194,7 +193,7 @@ def _combined(name: str) -> str:
 
 
 def estimate(found: PartialAggregate, asked: AggregationSpec, partitions: int) -> Estimate:
-    """What follows for all partitions.
+    """Estimate the aggregates of all partitions.
 
     Parameters
     ----------
@@ -237,10 +236,10 @@ def estimate(found: PartialAggregate, asked: AggregationSpec, partitions: int) -
 
 
 def _moment(known: pd.DataFrame, one: Column) -> tuple[Any, Any]:
-    """A mean, variance or deviation, and the standard error of the mean."""
+    """Return a mean, variance or deviation, and the standard error of the mean."""
     column, name = one
-    count, apart = known[column, "count"], known[column, "var"]
-    variance = (apart / (count - 1)).where(count > 1)
+    count, squares = known[column, "count"], known[column, "var"]
+    variance = (squares / (count - 1)).where(count > 1)
     if name == "mean":
         value = (known[column, "sum"] / count).where(count > 0)
     else:
@@ -249,7 +248,7 @@ def _moment(known: pd.DataFrame, one: Column) -> tuple[Any, Any]:
 
 
 def _error(found: PartialAggregate, one: Column, partitions: int) -> Any:
-    """Of a total that is scaled up, from how much the totals of the partitions differ."""
+    """Return the standard error of a scaled total, from the variance of partitions' totals."""
     n, known, squares = found.partitions, found.known[one], found.squares[one]
     if n < 3:
         return pd.Series(np.nan, known.index)
@@ -258,7 +257,7 @@ def _error(found: PartialAggregate, one: Column, partitions: int) -> Any:
 
 
 def _top(frame: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Rows of the largest values of the first column, the largest first; ties as they come."""
+    """Return the rows with the largest values of the first column, largest first, stably."""
     # negated ranks, not a descending sort, keep ties in order, and rank whatever can be compared
     ranks = frame.iloc[:, 0].rank(method="min", ascending=False, na_option="bottom")
     return frame.iloc[np.argsort(ranks.to_numpy(), kind="stable")[:count]]

@@ -1,4 +1,4 @@
-"""What happened, as events; observers count, print and draw, and never decide."""
+"""Reports of runs: observers of events, which count, print and draw, and never decide."""
 
 from dask_exo.events import (
     Event,

@@ -1,4 +1,4 @@
-"""What to change: a decision over the figures of a report, and nothing else."""
+"""Advice: a pure decision over the figures of a report."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SMALL = (
 
 
 class Advice(NamedTuple):
-    """One line, and the share of the time that it is about, as far as that can be told."""
+    """One line, and about the share of the time that it concerns."""
 
     weight: float
     text: str
 
 
 def advise(figures: Figures) -> list[str]:
-    """Say what to change, what matters most first.
+    """Return advice, most important first.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def advise(figures: Figures) -> list[str]:
     Returns
     -------
     list of str
-        One to three lines, or none where nothing has run.
+        One to three lines; none if nothing has run.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def _skewed(figures: Figures) -> Iterator[Advice]:
 
 
 def _small(figures: Figures) -> Iterator[Advice]:
-    """Many tasks that do next to nothing."""
+    """Find groups of many tiny tasks."""
     for group in figures.groups:
         mean = group.seconds / max(group.count, 1)
         if group.count >= 50 * max(figures.slots, 1) and mean < SHORT:
@@ -108,7 +108,7 @@ def _idle(figures: Figures) -> Iterator[Advice]:
 
 
 def _stands_out(figures: Figures) -> Iterator[Advice]:
-    """One task that all others may have waited for."""
+    """Find a task that all others may have waited for."""
     if not figures.slowest or figures.tasks < 4:
         return
     slowest, mean = figures.slowest[0], figures.work / max(figures.tasks, 1)
@@ -121,7 +121,7 @@ def _stands_out(figures: Figures) -> Iterator[Advice]:
 
 
 def _gpus(figures: Figures) -> Iterator[Advice]:
-    """GPUs that wait for a stage before them."""
+    """Find GPUs that wait for a stage before them."""
     busy = figures.gpu_busy
     if busy is None or busy >= IDLE or not figures.gpu_work:
         return
@@ -132,7 +132,7 @@ def _gpus(figures: Figures) -> Iterator[Advice]:
 
 
 def _shared_gpus(figures: Figures) -> Iterator[Advice]:
-    """Workers that asked for less of a GPU than they hold."""
+    """Find actors that use more of a GPU than they requested."""
     for one in figures.shares:
         have = format_bytes(int(one.asked * one.device))
         yield Advice(

@@ -29,8 +29,8 @@ class Callbacks:
     Attributes
     ----------
     values : bool
-        Whether one of them may look at the values of tasks. Then every task runs by itself and
-        every value is brought here, as in Dask's own schedulers.
+        Whether a callback may read values of tasks. Then every task runs in a call of its own, and
+        its value is fetched to this process, as in Dask's own schedulers.
     """
 
     def __init__(self, callbacks: Sequence[tuple[Callable[..., Any] | None, ...]]) -> None:
@@ -43,11 +43,11 @@ class Callbacks:
         self.values = any(type(getattr(f, "__self__", None)) not in known for f in self._after)
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Return whether there is a callback."""
         return bool(self._callbacks)
 
     def begin(self, graph: dict[Key, Any]) -> None:
-        """Start; they may put values into ``graph``."""
+        """Call the start callbacks; they may put values into ``graph``."""
         self._graph = graph
         for callback in self._callbacks:
             if callback[0]:
@@ -55,7 +55,7 @@ class Callbacks:
             self._begun.append(callback)
 
     def prepare(self, graph: Mapping[Key, Any]) -> None:
-        """Tell them of all tasks of ``graph``, as it will run."""
+        """Pass all tasks of ``graph``, as it will run."""
         data = {key for key, node in graph.items() if isinstance(node, DataNode)}
         self._graph = dict(graph)
         self._state = {
@@ -71,7 +71,7 @@ class Callbacks:
             prepared(self._graph, self._state)
 
     def started(self, keys: Iterable[Key]) -> None:
-        """Tasks run."""
+        """Call back before tasks run."""
         for key in keys:
             if self._state["waiting"].pop(key, None) is not None:
                 self._state["running"].add(key)
@@ -79,7 +79,7 @@ class Callbacks:
                     before(key, self._graph, self._state)
 
     def finished(self, key: Key, value: Any = None) -> None:
-        """A task has run."""
+        """Call back after a task has run."""
         if key in self._state["running"]:
             self._state["running"].remove(key)
             self._state["finished"].add(key)
@@ -87,7 +87,7 @@ class Callbacks:
                 after(key, value, self._graph, self._state, WORKER)
 
     def end(self, *, failed: bool) -> None:
-        """All has run, or something has failed."""
+        """Call the finish callbacks."""
         if not failed and self._state:
             self._state["finished"].update(self._state["waiting"])
             self._state["waiting"].clear()

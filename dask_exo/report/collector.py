@@ -26,7 +26,7 @@ from dask_exo.report.summary import (
 
 TOP = 10  # tasks that are named
 TOKEN = re.compile(r"-([0-9a-f]{4})[0-9a-f]{28}$")
-DRAWN = 40  # shuffles of which it is kept who sent how much to whom: those with most bytes
+DRAWN = 40  # shuffles whose matrix is kept: those with most bytes
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _GroupTotals:
 
 
 def label(key: object) -> str:
-    """A key for people: a partition of a collection by its number, a hash by its first digits.
+    """Return a readable key: the number of a partition, the first digits of a hash.
 
     Examples
     --------
@@ -57,14 +57,14 @@ class _TopTasks:
     tasks: list[tuple[float, TaskSummary]] = field(default_factory=list)
 
     def add(self, amount: float, key: object, seconds: float, nbytes: int) -> None:
-        """Keep a task if it is among them."""
+        """Add a task if it is among the largest."""
         if len(self.tasks) < TOP or amount > self.tasks[-1][0]:
             self.tasks.append((amount, TaskSummary(label(key), seconds, nbytes)))
             self.tasks.sort(key=lambda one: -one[0])
             del self.tasks[TOP:]
 
     def all(self) -> tuple[TaskSummary, ...]:
-        """Those, the first one has most."""
+        """Return the tasks, largest first."""
         return tuple(task for _, task in self.tasks)
 
 
@@ -78,8 +78,8 @@ class Collector:
     Parameters
     ----------
     detailed : bool
-        Whether to keep what is drawn: spans, samples and matrices. Otherwise it is a few numbers
-        for each group of tasks, however many there are.
+        Whether to keep data of plots: spans, samples and matrices. Otherwise memory is a few
+        numbers for each group of tasks.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Collector:
         self._refused: dict[str, str] = {}
 
     def __call__(self, event: events.Event) -> None:
-        """Take note of one event."""
+        """Accumulate one event."""
         with self._lock:
             self._note(event)
             self._ended = max(self._ended, event.time)
@@ -150,12 +150,12 @@ class Collector:
 
     @property
     def seconds(self) -> float:
-        """From the start of the first run to what was heard last."""
+        """Seconds from the start of the first run to the last event."""
         return max(0.0, self._ended - self.started)
 
     @singledispatchmethod
     def _note(self, event: events.Event) -> None:
-        """Nothing to note."""
+        """Ignore other events."""
 
     @_note.register
     def _(self, event: events.RunStarted) -> None:
@@ -207,9 +207,9 @@ class Collector:
             self._span(event, ran)
 
     def _span(self, event: events.TasksFinished, ran: CallSpan) -> None:
-        """Lay the tasks of a call one after the other."""
+        """Add the tasks of a call as consecutive spans."""
         start = ran.start
-        if len(event.each) <= 1:  # of several parts of a shuffle in one call only the sum is known
+        if len(event.each) <= 1:  # a call with several maps reports only their sum
             stop = start + ran.seconds
             self.spans.add(
                 TaskSpan(ran.node, ran.process, event.group, start, stop, event.count, event.nbytes)
@@ -281,7 +281,7 @@ class Collector:
         )
 
     def figures(self, price: float | None = None) -> Figures:
-        """All of it as numbers; ``price`` is that of a node for an hour."""
+        """Return all numbers; ``price`` is that of a node for an hour."""
         with self._lock:
             places, stages = self._places, [self._stage(name) for name in self.stages]
             shuffles = {(event.run, event.name): event for event in self.shuffles}

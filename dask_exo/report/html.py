@@ -1,4 +1,4 @@
-"""A report as one page that needs nothing else: no network, and names of users as text only."""
+"""A report as one self-contained page: no network, all names escaped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STYLE = """
 .exo p { color: #444; margin: .2em 0 .6em; }
 """
 BODY = "body { margin: 0 auto; max-width: 1100px; padding: 0 14px 3em; background: #fff; }"
-# what a browser may do with it: run the scripts that are in it, and ask nobody for anything
+# a browser may run the inline scripts, and load nothing
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
@@ -41,13 +41,13 @@ POLICY = (
 
 
 def fragment(figures: Figures) -> str:
-    """The figures as a piece of HTML, without pictures."""
+    """Return the figures as HTML, without plots."""
     parts = ["<div class='exo'>", f"<style>{STYLE}</style>", _totals(figures), _advice(figures)]
     return "".join([*parts, *_tables(figures), "</div>"])
 
 
 def page(record: Collector, figures: Figures, title: str) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def require_bokeh() -> None:
 
 
 def _json(figures: Figures) -> str:
-    """Plain numbers, as they may stand in a page: nothing in it ends the script."""
+    """Return JSON that can be embedded in a script element."""
     return json.dumps(as_json(figures)).replace("<", "\\u003c")
 
 
@@ -166,7 +166,7 @@ def _top(heading: str, tasks: Sequence[TaskSummary]) -> str:
 
 
 def _table(heading: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """One table, or nothing where there are no rows."""
+    """Return a table, or an empty string without rows."""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )

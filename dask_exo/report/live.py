@@ -1,7 +1,7 @@
-"""A page on this machine that shows what runs now; ``dask exo top`` reads it too.
+"""The live page of a running program; ``dask exo top`` reads it too.
 
-It is served on the loopback address only, and to those only who have the token that is in its
-address. Drawing costs nothing while nobody looks.
+It is served on the loopback address only, and only with the token of its URL. Details are recorded
+only while the page is read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dask_exo.report.html import STYLE, fragment
 from dask_exo.report.progress_rows import Rows
 from dask_exo.report.report import Report
 
-PATIENCE = 60.0  # seconds without a reader after which nothing is recorded any more
+PATIENCE = 60.0  # seconds without a reader after which recording stops
 LOOPBACK = "127.0.0.1"
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -102,7 +102,7 @@ class Live:
         self.stop()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server and its observers."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -118,7 +118,7 @@ class Live:
                 self._recording.close()
 
     def answer(self, path: str) -> tuple[str, str]:
-        """Type and text of what is at a path; raise `KeyError` if there is nothing."""
+        """Return type and text of a path; raise `KeyError` for an unknown one."""
         with self._lock:
             if not self._read:
                 self._recording.enter_context(events.observing(self._record))
@@ -139,9 +139,9 @@ class Live:
         return "application/json", json.dumps({"rows": rows, "footer": footer, "html": html})
 
     def _allowed(self, host: str, query: str) -> bool:
-        """Whether a request has the token, and was meant for this machine.
+        """Return whether a request has the token and a local host name.
 
-        A page from elsewhere whose name has been made to point to this machine sends that name.
+        The host name defends against DNS rebinding.
         """
         given = parse_qs(query).get("token", [""])[0]
         same = hmac.compare_digest(given.encode(), self._token.encode())
@@ -179,7 +179,7 @@ class Live:
 
 
 def latest_url() -> str:
-    """Address of the page of the program of this user that was started last.
+    """Return the URL of the page of this user's newest program.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def _notes() -> Iterator[Path]:
 
 
 def _write_note(url: str) -> Path:
-    """Write down the address for programs of the same user, and for nobody else."""
+    """Write the URL to a file that only this user can read."""
     directory = _directory()
     note = directory / f"{os.getpid()}.url"
     with contextlib.suppress(OSError):  # then the address has to be given
@@ -217,7 +217,7 @@ def _write_note(url: str) -> Path:
 
 
 def _is_owned(directory: Path) -> bool:
-    """Whether nobody else can put anything there: the place for temporary files is everybody's."""
+    """Return whether a directory belongs to this user: others may write to the temporary one."""
     return not hasattr(os, "getuid") or directory.stat().st_uid == os.getuid()
 
 

@@ -49,7 +49,7 @@ class Spans:
         self.all: list[TaskSpan] = []
 
     def add(self, span: TaskSpan) -> None:
-        """Keep one more."""
+        """Add a span."""
         self.all.append(span)
         while len(self.all) > self._most:
             self.all = merge_spans(self.all, self._gap)
@@ -57,7 +57,7 @@ class Spans:
 
 
 def merge_spans(spans: Iterable[TaskSpan], gap: float) -> list[TaskSpan]:
-    """Join those of one worker and group with no more than ``gap`` seconds between.
+    """Merge those of one worker and group with no more than ``gap`` seconds between.
 
     Spans of one worker that are shorter than ``gap`` are joined whatever their group is, under the
     group of the longer one: they could not be told apart in a picture either.
@@ -135,7 +135,7 @@ class ShuffleMatrix:
         self.totals = np.zeros(outputs)
 
     def add(self, start: int, count: int, sent: np.ndarray) -> None:
-        """Note what ``count`` parts from ``start`` on have sent, (R,) bytes."""
+        """Add the (R,) bytes that ``count`` maps from ``start`` on have sent."""
         self.totals += sent
         rows = np.arange(start, start + count) * len(self.cells) // self.parts
         share = np.add.reduceat(sent, self._starts) / count

@@ -1,6 +1,6 @@
-"""The pictures of a report, by bokeh: it is what Dask's own are drawn with.
+"""The plots of a report, by bokeh, as Dask's own.
 
-Whatever the user has named is drawn as text and never read as markup.
+Names are drawn as text, never as markup.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def plain(name: object) -> str:
 
 
 def plots(record: Collector, groups: Sequence[GroupSummary]) -> Iterator[tuple[str, str, Any]]:
-    """A heading, a sentence that says what is seen, and a figure of bokeh, of each picture."""
+    """Yield a heading, a caption and a bokeh figure of each plot."""
     colors = {group.name: COLORS[i % len(COLORS)] for i, group in enumerate(groups)}
     if record.spans.all:
         yield (
@@ -67,7 +67,7 @@ def _figure(**options: Any) -> Any:
     made = figure(
         sizing_mode="stretch_width",
         toolbar_location="above",
-        active_drag=None,  # a finger on a picture scrolls the page
+        active_drag=None,  # a finger on a plot scrolls the page
         active_scroll=None,
         **options,
     )

@@ -1,4 +1,4 @@
-"""How far a computation is: lines in a terminal, in a notebook, or printed now and then."""
+"""Progress of computations: lines in a terminal, in a notebook, or printed periodically."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ SELDOM = 10.0  # seconds between two lines where they do not
 
 
 class Display(Protocol):
-    """Where progress is shown."""
+    """A place that shows progress."""
 
     soon: float
     every: float
 
     def show(self, rows: Rows, now: float) -> None:
-        """Show how it is now."""
+        """Show the current state."""
         ...
 
     def end(self) -> None:
-        """Leave no trace of it."""
+        """Remove it."""
         ...
 
 
 class Lines:
-    """Prints a few lines now and then.
+    """Prints a few lines periodically.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Lines:
         self._stream.flush()
 
     def end(self) -> None:
-        """What is printed stays."""
+        """Leave printed lines."""
 
 
 class Terminal:
@@ -90,7 +90,7 @@ class Terminal:
 
 
 class Notebook:
-    """A piece of HTML below a cell that is replaced in place."""
+    """HTML below a cell, replaced in place."""
 
     soon, every = SOON, 5 * OFTEN
 
@@ -116,7 +116,7 @@ class Notebook:
 
 
 class Progress:
-    """An observer that shows how far the runs are. Short ones are not shown.
+    """An observer that shows the progress of runs, except short ones.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Progress:
         self._shown = 0.0
 
     def __call__(self, event: events.Event) -> None:
-        """Take note of one event, and show it if it is time to."""
+        """Count one event; show progress if the last time is long enough ago."""
         with self._lock:
             self._rows(event)
             since = min(self._rows.runs.values(), default=event.time)
@@ -147,7 +147,7 @@ class Progress:
 
 
 def _grid(rows: Rows, now: float) -> Any:
-    """A table, and below it a line for all that is as wide as the terminal."""
+    """Return a table, and a line below it as wide as the terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -159,7 +159,7 @@ def _grid(rows: Rows, now: float) -> Any:
 
 
 def _table(rows: Rows, now: float) -> str:
-    """The same as HTML."""
+    """Return the table and the line as HTML."""
     body = "".join(
         f"<tr><th>{escape(row.name)}</th>"
         + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells(now))
@@ -179,7 +179,7 @@ def kind_of_display(setting: str, *, terminal: bool, notebook: bool, quiet: bool
     terminal, notebook : bool
         Whether standard error is a terminal, and whether this is a notebook.
     quiet : bool
-        Whether nobody waits: in a background thread, or inside a task.
+        Whether this is a background thread, or a task.
 
     Returns
     -------
@@ -237,7 +237,7 @@ def showing(setting: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress() -> Iterator[None]:
-    """Show how far the computations inside the block are, wherever they run.
+    """Show the progress of computations inside the block.
 
     In a terminal with rich installed, and in a notebook, lines are rewritten in place from the
     second second on; elsewhere they are printed every ten seconds. Computations in the foreground

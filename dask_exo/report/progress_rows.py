@@ -1,4 +1,4 @@
-"""How far everything is: a row for each kind of tasks, shuffle and stage that is under way."""
+"""State of progress: a row for each active group of tasks, shuffle and stage."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Row:
     done, total : int
         A total of 0 is not known.
     nbytes : int
-        Made so far.
+        Bytes of results so far.
     since : float
         When the first part of it was done, less the time that took; in seconds since 1970.
     note : str
-        What else is to be said.
+        Further information.
     """
 
     name: str
@@ -39,15 +39,15 @@ class Row:
 
     @property
     def active(self) -> bool:
-        """Whether it has begun and not ended."""
+        """True if it has started and not finished."""
         return self.done > 0 and (not self.total or self.done < self.total)
 
     def rate(self, now: float) -> float:
-        """Bytes a second."""
+        """Return bytes per second."""
         return self.nbytes / max(now - self.since, 1e-3)
 
     def left(self, now: float) -> float | None:
-        """Seconds that the rest will take if it goes on like this; None if that is not known.
+        """Return the remaining seconds at the present rate; None if unknown.
 
         Examples
         --------
@@ -59,7 +59,7 @@ class Row:
         return (now - self.since) * (self.total - self.done) / self.done
 
     def cells(self, now: float) -> tuple[str, str, str, str]:
-        """How far, how fast, how long still, and what else."""
+        """Return progress, rate, remaining time and note."""
         far = f"{self.done:,}/{self.total:,}" if self.total else f"{self.done:,}"
         fast = f"{format_bytes(int(self.rate(now)))}/s" if self.nbytes else ""
         left = self.left(now)
@@ -68,12 +68,12 @@ class Row:
 
 @dataclass
 class Rows:
-    """An observer that knows how far all runs are.
+    """An observer that counts the progress of all runs.
 
     Attributes
     ----------
     runs : dict
-        Run → when it began; those that have not ended.
+        Active run → its start.
     """
 
     runs: dict[int, float] = field(default_factory=dict)
@@ -82,16 +82,16 @@ class Rows:
     _spilled: int | None = None
 
     def __call__(self, event: events.Event) -> None:
-        """Take note of one event."""
+        """Count one event."""
         self._note(event)
 
     def active(self) -> list[Row]:
-        """What is under way, in the order in which it began."""
+        """Return active rows, in the order of their start."""
         rows = sorted((row for row in self._rows.values() if row.active), key=lambda r: r.since)
         return rows[:MOST]
 
     def footer(self, now: float) -> str:
-        """What holds for all: time, spilled bytes, tasks in flight and what holds back others."""
+        """Return a line with time, spilled bytes, tasks in flight and the bottleneck."""
         parts = [duration(now - min(self.runs.values(), default=now))]
         seen = self._seen
         if seen is not None:
@@ -101,13 +101,13 @@ class Rows:
         return ", ".join(parts)
 
     def lines(self, now: float) -> list[str]:
-        """A line for each, and one for all."""
+        """Return a line for each active row, and the footer."""
         rows = [f"{row.name}: {', '.join(filter(None, row.cells(now)))}" for row in self.active()]
         return [*rows, self.footer(now)]
 
     @singledispatchmethod
     def _note(self, event: events.Event) -> None:
-        """Nothing to note."""
+        """Ignore other events."""
 
     @_note.register
     def _(self, event: events.RunStarted) -> None:

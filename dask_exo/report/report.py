@@ -17,7 +17,7 @@ from dask_exo.report.text import text
 
 
 class Report:
-    """What computations took; text, a page in a notebook, JSON, or a file of HTML.
+    """Costs of computations, as text, in a notebook, as JSON or as an HTML file.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Report:
         return self._record.figures(self._price)
 
     def __str__(self) -> str:
-        """Some lines for people."""
+        """Return the report as text."""
         return text(self.figures)
 
     __repr__ = __str__
@@ -49,7 +49,7 @@ class Report:
         return fragment(self.figures)
 
     def to_json(self) -> str:
-        """All numbers, with their units: seconds and bytes.
+        """Return all numbers as JSON, with their units.
 
         Examples
         --------
@@ -59,7 +59,7 @@ class Report:
         return json.dumps(as_json(self.figures), indent=1)
 
     def to_html(self, title: str = "dask_exo report") -> str:
-        """One page with everything in it, which needs no network.
+        """Return a self-contained page.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Report:
 
 
 class _Last:
-    """Keeps the totals of each run, and of the last one that has ended."""
+    """An observer that keeps the totals of each run, and of the last finished one."""
 
     def __init__(self) -> None:
         self._running: dict[int, Collector] = {}
@@ -99,12 +99,11 @@ events.subscribe(_last)
 
 
 def last_report() -> Report:
-    """Report what the last computation of this process took.
+    """Return a report of the last computation of this process.
 
-    Every computation keeps its totals, which costs next to nothing. What is drawn, who sent how
-    much to whom in a shuffle, and exactly what was spilled in a short one, only
-    `performance_report` records. Of a computation that ran on Dask's threads, as it was small, it
-    says only that.
+    Every computation counts its totals at negligible cost. Only `performance_report` records data
+    of plots, the matrix of a shuffle, and exact spilling of short runs. For a small computation
+    that ran on Dask's threads the report says only that.
 
     Returns
     -------

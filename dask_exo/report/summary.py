@@ -1,4 +1,4 @@
-"""What a report tells, as numbers: times in seconds, sizes in bytes."""
+"""The figures of a report: times in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cos
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """Tasks of one kind: how many, their work, bytes of their results, when the first one began
-    and the last one ended, in seconds from the beginning.
+    """Tasks of one group.
+
+    Their number, seconds of work, bytes of results; start of the first and end of the last, in
+    seconds from the start of the report.
     """
 
     name: str
@@ -48,7 +50,7 @@ class ShuffleSummary:
     Attributes
     ----------
     name, algorithm, reason : str
-        Which, how, and why so.
+        Name, algorithm, and reason of the choice.
     maps, reducers, rounds, merges, calls : int
         M, R, rounds of maps, merges between them, and calls of maps.
     rows, nbytes : int
@@ -74,7 +76,7 @@ class ShuffleSummary:
 
     @property
     def skew(self) -> float:
-        """How many times the mean the largest output has; 1.0 where that is not known.
+        """Largest output relative to the mean; 1.0 if unknown.
 
         Examples
         --------
@@ -87,9 +89,9 @@ class ShuffleSummary:
 
 @dataclass(frozen=True)
 class StageSummary:
-    """A stage of a pipeline: outputs, their bytes, work, GPUs that a task asks for.
+    """A stage of a pipeline: outputs, their bytes, seconds of work, GPUs per task.
 
-    ``waits`` says for what it waited, as shares of the looks at it.
+    ``waits`` has its bottlenecks, as shares of the samples.
     """
 
     name: str
@@ -102,7 +104,7 @@ class StageSummary:
 
 @dataclass(frozen=True)
 class GpuShare:
-    """What workers of some stages take of a GPU, as they hold more of it than they asked for.
+    """Share of a GPU of actors that use more of it than they requested.
 
     Attributes
     ----------
@@ -123,7 +125,7 @@ class GpuShare:
 
 @dataclass(frozen=True)
 class Figures:
-    """All of it.
+    """All numbers of a report.
 
     Attributes
     ----------
@@ -145,11 +147,11 @@ class Figures:
         Of a node for an hour.
     groups, shuffles, stages, slowest, largest, shares : tuple
     recovered : mapping
-        What was done again → how often.
+        Kind of recovered work → count.
     directories : mapping
-        Where values were spilled to → bytes.
+        Spill directory → bytes.
     refused : mapping
-        Collections that a checkpoint does not keep → why.
+        Collections that cannot be checkpointed → reason.
     """
 
     runs: int = 0
@@ -181,7 +183,7 @@ class Figures:
 
     @property
     def tasks(self) -> int:
-        """How many."""
+        """Number of tasks."""
         return sum(group.count for group in self.groups)
 
     @property
@@ -207,7 +209,7 @@ class Figures:
 
     @property
     def cost(self) -> float | None:
-        """What that costs; None without a price.
+        """Cost of the node hours; None without a price.
 
         Examples
         --------
@@ -218,14 +220,14 @@ class Figures:
 
     @property
     def cost_per_terabyte(self) -> float | None:
-        """The same for each terabyte that was shuffled."""
+        """Cost per shuffled terabyte; None without a price or shuffle."""
         if self.cost is None or not self.shuffled:
             return None
         return self.cost / (self.shuffled / TERABYTE)
 
 
 def as_json(figures: Figures) -> dict[str, Any]:
-    """Plain values, which `json` takes.
+    """Return plain values for `json`.
 
     Examples
     --------
@@ -245,12 +247,12 @@ def as_json(figures: Figures) -> dict[str, Any]:
 
 
 def from_json(found: Mapping[str, Any]) -> Figures:
-    """What `as_json` has made plain.
+    """Restore figures from the values of `as_json`.
 
     Raises
     ------
     ValueError
-        It is something else, or of another version.
+        The values have another form or version.
 
     Examples
     --------

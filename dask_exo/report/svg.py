@@ -79,7 +79,7 @@ def svg(boxes: Mapping[str, Box], edges: Sequence[tuple[str, str]]) -> str:
     Returns
     -------
     str
-        An ``<svg>`` element that is as wide as its place at most; all text in it is escaped.
+        An ``<svg>`` element, at most as wide as its container; all text in it is escaped.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def _drawn(box: Box, left: float, top: float) -> str:
 def _line(
     boxes: Mapping[str, Box], corners: Mapping[str, tuple[float, float]], edge: tuple[str, str]
 ) -> str:
-    """A curve from the bottom of one box to the top of the other."""
+    """Draw a curve from the bottom of one box to the top of the other."""
     (x, y), (u, v) = corners[edge[0]], corners[edge[1]]
     x, y, u = x + boxes[edge[0]].width / 2, y + boxes[edge[0]].height, u + boxes[edge[1]].width / 2
     middle = (y + v) / 2

@@ -13,7 +13,7 @@ LINES = 12  # of one table
 
 
 def text(figures: Figures) -> str:
-    """Some lines for people.
+    """Return the report as lines of text.
 
     Examples
     --------
@@ -26,7 +26,7 @@ def text(figures: Figures) -> str:
 
 
 def facts(figures: Figures) -> Iterator[tuple[str, str]]:
-    """The totals: what each is called, and what it is."""
+    """Yield the totals as pairs of name and text."""
     yield "time", duration(figures.seconds)
     yield "tasks", f"{figures.tasks:,} in {figures.calls:,} calls, {figures.objects:,} refs"
     where = f"{figures.nodes} node(s), {figures.slots} slots"
@@ -52,7 +52,7 @@ def facts(figures: Figures) -> Iterator[tuple[str, str]]:
 
 
 def duration(seconds: float) -> str:
-    """Time for people.
+    """Return a readable duration.
 
     Examples
     --------
@@ -68,14 +68,14 @@ def duration(seconds: float) -> str:
 
 
 def describe_recovery(repeated: Mapping[str, int], total: int) -> str:
-    """Say what was made again.
+    """Describe recomputed partitions.
 
     Parameters
     ----------
     repeated : mapping
-        Group → partitions that were made again.
+        Group → recomputed partitions.
     total : int
-        All partitions of all groups; 0 where that is not known.
+        Number of all partitions; 0 if unknown.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What another program of this machine does, in a terminal: a reader of its live page."""
+"""``dask exo top``: the live page of another program, in a terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from dask_exo.errors import LiveError
 from dask_exo.report.live import LOOPBACK, latest_url
 
-PAUSE = 1.0  # seconds between two looks
-CLEAR = "\x1b[H\x1b[J"  # what makes a terminal begin anew
+PAUSE = 1.0  # seconds between two polls
+CLEAR = "\x1b[H\x1b[J"  # clears a terminal
 
 
 def poll(url: str | None) -> Iterator[list[str]]:
-    """Lines about a program, as often as they are asked for.
+    """Yield the current lines about a program, repeatedly.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def poll(url: str | None) -> Iterator[list[str]]:
 
 
 def watch(url: str | None, *, once: bool = False, stream: TextIO | None = None) -> None:
-    """Write what a program does, once or until it ends; see `poll`."""
+    """Write the progress of a program, once or until it ends; see `poll`."""
     out = sys.stdout if stream is None else stream
     for lines in poll(url):
         text = "\n".join(lines) + "\n"
@@ -72,6 +72,6 @@ def _read(address: str) -> Any:
 
 
 def _line(row: list[str]) -> str:
-    """One row, without what a terminal would take for commands."""
+    """Return one row, without control characters."""
     cells = ["".join(c if c.isprintable() else "?" for c in cell) for cell in row if cell]
     return f"{cells[0]:<40} {'  '.join(cells[1:])}"

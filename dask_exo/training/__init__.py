@@ -1,7 +1,6 @@
 """Batches for training, from an Exoshuffle for each epoch.
 
-The order of an epoch is decided by the seed and its number, so that a training run can stop
-anywhere and go on exactly there.
+The seed and the epoch's number decide the order, so a training run can resume at any batch.
 
 References: Exoshuffle section 3.3.3.2: pipelined full shuffle and windowed shuffle.
 """

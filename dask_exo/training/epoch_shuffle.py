@@ -1,8 +1,8 @@
 """The shuffles of all epochs, in the driver, and the shares of the consumers.
 
-An epoch begins when its first consumer asks for it, or while the one before is consumed. A
-consumer takes the refs of its share with it. What a slower one has not taken is kept for the last
-few epochs; later it is made again, the same, so that no consumer ever waits for another one.
+An epoch starts when its first consumer requests it, or while the one before is consumed. A
+consumer takes the refs of its share. Shares that a slower consumer has not taken are kept for the
+last few epochs, and recomputed later, so no consumer waits for another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Rows = dict[int, list[ShardRows]]
 
 @dataclass(frozen=True)
 class EpochSpec:
-    """What makes an epoch; see ``ddf.exo.epochs``."""
+    """Arguments of the epochs; see ``ddf.exo.epochs``."""
 
     count: int
     batch_size: int
@@ -64,7 +64,7 @@ class EpochShuffles:
         self.shuffled(0)  # refuses wrong arguments at once
 
     def shuffled(self, epoch: int) -> dd.DataFrame:
-        """The frame in the order of an epoch.
+        """Return the frame in the order of an epoch.
 
         Partitions are half as long as those of the input: a consumer has one, and gets the next.
         """
@@ -74,7 +74,7 @@ class EpochShuffles:
         )
 
     def share(self, consumer: int, epoch: int) -> list[ShardRows]:
-        """Wait for the rows of a consumer in an epoch, and begin the next one.
+        """Wait for the rows of a consumer in an epoch, and start the next one.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class EpochShuffles:
         return mine
 
     def leave(self, consumer: int) -> None:
-        """Keep nothing more for a consumer, unless it asks again."""
+        """Release the rows of a consumer, unless it requests more."""
         with self._lock:
             self._reached[consumer] = self._how.count
             self._release_taken()
@@ -111,14 +111,14 @@ class EpochShuffles:
                 self._server.left(consumer)
 
     def remote(self) -> RemoteShards:
-        """The same, for another process."""
+        """Return a proxy of this source for another process."""
         with self._lock:
             if self._server is None or not self._server.open:
                 self._server = ShardServer(self, len(self._reached))
         return RemoteShards(self._server.name)
 
     def _begin(self, epoch: int) -> Future[Rows]:
-        """Start an epoch for those who have not had it; the lock is held."""
+        """Start an epoch for consumers that have not reached it; the lock is held."""
         made: Future[Rows] = Future()
         places = {
             i: (i + epoch) % self._how.consumers
@@ -139,7 +139,7 @@ class EpochShuffles:
                 del self._epochs[epoch]
 
     def _release_taken(self) -> None:
-        """Let go of what nobody will ask for; the lock is held."""
+        """Release rows that all consumers have; the lock is held."""
         for epoch, made in list(self._epochs.items()):
             if made.done() and made.exception() is None:
                 rows = made.result()
@@ -175,7 +175,7 @@ def _run_epoch(
 
 
 def _persisted(frame: dd.DataFrame) -> tuple[list[GraphNode], Sequence[int]]:
-    """Compute partitions where they stay; how to get each, and how long it is."""
+    """Persist partitions; return a task that fetches each, and the lengths."""
     kept = frame.persist()
     graph: dict[Any, GraphNode] = convert_legacy_graph(kept.__dask_graph__())
     lengths = kept.map_partitions(len, meta=(None, "int64")).compute()
@@ -190,7 +190,7 @@ def _source(graph: dict[Any, GraphNode], key: Any) -> GraphNode:
 
 
 def spread(positions: Any, batch_size: int) -> float:
-    """How well batches are mixed: their spread over the input, relative to that of random ones.
+    """Measure how well batches are mixed: their spread relative to that of random ones.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class Epochs(Iterator[Any]):
         self,
         source: Source,
         how: EpochSpec,
-        format: str,  # noqa: A002  as everybody calls it
+        format: str,  # noqa: A002  the usual name
         consumer: int,
         identity: str,
     ) -> None:
@@ -68,7 +68,7 @@ class Epochs(Iterator[Any]):
         self.epoch = self.batches = self.steps = 0
 
     def __next__(self) -> Any:
-        """The next batch."""
+        """Return the next batch."""
         if self._steps is None:
             ended = 0 < self.steps == self.batches
             start = (self.epoch + 1, 0) if ended else (self.epoch, self.batches)
@@ -86,12 +86,12 @@ class Epochs(Iterator[Any]):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is, in numbers and text."""
+        """Return the position, as numbers and text."""
         where = {"epoch": self.epoch, "batches": self.batches, "steps": self.steps}
         return {**where, "of": self._identity}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after the batch at which ``state`` was taken.
+        """Resume after the batch at which ``state`` was taken.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class Epochs(Iterator[Any]):
 def _steps(
     share: Callable[[int], list[ShardRows]],
     how: EpochSpec,
-    format: str,  # noqa: A002  as everybody calls it
+    format: str,  # noqa: A002  the usual name
     start: tuple[int, int],
 ) -> Iterator[Step]:
     """Batches that come after those that have been given.
@@ -142,7 +142,7 @@ def _steps(
 
 
 def _fetches(pieces: list[ShardRows], skip: int) -> tuple[list[Fetch], int]:
-    """How to get the rows without the first ``skip``, and how many these are."""
+    """Return functions that fetch the rows after the first ``skip``, and their number."""
     left = skip_rows(pieces, skip)
     return [partial(_fetch, piece) for piece in left], sum(p.stop - p.start for p in left)
 
@@ -160,9 +160,9 @@ def _restore(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
 def epochs(
     frame: dd.DataFrame,
     how: EpochSpec,
-    format: str,  # noqa: A002  as everybody calls it
+    format: str,  # noqa: A002  the usual name
 ) -> list[Epochs]:
-    """The iterators of all consumers.
+    """Return the iterators of all consumers.
 
     Raises
     ------
@@ -183,14 +183,14 @@ def epochs(
 
 
 def fetch_each(fetches: list[Fetch]) -> Iterator[pd.DataFrame]:
-    """Fetch partitions; how to get one is forgotten with it, since that keeps it in the store."""
+    """Fetch partitions; drop each fetch function, which keeps its partition in the store."""
     fetches.reverse()
     while fetches:
         yield fetches.pop()()
 
 
 def prefetch(items: Iterator[Item], pool: Executor) -> Iterator[Item]:
-    """Make each item while the one before it is in use."""
+    """Compute each item while the one before it is in use."""
     coming = pool.submit(next, items, None)
     while (item := coming.result()) is not None:
         coming = pool.submit(next, items, None)

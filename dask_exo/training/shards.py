@@ -1,4 +1,4 @@
-"""Which rows of an epoch each consumer gets: equal steps for all, whoever is slower.
+"""The rows of an epoch that each consumer gets: equal numbers of batches for all.
 
 A consumer gets neighbouring rows of the shuffled epoch, so that each partition is read by one
 consumer, or by two where it is cut.
@@ -16,7 +16,7 @@ Part = TypeVar("Part")
 
 
 def split_rows(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list[range]:
-    """Deal the rows of an epoch, so that all consumers get the same number of batches.
+    """Split the rows of an epoch, so that all consumers get the same number of batches.
 
     With ``drop_last`` all batches are full, and fewer rows than one batch for each consumer are
     left over. Without it consumers differ by one row at most, and none is left over, but where
@@ -52,7 +52,7 @@ def split_rows(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -
 
 
 def locate_rows(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
-    """Where rows of an epoch are, given the lengths of its partitions.
+    """Locate rows of an epoch in its partitions, given their lengths.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def locate_rows(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
 
 
 def skip_rows(spans: Sequence[RowSpan[Part]], rows: int) -> list[RowSpan[Part]]:
-    """Spans without their first ``rows``.
+    """Return spans without their first ``rows``.
 
     Examples
     --------

@@ -1,7 +1,6 @@
 """Examine where dask_exo runs, before it is slow or fails: facts, and a check of each.
 
-`machine` and `gather` find facts, `checks` judges them and sees nothing but facts, `diagnosis`
-is what people read.
+`machine` and `collect` find facts, `checks` judges them, `render` prints the findings.
 """
 
 from dask_exo.cli.doctor.collect import gather
@@ -25,7 +24,7 @@ def examine() -> Diagnosis:
     """Examine this process, and the Ray cluster that Dask's code would run on.
 
     The cluster is joined, or a private one is started, as a computation would do it. On each of
-    its machines one task looks around, writes a file of 64 MB where values are spilled to, and
+    its machines one task collects facts, writes a file of 64 MB to the spill directory, and
     reads it back.
 
     Returns

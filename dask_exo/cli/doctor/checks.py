@@ -1,4 +1,4 @@
-"""What is well and what is not: decisions on facts alone. Each says what to do about it."""
+"""Checks of the collected facts. Each finding says what to change."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def shared_memory(machine: Machine) -> Finding:
 
 
 def memory(machine: Machine) -> Finding:
-    """What the store leaves is enough for tasks."""
+    """Check that the object store leaves enough memory for tasks."""
     what = f"{format_bytes(machine.memory)}, of which the object store takes "
     what += format_bytes(machine.store)
     if machine.store > FOR_TASKS * machine.memory:
@@ -160,7 +160,7 @@ def slots(machine: Machine) -> Finding:
 
 
 def spilling(machine: Machine) -> Finding:
-    """The directory for what does not fit the store can be written, has room, and is quick."""
+    """Check that the spill directory is writable, large enough and fast."""
     disk, name = machine.spill, "spilling"
     if disk is None:
         return Finding("ok", name, "Ray does not tell where this cluster spills to")
@@ -234,7 +234,7 @@ def gpu(machine: Machine) -> Finding:
 
 
 def _ipc(machine: Machine) -> str:
-    """What a probe of CUDA IPC says; nothing depends on it."""
+    """Report the probe of CUDA IPC; nothing depends on it."""
     through = "values go through host memory"
     if machine.ipc is None:
         return f"{through}; CUDA IPC was not tried: no GPU was free in time"

@@ -61,7 +61,7 @@ def gather(futures: Futures | None = None) -> Facts:
 
 
 def program() -> Program:
-    """What this process would do."""
+    """Collect the facts of this process."""
     required = _required()
     return Program(
         required,

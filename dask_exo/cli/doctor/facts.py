@@ -1,4 +1,4 @@
-"""What is known of a program, its cluster and its machines; and what is found in it."""
+"""Facts about a program, its cluster and its machines; findings of the checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check says.
+    """Result of one check.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a directory is.
+    """Throughput of a directory.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Program:
-    """What this process would do, and with which packages.
+    """Settings and packages of this process.
 
     Attributes
     ----------

@@ -131,7 +131,7 @@ def shared() -> str:
 
 
 def _gpus() -> tuple[bool, int]:
-    """Whether cupy is here, and how many devices it sees."""
+    """Return whether cupy is installed, and the number of devices it sees."""
     if not arrays.installed():
         return False, 0
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # what Ray sets where a task asks for none

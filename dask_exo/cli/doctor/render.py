@@ -13,7 +13,7 @@ MARKS = {"ok": "  ok", "warn": "WARN", "fail": "FAIL"}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found; its text has a line for each finding, and one more for each remedy.
+    """All findings; the text has a line for each, and one more for each remedy.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Diagnosis:
 
     @property
     def failed(self) -> bool:
-        """Whether something will not work."""
+        """True if a check failed."""
         return any(one.level == "fail" for one in self.findings)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Parquet that is there as a whole or not at all: ``ddf.exo.to_parquet``."""
+"""Atomic Parquet outputs: ``ddf.exo.to_parquet``."""
 
 from dask_exo.dataframe.to_parquet.object_store_commit import committed
 from dask_exo.dataframe.to_parquet.write import write

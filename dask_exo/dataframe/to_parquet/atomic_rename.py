@@ -1,4 +1,4 @@
-"""A directory takes the place of another one: at once, as everybody else sees it."""
+"""Atomic replacement of a directory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ OLD = ".old"
 
 
 def publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
-    """Give ``temporary`` the name ``target``; what was there vanishes, if it may.
+    """Give ``temporary`` the name ``target``; replace an existing one if ``overwrite``.
 
     Raises
     ------
     OutputExistsError
-        There is something, and ``overwrite`` is false.
+        ``target`` exists, and ``overwrite`` is false.
     OutputError
         It cannot be renamed.
     """
@@ -39,7 +39,7 @@ def publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
     except OSError as error:
         if target.exists():
             raise OutputExistsError(
-                f"the output {str(target)!r} was made by somebody else meanwhile: choose another"
+                f"the output {str(target)!r} was created by another program: choose another"
             ) from error
         raise OutputError(
             f"cannot write {str(target)!r}: {error.strerror}; choose another output"

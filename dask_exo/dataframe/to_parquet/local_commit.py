@@ -32,11 +32,11 @@ class LocalCommitter:
 
     @property
     def staging(self) -> str:
-        """Where tasks write."""
+        """The URL or directory that tasks write to."""
         return str(self._temporary)
 
     def begin(self, *, overwrite: bool) -> None:
-        """Finish what an earlier program has left; see that the output may be written."""
+        """Recover an interrupted commit; check that the output may be written."""
         target = self._target
         for old in target.parent.glob(f".{glob.escape(target.name)}.exo-*{atomic_rename.OLD}"):
             if target.exists():
@@ -49,7 +49,7 @@ class LocalCommitter:
             )
         other = [] if target.is_dir() or not target.exists() else [target]
         other += [file for file in target.rglob("*") if file.is_file() and not _is_parquet(file)]
-        if other:  # replacing removes it: not somebody's home
+        if other:  # replacing would remove it
             raise OutputError(
                 f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file; "
                 f"give another path, or move that away"
@@ -62,7 +62,7 @@ class LocalCommitter:
             ) from error
 
     def commit(self, written: Collection[str], *, overwrite: bool) -> None:
-        """Let the output be exactly these files."""
+        """Make exactly these files the output."""
         kept = {self._temporary / file for file in written}
         for file in self._temporary.rglob("*"):
             if file.is_file() and file not in kept:

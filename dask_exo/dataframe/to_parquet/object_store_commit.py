@@ -40,11 +40,11 @@ class ObjectStoreCommitter:
 
     @property
     def staging(self) -> str:
-        """Where tasks write."""
+        """The URL or directory that tasks write to."""
         return str(self._fs.unstrip_protocol(f"{self._path}/{self._folder}"))
 
     def begin(self, *, overwrite: bool) -> None:
-        """Finish what an earlier program has decided; see that the output may be written."""
+        """Finish an interrupted commit; check that the output may be written."""
         self._finish()
         if not overwrite and (there := self._data_files()):
             raise OutputExistsError(
@@ -53,7 +53,7 @@ class ObjectStoreCommitter:
             )
 
     def commit(self, written: Collection[str], *, overwrite: bool) -> None:
-        """Let the output be exactly these files."""
+        """Make exactly these files the output."""
         old = sorted(set(self._data_files()) - set(written)) if overwrite else []
         decided = {"files": sorted(written), "old": old, "staging": self._folder}
         self._write(COMMIT, decided)
@@ -64,7 +64,7 @@ class ObjectStoreCommitter:
         self._delete(f"{self._path}/{self._folder}")
 
     def _finish(self) -> None:
-        """Do what has been decided; as often as need be."""
+        """Execute the recorded commit; idempotent."""
         decided = _json(self._fs, f"{self._path}/{COMMIT}")
         if decided is None:
             return
@@ -80,7 +80,7 @@ class ObjectStoreCommitter:
         self._fs.rm_file(f"{self._path}/{COMMIT}")
 
     def _data_files(self) -> list[str]:
-        """Files of the output, below its path."""
+        """Return the files of the output, relative to its path."""
         self._fs.invalidate_cache()
         found = [file.removeprefix(f"{self._path}/") for file in self._fs.find(self._path)]
         return sorted(file for file in found if not file.startswith("_exo"))
@@ -95,7 +95,7 @@ class ObjectStoreCommitter:
 
 
 def committed(path: str) -> list[str]:
-    """Files of an output in an object store that count at this moment.
+    """Return the committed files of an output in an object store.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def committed(path: str) -> list[str]:
     if manifest is None:
         raise InputError(
             f"there is no {MANIFEST} in {path!r}: ddf.exo.to_parquet writes it to object stores; "
-            f"on a local disk read the directory itself: use that, it is always whole"
+            f"on a local disk, use the directory itself"
         )
     return [str(fs.unstrip_protocol(f"{root}/{file}")) for file in manifest["files"]]
 

@@ -23,19 +23,19 @@ from dask_exo.errors import OutputError
 
 
 class Committer(Protocol):
-    """Where an output goes: what differs between disks and object stores."""
+    """Commit protocol of an output, for disks or object stores."""
 
     @property
     def staging(self) -> str:
-        """Where tasks write."""
+        """The URL or directory that tasks write to."""
         ...
 
     def begin(self, *, overwrite: bool) -> None:
-        """Finish what an earlier program has left; see that the output may be written."""
+        """Recover an interrupted commit; check that the output may be written."""
         ...
 
     def commit(self, written: Collection[str], *, overwrite: bool) -> None:
-        """Let the output be exactly these files."""
+        """Make exactly these files the output."""
         ...
 
     def abandon(self) -> None:
@@ -68,7 +68,7 @@ def write(  # noqa: PLR0913  all by name
         schema = _schema(frame._meta_nonempty.drop(columns=list(by)), index=write_index)
     how = WriteOptions(schema, target, by, write_index, compression)
     fs, root = atomic_io.located(path)
-    token = tokenize(root, how)[:12]  # the same in the next program: Dask's names may not be
+    token = tokenize(root, how)[:12]  # stable across programs, unlike Dask's names
     local = atomic_io.is_local(fs)
     committer = LocalCommitter(root, token) if local else ObjectStoreCommitter(fs, root, token)
     committer.begin(overwrite=overwrite)
@@ -83,7 +83,7 @@ def write(  # noqa: PLR0913  all by name
 
 
 def _schema(example: pd.DataFrame, *, index: bool) -> pa.Schema:
-    """Types of the columns, as an example has them; what is of type object is taken for strings."""
+    """Return the types of the columns of an example; columns of objects become strings."""
     texts = pd.Series(["text"] * len(example), index=example.index, dtype=object)
     for place, dtype in enumerate(example.dtypes):
         if is_object_dtype(dtype):

@@ -1,8 +1,8 @@
-"""The tasks that write partitions, each into files whose names have the digest of what is in them.
+"""The tasks that write partitions, into files named by a digest of their content.
 
-So two attempts of a task write the same files, or, if a function does not always return the same,
-files of different names: which of them count, the receipt of the attempt says that the driver has
-seen. A receipt is a frame with a row for each file: ``file``, ``rows`` and ``nbytes``.
+Two attempts of a deterministic task write the same files. Otherwise names differ, and the receipt
+that reached the driver decides which files count. A receipt is a frame with a row for
+each file: ``file``, ``rows`` and ``nbytes``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How partitions are written.
+    """Options of the Parquet files.
 
     Attributes
     ----------
@@ -75,12 +75,12 @@ class WriteParts(Expr):
 
 @dataclass(frozen=True)
 class Staged:
-    """Whether all files of a receipt are still where they have been written."""
+    """Predicate: all files of a receipt are still staged."""
 
     staging: str
 
     def __call__(self, written: pd.DataFrame) -> bool:
-        """Look for each, and compare its size."""
+        """Return whether each file exists with its size."""
         fs, folder = atomic_io.located(self.staging)
         fs.invalidate_cache()
         try:
@@ -99,9 +99,9 @@ def receipt(rows: list[tuple[str, int, int]]) -> pd.DataFrame:
 
 
 def write_part(part: pd.DataFrame, number: int, staging: str, how: WriteOptions) -> pd.DataFrame:
-    """Task: write one partition, and say which files that made.
+    """Write one partition in a task; return the receipt.
 
-    An empty partition makes none, but for the first: somebody must say what the columns are.
+    An empty partition writes no file, except the first one, which stores the schema.
     """
     if not len(part) and (number or how.partition_on):
         return receipt([])
@@ -117,7 +117,7 @@ def write_part(part: pd.DataFrame, number: int, staging: str, how: WriteOptions)
 
 
 def _groups(part: pd.DataFrame, by: tuple[Any, ...]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Rows of a partition, and the directories that they belong to."""
+    """Yield the directories of a partition, and the rows of each."""
     if not by:
         yield "", part
         return
@@ -140,7 +140,7 @@ def _table(part: pd.DataFrame, how: WriteOptions) -> pa.Table:
 
 
 def _encoded(table: pa.Table, how: WriteOptions) -> Iterator[tuple[int, memoryview]]:
-    """Rows and bytes of each file: one, or as many as make each about as large as it should be."""
+    """Yield rows and bytes of each file, cut to about the target size."""
     whole = _parquet(table, how)
     if how.target is None or len(whole) <= how.target or len(table) < 2:
         yield len(table), whole
