@@ -1,7 +1,7 @@
 """Configuration: one frozen `Config`, read once from ``dask.config`` and checked.
 
-The keys, their units and defaults stand in ``exo.yaml``, their types in
-``exo-schema.yaml``. Below the scheduler's front door nothing reads ``dask.config``.
+Keys, units and defaults are in ``exo.yaml``, types in ``exo-schema.yaml``. Below the scheduler
+nothing reads ``dask.config``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dask.utils import parse_bytes, parse_timedelta
 from dask_exo.errors import ConfigError
 
 CLUSTER = ("address", "num-cpus", "num-gpus", "object-store-memory", "spill-directory")
-"""Keys that are read when this process connects to Ray, and at no other time."""
+"""Keys that are read only when this process connects to Ray."""
 
 EFFECT = (
     (CLUSTER[1:], "address", None),
     (("shuffle.late-factor", "shuffle.late-floor"), "shuffle.speculation", True),
 )
-"""Keys; another key; and the value that it must have, or they have no effect."""
+"""Keys; another key; the value that it needs for the first ones to have an effect."""
 
 
 @functools.cache
@@ -38,7 +38,7 @@ def _document(name: str) -> dict[str, Any]:
 
 
 def register_defaults() -> None:
-    """Tell Dask our keys and their defaults."""
+    """Register keys and their defaults with Dask."""
     dask.config.update_defaults(_document("exo.yaml"))
 
 
@@ -77,18 +77,18 @@ class Config:
     prometheus: bool
     gpu_per_task: float
     cluster: Mapping[str, Any]
-    """Those of `CLUSTER` that are set, as they were written."""
+    """Keys of `CLUSTER` that are set, as they were written."""
     checkpoint_path: str | None
     checkpoint_keep: str
     checkpoint_overhead: float
     nondeterminism: str
     gpu_memory: int | None
     settings: Mapping[str, Any]
-    """What tasks find in ``dask.config``: what differs here from Dask's defaults."""
+    """Configuration that tasks see: values that differ from Dask's defaults."""
 
     @property
     def compares(self) -> bool:
-        """Whether what is made again is compared with what had been made before."""
+        """True if recomputed values are compared with those computed before."""
         return self.nondeterminism != "ignore"
 
     @classmethod
@@ -98,8 +98,8 @@ class Config:
         Raises
         ------
         ConfigError
-            For an unknown key (with the nearest known one), a value out of range, or one that has
-            no effect, since another key is as it is.
+            A key is unknown, its value is out of range, or it has no effect because of the value
+            of another key.
 
         Examples
         --------
@@ -162,7 +162,7 @@ class Config:
 
 
 _valid: list[str] = []
-"""What was found right the last time: it takes a millisecond, and all that waits asks for it."""
+"""The last valid configuration: validation takes a millisecond, and waiting reads it often."""
 
 
 def check(keys: Mapping[str, Any]) -> None:
@@ -188,7 +188,7 @@ def check(keys: Mapping[str, Any]) -> None:
 
 
 def _check_effect(values: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for a key that is set, and that another one keeps from having effect."""
+    """Raise `ConfigError` for a key that has no effect because of another one."""
     defaults = dict(_leaves(_document("exo.yaml")["exo"]))
     for keys, other, needed in EFFECT:
         idle = [key for key in keys if values[key] != defaults[key]]
@@ -203,17 +203,17 @@ def _check_effect(values: Mapping[str, Any]) -> None:
 def without_effect(
     asked: Mapping[str, Any] | None, now: Mapping[str, Any], given: Mapping[str, Any]
 ) -> list[str]:
-    """Find keys of `CLUSTER` that ask for another cluster than the one that is connected.
+    """Return keys of `CLUSTER` that differ from those of the connected cluster.
 
     Parameters
     ----------
     asked : mapping, optional
-        Those that were set when this process connected; None if somebody else did.
+        Keys that were set when this process connected; None if other code connected.
     now : mapping
-        Those that are set.
+        Keys that are set now.
     given : mapping
-        Those that files and the environment set: where an argument stood above one of them
-        when this process connected, that one need not have had effect.
+        Keys that files and the environment set. An argument may have overridden one of them
+        when this process connected.
 
     Examples
     --------
@@ -230,12 +230,12 @@ def without_effect(
 
 
 def given() -> dict[str, Any]:
-    """Those of `CLUSTER` that files and the environment set."""
+    """Return keys of `CLUSTER` that files and the environment set."""
     return _cluster(_canonical(dask.config.collect().get("exo") or {}))
 
 
 def settings() -> dict[str, Any]:
-    """Every ``exo.*`` key that is not at its default.
+    """Return every ``exo.*`` key that is not at its default.
 
     Examples
     --------
@@ -249,7 +249,7 @@ def settings() -> dict[str, Any]:
 
 
 def yaml_text(value: Any) -> str:
-    """A value as it stands in a configuration file: ``null``, ``true``."""
+    """Return a value as it is written in a configuration file: ``null``, ``true``."""
     return str(yaml.safe_dump(value)).split("\n", 1)[0]
 
 
@@ -262,9 +262,9 @@ def _named(keys: list[str]) -> str:
 
 
 def _settings() -> dict[str, Any]:
-    """Dask's settings as they go with tasks: all plain values that are not the defaults.
+    """Return Dask's settings for tasks: all plain values that are not the defaults.
 
-    A computation inside a task runs here too, so the scheduler is always ours.
+    A computation inside a task also runs on dask_exo, so the scheduler is always ``exo``.
     """
     defaults = dict(_leaves(dask.config.merge(*dask.config.defaults)))
     mine = {k: v for k, v in _leaves(dask.config.config) if k not in defaults or defaults[k] != v}
@@ -273,7 +273,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _canonical(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys with hyphens, as ``exo.yaml`` has them; Dask treats both spellings as one."""
+    """Replace underscores by hyphens, as in ``exo.yaml``; Dask treats both alike."""
     return {
         k.replace("_", "-"): _canonical(v) if isinstance(v, Mapping) else v for k, v in keys.items()
     }

@@ -90,7 +90,7 @@ from dask.utils import get_default_shuffle_method
 
 
 def is_p2p_barrier(node: object) -> bool:
-    """Whether a task can only run on distributed's own workers: the middle of a p2p shuffle."""
+    """Return whether a task is a P2P barrier, which runs only on distributed's workers."""
     p2p = sys.modules.get("distributed.shuffle._core")  # not imported: no such task can exist
     return p2p is not None and isinstance(node, p2p.P2PBarrierTask)
 
@@ -113,13 +113,13 @@ ROLES = {
     "load_store_chunk": ("dask.array.core", "storing"),
     "load_chunk": ("dask.array.core", "loading"),
 }
-"""Functions that a graph is searched for, by qualified name: their module and role."""
+"""Functions that passes look for: qualified name → module and role."""
 
 
 def role(node: object) -> str | None:
-    """What a task does that must not run as it is; see `ROLES`.
+    """Return the role of a task that must not run as it is; see `ROLES`.
 
-    By name: a graph without such a task must not import what makes them.
+    Functions are compared by name, so that their modules need not be imported.
     """
     func = getattr(node, "func", None)
     module, found = ROLES.get(getattr(func, "__qualname__", ""), (None, None))
@@ -127,7 +127,7 @@ def role(node: object) -> str | None:
 
 
 def inferring() -> bool:
-    """Whether Dask is calling a function on made-up data, to find out what it returns."""
+    """Return whether Dask is calling a function on made-up data to infer metadata."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code in _INFERRING:
@@ -140,13 +140,13 @@ _INFERRING = frozenset(one.__code__ for one in (apply_infer_dtype, compute_meta,
 
 
 def is_composite(expr: object) -> bool:
-    """Whether an expression stands for a collection of several others; older Dasks have none."""
+    """Return whether an expression is of a composite collection; older Dasks have none."""
     kind = getattr(dask._expr, "CompositeExpr", None)
     return kind is not None and isinstance(expr, kind)
 
 
 def rebuild_composite(collection: Any, expr: Any, tasks: dict[Any, Any]) -> Any:
-    """Put a collection of several others together again, from what stands for each key."""
+    """Rebuild a composite collection from the node of each key."""
     return dask.base._rebuild_composite_collection(collection, expr, tasks, cull_to_child_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""The front door: the scheduler ready to use, and the switch that makes it the default."""
+"""The scheduler ready to use (`get`), and the switch that makes it the default (`enable`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
     object_store_memory : int or str, optional
         Bytes of its object store (``"2GB"``).
     spill_directory : str, optional
-        Where it writes what does not fit.
+        Directory for objects that do not fit.
     **config
         Further ``exo.*`` keys, dots as in ``**{"shuffle.algorithm": "push"}``.
 
@@ -43,8 +43,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
     ConfigError
         A key is unknown.
     ClusterError
-        No cluster can be reached or started, or one is connected already that is not the one
-        asked for.
+        No cluster can be reached or started, or another one is connected already.
     NotEnabledError
         Dask would still use another scheduler or shuffle.
 
@@ -72,7 +71,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
             "num-gpus": num_gpus,
             "object-store-memory": object_store_memory,
             "spill-directory": spill_directory,
-            "scheduler.inline": False,  # whoever starts a cluster wants it used
+            "scheduler.inline": False,  # a cluster that is started explicitly is used
         }
         settings = {f"exo.{k}": v for k, v in named.items() if v is not None}
         settings.update({f"exo.{k}": v for k, v in config.items()})
@@ -96,7 +95,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
             raise
 
     def __repr__(self) -> str:
-        """Say where Dask runs, and where to see it."""
+        """Return the cluster's address and that of the live page."""
         url = self.live
         where = "" if url is None else f", live at {url}"
         return f"<dask_exo on Ray at {self.cluster.address}{where}>"
@@ -152,13 +151,13 @@ def _refuse_settings_without_effect(*settings: Any) -> None:
 
 
 def _check_effective() -> None:
-    """Read back what Dask will use, since a key that Dask renames is set without effect."""
+    """Check the scheduler and shuffle that Dask will use: a renamed key has no effect."""
     scheduler = dask.base.get_scheduler()
     method = get_default_shuffle_method()
     if scheduler is not get:
         raise NotEnabledError(
             f"Dask would run on {scheduler!r} and not on dask_exo: call dask_exo.enable() after "
-            f"what has set it"
+            f"the code that sets it"
         )
     if method != "tasks":
         raise NotEnabledError(
@@ -168,6 +167,6 @@ def _check_effective() -> None:
 
 
 def register() -> None:
-    """Let Dask know the scheduler by its name, ``scheduler="exo"``, and shuffles their cluster."""
+    """Register the scheduler as ``scheduler="exo"``, and its cluster for shuffles."""
     named_schedulers["exo"] = get
     provide(get.cluster)

@@ -1,4 +1,4 @@
-"""Every error raised on purpose: one class for each thing a caller can act on.
+"""Errors of dask_exo: one class for each condition that a caller can act on.
 
 Each is an `ExoError`, and also the builtin a caller expects. Messages say what failed,
 where, what is needed against what is there, and which key or argument to change. An
@@ -38,7 +38,7 @@ class ClusterError(ExoError, ConnectionError):
 
 
 class NotEnabledError(ExoError, RuntimeError):
-    """Dask would not run on dask_exo, although `enable` was asked for.
+    """Dask would not run on dask_exo, although `enable` was called.
 
     *When*: by `enable`, if Dask's settings, read back, are not those that it has made.
 
@@ -88,19 +88,19 @@ class WorkerLostError(ExoError, RuntimeError):
 
 
 class ValueLostError(WorkerLostError):
-    """A value was lost with its node, and nothing makes it again.
+    """A value was lost with its node and cannot be recomputed.
 
-    *When*: where it is read. A worker that is kept (a class, a GPU) has made it for a computation,
-    a program has put it into the store, or it was lost more often than that is retried.
+    *When*: where it is read. An actor (a class, a GPU) computed it, a program put it into the
+    store, or it was lost more often than it is recomputed.
 
     *What helps*: compute again, and persist anew what was persisted.
     """
 
 
 class OutOfMemoryError(MemoryError, WorkerLostError):  # see `StoreFullError`
-    """A task needs more memory than there is, also with fewer or no others beside it.
+    """A task needs more memory than its node has, even if no other task runs there.
 
-    *When*: when a node has run out of memory again after the task had it to itself; and before a
+    *When*: when a node runs out of memory while the task runs there alone; and before a
     shuffle whose outputs fit the memory of no node.
 
     *What helps*: smaller partitions, nodes with more memory, or a smaller store
@@ -109,7 +109,7 @@ class OutOfMemoryError(MemoryError, WorkerLostError):  # see `StoreFullError`
 
 
 class StalledError(ExoError, TimeoutError):
-    """Nothing has happened for ``exo.fault.stall-timeout``, and nothing can.
+    """Nothing has finished for ``exo.fault.stall-timeout``, and nothing can.
 
     *When*: while a computation, a future or a pipeline is waited for, and none of its tasks runs.
 
@@ -154,15 +154,15 @@ class IntegrityError(ExoError, AssertionError):
 class CheckpointError(ExoError, OSError):
     """A checkpoint cannot be written or read, or does not belong to what is computed now.
 
-    *When*: before a computation, if ``exo.checkpoint.path`` cannot be used; in a task that reads
-    what was kept, if that is damaged; and where a value that is made again differs from it.
+    *When*: before a computation, if ``exo.checkpoint.path`` cannot be used; in a task that reads a
+    damaged checkpoint; and if a recomputed value differs from the stored one.
 
     *What helps*: ``dask exo checkpoints clean PATH``, and the same code again; or another path.
     """
 
 
 class NonDeterminismError(ExoError, RuntimeError):
-    """A task that ran again has made something else, after its first output had been read.
+    """A recomputed task returned another value, after its first output had been read.
 
     *When*: at the end of a computation in which workers or nodes were lost; in a pipeline with the
     next piece.
@@ -239,7 +239,7 @@ class MergeArgumentError(ExoError, ValueError):
 
 
 class PipelineError(ExoError, ValueError):
-    """A pipeline is asked for something that it cannot do.
+    """A pipeline has an argument or stage that it does not support.
 
     *When*: when a pipeline is built, or when it starts; a stage that no node can run is found
     before anything runs.
@@ -249,17 +249,17 @@ class PipelineError(ExoError, ValueError):
 
 
 class OptionsError(ExoError, ValueError):
-    """What a function asks for cannot be had, or it cannot be called as its options say.
+    """A resource request cannot be met, or a function cannot be called as its options say.
 
     *When*: when options are given, if numbers alone show it; else when a computation starts, or
     a function returns what cannot be put together.
 
-    *What helps*: ask for less in `dask_exo.options`, or add nodes.
+    *What helps*: request less in `dask_exo.options`, or add nodes.
     """
 
 
 class AggregationError(ExoError, ValueError):
-    """An aggregation of groups is asked for something that it cannot do.
+    """An aggregation of groups has an argument that it does not support.
 
     *When*: when a method is called; nothing has run.
 
@@ -313,7 +313,7 @@ class UnsupportedError(ExoError, NotImplementedError, AttributeError):
 
 
 class DeviceError(ExoError, RuntimeError):
-    """A GPU is asked for where there is none, or no library to use it.
+    """A GPU is requested, and there is none, or no library to use it.
 
     *When*: when frames are moved to a device, before anything runs.
 

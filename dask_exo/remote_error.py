@@ -1,4 +1,4 @@
-"""An exception on its way from a worker to the caller, with its traceback and its causes."""
+"""Exceptions that are sent from a worker to the caller, with traceback and causes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Link:
     Attributes
     ----------
     pickled : bytes
-        The exception alone.
+        The exception without its causes.
     trace : dict or None
-        Its traceback, as `tblib.Traceback` has it.
+        Its traceback, as a dictionary of `tblib.Traceback`.
     cause : bool
         Whether it is the ``__cause__`` of the one before, and not only its ``__context__``.
     left_out : int
@@ -42,14 +42,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Failure:
-    """What made a task fail.
+    """The exception of a failed task.
 
     Attributes
     ----------
     key : object
         Dask key of the task.
     links : tuple of Link
-        The exception and those behind it; empty where it cannot be pickled.
+        The exception and its causes; empty if it cannot be pickled.
     text : str
         The traceback as text.
     """
@@ -60,7 +60,7 @@ class Failure:
 
     @classmethod
     def of(cls, key: Any, error: BaseException) -> Failure:
-        """Pack ``error`` and those behind it."""
+        """Pack ``error`` and its causes."""
         text = "".join(traceback.format_exception(error))
         return cls(key, tuple(_links(error)), text)
 
@@ -87,7 +87,7 @@ class Failure:
 
 
 def _links(error: BaseException) -> Iterator[Link]:
-    """The exception, its cause or context, and so on, as far as they can be pickled."""
+    """Yield the exception, its cause or context, and so on, while they can be pickled."""
     current: BaseException | None = error
     cause = False
     for _ in range(MOST_CAUSES):
@@ -146,7 +146,7 @@ def _pickled(error: BaseException) -> bytes | None:
             data: bytes = cloudpickle.dumps(form)
             # not kept: where tblib is registered its traceback would lead back to this frame
             survives = isinstance(pickle.loads(data), BaseException)  # noqa: S301  our own bytes
-        except Exception:  # noqa: BLE001  whatever it is, there is another way
+        except Exception:  # noqa: BLE001  any error: try the next form
             continue
         if survives:
             return data

@@ -81,12 +81,12 @@ class Scheduler:
         Parameters
         ----------
         dsk : Expr or mapping
-            What Dask hands a scheduler: an optimized expression, or a graph.
+            An optimized expression, or a graph.
         keys : key or nested list of keys
         **kwargs
             ``num_cpus``, ``num_gpus``, ``resources``, ``retries``, ``priority`` and
-            ``ray_remote_args`` hold for all tasks. Others, which other schedulers know, have no
-            meaning here.
+            ``ray_remote_args`` hold for all tasks. Keywords of other schedulers are
+            ignored.
 
         Returns
         -------
@@ -98,7 +98,7 @@ class Scheduler:
         ExoError
             See `dask_exo.errors`.
         Exception
-            Whatever a task raised, with its own type and traceback.
+            An exception of a task, with its own type and traceback.
         """
         config = Config.current()
         check_shuffle_method()
@@ -119,13 +119,12 @@ class Scheduler:
         return nested_get(keys, found)
 
     def start(self, dsk: Any, keys: Any, **kwargs: Any) -> dict[Key, Promise]:
-        """Compute in the background: as a call, but return at once.
+        """Compute in the background, and return at once.
 
         Returns
         -------
         dict
-            The promise of each key. A task that fails breaks the promises that need its value,
-            and no others.
+            The promise of each key. If a task fails, only the promises that need its value fail.
         """
         config = Config.current()
         check_shuffle_method()
@@ -143,10 +142,10 @@ class Scheduler:
         optimize_graph: bool = True,  # noqa: FBT001, FBT002  Dask passes it by name
         **kwargs: Any,
     ) -> list[Any]:
-        """Keep collections in the object store; ``dask.persist`` calls this.
+        """Compute collections into the object store; ``dask.persist`` calls this.
 
-        Returns at once, while the data is being made. It lives as long as one of the collections
-        (or one that is made of them) does. Any other scheduler can compute them too.
+        Returns at once, while tasks run. The data lives as long as one of the collections or of
+        those derived from them. Any other scheduler can compute them too.
 
         Parameters
         ----------
@@ -177,7 +176,7 @@ class Scheduler:
         return rebuilt
 
     def _kept(self, expr: Any, keys: list[Key], kwargs: Mapping[str, Any]) -> dict[Key, Any]:
-        """What stands for each key in the graph of a persisted collection."""
+        """Return the node of each key in the graph of a persisted collection."""
         if self._in_process(expr, Config.current()):
             return dict(zip(keys, _compute_in_process(expr, keys), strict=True))
         promises = self.start(expr, keys, **kwargs)
@@ -187,7 +186,7 @@ class Scheduler:
         return self._futures is None and runs_in_process(dsk, config)
 
     def cluster(self) -> Futures:
-        """The cluster it runs on, which is started if need be."""
+        """Return the cluster, and start it if necessary."""
         return self._cluster(Config.current())
 
     def _cluster(self, config: Config) -> Futures:
@@ -198,11 +197,11 @@ class Scheduler:
         return on_ray.RayFutures()
 
     def __repr__(self) -> str:
-        """Where it runs."""
+        """Return a short description."""
         return "dask_exo.get" if self._futures is None else f"Scheduler({self._futures!r})"
 
     def __reduce__(self) -> tuple[type[Scheduler], tuple[()]]:
-        """Whatever it ran on here, elsewhere it runs on Ray."""
+        """Pickle as a scheduler on Ray, whatever it runs on here."""
         return Scheduler, ()
 
 
@@ -211,8 +210,8 @@ def check_shuffle_method() -> None:
     method = dask.config.get("dataframe.shuffle.method", None)
     if method is not None and method not in (*SHUFFLE_METHODS, "simple"):
         raise ShuffleMethodError(
-            f"dataframe.shuffle.method={method!r} is no shuffle method: with dask_exo leave it at "
-            f"'tasks' (every method becomes an Exoshuffle; exo.shuffle.algorithm picks which)"
+            f"dataframe.shuffle.method={method!r} is not a shuffle method: with dask_exo leave it "
+            f"at 'tasks' (every method becomes an Exoshuffle; exo.shuffle.algorithm picks which)"
         )
 
 
@@ -334,7 +333,7 @@ def _run(
 
 
 def connect(config: Config) -> on_ray.Cluster:
-    """Make sure that there is a cluster; say so in one line where one had to be started."""
+    """Connect to the cluster; write one line to stderr if it had to be started."""
     started = time.perf_counter()
     cluster, new = on_ray.connect(config)
     on_ray.export(on=config.prometheus)

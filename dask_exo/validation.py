@@ -1,4 +1,4 @@
-"""Arguments of what a user calls, checked: what is wrong, what there is, and what to give."""
+"""Validation of user arguments: errors say what is wrong, what exists and what to pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dask_exo.errors import (
 
 
 def labels(frame: dd.DataFrame, by: Any) -> list[Any]:
-    """The labels of the keys, each of one column or of the index."""
+    """Return the labels of the keys, each of one column or of the index."""
     names = list(by) if isinstance(by, list) else [by]
     if not names:
         raise SortArgumentError("by=[] names no column to sort by: give at least one")
@@ -50,14 +50,14 @@ def check_columns(names: Sequence[Any], frame: Any, purpose: str) -> None:
 
 
 def missing(name: Any, columns: Sequence[Any], purpose: str) -> ColumnError:
-    """An error that names the nearest column there is."""
+    """Return an error that names the most similar column."""
     near = difflib.get_close_matches(str(name), [str(c) for c in columns], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {list(columns)}"
     return ColumnError(f"no column {name!r} {purpose}: {hint}")
 
 
 class JoinKeys(NamedTuple):
-    """What both sides of a join are compared by, as `pandas.DataFrame.merge` calls it."""
+    """Join keys of both sides, with the names of `pandas.DataFrame.merge`."""
 
     left_on: list[Any] | None
     right_on: list[Any] | None
@@ -75,7 +75,7 @@ def join_keys(  # noqa: PLR0913  as pandas has them
     left_index: bool = False,
     right_index: bool = False,
 ) -> JoinKeys:
-    """The columns, or the index, of both sides that are compared."""
+    """Return the columns of both sides, or the index, that are compared."""
     asked = (on, left_on, right_on)
     if all(one is None for one in asked) and not left_index and not right_index:
         on = [name for name in left.columns if name in right.columns]
@@ -95,7 +95,7 @@ def join_keys(  # noqa: PLR0913  as pandas has them
             for names, (_, _, index, side) in zip(keys, sides, strict=True)
         )
         raise MergeArgumentError(
-            f"{given}: need as many keys of one side as of the other, one at least; an index is one"
+            f"{given}: need as many keys of one side as of the other, at least one; an index is one"
         )
     return JoinKeys(keys[0], keys[1], bool(left_index), bool(right_index))
 
@@ -126,7 +126,7 @@ def _side_keys(frame: Any, names: Any, index: bool, side: str) -> list[Any] | No
 
 
 def directions(ascending: Any, names: Sequence[Any]) -> list[bool]:
-    """Directions of the keys called ``names``, one for each."""
+    """Return one direction for each key in ``names``."""
     given = list(ascending) if isinstance(ascending, (list, tuple)) else None
     if given is not None and len(given) != len(names):
         raise SortArgumentError(
@@ -140,14 +140,14 @@ def directions(ascending: Any, names: Sequence[Any]) -> list[bool]:
 
 
 def na_position(given: Any) -> str:
-    """Where nulls come."""
+    """Return the position of nulls, ``"first"`` or ``"last"``."""
     if given not in ("first", "last"):
         raise SortArgumentError(f"invalid na_position: {given!r}; need 'first' or 'last'")
     return str(given)
 
 
 def aggregates(spec: Mapping[Any, Any], known: Sequence[str]) -> list[tuple[Any, str]]:
-    """Columns and what is asked of each, one after the other."""
+    """Return pairs of a column and an aggregate."""
     asked = [
         (column, name)
         for column, names in spec.items()
@@ -155,19 +155,19 @@ def aggregates(spec: Mapping[Any, Any], known: Sequence[str]) -> list[tuple[Any,
     ]
     wrong = [name for _, name in asked if name not in known]
     if wrong or not asked:
-        what = f"{wrong[0]!r} is no aggregate" if wrong else "spec={} asks for nothing"
+        what = f"{wrong[0]!r} is not an aggregate" if wrong else "spec={} is empty"
         own = any(map(callable, wrong))
         more = "; functions need whole groups, which Dask's groupby(...).apply brings together"
         raise AggregationError(f"{what}: there are {', '.join(known)}{more if own else ''}")
     twice = [one for one in asked if asked.count(one) > 1]
     if twice:
         column, name = twice[0]
-        raise AggregationError(f"{name!r} of {column!r} is asked for twice: leave one out")
+        raise AggregationError(f"{name!r} of {column!r} is requested twice: leave one out")
     return asked
 
 
 def count(npartitions: Any) -> int | None:
-    """Number of output partitions; None for as many as there are."""
+    """Return the number of output partitions; None for as many as the input has."""
     if npartitions is None or npartitions == "auto":
         return None
     is_int = isinstance(npartitions, (int, np.integer)) and not isinstance(npartitions, bool)
@@ -188,7 +188,7 @@ def number_from(
 
 
 def concurrency(given: Any, error: type[ExoError]) -> tuple[int, int | None]:
-    """Calls side by side at least and at most; None where there is no most.
+    """Return the least and most parallel calls; None for no upper limit.
 
     Examples
     --------

@@ -102,7 +102,7 @@ class RunningShuffle:
 
     def _split(self, shuffled: Shuffled) -> Partitioner:
         split, whole = self.stage.partitioner, shuffled.choice.whole
-        return split if whole is None else split.within(whole)
+        return split if whole is None else split.with_merge_limit(whole)
 
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, PendingOutput]]:
         """What the tasks after it have to assemble."""

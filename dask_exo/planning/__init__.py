@@ -1,1 +1,1 @@
-"""Graph in, rewrite, run: from what Dask hands a scheduler to values."""
+"""Planning: from the expression or graph that Dask hands a scheduler to the plan that runs."""

@@ -1,4 +1,4 @@
-"""What users ask for single tasks, or for a whole computation: ``dask.annotate`` and keywords."""
+"""Options of tasks: resources, retries and priorities, by ``dask.annotate`` and keywords."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ KNOWN = {"num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "re
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What the user asks for a task.
+    """Options of a task.
 
     Attributes
     ----------
     needs : dict
-        Of the place where it runs, as `Futures.submit` takes it.
+        Resource request, as `Futures.submit` takes it.
     retries : int
         How often it may run again after an exception.
     priority : float
         Tasks with a higher one run before others that are ready.
     here : bool
-        Whether it must run in the driver, since it changes something there.
+        Whether it must run in the driver, because it changes a value there.
     asks : ResourceRequest, optional
-        What functions in it ask for by themselves; ``needs`` are the same.
+        Request of the functions in it; ``needs`` are the same.
     device : bool
-        Whether that is so because its partitions lie on a device.
+        Whether it requests a GPU only because its partitions are on one.
     """
 
     needs: SubmitOptions = field(default_factory=dict)
@@ -52,12 +52,12 @@ class TaskOptions:
 
     @property
     def pool(self) -> ResourceRequest | None:
-        """Which workers it runs on that are kept, if any."""
+        """Actor pool that it runs on, if any."""
         return self.asks if self.asks is not None and self.asks.on_actors else None
 
     @property
     def gpus(self) -> float:
-        """How many GPUs, or what part of one."""
+        """GPUs that it requests, or share of one."""
         return float(self.needs.get("num_gpus") or 0)
 
 
@@ -71,29 +71,28 @@ def options_of(
     gpus: Set[Key] = frozenset(),
     share: float = 1.0,
 ) -> dict[Key, TaskOptions]:
-    """What is asked for each task that anything is asked for.
+    """Return the options of each task that has any.
 
-    What a function asks for by `dask_exo.options` stands in the place of the resources that
-    annotations ask for; their ``retries`` and ``priority`` hold as well. Tasks on
-    partitions that lie on a device get a GPU, also if nobody asks for one.
+    Resources that a function requests by `dask_exo.options` replace those of annotations, whose
+    ``retries`` and ``priority`` still hold. Tasks on GPU partitions get a GPU in any case.
 
     Parameters
     ----------
     dsk : Expr or mapping
         As Dask hands it to a scheduler.
     graph : dict
-        That was made of it.
+        Normalized.
     everywhere : mapping
         Annotations around the call, and keywords of it: they hold for all tasks.
     gpus : set of Key
-        Tasks on partitions that lie on a device.
+        Tasks on partitions that are stored on a GPU.
     share : float
-        Of a GPU, that each of those takes, if nobody says how much.
+        GPUs that each of those requests by default.
 
     Warns
     -----
     UserWarning
-        An annotation means nothing here, or has been dropped by Dask's own optimization.
+        An annotation is not supported, or Dask's own optimization has dropped it.
     """
     single: Mapping[str, Mapping[Key, Any]] = {}
     if isinstance(dsk, CoreExpr):
@@ -102,7 +101,7 @@ def options_of(
     unknown = sorted((single.keys() | everywhere.keys()) - KNOWN)
     if unknown:
         warnings.warn(
-            f"annotations {unknown} mean nothing to dask_exo; it knows {sorted(KNOWN)}",
+            f"annotations {unknown} are ignored: dask_exo supports {sorted(KNOWN)}",
             stacklevel=4,
         )
     if not single and not everywhere and not ResourceBoundFunction.used and not gpus:
@@ -123,7 +122,7 @@ def options_of(
 
 
 def _on_gpu(asked: TaskOptions, share: float) -> TaskOptions:
-    """The same on a worker that is kept, with a part of a GPU, unless another one is asked for."""
+    """Add a request for an actor with a share of a GPU, unless it requests GPUs itself."""
     needs = asked.needs
     amounts = {"CPU": needs.get("num_cpus", 0), **(needs.get("resources") or {})}
     amounts["GPU"] = needs.get("num_gpus") or share
@@ -135,13 +134,13 @@ def _on_gpu(asked: TaskOptions, share: float) -> TaskOptions:
 
 
 def request_of(node: object) -> ResourceRequest | None:
-    """What the functions that a task calls ask for by themselves."""
+    """Return the request of the functions that a task calls, if they have one."""
     found = [asking.asks for asking in asking_in(node)] if ResourceBoundFunction.used else []
     return combine_requests(found) if found else None
 
 
 def asking_in(value: object) -> Iterator[ResourceBoundFunction]:
-    """Wrappers in a task: its function, or what that is given to call."""
+    """Yield wrapped functions in a task: its function, and those among its arguments."""
     if isinstance(value, ResourceBoundFunction):
         yield value
     elif isinstance(value, functools.partial):
@@ -154,7 +153,7 @@ def asking_in(value: object) -> Iterator[ResourceBoundFunction]:
 
 
 def options_from(annotations: Mapping[str, Any]) -> TaskOptions:
-    """What annotations that hold for a task ask for it."""
+    """Return the options that a task's annotations set."""
     needs: dict[str, Any] = {}
     resources = dict(annotations.get("resources") or {})
     for name, option in (("CPU", "num_cpus"), ("GPU", "num_gpus"), ("MEMORY", "memory")):
@@ -166,7 +165,7 @@ def options_from(annotations: Mapping[str, Any]) -> TaskOptions:
     more = annotations.get("ray_remote_args") or {}
     if not isinstance(more, Mapping):
         raise ConfigError(
-            f"ray_remote_args={more!r} is no dictionary of Ray's task options: need for example "
+            f"ray_remote_args={more!r} is not a dictionary of Ray's task options: need for example "
             f"{{'num_cpus': 2}}"
         )
     needs.update(more)
@@ -174,7 +173,7 @@ def options_from(annotations: Mapping[str, Any]) -> TaskOptions:
 
 
 def _warn_of_dropped(dsk: CoreExpr, single: Mapping[str, Any]) -> None:
-    """Dask's optimizations of bags and legacy arrays lose annotations, silently."""
+    """Warn of annotations that Dask's optimization of bags and legacy arrays has dropped."""
     names = {
         name
         for expr in dsk.walk()

@@ -1,8 +1,7 @@
-"""Whether a computation is so small that starting a cluster for it would take longer.
+"""Decide whether a computation runs inline: it takes less time than starting a cluster.
 
-That is so where it begins with few bytes, in frames of this process or in files of which that can
-be seen, needs no GPU, and runs no functions of the user's own: what those take, no number of bytes
-tells.
+It does if its inputs are few bytes, in frames of this process or in files whose size is known, if
+it needs no GPU, and if it calls no user functions, whose duration does not follow from bytes.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ from dask_exo.dask_adapter import (
 from dask_exo.execution.requests import ResourceBoundFunction
 from dask_exo.planning.placement import fused_from, gpu_placement, walk_fused
 
-FILES = 16  # so many are looked at: in an object store each takes a tenth of a second
-ITEMS = 1000  # of a list or mapping: those with more hold no functions
+FILES = 16  # that are opened at most: in an object store each takes a tenth of a second
+ITEMS = 1000  # of a list or mapping that are searched for functions
 OFFSET = 8  # bytes of a string beside its characters
 LIBRARIES = {
     *("builtins", "collections", "dask", "dask_exo", "datetime", "decimal", "fsspec", "functools"),
     *("itertools", "math", "numpy", "operator", "pandas", "pyarrow", "toolz", "tlz"),
 }
-"""Packages whose functions take a time that goes with the bytes they get."""
+"""Packages whose functions take time proportional to the bytes of their arguments."""
 
 
 def fits_in_process(expr: CoreExpr, limit: int) -> bool:
-    """Whether threads of this process had better compute an expression.
+    """Return whether threads of this process compute an expression faster than a cluster.
 
     Parameters
     ----------
     expr : Expr
         Optimized.
     limit : int
-        Bytes that all its sources together may have in memory, by an estimate.
+        Bytes in memory that all its sources together may have, estimated.
 
     Examples
     --------
@@ -65,13 +64,13 @@ def fits_in_process(expr: CoreExpr, limit: int) -> bool:
     measures = [one for one in map(_measure, sources) if one is not None]
     if not sources or len(measures) < len(sources):
         return False
-    if gpu_placement(expr) or any(_runs_others(op) for node in nodes for op in node.operands):
+    if gpu_placement(expr) or any(_calls_user_code(op) for node in nodes for op in node.operands):
         return False
     total = 0
     for source, measure in zip(sources, measures, strict=True):
         try:
             nbytes = measure(source)
-        except (OSError, pa.ArrowException):  # whoever reads it will say why it cannot be read
+        except (OSError, pa.ArrowException):  # the task that reads it raises the reason
             return False
         if nbytes is None or (total := total + nbytes) > limit:
             return False
@@ -79,7 +78,7 @@ def fits_in_process(expr: CoreExpr, limit: int) -> bool:
 
 
 def _measure(source: Any) -> Callable[[Any], int | None] | None:
-    """What tells the bytes in memory of a source, or None if it cannot; None if nothing can."""
+    """Return the function that estimates a source's bytes in memory, or None."""
     if isinstance(source, FromPandas):
         return _frame
     if isinstance(source, ReadParquetFSSpec) and source.engine is ArrowDatasetEngine:
@@ -94,7 +93,7 @@ def _frame(source: Any) -> int:
 
 
 def _parquet(source: Any) -> int | None:
-    """By what the files say of those columns that are read."""
+    """Estimate from the footers of files and the columns that are read."""
     info, parts = source._dataset_info, source._plan["parts"]
     if source._plan["empty"]:
         return 0
@@ -117,13 +116,13 @@ def _parquet(source: Any) -> int | None:
 
 @lru_cache(16 * FILES)
 def _footer(fs: Any, path: str, checksum: str) -> pq.FileMetaData:  # noqa: ARG001
-    """The footer of a file, read once; ``checksum`` tells apart what the path has held."""
+    """Read the footer of a file, once for each ``checksum`` of its content."""
     with fs.open(path) as file:
         return pq.read_metadata(file)
 
 
 def _read(found: pq.FileMetaData, wanted: list[Any], names: set[Any]) -> int:
-    """Bytes of some columns of one file, in all row groups that any of its pieces has."""
+    """Return the bytes of some columns of one file, in the row groups that are read."""
     every = any(groups is None or groups == [None] for groups in wanted)
     chosen = range(found.num_row_groups) if every else {g for groups in wanted for g in groups}
     return sum(
@@ -135,14 +134,14 @@ def _read(found: pq.FileMetaData, wanted: list[Any], names: set[Any]) -> int:
 
 
 def _column(chunk: Any) -> int:
-    """Bytes in memory: of numbers by their kind, of strings at least what the file has of them."""
+    """Estimate bytes in memory: numbers by type, strings by their bytes in the file."""
     width = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 8}.get(chunk.physical_type, OFFSET)
     text = chunk.total_uncompressed_size if chunk.physical_type.endswith("BYTE_ARRAY") else 0
     return int(chunk.num_values) * width + int(text)
 
 
 def _csv(source: Any) -> int | None:
-    """As many as there are in the files: a number is about as long as it is in memory."""
+    """Return the bytes of the files: a number has about as many as in memory."""
     total = 0
     for block in source.iterables[0]:
         if getattr(block, "func", None) is not read_block_from_file:
@@ -155,13 +154,13 @@ def _csv(source: Any) -> int | None:
 
 
 def _values(source: Any) -> int | None:
-    """Values that Dask has packed, as those of ``isin``."""
+    """Return the bytes of values that Dask has packed, such as those of ``isin``."""
     nodes = dict(source.obj.dask).values()
     return sizeof(list(nodes)) if all(isinstance(node, DataNode) for node in nodes) else None
 
 
-def _runs_others(value: Any) -> bool:
-    """Whether an operand is, or has in it, a function of neither Dask nor those it builds on."""
+def _calls_user_code(value: Any) -> bool:
+    """Return whether an operand is or contains a function of a package not in `LIBRARIES`."""
     inside: Any = ()
     if isinstance(value, (ResourceBoundFunction, Aggregation)):
         return True
@@ -177,4 +176,4 @@ def _runs_others(value: Any) -> bool:
     elif callable(value):
         module = getattr(value, "__module__", None) or type(value).__module__
         return module.partition(".")[0] not in LIBRARIES
-    return any(map(_runs_others, islice(inside, ITEMS)))
+    return any(map(_calls_user_code, islice(inside, ITEMS)))

@@ -1,4 +1,4 @@
-"""Whatever Dask hands a scheduler becomes ``{key: GraphNode}``, culled to what is asked for."""
+"""Normalize what Dask hands a scheduler to ``{key: GraphNode}``, culled to the requested keys."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ _one_at_a_time = threading.RLock()  # making a graph may compute: metadata of `f
 
 
 def group_of(key: Key) -> str:
-    """Name of the collection that a key belongs to: tasks of one group take alike."""
+    """Return the name of a key's collection, whose tasks have similar durations and sizes."""
     return str(key[0]) if isinstance(key, tuple) else str(key_split(key))
 
 
 def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], frozenset[Key]]:
-    """Materialize, convert, cull, and run the passes.
+    """Materialize a graph, convert and cull it, and run the passes over it.
 
     Parameters
     ----------
     dsk : Expr or mapping
         An expression, a high-level graph, or a raw ``dict``.
     keys : key or nested list of keys
-        What is asked for.
+        Requested keys.
 
     Returns
     -------
     graph : dict
-        What ``keys`` need, as task-spec nodes.
+        Task-spec nodes that ``keys`` depend on.
     names : dict
         The key under which each of ``keys`` is in ``graph``: rewriting renames.
     gpus : frozenset of Key
-        Tasks that need a GPU, since partitions that they make or read lie there.
+        Tasks that need a GPU, because they read or return partitions on one.
 
     Raises
     ------
     KeyError
         A key is not in the graph.
     ShuffleMethodError
-        The graph has a shuffle in it that needs distributed's workers, or a shared disk, and is
-        not understood.
+        The graph has a shuffle of an unknown form that needs distributed's workers or a shared
+        disk.
     """
     wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]
     names = {key: key for key in wanted}
@@ -73,15 +73,15 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], frozenset[Key
 
 
 def _future(key: Key) -> GraphNode:
-    """The node that stands for a future, of which a graph has only the key."""
+    """Return the node for a future, of which a graph has only the key."""
     future = named.get(key)
     if future is None:
-        raise KeyError(f"{key!r} is neither in the graph nor the key of a future that somebody has")
+        raise KeyError(f"{key!r} is neither in the graph nor the key of a live future")
     return Task(key, fetch, future.promise)
 
 
 def cull(graph: Graph, keys: Iterable[Key]) -> Graph:
-    """The part of ``graph`` that ``keys`` depend on."""
+    """Return the part of ``graph`` that ``keys`` depend on."""
     kept: Graph = {}
     stack = list(keys)
     while stack:

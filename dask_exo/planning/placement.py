@@ -1,7 +1,8 @@
-"""Which tasks need a GPU: those that make partitions in the memory of one, or read such.
+"""Placement: find the tasks that read or return partitions on a GPU, and so need one.
 
-An expression knows of its partitions what they are, by its empty one. Tasks are found by the names
-of expressions; what a layer has between (the steps of a tree, a shuffle) lies where its inputs do.
+The metadata of an expression tells whether its partitions are on a GPU. Tasks are found by the
+names of expressions. Inner tasks of a layer, such as the steps of a tree, are placed with their
+inputs.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from dask_exo.planning.passes.unfuse import expand
 Key = Any
 Graph = dict[Key, GraphNode]
 Places = Mapping[str, bool]
-"""Name of an expression, and whether its partitions lie on a device."""
+"""Name of an expression → whether its partitions are on a GPU."""
 
 
 def gpu_placement(expr: CoreExpr) -> Places:
-    """Where the partitions of an expression and of all below it lie; nothing if all are on hosts.
+    """Find the expressions whose partitions are on a GPU; return nothing if all are on hosts.
 
-    Only what can bring partitions to a device is asked first: the others need not tell what they
-    make, which takes time.
+    Inferring metadata takes time. So the expressions that can move partitions to a GPU are
+    checked first.
     """
     nodes = list(walk_fused(expr))
-    if not any(_brings(node) for node in nodes):
+    if not any(_moves_to_gpu(node) for node in nodes):
         return {}
     found = {node._name: _on_device(node) for node in nodes}
     return {name: there for name, there in found.items() if there is not None}
 
 
 def unfuse_mixed(graph: Graph, where: Places) -> Graph:
-    """Take fused tasks apart of which a part needs a GPU and another one does not."""
+    """Unfuse the tasks that consist of tasks with and without a GPU."""
     while where:
         made, new = _on_gpu(graph, where), dict(graph)
         for key, node in graph.items():
@@ -58,12 +59,12 @@ def unfuse_mixed(graph: Graph, where: Places) -> Graph:
 
 
 def gpu_tasks(graph: Graph, where: Places) -> frozenset[Key]:
-    """Tasks that need a GPU."""
+    """Return the tasks that need a GPU."""
     return frozenset(_gpu_tasks(graph, where, {})) if where else frozenset()
 
 
 def walk_fused(expr: CoreExpr) -> Iterator[Any]:
-    """An expression, all below it, and what those that were fused have been made of."""
+    """Yield an expression, all below it, and the expressions that were fused into them."""
     for node in expr.walk():
         yield node
         yield from _parts(node)
@@ -76,31 +77,31 @@ def _parts(node: Any) -> Iterator[Any]:
 
 
 def fused_from(node: Any) -> Sequence[Any]:
-    """What an expression was fused of, directly; nothing where it was not."""
+    """Return the expressions that were fused into one; nothing if it is not fused."""
     if isinstance(node, FusedIO):
         return [node.operand("_expr")]
     return node.exprs if isinstance(node, Fused) else ()
 
 
-def _brings(node: Any) -> bool:
-    """Whether an expression makes partitions on a device of nothing, or of some on the host."""
+def _moves_to_gpu(node: Any) -> bool:
+    """Return whether an expression creates partitions on a GPU, or moves them there."""
     if isinstance(node, MapPartitions):  # whose function may have to be called to know more
         return protocol.on_device(node.operand("meta"))
     return bool((isinstance(node, ToBackend) or not node.dependencies()) and _on_device(node))
 
 
 def _on_device(node: Any) -> bool | None:
-    """Whether the partitions of one expression lie there; None if that is not known."""
+    """Return whether the partitions of one expression are on a GPU; None if it is unknown."""
     try:
         return protocol.on_device(node._meta)
-    except Exception:  # noqa: BLE001  it has no metadata; its tasks lie where their inputs do
+    except Exception:  # noqa: BLE001  it has no metadata; its tasks are placed with their inputs
         return None
 
 
 def _on_gpu(
     graph: Graph, where: Places, outside: Mapping[Key, bool] | None = None
 ) -> dict[Key, bool]:
-    """Whether what each task makes lies on a device."""
+    """Return for each task whether its value is on a GPU."""
     made = dict(outside or {})
     stack = list(graph)
     while stack:
@@ -122,7 +123,7 @@ def _on_gpu(
 
 
 def _gpu_tasks(graph: Graph, where: Places, outside: Mapping[Key, bool]) -> set[Key]:
-    """Tasks that need a GPU; ``outside`` says of other values whether they lie there."""
+    """Return the tasks that need a GPU; ``outside`` tells which other values are on one."""
     made = _on_gpu(graph, where, outside)
     return {
         key
@@ -133,7 +134,7 @@ def _gpu_tasks(graph: Graph, where: Places, outside: Mapping[Key, bool]) -> set[
 
 
 def _fused(node: GraphNode) -> Graph:
-    """The tasks in one that Dask has fused."""
+    """Return the inner tasks of one that Dask has fused."""
     if isinstance(node, Task) and node.func is execute_subgraph:
         inner: Graph = node.args[0]
         return inner
@@ -141,17 +142,17 @@ def _fused(node: GraphNode) -> Graph:
 
 
 def _inside(node: GraphNode, where: Places, made: Mapping[Key, bool]) -> set[Key]:
-    """Those of the tasks in a fused one that need a GPU."""
+    """Return the inner tasks of a fused one that need a GPU."""
     if not (inner := _fused(node)):
         return set()
     assert isinstance(node, Task)
     _, _, names, *values = node.args
-    outside = {name: _lies(value, made) for name, value in zip(names, values, strict=True)}
+    outside = {name: _input_on_gpu(value, made) for name, value in zip(names, values, strict=True)}
     return _gpu_tasks(inner, where, outside)
 
 
-def _lies(value: Any, made: Mapping[Key, bool]) -> bool:
-    """Whether an input of a fused task lies on a device."""
+def _input_on_gpu(value: Any, made: Mapping[Key, bool]) -> bool:
+    """Return whether an input of a fused task is on a GPU."""
     if isinstance(value, TaskRef):
         return made[value.key]
     return isinstance(value, GraphNode) and any(made[dep] for dep in value.dependencies)

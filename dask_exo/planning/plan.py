@@ -1,9 +1,9 @@
 """From a graph to the units that run: bundles of tasks, and shuffle stages.
 
-A *bundle* is a convex piece of the graph with one output that runs as one task. Linear chains
-are fused. A shuffle is a *stage*: its parts are bundles too, fused into the maps where nobody
-else reads them, and each of its outputs is a *column* that the one bundle reading it
-assembles for itself, so that neither the unsplit nor the unsorted partition enters the store.
+A *bundle* is a convex subgraph with one output that runs as one task. Linear chains are fused. A
+shuffle is a *stage*: its inputs are bundles too, fused into the maps if nothing else reads them.
+Each output is assembled by the one bundle that reads it. So neither the input partitions nor the
+unsorted outputs enter the object store.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ class OutputKey(NamedTuple):
 
 @dataclass(slots=True)
 class Bundle:
-    """Tasks that run together and leave one value.
+    """Tasks that run together and return one value.
 
     Attributes
     ----------
     key : Key
-        Of the value.
+        Key of the value.
     nodes : list of (Key, GraphNode)
-        Dependencies first; empty where the value is an input as it is. A node's own ``key`` is not
-        always the one under which it is in the graph.
+        Dependencies first; empty if the value is an input as it is. A node's own ``key`` may
+        differ from its key in the graph.
     inputs : dict
-        Name under which the nodes know a value → key of the unit that makes it.
+        Name of a value in the nodes → key of the unit that computes it.
     literals : dict
-        Name → small value that goes with the code.
+        Name → small value that is sent with the code.
     priority : int
         Lower runs first.
     options : TaskOptions
-        What the user asks for it.
+        Resources, retries and priority.
     label : PartCheckpoint, optional
-        Where its value is kept, if it is a part of a shuffle that may be.
+        Where its value is stored, if it is a shuffle's input that may be checkpointed.
     """
 
     key: Key
@@ -68,17 +68,17 @@ class Bundle:
 
     @property
     def group(self) -> str:
-        """Name of the collection it belongs to: bundles of one group take alike."""
+        """Name of its collection, whose bundles have similar durations and sizes."""
         return group_of(self.key)
 
     @property
     def sources(self) -> set[Key]:
-        """Keys of the values it reads."""
+        """Keys of the values that it reads."""
         return set(self.inputs.values())
 
     @property
     def getitem(self) -> bool:
-        """Whether it only picks an item out of a value."""
+        """True if it only picks an item out of a value."""
         return [getattr(node, "func", None) for _, node in self.nodes] == [operator.getitem]
 
     def copy(self) -> Bundle:
@@ -88,7 +88,7 @@ class Bundle:
         )
 
     def absorb(self, inner: Bundle) -> None:
-        """Run ``inner``, whose value this one reads, under whatever names, inside it."""
+        """Run ``inner``, whose value this bundle reads, inside it."""
         names = [name for name, source in self.inputs.items() if source == inner.key]
         for name in names:
             del self.inputs[name]
@@ -100,22 +100,22 @@ class Bundle:
 
 @dataclass(slots=True)
 class Stage:
-    """One shuffle: M parts in, one column for each output that is read.
+    """One shuffle: M inputs, and one output for each reducer that is read.
 
     Attributes
     ----------
     key : Key
     partitioner : Partitioner
-        With only the outputs that are read.
+        Selects the outputs that are read.
     parts : list of Bundle
         (M,)
     columns : list of OutputKey
         (R,)
     priority : int
     options : TaskOptions
-        What the maps ask for, which make the parts and cut them.
+        Options of the maps, which compute the inputs and divide them.
     keeping : ShuffleCheckpoint, optional
-        What is known of its outputs, if they may be kept.
+        Checkpoints of its outputs, if they may be stored.
     """
 
     key: Key
@@ -128,7 +128,7 @@ class Stage:
 
     @property
     def sources(self) -> set[Key]:
-        """Keys of the values that its parts read."""
+        """Keys of the values that its inputs read."""
         return {source for part in self.parts for source in part.inputs.values()}
 
     @property
@@ -138,7 +138,7 @@ class Stage:
 
     @property
     def label(self) -> str:
-        """The same, told apart from those of other shuffles of the same kind."""
+        """Name that is unique among shuffles of the same kind."""
         return f"{self.name}-{self.key[0][-4:]}"
 
 
@@ -153,13 +153,13 @@ class Plan:
     literals : dict
         Values that are in the graph itself.
     given : dict
-        Values that other computations have made or are making.
+        Values of other computations, finished or running.
     results : dict
-        Key in the graph → key of the unit, literal or given value that has its value.
+        Key in the graph → key of the unit, literal or given value that holds its value.
     seen : tuple of CheckpointSeen
-        What was found of collections that may be kept.
+        Checkpoints found of each collection.
     fingerprints : dict
-        Of results, if checkpoints are on.
+        Fingerprints of results, if checkpoints are on.
     """
 
     bundles: list[Bundle]
@@ -190,9 +190,9 @@ def plan(
     small : int
         Bytes up to which a literal is copied into each task that reads it.
     options : mapping, optional
-        What the user asks for tasks.
+        Options of the tasks that have any.
     fuse : bool
-        Whether tasks may run inside others, and their values not be seen by the driver.
+        Whether tasks may run inside others, so that the driver does not see their values.
     """
     aliases = _aliases(graph)
     literals = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
@@ -210,7 +210,7 @@ def plan(
 
 
 class _Planner:
-    """The bundles made so far, and the facts about the graph that fusing them asks for."""
+    """The bundles so far, and the facts about the graph that fusion needs."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class _Planner:
                     self._readers[aliases.get(name, name)].add(key)
 
     def add(self, key: Key) -> None:
-        """Make the bundle of one node, around those of its inputs that can run inside it."""
+        """Add the bundle of one node, and fuse those inputs that can run inside it."""
         node = self._graph[key]
         options = self._options.get(key, NO_OPTIONS)
         if (role(node) in ("storing", "loading") and self._stays(node)) or (
@@ -259,7 +259,7 @@ class _Planner:
         self.bundles[key] = bundle
 
     def _stays(self, node: GraphNode) -> bool:
-        """Whether a task of ``da.store`` uses a target or a lock that is in this process only."""
+        """Return whether a task of ``da.store`` uses a target or lock of this process only."""
         assert isinstance(node, Task)
         mine = [self._literal(arg) for arg in (*node.args[1:], *node.kwargs.values())]
         fixed = tuple(id(arg) for arg in mine if not isinstance(arg, (tuple, bool, type(None))))
@@ -270,12 +270,12 @@ class _Planner:
         return self._staying[fixed]
 
     def _from_here(self, node: GraphNode) -> bool:
-        """Whether a task reads back what one that stays in this process has stored."""
+        """Return whether a task reads what one that runs in this process has stored."""
         sources = [self._aliases.get(name, name) for name in node.dependencies]
         return any(key in self.bundles and self.bundles[key].options.here for key in sources)
 
     def _literal(self, arg: Any) -> Any:
-        """An argument, or None if a task makes it."""
+        """Return the value of an argument, or None if a task computes it."""
         if isinstance(arg, (Alias, TaskRef)):
             key = arg.target if isinstance(arg, Alias) else arg.key
             arg = self._graph.get(self._aliases.get(key, key))
@@ -284,7 +284,7 @@ class _Planner:
         return arg
 
     def stage(self, exchange: ShuffleNode) -> Stage:
-        """Make a stage; bundles that only it reads become its parts."""
+        """Make a stage; bundles that only it reads become its inputs."""
         sources = [self._aliases.get(ref.key, ref.key) for ref in exchange.args]
         uses, rank = Counter(sources), self.ranks[exchange.key]
         options = self._options.get(exchange.key, NO_OPTIONS)
@@ -303,9 +303,9 @@ class _Planner:
         return Stage(exchange.key, partitioner, parts, columns, rank, options)
 
     def order_columns(self) -> None:
-        """Let tasks that are alike to Dask run in the order of the columns that they assemble.
+        """Run readers of one shuffle's outputs in the order of the reducers.
 
-        Dask sorts them as text: 1, 10, 100, 2. Neighbours have their blocks side by side.
+        Dask orders them as text: 1, 10, 100, 2. Blocks of neighbours are in the same objects.
         """
         alike: dict[Any, list[tuple[int, Bundle]]] = defaultdict(list)
         for bundle in self.bundles.values():
@@ -320,17 +320,17 @@ class _Planner:
                 bundle.priority = priority
 
     def _private(self, source: Key, options: TaskOptions) -> bool:
-        """Whether a bundle makes this value in the same kind of place for one node alone."""
+        """Return whether only one node reads a bundle's value, and their options are equal."""
         if source not in self.bundles or self.bundles[source].options != options or options.here:
             return False
         return len(self._readers[source]) == 1 and source not in self._kept
 
     def _fusable(self, bundle: Bundle) -> list[Key]:
-        """Inputs whose bundles may run inside this one without losing parallelism.
+        """Return the inputs that may run inside this bundle without losing parallelism.
 
-        A lone input may, if nobody else reads it. Of several, those may that only assemble
-        columns, one of each shuffle at most: that is a merge of two shuffles, and not the final
-        concatenation of all of one shuffle's outputs.
+        A single input may, if nothing else reads it. Of several, those may that only assemble
+        outputs of a shuffle, at most one of each shuffle: this is a merge of two shuffles, and
+        not the final concatenation of all outputs of one.
         """
         inputs = bundle.inputs.values()
         private = [source for source in inputs if self._private(source, bundle.options)]
@@ -348,13 +348,13 @@ def _same(value: Any) -> Any:
 def _sendable(value: Any) -> bool:
     try:
         cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001  whatever it is, it is the reason
+    except Exception:  # noqa: BLE001  any error means that it cannot be sent
         return False
     return True
 
 
 def _slot(output: GraphNode) -> int:
-    """Which output of the shuffle an output node of `ExoShuffle` takes."""
+    """Return the number of the output that a node of `ExoShuffle` takes."""
     assert isinstance(output, Task)
     slot = output.args[1]
     assert isinstance(slot, int)
@@ -362,7 +362,7 @@ def _slot(output: GraphNode) -> int:
 
 
 def _aliases(graph: Graph) -> dict[Key, Key]:
-    """Where each alias leads in the end."""
+    """Return the final target of each alias."""
     found: dict[Key, Key] = {}
     for key, node in graph.items():
         target: GraphNode | None = node
@@ -373,7 +373,7 @@ def _aliases(graph: Graph) -> dict[Key, Key]:
 
 
 def _stages_read(bundle: Bundle) -> list[Key]:
-    """Stages whose columns a bundle reads, if it reads nothing else."""
+    """Return the stages whose outputs a bundle reads, if it reads nothing else."""
     sources = bundle.inputs.values()
     stages = [source.stage for source in sources if isinstance(source, OutputKey)]
     return stages if len(stages) == len(bundle.inputs) else []

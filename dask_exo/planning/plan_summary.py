@@ -1,4 +1,4 @@
-"""A plan in a few lines: what runs, collection by collection, and who reads whom."""
+"""Summary of a plan: its collections and shuffles, and which of them read which."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ class GroupSummary:
     Attributes
     ----------
     key : str
-        Nothing else in the plan has it.
+        Unique in the plan.
     name : str
-        For people.
+        Short name for people.
     kind : {"tasks", "shuffle"}
     parts : int
         M of a shuffle; else 0.
     tasks : int
         How many there are after fusion; R of a shuffle.
     needs : str
-        What each asks of the place where it runs (of a shuffle: each of its parts); empty for one
-        slot.
+        Resource request of each task (of a shuffle: of each input); empty for one slot.
     """
 
     key: str
@@ -41,12 +40,12 @@ class GroupSummary:
 
 
 def summarize(plan: Plan) -> tuple[list[GroupSummary], list[tuple[str, str]]]:
-    """Put the units of a plan together by the collections that they belong to.
+    """Group the units of a plan by collection.
 
     Returns
     -------
     groups : list of GroupSummary
-        None before one whose values it reads, as far as there is such an order.
+        Each after those that it reads, as far as there is such an order.
     edges : list of (str, str)
         Keys of groups: the second reads values of the first.
     """
@@ -73,14 +72,14 @@ def summarize(plan: Plan) -> tuple[list[GroupSummary], list[tuple[str, str]]]:
 
 
 def _group(source: Any, belongs: dict[Any, str]) -> str:
-    """Key of the group that makes a value; of none, if it is given."""
+    """Return the key of the group that computes a value; empty if it is given."""
     if isinstance(source, OutputKey):
         return str(source.stage)
     return belongs.get(source, "")
 
 
 def _needs(bundles: list[Bundle]) -> str:
-    """What bundles ask for, each kind once."""
+    """Return the distinct resource requests of bundles."""
     return "; ".join(dict.fromkeys(text for b in bundles if (text := _text(b.options))))
 
 
@@ -91,11 +90,11 @@ def _text(options: TaskOptions) -> str:
         return str(options.asks)
     least, most = options.asks.min_actors, options.asks.max_actors
     many = "as many as fit" if most is None else f"{least or 1} to {most}"
-    return f"{options.asks}, on workers that are kept ({many})"
+    return f"{options.asks}, on actors ({many})"
 
 
 def _ordered(groups: list[GroupSummary], edges: list[tuple[str, str]]) -> list[GroupSummary]:
-    """Those first that others read; groups that read each other stay in their order."""
+    """Sort groups after those that they read; groups that read each other keep their order."""
     left = {group.key: group for group in groups}
     ordered: list[GroupSummary] = []
     while left:

@@ -1,10 +1,10 @@
-"""What earlier programs have kept takes the place of the tasks that would make it again.
+"""Resume: read the checkpoints of earlier programs in place of computing them again.
 
-The pass looks for values that may be kept: outputs of shuffles, and what is marked. Those that are
-there become tasks that read them, whatever came before falls away with the next culling, and the
-others are told where to keep what they make. Where only a part of a collection is there, one of
-its values is made again and compared: a function that does not always return the same must not give
-a collection of old and new partitions which do not belong together.
+The pass looks for values that may be checkpointed: inputs and outputs of shuffles, and marked
+collections. Those that are stored become tasks that read them, and culling drops whatever only they
+needed. The others are told where to store their values. If only some values of a collection are
+stored, one of them is recomputed and compared, so that a function that is not deterministic does
+not give a collection of old and new partitions that do not belong together.
 
 References: ExoFlow (Ray's exactly-once workflows), of which this is the case without side effects.
 """
@@ -58,9 +58,9 @@ class Checkpoints:
 
 @dataclass
 class _Group:
-    """Values of one collection: their fingerprints, and entries or values where they are there.
+    """Values of one collection: their fingerprints, and the entries or values that are stored.
 
-    Its name is that of its folder.
+    Its name is that of its folder in the store.
     """
 
     name: str
@@ -76,17 +76,17 @@ class _Group:
 def resume(
     graph: Graph, keys: Set[Key], store: CheckpointStore, *, shuffles: bool, share: float | None
 ) -> tuple[Graph, Checkpoints]:
-    """Replace what is there; label what is not.
+    """Replace values that are stored by tasks that read them; label the others.
 
     Parameters
     ----------
     graph : dict
         Normalized and culled.
     keys : set of Key
-        What is asked for.
+        Requested keys.
     store : CheckpointStore
     shuffles : bool
-        Whether parts and outputs of shuffles may be kept too, and not only what is marked.
+        Whether inputs and outputs of shuffles may be stored too, and not only marked values.
     share : float, optional
         See `ShuffleCheckpoint`.
 
@@ -110,7 +110,9 @@ def resume(
             found.update(_found(graph, group, store))
             groups.append(group)
         reason = refused.reason if isinstance(refused, NoFingerprint) else ""
-        if found or mine[0] not in parts:  # few parts are worth it: it says nothing if none is
+        if (
+            found or mine[0] not in parts
+        ):  # few inputs of shuffles are worth it: no event if none is stored
             seen.append(CheckpointSeen(collection, len(mine), len(found), reason))
     live = _replaced(graph, keys, groups, store)
     labels = {key: _label(group, key, store) for group in groups for key in group.keys}
@@ -128,7 +130,7 @@ def resume(
 
 
 def _members(graph: Graph, parts: Set[Key], *, shuffles: bool) -> dict[str, list[Key]]:
-    """Keys of the values that may be kept, by their collections."""
+    """Return the keys of values that may be checkpointed, by collection."""
     found: dict[str, list[Key]] = defaultdict(list)
     for key, node in graph.items():
         if _marked(node) or key in parts or (shuffles and _place(node, graph) is not None):
@@ -141,10 +143,10 @@ def _marked(node: GraphNode) -> bool:
 
 
 def _parts(graph: Graph) -> set[Key]:
-    """Values on the way into shuffles that are not kept anyway.
+    """Return the values on the way into shuffles that are not checkpointed anyway.
 
-    Parts of shuffles, and what these are made of together with others: a sort samples its parts
-    before it cuts them.
+    These are the inputs of shuffles, and values that several tasks read to compute these inputs:
+    a sort samples its inputs before it divides them.
     """
     readers = Counter(_made(graph, name) for node in graph.values() for name in node.dependencies)
     shuffles = [node for node in graph.values() if isinstance(node, ShuffleNode)]
@@ -155,26 +157,26 @@ def _parts(graph: Graph) -> set[Key]:
 
 
 def _made(graph: Graph, key: Key) -> Key:
-    """The key under which a value is made: names are given to it on the way."""
+    """Return the key of the task that computes a value, through all aliases."""
     while isinstance(node := graph[key], Alias):
         key = node.target
     return key
 
 
 def _makes(node: GraphNode) -> bool:
-    """Whether a node is a task that makes a value, and is not asked to keep it."""
+    """Return whether a node is a task that computes a value and is not marked."""
     plain = isinstance(node, Task) and not isinstance(node, ShuffleNode)
     return plain and not (_marked(node) or promised(node))
 
 
 def _folder(graph: Graph, key: Key, known: Mapping[Key, Fingerprint]) -> str:
-    """Where the values of a collection are: those of one shuffle together, marked ones by kind."""
+    """Return the folder of a collection: one for each shuffle, and one for each marked kind."""
     place = _place(graph[key], graph)
     return key_split(key) if place is None else f"{key_split(key)}-{known[place[0]]}"
 
 
 def _place(node: GraphNode, graph: Graph) -> tuple[Key, int] | None:
-    """Which output of which shuffle a task takes, if it does."""
+    """Return the shuffle and the number of the output that a task takes, if it does."""
     if not isinstance(node, Task) or node.func is not take:
         return None
     (stage,) = node.dependencies
@@ -184,7 +186,7 @@ def _place(node: GraphNode, graph: Graph) -> tuple[Key, int] | None:
 def _found(
     graph: Graph, group: _Group, store: CheckpointStore
 ) -> Iterator[tuple[Key, StoredValue | DataNode]]:
-    """What is there of a collection, as far as it still counts."""
+    """Yield the stored values of a collection that are still valid."""
     entries = store.found(group.name)
     for key, name in group.keys.items():
         if name not in entries:
@@ -202,7 +204,7 @@ def _found(
 def _replaced(graph: Graph, keys: Set[Key], groups: list[_Group], store: CheckpointStore) -> Graph:
     """The graph without what is there, but for one value of each collection that is there in part.
 
-    Making that one again may need other collections, of which parts are there too.
+    Recomputing that one may need other collections that are also stored in part.
     """
     while True:
         new = dict(graph)
@@ -230,6 +232,6 @@ def _in_part(group: _Group, live: Graph) -> bool:
 
 def _label(group: _Group, key: Key, store: CheckpointStore) -> CheckpointKey:
     before = group.found.get(key) if key == group.probe else None
-    if isinstance(before, DataNode):  # it has been read; what is kept is looked up by its name
+    if isinstance(before, DataNode):  # its value has been read; its entry is looked up by name
         before = store.found(group.name).get(group.keys[key])
     return CheckpointKey(store, group.name, group.keys[key], before)

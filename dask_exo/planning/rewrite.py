@@ -43,8 +43,9 @@ __all__ = ["ExoShuffle", "rewrite"]
 class ExoShuffle(PartitionsFiltered, Expr):
     """A shuffle by a column of partition numbers.
 
-    Operands as of Dask's ``SimpleShuffle``; ``drop_column`` stands for P2P's habit of leaving the
-    partition numbers out; ``runs`` for what the rows of each part are sorted by.
+    Operands are those of Dask's ``SimpleShuffle``, and ``drop_column``: whether the output lacks
+    the partition numbers, as with P2P; ``runs``: the keys by which the rows of each input are
+    sorted.
     """
 
     _parameters = [  # noqa: RUF012  as Dask's expressions have it
@@ -87,7 +88,7 @@ class ExoShuffle(PartitionsFiltered, Expr):
         for j, number in enumerate(numbers):
             if first[number] == j:
                 layer[name, j] = Task((name, j), take, TaskRef(whole.key), slots[number])
-            else:  # somebody wants the same partition twice
+            else:  # the same partition is requested twice
                 layer[name, j] = Alias((name, j), (name, first[number]))
         return layer
 
@@ -109,7 +110,7 @@ def rewrite(expr: CoreExpr) -> CoreExpr:
 
 
 def _drop_numbers(expr: CoreExpr) -> CoreExpr:
-    """Let shuffles leave out the partition numbers that all their readers leave out anyway."""
+    """Drop the partition numbers in shuffles whose readers all drop them."""
     readers: dict[str, list[CoreExpr]] = defaultdict(list)
     for node in expr.walk():
         for below in node.dependencies():
@@ -166,7 +167,7 @@ def _replace_operand(operand: Any, done: dict[str, CoreExpr]) -> Any:
 
 
 def _without_unread(fused: Fused) -> CoreExpr:
-    """A fused expression without those that none of the others reads any more."""
+    """Drop expressions of a fused one that none of the others reads any more."""
     first, *others = fused.exprs
     read = {first._name}
     kept = [first]
@@ -200,7 +201,7 @@ def _as_exoshuffle(shuffle: SimpleShuffle) -> ExoShuffle:
 
 
 def _as_two_shuffles(join: HashJoinP2P) -> CoreExpr:
-    """The hash join as Dask lowers it for every other shuffle method."""
+    """Lower a hash join as Dask does for every other shuffle method."""
     npartitions = join.operand("_npartitions")
     left, right = (
         RearrangeByColumn(

@@ -1,4 +1,4 @@
-"""Expressions of Dask whose kernels have faster ones with the same results."""
+"""Substitute kernels: faster functions, with equal results, for those of Dask's expressions."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from dask_exo.partitions.kernels.range_partition import (
 
 
 def substitute(expr: CoreExpr) -> CoreExpr:
-    """Replace an expression, if there is a faster one.
+    """Replace an expression if there is one with a faster kernel.
 
     Parameters
     ----------
     expr : Expr
-        Lowered. Those below it stay.
+        Lowered. Its dependencies stay.
     """
     kind = type(expr)
     if kind in _SUBSTITUTES:
@@ -74,7 +74,7 @@ class PartitionsByHash(AssignPartitioningIndex):
 
 
 class Quantiles(RepartitionQuantiles):
-    """Where to divide the values, found faster than by Dask."""
+    """Quantiles of the values that divide them, found faster than by Dask."""
 
     def _layer(self) -> dict[Any, Any]:
         return {
@@ -125,7 +125,7 @@ class PartialGroups(GroupByChunk):
 
     @functools.cached_property
     def operation(self) -> Any:  # type: ignore[override]
-        """What runs on each partition."""
+        """Function of one partition."""
         return functools.partial(
             partial_groups, chunk=self.chunk, options=self.chunk_kwargs, **self.operand("reset")
         )
@@ -143,7 +143,7 @@ class AggregateGroups(Aggregate):
 
     @property
     def operation(self) -> Any:  # type: ignore[override]
-        """What runs on each partition."""
+        """Function of one partition."""
         return functools.partial(radix_groupby.aggregate, whole=self.aggregate)
 
     @functools.cached_property
@@ -168,7 +168,7 @@ _SUBSTITUTES: dict[type[CoreExpr], type[CoreExpr]] = {
 
 
 def _groups(expr: CoreExpr) -> bool:
-    """Whether partitions are grouped by functions of Dask's own."""
+    """Return whether partitions are grouped by Dask's own functions."""
     if type(expr) is not GroupByChunk:
         return False
     single = vars(SingleAggregation)["chunk"].__func__
@@ -176,5 +176,5 @@ def _groups(expr: CoreExpr) -> bool:
 
 
 def _method(function: Any) -> Any:
-    """What a class method calls."""
+    """Return the function of a class method."""
     return getattr(function, "__func__", None)

@@ -107,7 +107,7 @@ def test_a_warning_in_a_task_reaches_the_caller(cluster) -> None:
 def test_an_unknown_shuffle_method_is_refused(ddf) -> None:
     with (
         dask.config.set({"dataframe.shuffle.method": "magic"}),
-        pytest.raises(errors.ShuffleMethodError, match="'magic' is no shuffle method"),
+        pytest.raises(errors.ShuffleMethodError, match="'magic' is not a shuffle method"),
     ):
         ddf.sum().compute()
 

@@ -114,7 +114,7 @@ def test_priority(noting) -> None:
 def test_what_means_nothing_is_said(noting) -> None:
     with dask.annotate(workers=["alice"]):
         value = dask.delayed(inc)(1)
-    with pytest.warns(UserWarning, match=r"\['workers'\] mean nothing to dask_exo; it knows"):
+    with pytest.warns(UserWarning, match=r"\['workers'\] are ignored: dask_exo supports"):
         assert value.compute(scheduler=Scheduler(noting)) == 2
 
 

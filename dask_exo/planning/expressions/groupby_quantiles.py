@@ -1,8 +1,8 @@
 """Medians and quantiles of groups in sorted partitions, however many rows a group has.
 
-Each partition tells its first and last group; a task finds the groups that lie in several of them
-and what is wanted of which partition; each partition picks it, and aggregates the groups that begin
-in it. Only counts and picked values leave a partition. See `dask_exo.partitions.kernels.quantiles`.
+Each partition reports its first and last group. A task finds the groups that span partitions, and
+the rows to pick of each. Each partition picks these, and aggregates the groups that begin in it.
+Only counts and picked values leave a partition. See `dask_exo.partitions.kernels.quantiles`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GroupRanks(SkewResistant):
 
     @property
     def plan(self) -> str:
-        """What happens to groups, in a line."""
+        """One line for people that says how groups are divided."""
         shares = ", ".join("median" if one is None else f"quantile {one:g}" for one in self.asked)
         return (
             f"{shares} of {self.column} by group: sorted by group and value, groups are cut like "

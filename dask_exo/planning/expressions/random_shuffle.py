@@ -1,8 +1,7 @@
-"""Rows in random order: for training, which learns little from rows that come sorted.
+"""Random shuffle of rows, for training.
 
-Each row draws the number of its output from a generator that its part and the seed decide, and
-each output is put in random order. So the same seed gives the same order, whatever runs it, and
-whichever columns are read.
+The output of each row is drawn from a generator that is seeded by the partition and the seed, and
+each output is permuted. So the same seed gives the same order on any scheduler, for any columns.
 
 References: Exoshuffle section 3.3.3.2, figure 3.2d.
 """
@@ -22,7 +21,7 @@ __all__ = ["DrawNumbers", "MixRows", "ShuffleRows"]
 
 
 class ShuffleRows(Reorder):
-    """Rows in an order that a seed (a tuple of numbers) decides, over all partitions."""
+    """Rows in random order over all partitions; a seed (a tuple of numbers) determines it."""
 
     _parameters = ["frame", "seed", "npartitions_out"]  # noqa: RUF012  as Dask's expressions have it
 
@@ -37,9 +36,9 @@ class ShuffleRows(Reorder):
 
 
 class DrawNumbers(Expr):
-    """Rows with a column of the number of the output that each goes to.
+    """Rows with a column of the output number of each.
 
-    The other columns are called "0", "1", ..., so that no label of the user's is in the way.
+    The other columns are called "0", "1", ..., so that no user label collides.
     """
 
     _parameters = ["frame", "seed", "pieces"]  # noqa: RUF012
@@ -61,7 +60,7 @@ class DrawNumbers(Expr):
 
 
 class MixRows(Expr):
-    """What a shuffle by drawn numbers brings together, in random order."""
+    """Outputs of a shuffle by drawn numbers, each in random order."""
 
     _parameters = ["frame", "seed", "meta"]  # noqa: RUF012
 

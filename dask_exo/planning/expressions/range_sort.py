@@ -1,9 +1,9 @@
-"""Sorting as one pass over the input: sorted runs, bounds from samples of them, a shuffle, merges.
+"""Sort in one pass over the input: sorted runs, bounds from samples, a shuffle, merges.
 
 ``run_i = sort(part_i)``, ``bounds = choose(sample(run_0), ...)``, each row of a run gets the number
-of the output it belongs to, and what a shuffle brings together is sorted again, which is fast
-as it consists of sorted pieces. Nothing is computed before the graph runs. Dask's own
-shuffle is used, so any scheduler can run it; `dask_exo.planning.rewrite` makes an Exoshuffle of it.
+of its output, and each output of the shuffle is sorted again, which is fast because it consists of
+sorted runs. Nothing is computed before the graph runs. The shuffle is Dask's own, so that any
+scheduler can run it; `dask_exo.planning.rewrite` makes an Exoshuffle of it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["MergeRuns", "NumberRows", "SortRows"]
 
 
 class SortRows(Reorder):
-    """Rows in the order of some columns, over all partitions; equal ones keep their order.
+    """Rows in the order of some columns, over all partitions; equal rows keep their order.
 
     Operands: ``by``, a list of labels; ``ascending``, a list of as many; ``npartitions_out``, None
-    for as many as there are.
+    for as many as ``frame`` has.
     """
 
     _parameters = [  # noqa: RUF012  as Dask's expressions have it
@@ -53,7 +53,7 @@ class SortRows(Reorder):
         return list(self.by)
 
     def _keys(self) -> tuple[SortKey, ...]:
-        """The keys, as columns of a frame whose columns are numbered."""
+        """Return the keys as columns of a frame whose columns are numbered."""
         meta = self.frame._meta
         keys = []
         for name, ascending in zip(self.by, self.ascending, strict=True):
@@ -72,7 +72,7 @@ class SortRows(Reorder):
             numbered,
             PARTITION_COLUMN,
             pieces,
-            # where rows are sorted by it, the index is still needed
+            # the index is needed if rows are sorted by it
             self.ignore_index and all(key.column is not None for key in keys),
             "tasks",
             original_partitioning_index=[key.column for key in keys if key.column is not None],
@@ -81,9 +81,9 @@ class SortRows(Reorder):
 
 
 class NumberRows(Expr):
-    """Sorted runs, with a column of the number of the output that each row belongs to.
+    """Sorted runs, with a column of the output number of each row.
 
-    The other columns are called "0", "1", ..., so that no label of the user's is in the way.
+    The other columns are called "0", "1", ..., so that no user label collides.
     """
 
     _parameters = ["frame", "keys", "pieces", "with_cuts"]  # noqa: RUF012
@@ -96,7 +96,7 @@ class NumberRows(Expr):
         return (None,) * (self.frame.npartitions + 1)
 
     def cut_key(self, i: int) -> tuple[str, int]:
-        """Key of the task that tells where run ``i`` is cut, if there is one (``with_cuts``)."""
+        """Return the key of the task that computes where run ``i`` is divided (``with_cuts``)."""
         return f"cut-{self._name}", i
 
     def _layer(self) -> dict[Any, Any]:
@@ -127,7 +127,7 @@ class NumberRows(Expr):
         return {task.key: task for task in tasks}
 
     def _known_keys(self, parts: Sequence[TaskRef]) -> tuple[Any, list[Task]]:
-        """The keys with all their categories; where unknown, by a look at all partitions."""
+        """Return the keys with all their categories, collected from partitions if unknown."""
         values = sort_keys.columns(_plain(self.frame._meta), self.keys)
         kinds = [isinstance(column.dtype, pd.CategoricalDtype) for column in values]
         if all(k.dtype is not None for k, kind in zip(self.keys, kinds, strict=True) if kind):
@@ -148,7 +148,7 @@ class NumberRows(Expr):
 class MergeRuns(Expr):
     """Outputs of the shuffle, each put in order.
 
-    Where ``numbered``, what was shuffled, is given, rows are numbered anew.
+    If ``numbered``, the input of the shuffle, is given, rows get a new index.
     """
 
     _parameters = ["frame", "numbered", "keys", "meta"]  # noqa: RUF012
@@ -194,7 +194,7 @@ def _cut_and_number(
 
 
 def _number(run: Any, edges: np.ndarray) -> Any:
-    """Add the column of output numbers to a run that is cut at ``edges``."""
+    """Add the column of output numbers to a run that is divided at ``edges``."""
     return run.assign(**{PARTITION_COLUMN: np.repeat(np.arange(len(edges) - 1), np.diff(edges))})
 
 
@@ -210,7 +210,7 @@ def _merge(
     starts: np.ndarray | None = None,
     j: int = 0,
 ) -> Any:
-    """Put the sorted pieces of one output in order, under the user's labels."""
+    """Merge the sorted runs of one output, under the user's labels."""
     rows = part.drop(columns=PARTITION_COLUMN)
     merged = protocol.kernels(part).sort(rows, keys).set_axis(labels, axis=1)
     if starts is None:

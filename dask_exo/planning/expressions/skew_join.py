@@ -1,11 +1,11 @@
-"""Joins that no frequent key slows down: its rows are spread over several outputs.
+"""Skew-resistant join: the rows of heavy hitters are spread over several outputs.
 
-Both sides get a column of the hashes of their keys. The most frequent of those, counted in every
-part, are placed; all other rows go where their hash says. Then both sides are shuffled by ready
-numbers and joined output by output, by Dask's own expressions.
+Both sides get a column of the hashes of their keys. Heavy hitters, counted in every partition, are
+assigned to outputs; all other rows go to the output of their hash. Then both sides are shuffled by
+these numbers and joined output by output, by Dask's own expressions.
 
-A side whose rows come out without a partner too says of each row whether it is another copy of one
-that is elsewhere, and drops those that meet no partner before the join.
+If unmatched rows of a side are part of the result, a column marks the copies of its rows, and
+copies without a match are dropped before the join.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AGAIN = "_again"  # column that tells other copies than the first
 
 
 class SideKeys(NamedTuple):
-    """What one side of a join is compared by.
+    """Join keys of one side.
 
     Attributes
     ----------
@@ -52,16 +52,16 @@ class SideKeys(NamedTuple):
 
     @property
     def hashed(self) -> tuple[list[Any], bool]:
-        """What Dask hashes, and whether it is the index."""
+        """Columns that Dask hashes, and whether these are the index."""
         return (self.columns, False) if self.columns else (["_index"], True)
 
     def of(self, part: Any) -> pd.DataFrame:
-        """(n, k) the keys of a part, in numbered columns."""
+        """Return the (n, k) keys of a partition, in numbered columns."""
         keys = part[self.columns] if self.columns else part.index.to_frame()
         return keys.set_axis(range(keys.shape[1]), axis=1)
 
     def __str__(self) -> str:
-        """Names of the columns, or that it is the index."""
+        """Return the names of the columns, or "the index"."""
         return ", ".join(map(str, self.columns)) or "the index"
 
 
@@ -122,13 +122,13 @@ class JoinOutputs(BlockwiseMerge):
 
 
 class FrequentKeys(SkewResistant):
-    """Where the rows of frequent keys go: one value, which a task makes of counts of all parts."""
+    """Outputs of heavy hitters: one value, computed from the counts of all partitions."""
 
     _parameters = ["left", "right", "how", "pieces", "keys"]  # noqa: RUF012  as Dask has it
 
     @property
     def plan(self) -> str:
-        """What happens to frequent keys, in a line."""
+        """One line for people that says how heavy hitters are spread."""
         both = len(SPLITTING[self.how]) == 2
         side = "the side that has more of them" if both else "the left side"
         stray = "; copies without a partner are dropped" if KEPT[self.how] else ""
@@ -160,7 +160,7 @@ class FrequentKeys(SkewResistant):
 
 
 class DropUnmatched(Blockwise):
-    """Outputs of one side, without the copies that are not the first and meet no partner."""
+    """Outputs of one side, without copies that have no match."""
 
     _parameters = ["frame", "other", "keys", "other_keys"]  # noqa: RUF012
 

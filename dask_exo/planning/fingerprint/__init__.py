@@ -1,6 +1,6 @@
-"""What tasks will give, as numbers that are the same in the next program.
+"""Fingerprints of tasks: numbers that are equal in the next program if their values are.
 
-`tasks` puts them together: of the closure of a task's code and arguments (`closure`, with `code`,
+`tasks` computes them: from the closure of a task's code and arguments (`closure`, with `code`,
 `objects`, `bytecode` and `packages`), and of the data that they name (`stamps`).
 """
 

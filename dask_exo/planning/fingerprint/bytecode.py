@@ -13,7 +13,7 @@ from types import CodeType
 from typing import NamedTuple
 
 Way = tuple[str, ...]
-"""Attributes that are read one of the other, as in ``module.sub.name``."""
+"""Chain of attributes, as in ``module.sub.name``."""
 
 _NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
 _NAMES |= {"LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF"}
@@ -41,20 +41,20 @@ class Import(NamedTuple):
 
 @dataclass(frozen=True)
 class CodeFacts:
-    """What is to be known of the code of a function, with the functions inside of it.
+    """Facts about the code of a function and of the functions inside it.
 
     Attributes
     ----------
     digest : str
-        Of all but names of files and numbers of lines.
+        Of everything except file names and line numbers.
     reads : dict
-        Of each variable from outside: the attributes that are read of it, ``()`` for itself.
+        Global or closed-over variable → attributes that are read of it, ``()`` for itself.
     own : dict
-        The same, of its own variables.
+        Local variable → attributes that are read of it.
     imports : tuple of Import
-        What is imported when it runs.
+        Imports that it runs.
     attributes : frozenset of str
-        All attributes that are read of anything.
+        All attributes that it reads.
     strings : tuple of str
         Its constants.
     does : frozenset of str
@@ -72,7 +72,7 @@ class CodeFacts:
 
 @lru_cache(10_000)
 def analyze(code: CodeType) -> CodeFacts:
-    """Return what is to be known of some code.
+    """Return facts about some code.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def _text(code: CodeType) -> str:
 
 
 def _constants(values: tuple[object, ...]) -> Iterator[object]:
-    """Constants, those in containers too, in an order that is always the same."""
+    """Yield constants, also those in containers, in a fixed order."""
     for value in values:
         if isinstance(value, tuple):
             yield len(value)
@@ -153,7 +153,7 @@ def _constants(values: tuple[object, ...]) -> Iterator[object]:
 
 
 def _way(steps: list[dis.Instruction], start: int) -> Way:
-    """The attributes that follow a name."""
+    """Return the attributes that follow a name."""
     found = []
     for step in steps[start:]:
         if step.opname not in _ATTRIBUTES:
@@ -163,7 +163,7 @@ def _way(steps: list[dis.Instruction], start: int) -> Way:
 
 
 def _import(steps: list[dis.Instruction], i: int) -> Import:
-    """The import statement that begins with a step."""
+    """Return the import statement that begins with a step."""
     level = steps[i - 2].argval
     module = "." * (level if isinstance(level, int) else 0) + str(steps[i].argval)
     taken, stored = [], ""

@@ -1,10 +1,10 @@
-"""The closure of code: all that decides what a function does, as a digest.
+"""The closure of code: everything that determines what a function does, as a digest.
 
 A walk over live objects. A function counts with its bytecode, its defaults, what it has closed over
 and every global that it reads: functions, classes, values, attributes of modules, through all
 modules that are not installed packages. Installed packages count by their version. A class counts
-with its bases and all that is in it, any other object with its class and what pickle would take of
-it. Lines and comments do not count.
+with its bases and attributes, any other object with its class and its pickled state. Line numbers
+and comments do not count.
 
 Objects are numbered in the order of the walk, so that cycles end, and so that a digest is the same
 in the next program.
@@ -29,7 +29,7 @@ _UNORDERED = (set, frozenset, weakref.WeakSet, *_WEAK)
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """All that decides what an object does.
+    """Everything that determines what an object does.
 
     Attributes
     ----------
@@ -80,14 +80,14 @@ class Closures:
                 found = error
             finally:
                 self._active.discard(id(value))
-            if inside:  # what it is part of, and so left out, is not so elsewhere
+            if inside:  # it leaves out the object that contains it, which is only right here
                 return _given(found)
             self._known[id(value)] = value, found
         return _given(self._known[id(value)][1])
 
     def _walk(self, root: Any) -> Closure:
         places = {id(root): 0}
-        queue: list[tuple[Any, int, str]] = [(root, 0, "")]  # objects, who reads each, and as what
+        queue: list[tuple[Any, int, str]] = [(root, 0, "")]  # object, its reader, its label
         whole = hashlib.sha256()
         given: set[str] = set()
         literals: set[str] = set()
@@ -117,7 +117,7 @@ class Closures:
         if id(value) in self._nodes:
             return self._nodes[id(value)][1]
         node = self._look(value)
-        if not isinstance(value, _UNORDERED):  # of which the text is another from another root
+        if not isinstance(value, _UNORDERED):  # their text depends on the root
             self._nodes[id(value)] = value, node
         return node
 
@@ -132,7 +132,7 @@ class Closures:
         return objects.instance(value)
 
     def _unordered(self, values: Any) -> ObjectNode:
-        """What has no order, by digests that do not tell one."""
+        """Describe a container without order by the sorted digests of its items."""
         node, digests = ObjectNode(), []
         for value in list(values):
             if (text := constant(value)) is not None:
@@ -156,7 +156,7 @@ def _given(found: Closure | UnfollowableError) -> Closure:
 
 
 def _way(queue: list[tuple[Any, int, str]], place: int) -> str:
-    """How the walk came to an object, for people."""
+    """Describe how the walk reached an object, for people."""
     labels: list[str] = []
     while place:
         _, place, label = queue[place]

@@ -1,4 +1,4 @@
-"""Functions, modules and classes: what they do, and what they read."""
+"""Functions, modules and classes, described by their code and by the values that it reads."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _DYNAMIC = (
 )
 _DYNAMIC_MODULES = ("importlib.resources", "pkgutil", "runpy", "pydoc")
 _LOOKED_INTO = (os, sys, importlib)
-"""Modules of Python with functions that read what a string says."""
+"""Standard modules with functions that read what a string names."""
 _NOT_OF_A_CLASS = {
     *("__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "__annotate__"),
     *("__static_attributes__", "__annotate_func__", "__annotations_cache__", "_abc_impl"),
     *("__abstractmethods__", "__dataclass_fields__", "__dataclass_params__"),
     "_value2member_map_",
 }
-"""Where it was written, and what follows from the rest."""
+"""Attributes that say where a class was written, or that follow from others."""
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
 
 
@@ -65,28 +65,31 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _runs(node: ObjectNode, function: types.FunctionType, code: CodeFacts) -> None:
-    """Add what a function of the user's own does, and what it reads."""
+    """Add the code of a user function and the values that it reads."""
     node.texts.append(code.digest)
     node.does |= code.does
     space = function.__globals__
     file = str(space.get("__file__") or "")
-    node.literals += [*code.strings, *_beside(file if "__file__" in code.reads else "", code)]
+    node.literals += [
+        *code.strings,
+        *_files_next_to(file if "__file__" in code.reads else "", code),
+    ]
     for name in sorted(code.reads):
         if name in space:
             _variable(node, name, space[name], code)
         elif (value := vars(builtins).get(name)) is builtins.globals:
             node.add("globals()", sys.modules.get(str(space.get("__name__")), space))
         else:
-            _refuse(name, value)
+            _refuse_dynamic(name, value)
     for one in code.imports:
         _imported(node, one, code, str(space.get("__package__") or ""))
     for name in sorted(code.attributes | {one for one in code.strings if one.isidentifier()}):
         node.all(_extensions(name), name)
-    _by_words(node, code, space)
+    _add_named_in_strings(node, code, space)
 
 
-def _by_words(node: ObjectNode, code: CodeFacts, space: dict[str, Any]) -> None:
-    """Add what methods read without its name in the code."""
+def _add_named_in_strings(node: ObjectNode, code: CodeFacts, space: dict[str, Any]) -> None:
+    """Add values that methods read by names inside strings."""
     if "__subclasses__" in code.attributes:
         raise UnfollowableError("__subclasses__(), which may be anywhere")
     if {"parse_args", "parse_known_args"} & code.attributes:
@@ -99,32 +102,32 @@ def _by_words(node: ObjectNode, code: CodeFacts, space: dict[str, Any]) -> None:
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def _beside(file: str, code: CodeFacts) -> Iterator[str]:
-    """Files that code names by their place beside its own."""
+def _files_next_to(file: str, code: CodeFacts) -> Iterator[str]:
+    """Yield files that code names relative to its own file."""
     for above in list(Path(file).resolve().parents)[:3] if file else ():
         for one in code.strings:
             if one.strip("./") and len(one) <= LONG and os.path.exists(above / one):  # noqa: PTH110
                 yield str(above / one)
 
 
-def _refuse(name: str, value: Any) -> None:
-    """Raise for what reads or runs whatever a string says."""
+def _refuse_dynamic(name: str, value: Any) -> None:
+    """Raise for functions that read or run whatever a string names."""
     module = str(maybe(value, "__module__") or "") if callable(value) else ""
     if any(value is one for one in _DYNAMIC) or module.startswith(_DYNAMIC_MODULES):
         raise UnfollowableError(f"{name}, by which anything can be read")
 
 
 def _variable(node: ObjectNode, name: str, value: Any, code: CodeFacts) -> None:
-    """Add a variable, or what code reads of the module that it is."""
+    """Add a variable or, if it is a module, the attributes that code reads of it."""
     for way in sorted(code.reads.get(name, set()) | code.own.get(name, set()) or {()}):
         found, at = value, name
         for attribute in way:
-            if not isinstance(found, types.ModuleType) or _closed(found):
+            if not isinstance(found, types.ModuleType) or _counts_by_version(found):
                 break
             found, at = maybe(found, attribute, "missing"), f"{at}.{attribute}"
-        if isinstance(found, types.ModuleType) and way and _closed(found):
-            given = maybe(found, way[-1])  # a package that code of the user's own has changed
-            _refuse(f"{at}.{way[-1]}", given)
+        if isinstance(found, types.ModuleType) and way and _counts_by_version(found):
+            given = maybe(found, way[-1])  # an installed package that user code has patched
+            _refuse_dynamic(f"{at}.{way[-1]}", given)
             if isinstance(given, (types.FunctionType, type)) and package(given.__module__) is None:
                 node.add(f"{at}.{way[-1]}", given)
         _read(node, at, found)
@@ -136,17 +139,17 @@ def _read(node: ObjectNode, name: str, value: Any) -> None:
     elif any(value is one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)):
         node.texts.append(name)
     else:
-        _refuse(name, value)
+        _refuse_dynamic(name, value)
         node.add(name, value, literal=True)
 
 
-def _closed(module: types.ModuleType) -> bool:
-    """Whether a module counts as a whole, by its version."""
+def _counts_by_version(module: types.ModuleType) -> bool:
+    """Return whether a module counts by its version."""
     return package(module.__name__) is not None and module not in _LOOKED_INTO
 
 
 def _imported(node: ObjectNode, one: Import, code: CodeFacts, parent: str) -> None:
-    """Add what a function imports when it runs."""
+    """Add the modules and names that a function imports when it runs."""
     try:
         full = importlib.util.resolve_name(one.module, parent)
         known = package(full)
@@ -168,7 +171,7 @@ def _imported(node: ObjectNode, one: Import, code: CodeFacts, parent: str) -> No
 
 
 def _extensions(name: str) -> Iterator[Any]:
-    """Methods and accessors of a name that code of the user's own has given to pandas."""
+    """Yield methods and accessors that user code has added to pandas under a name."""
     for kind in (pd.DataFrame, pd.Series, pd.Index):
         one = vars(kind).get(name)
         code = getattr(one, "_accessor", one)
@@ -186,7 +189,7 @@ def _module(value: types.ModuleType) -> ObjectNode:
 
 
 def _compiled(module: Any) -> str:
-    """The digest of a module that is compiled, and so has no code that could be looked at."""
+    """Return the digest of a compiled module's file; empty for other modules."""
     file = str(getattr(module, "__file__", None) or "")
     if not file.endswith(tuple(EXTENSION_SUFFIXES)):
         return ""
@@ -197,7 +200,7 @@ _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of all classes but some of those that C c
 
 
 def _is_there(value: type) -> bool:
-    """Whether a class is the one that its module has by its name, and not made by other code."""
+    """Return whether a class is the one that its module has under its name."""
     found: Any = sys.modules.get(value.__module__)
     for name in value.__qualname__.split("."):
         found = maybe(found, name)

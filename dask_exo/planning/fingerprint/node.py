@@ -1,4 +1,4 @@
-"""One object of a walk: a text that says what it is, and the objects that belong to it."""
+"""One object of a walk: a text that describes it, and the objects that belong to it."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ _REPEATABLE = (
     *(dt.date, dt.time, dt.timedelta, dt.tzinfo, decimal.Decimal, uuid.UUID),
     *(np.generic, np.dtype, types.GenericAlias, pd.api.typing.NAType),
 )
-"""What has a `repr` that says all."""
+"""Types whose `repr` describes a value completely."""
 
 
 class UnfollowableError(Exception):
-    """Something that code reads, and that no digest can stand for."""
+    """A value that code reads, and of which no digest can be computed."""
 
 
 class ObjectNode:
-    """An object, in the order in which others are added.
+    """An object, and others that belong to it in the order in which they are added.
 
     Parameters
     ----------
     *texts : object
-        What it is.
+        Description of it.
 
     Attributes
     ----------
     inner : list of (str, object)
-        Objects that belong to it, with what they are called there.
+        Labels and objects that belong to it.
     given : list of str
         Strings among its values.
     literals : list of str
         Strings in its code.
     systems : list of AbstractFileSystem
-        It is one of these.
+        File systems in it.
     does : set of str
         Of code: ``"builds"`` (strings of others), ``"opens"`` (files), ``"environ"`` (reads it).
     """
@@ -87,7 +87,7 @@ class ObjectNode:
 
 
 def maybe(value: Any, name: str, default: Any = None) -> Any:
-    """Return an attribute; the default where reading it fails, in whatever way."""
+    """Return an attribute, or the default if reading it raises anything."""
     try:
         return getattr(value, name, default)
     except Exception:  # noqa: BLE001  it is the object's own code

@@ -1,4 +1,4 @@
-"""Objects that are no code themselves but may hold some: containers, data, instances."""
+"""Objects that may hold code: containers, data, instances."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _WITHOUT_STATE = (
     *(threading.Semaphore, threading.local, threading.Thread, logging.Handler),
     *(concurrent.futures.Executor, multiprocessing.synchronize.SemLock),
 )
-"""What decides when code runs, and not what it returns."""
+"""Types that affect when code runs, and not what it returns."""
 _SAFE_CELLS = {"string", "bytes", "integer", "floating", "boolean", "decimal", "date", "empty"}
 _REDUCED = ("made by", "arguments", "state", "items", "pairs")
 
 
 def instance(value: Any) -> ObjectNode:
-    """Look at any object: its class, and what pickle would take of it.
+    """Describe any object by its class and its pickled state.
 
     Raises
     ------
     UnfollowableError
-        Pickle does not take it, and it has no token of Dask's.
+        It cannot be pickled and has no Dask token.
     """
     kind = type(value)
     if kind.__module__ == "typing":
@@ -69,7 +69,7 @@ def instance(value: Any) -> ObjectNode:
 
 
 def _pickled(node: ObjectNode, value: Any) -> ObjectNode:
-    """Add what pickle would take of an object."""
+    """Add the pickled state of an object."""
     kind = type(value)
     if (kind.__module__.partition(".")[0], kind.__name__) == ("polars", "LazyFrame"):
         raise UnfollowableError("a lazy frame of polars, which may read files")
@@ -90,7 +90,7 @@ def _pickled(node: ObjectNode, value: Any) -> ObjectNode:
 
 
 def _by_name(node: ObjectNode, value: Any, name: str) -> ObjectNode:
-    """What pickle takes by its name: the module of that name says what it is."""
+    """Describe an object that is pickled by name by the module of that name."""
     module = str(getattr(value, "__module__", None) or type(value).__module__)
     node.texts.append(name)
     node.add("module", sys.modules.get(module, module))
@@ -98,7 +98,7 @@ def _by_name(node: ObjectNode, value: Any, name: str) -> ObjectNode:
 
 
 def _stands_for(node: ObjectNode, value: Any) -> ObjectNode:
-    """Add what an object stands for, where pickle may take only a name."""
+    """Add the content of an object that may be pickled by name only."""
     if isinstance(fragment := maybe(value, "fragment"), ds.Fragment):
         info = fragment.filesystem.get_file_info(fragment.path)
         node.texts.append(f"{info.path} {info.size} {info.mtime_ns}")
@@ -123,7 +123,7 @@ def _sequence(value: Any) -> ObjectNode | None:
 
 
 def _data(value: Any) -> ObjectNode | None:
-    """What Dask tells apart by its content; cells that may be code one by one."""
+    """Describe data by Dask's token, or by its cells if these may be any objects."""
     if package(type(value).__module__) is None:
         return None
     columns = _columns(value)
@@ -144,7 +144,7 @@ def _data(value: Any) -> ObjectNode | None:
 
 
 def _columns(value: Any) -> list[Any]:
-    """The columns of strings or of any objects."""
+    """Return the columns of strings or of any objects."""
     if isinstance(value, pd.DataFrame):
         kinds = [place for place, dtype in enumerate(value.dtypes) if is_string_dtype(dtype)]
         return [value.iloc[:, place] for place in kinds]
@@ -152,7 +152,7 @@ def _columns(value: Any) -> list[Any]:
 
 
 def _paths(column: Any) -> Iterator[str]:
-    """The cells of a column of strings, if the first is a path or a URL."""
+    """Yield the cells of a column of strings, if the first is a path or a URL."""
     if not isinstance(column, (pd.Series, pd.Index)):
         return
     first = next(iter(column[:100].dropna()), None)
@@ -161,7 +161,7 @@ def _paths(column: Any) -> Iterator[str]:
 
 
 def _any_objects(column: Any) -> bool:
-    """Whether the cells of a column may be any objects."""
+    """Return whether the cells of a column may be any objects."""
     if not is_object_dtype(column.dtype):
         return False
     cells = np.asarray(column, dtype=object).ravel()

@@ -1,4 +1,4 @@
-"""Which modules are installed packages, that are known by their version, and which are code."""
+"""Installed packages, which count by their version; other modules count by their code."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def package(module: str) -> str | None:
     Returns
     -------
     str or None
-        None for a module that belongs to no installed package: the main program, files beside it,
-        packages that are installed to be edited, archives, modules made by a program.
+        None for a module of no installed package: the main program, files next to it, editable
+        installs, archives, modules that a program creates.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def _package(module: str, file: str | None) -> str | None:
     top = module.partition(".")[0]
     if top == "dask_exo":
         return f"dask-exo {metadata.version('dask-exo')}"
-    if top.startswith("_cython_"):  # where compiled functions of all packages have their class
+    if top.startswith("_cython_"):  # module of the class of compiled functions
         return top
     if file is None and module not in sys.modules:
         file = _origin(module)
@@ -60,7 +60,7 @@ _FROZEN = {"builtins", "importlib", "zipimport", "_frozen_importlib", "_frozen_i
 
 
 def _origin(module: str) -> str | None:
-    """The file of a module that has not been imported."""
+    """Return the file of a module that has not been imported."""
     try:
         spec = util.find_spec(module)
     except (ImportError, ValueError, AttributeError):
@@ -82,7 +82,7 @@ def _standard() -> tuple[Path, ...]:
 
 @lru_cache(10_000)
 def _version(top: str) -> str | None:
-    """Name and version of an installed package; None for files that somebody has put there."""
+    """Return name and version of an installed package; None for files that are not of one."""
     try:
         return f"{top} {metadata.version(top)}"
     except metadata.PackageNotFoundError:

@@ -1,9 +1,9 @@
-"""What is behind a string, if it is the name of data: content, or what changes with it.
+"""Stamps of the data that strings name: a text that changes when the data changes.
 
 A small local file counts by its content, a larger one by size, inode, and times of modification and
-of change, of which no program can set the last one back. A directory counts by all files in it, a
-pattern by those that match. An object in a store counts by its etag, or what its file system has in
-place of it, a page by its etag or its time. What has nothing of that cannot be told.
+of change; no program can set the last one back. A directory counts by all files in it, a pattern by
+those that match. An object in a store counts by its etag, or its file system's checksum, a page by
+its etag or its time. Data without any of these has no stamp, which is an error.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from fsspec.core import url_to_fs
 
 from dask_exo.planning.fingerprint.node import LONG, UnfollowableError
 
-SMALL = 16 * 1024  # bytes of a file that is read: as quick as to look at it
+SMALL = 16 * 1024  # bytes up to which a file is read: as fast as its metadata
 MOST_FILES = 10_000  # of a directory or pattern
 MOST_PAGES = 64  # of one graph
-PATIENCE = 5.0  # seconds that a server has to say what it has
-STRONG = 2.0  # seconds after which a page that was changed has another time
+PATIENCE = 5.0  # seconds until a server has to answer
+STRONG = 2.0  # seconds after which a changed page has another time
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://\S+")
 _STAGED = re.compile(r"/\.[^/]+\.exo-|_exo-staging-")
-"""Where `to_parquet` writes before a commit: what is there comes out of tasks."""
+"""Staging directories of `to_parquet`, whose files are outputs of tasks."""
 _MAGIC = re.compile(r"[*?\[]")
 _PATTERN = re.compile(r"/|\.\w+$")
 _FIELD = re.compile(r"\{[^{}]*\}|%\(\w+\)\w|%[-#0]?\d*[a-zA-Z]|\$\{?\w+\}?")
-"""Where a number or name is put into a template."""
+"""Placeholder of a number or name in a template."""
 _FILE = re.compile(r"[\w./~-]*\w\.\w+|[\w.~-]*/[\w./-]+")
 _SEPARATOR = re.compile(r"""[\s,;'"()=<>|]+""")
 _DATABASES = (".db", ".sqlite", ".sqlite3")
@@ -48,12 +48,12 @@ MOST_LETTERS = 256  # of a part of a path
 
 
 class Stamps:
-    """What is behind the strings of one graph, each looked at once.
+    """Stamps of the strings of one graph, each computed once.
 
     Parameters
     ----------
     besides : str, optional
-        A directory that is left out wherever it is: of what this program writes itself.
+        A directory that is left out: this program writes there itself.
     """
 
     def __init__(self, besides: str | None = None) -> None:
@@ -72,12 +72,12 @@ class Stamps:
         name : str
             Any string: a path, a pattern, a URL, or something else.
         systems : sequence of AbstractFileSystem
-            Where it may be, if it is nowhere else.
+            File systems that may have it, if it is nowhere else.
 
         Raises
         ------
         UnfollowableError
-            It is the name of data of which nobody can tell whether they have changed.
+            It names data, and whether these have changed cannot be determined.
         """
         if name not in self._known:
             try:
@@ -92,7 +92,7 @@ class Stamps:
         return _in_one(systems, name)
 
     def near(self, names: Iterable[str]) -> set[str]:
-        """Return the stamps of files whose paths code may put together of some strings."""
+        """Return the stamps of files whose paths code may build from some strings."""
         names = {name for name in names if 1 < len(name) < MOST_LETTERS and "\n" not in name}
         folders = {self._folder(name) for name in names}
         beside = {
@@ -104,26 +104,26 @@ class Stamps:
         return {self.of(name) for name in beside} | {self._near(name) for name in names}
 
     def _folder(self, name: str) -> Path | None:
-        """The directory of a file, if a string names one."""
+        """Return the directory of a file, if a string names one."""
         if name not in self._folders:
             self._folders[name] = Path(name).parent if Path(name).is_file() else None
         return self._folders[name]
 
     def _near(self, name: str) -> str:
-        """The stamp of all files that begin or end like a string."""
+        """Return the stamp of all files that begin or end like a string."""
         if name not in self._beginnings:
             folder, base = os.path.split(name)
             found: list[str] = []
             if name.startswith((".", "/")) and name.strip("./"):
                 found = glob.glob(f"*{glob.escape(name)}")  # noqa: PTH207
             stem = os.path.splitext(base)[0] or base  # noqa: PTH122
-            if stem and not (folder and _everywhere(folder)):
+            if stem and not (folder and _is_common_directory(folder)):
                 found += [str(Path(folder) / one) for one in self._beginning(folder, stem)]
             self._beginnings[name] = self._several(name, iter(found)) if found else ""
         return self._beginnings[name]
 
     def _beginning(self, folder: str, stem: str) -> list[str]:
-        """Names in a directory that begin like this."""
+        """Return the names in a directory that begin with ``stem``."""
         if folder not in self._listings:
             try:
                 self._listings[folder] = sorted(os.listdir(folder or "."))  # noqa: PTH208
@@ -143,35 +143,35 @@ class Stamps:
         path = os.path.expandvars(re.sub("^(file|local)://", "", name))
         try:
             path = str(Path(path).expanduser()) if path.startswith("~") else path
-            found = os.stat(path)  # noqa: PTH116  of thousands of strings, most of them no paths
+            found = os.stat(path)  # noqa: PTH116  for thousands of strings, most of them no paths
         except (OSError, ValueError, RuntimeError):
             return self._pattern(path) or self._words(name)
         if stat.S_ISREG(found.st_mode):
             return _file(path, found)
-        if stat.S_ISDIR(found.st_mode) and not _everywhere(path):
+        if stat.S_ISDIR(found.st_mode) and not _is_common_directory(path):
             return self._several(path, iter([path]))
         return ""
 
     def _pattern(self, path: str) -> str:
-        """The stamp of all files that a pattern or template may mean."""
+        """Return the stamp of all files that a pattern or template may name."""
         pattern = _FIELD.sub("*", path)
         fixed = os.path.dirname(_MAGIC.split(pattern)[0])  # noqa: PTH120
         if "\n" in path or not _MAGIC.search(pattern) or not _PATTERN.search(pattern):
             return ""
-        if fixed and _everywhere(fixed):
+        if fixed and _is_common_directory(fixed):
             return ""
         found = glob.iglob(pattern, recursive=True)  # noqa: PTH207  as written, not resolved
         return self._several(path, found)
 
     def _words(self, text: str) -> str:
-        """The stamps of paths in a longer text, such as a command."""
+        """Return the stamps of paths in a longer text, such as a command."""
         words = {one for one in _SEPARATOR.split(text) if one != text and "://" not in one}
         return " ".join(filter(None, [self.of(one) for one in sorted(words) if _FILE.search(one)]))
 
     def _several(self, name: str, paths: Iterator[str]) -> str:
         whole, count = hashlib.sha256(), 0
-        files = (one for path in paths for one in _within(path, self._besides))
-        for path in sorted(_some(name, files)):
+        files = (one for path in paths for one in _files_in(path, self._besides))
+        for path in sorted(_at_most_files(name, files)):
             whole.update(f"{path} {_file(path)}\n".encode(errors="surrogatepass"))
             count += 1
         return f"{count} files {whole.hexdigest()}"
@@ -218,14 +218,14 @@ def _state(found: os.stat_result) -> str:
     return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
-def _everywhere(path: str) -> bool:
-    """Whether it is a directory that strings name by chance, or that all programs write to."""
+def _is_common_directory(path: str) -> bool:
+    """Return whether strings name a directory by chance, or all programs write to it."""
     temporary = os.path.realpath(tempfile.gettempdir())
     return not path.strip("./~") or os.path.realpath(path) == temporary
 
 
-def _within(path: str, besides: str | None) -> Iterator[str]:
-    """A file, or all files of a directory but hidden and compiled ones."""
+def _files_in(path: str, besides: str | None) -> Iterator[str]:
+    """Yield a file, or all files of a directory except hidden and compiled ones."""
     if not os.path.isdir(path):  # noqa: PTH112  of thousands
         yield path
         return
@@ -240,7 +240,7 @@ def _within(path: str, besides: str | None) -> Iterator[str]:
         yield from (str(Path(place) / one) for one in names if not one.startswith("."))
 
 
-def _some(name: str, paths: Iterator[str]) -> list[str]:
+def _at_most_files(name: str, paths: Iterator[str]) -> list[str]:
     found = []
     for path in paths:
         found.append(path)
@@ -250,7 +250,7 @@ def _some(name: str, paths: Iterator[str]) -> list[str]:
 
 
 def _object(url: str, protocol: str) -> str:
-    """The stamp of what a file system of fsspec has."""
+    """Return the stamp of files in a file system of fsspec."""
     if protocol not in fsspec.available_protocols():
         raise UnfollowableError(f"whether {url} has changed: fsspec does not know {protocol!r}")
     try:
@@ -258,7 +258,9 @@ def _object(url: str, protocol: str) -> str:
         fs.invalidate_cache()
         if _MAGIC.search(path) or fs.isdir(path):
             found: Any = fs.glob(path) if _MAGIC.search(path) else fs.find(path)
-            return " ".join(f"{one} {fs.checksum(one)}" for one in _some(url, iter(sorted(found))))
+            return " ".join(
+                f"{one} {fs.checksum(one)}" for one in _at_most_files(url, iter(sorted(found)))
+            )
         return str(fs.checksum(path)) if fs.exists(path) else ""
     except UnfollowableError:
         raise

@@ -1,10 +1,9 @@
-"""What a task of a graph will give, as a number that is the same in the next program.
+"""The fingerprint of a task: a number that is the same in the next program.
 
-The fingerprint of a task is a hash of the closure of its function and arguments, of the data that
-strings in them name, of the versions of what computes, and of the fingerprints of the tasks before
-it. Keys are left out but for the numbers in them: Dask's names are not all the same in the next
-program. Equal fingerprints mean equal values, as far as functions return the same for the same
-arguments.
+It is a hash of the closure of the task's function and arguments, of the data that strings in them
+name, of the versions of libraries, and of the fingerprints of the tasks that it reads. Of keys,
+only the numbers count: Dask's names may differ in the next program. Equal fingerprints mean equal
+values, as long as functions are deterministic.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _RANDOM = re.compile(r"-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[
 
 @dataclass(frozen=True, slots=True)
 class NoFingerprint:
-    """A task that has no fingerprint, and why."""
+    """The reason why a task has no fingerprint."""
 
     reason: str
 
@@ -48,20 +47,20 @@ Fingerprint = str | NoFingerprint
 def fingerprints(
     graph: Graph, keys: Iterable[Key], besides: str | None = None
 ) -> dict[Key, Fingerprint]:
-    """Fingerprints of some tasks, and of all before them.
+    """Compute the fingerprints of some tasks, and of all that they depend on.
 
     Parameters
     ----------
     graph : dict
-        Normalized; with all that ``keys`` need.
+        Normalized; has all that ``keys`` depend on.
     keys : iterable of Key
     besides : str, optional
-        A directory whose files do not count: where values are kept.
+        A directory whose files do not count: that of the checkpoints.
 
     Returns
     -------
     dict
-        32 hexadecimal digits for each, or why there are none.
+        32 hexadecimal digits for each, or the reason why it has none.
     """
     graph, content = unfuse_all(graph), _Content(besides)
     found: dict[Key, Fingerprint] = {}
@@ -106,7 +105,7 @@ def _of_task(key: Key, node: GraphNode, below: Mapping[Key, str], content: _Cont
         text = content.of(node, below)
     except UnfollowableError as error:
         return NoFingerprint(f"what {key_split(key)!r} reads cannot be followed: {error}")
-    except Exception as error:  # noqa: BLE001  objects run code of their own when looked at
+    except Exception as error:  # noqa: BLE001  inspecting an object may run its own code
         return NoFingerprint(f"what {key_split(key)!r} reads cannot be followed: {error!r}")
     whole = f"{_versions()}\n{numbers}\n{text}"
     return hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:32]
@@ -119,19 +118,19 @@ def _versions() -> str:
 
 
 class _Content:
-    """Texts that say what the tasks of one graph are made of."""
+    """Texts that describe the tasks of one graph."""
 
     def __init__(self, besides: str | None) -> None:
         self._closures, self._stamps = Closures(), Stamps(besides)
         self._texts: dict[Closure, str] = {}
 
     def of(self, node: GraphNode, below: Mapping[Key, str]) -> str:
-        """Return all of a task, in which ``below`` stands for the tasks that it refers to.
+        """Return the text of a task; ``below`` has the fingerprints of those that it reads.
 
         Raises
         ------
         UnfollowableError
-            Nothing can stand for something that it reads.
+            It reads a value of which no digest can be computed.
         """
         names: list[str] = []
         closures: list[Closure] = []
@@ -171,7 +170,7 @@ class _Content:
         return self._whole(closure)
 
     def _whole(self, closure: Closure) -> str:
-        """A closure with the data that it names."""
+        """Return the text of a closure and of the data that it names."""
         if closure not in self._texts:
             named = sorted(closure.given | closure.literals)
             _no_pages(closure.literals if closure.systems else named)
@@ -181,30 +180,30 @@ class _Content:
 
 
 def _no_pages(names: Iterable[str]) -> None:
-    """Raise for URLs that may be data as well: nobody is asked for those."""
+    """Raise for URLs that may be plain data: their servers are not asked."""
     for name in names:
         if name.startswith(("http://", "https://")):
             raise UnfollowableError(
-                f"whether {name} has changed: of pages only those are looked at that are arguments"
+                f"whether {name} has changed: only pages that are arguments are checked"
             )
 
 
 def _environment(names: Iterable[str]) -> Iterator[str]:
-    """Variables of the environment that begin with one of these names."""
+    """Yield environment variables that begin with one of these names."""
     begin = tuple({name.upper() for name in names if len(name) > 1})
     for name in sorted(os.environ):  # noqa: TID251  code reads it
         if name.upper().startswith(begin):
             yield f"${name}={os.environ[name]}"  # noqa: TID251
 
 
-SHORT = 32  # items of a container that are looked at one by one, which longer ones are together
+SHORT = 32  # items of a container up to which each has its own text
 _CONSTANTS = frozenset({bool, int, float, complex, type(None)})
 _SETS = frozenset({set, frozenset})
 _CONTAINERS = frozenset({list, tuple, dict}) | _SETS
 
 
 def _parts(value: Any) -> Iterable[Any] | None:
-    """What a task or container consists of."""
+    """Return the components of a task or container."""
     if isinstance(value, Task):
         func = getattr(value, "klass", value.func)  # of containers in tasks
         named = [one for item in value.kwargs.items() for one in item]
@@ -217,7 +216,7 @@ def _parts(value: Any) -> Iterable[Any] | None:
 
 
 def _reads_others(value: Any) -> bool:
-    """Whether there are other tasks in a container, which are what they are by their own text."""
+    """Return whether a container holds references to other tasks."""
     if type(value) is dict:
         value = [*value, *value.values()]
     elif type(value) not in _CONTAINERS:

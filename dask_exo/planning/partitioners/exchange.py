@@ -1,4 +1,4 @@
-"""A whole shuffle as one task of the graph, and what it has to know of its data."""
+"""A whole shuffle as one node of the graph, and the interface of its partitioner."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dask_exo.shuffle.integrity import Tally
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Partitioner(abc.ABC):
-    """How parts are cut, and how an output is put together.
+    """Divides inputs into blocks, and assembles outputs from them.
 
     Attributes
     ----------
     count : int
         Number of outputs before any selection.
     kept : tuple of int, optional
-        Outputs that are asked for, each once; None means all.
+        Requested outputs, each once; None means all.
     checked : bool
-        Whether to add up what identifies the data, and not only how much there is of it.
+        Whether to add up key hashes, and not only counts.
     """
 
     count: int
@@ -36,27 +36,27 @@ class Partitioner(abc.ABC):
         return range(self.count) if self.kept is None else self.kept
 
     def select(self, used: Sequence[int]) -> Self:
-        """The same, with only some of the outputs."""
+        """Return a partitioner with only some of the outputs."""
         return replace(self, kept=tuple(self.numbers[j] for j in used))
 
     def without_checks(self) -> Self:
-        """The same, without sums."""
+        """Return a partitioner that does not add up key hashes."""
         return replace(self, checked=False)
 
-    def within(self, limit: int) -> Self:  # noqa: ARG002  for those that can
-        """The same, to assemble larger outputs than ``limit`` bytes piece by piece, if it can."""
+    def with_merge_limit(self, limit: int) -> Self:  # noqa: ARG002  for those that can
+        """Return a partitioner that assembles outputs above ``limit`` bytes a chunk at a time."""
         return self
 
     @abc.abstractmethod
     def cut(
         self, parts: Sequence[Any], owned: Sequence[range]
     ) -> tuple[Sequence[Mergeable], Tally]:
-        """Cut parts, and pack what goes to each node.
+        """Divide inputs, and pack the blocks for each node.
 
         Parameters
         ----------
         parts : sequence
-            Consecutive ones, in their order.
+            Consecutive inputs, in their order.
         owned : (W,)
             Outputs of each node, as positions in `numbers`.
 
@@ -68,7 +68,7 @@ class Partitioner(abc.ABC):
 
     @abc.abstractmethod
     def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:
-        """Put an output together.
+        """Assemble an output.
 
         Parameters
         ----------
@@ -93,16 +93,16 @@ class Partitioner(abc.ABC):
 
 
 class ShuffleNode(Task):
-    """The task of one whole shuffle: M parts in, a list of R outputs out.
+    """The node of one whole shuffle: M inputs, a list of R outputs.
 
-    The driver loop runs it as an Exoshuffle. Called as a plain task, which any other scheduler
-    can do, it computes the same thing. Each output is read by one task alone, made by `take`.
+    The driver loop runs it as an Exoshuffle. Any other scheduler can call it as a plain task with
+    the same result. Each output is read by exactly one task, which calls `take`.
 
     Parameters
     ----------
     key : tuple
     partitioner : Partitioner
-        How parts are cut.
+        Divides the inputs.
     *parts : TaskRef
         (M,) the parts.
     """
@@ -114,12 +114,12 @@ class ShuffleNode(Task):
 
     @property
     def partitioner(self) -> Partitioner:
-        """How parts are cut."""
+        """The node's partitioner."""
         partitioner = self.func
         assert isinstance(partitioner, Partitioner)
         return partitioner
 
 
 def take(outputs: list[Any], j: int) -> Any:
-    """Output ``j`` of an `ShuffleNode`."""
+    """Return output ``j`` of a `ShuffleNode`."""
     return outputs[j]

@@ -18,7 +18,7 @@ from dask_exo.shuffle.integrity import Tally, tally
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ItemPartitioner(Partitioner):
-    """How items find their output.
+    """Partitioner of items by a function of the user's groups.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class ItemPartitioner(Partitioner):
     def cut(
         self, parts: Sequence[Iterable[Any]], owned: Sequence[range]
     ) -> tuple[list[Pickled], Tally]:
-        """Sort the items of some parts by where they go."""
+        """Divide the items of some inputs by output."""
         slots = {number: slot for slot, number in enumerate(self.numbers)}
         lists: list[list[Any]] = [[] for _ in slots]
         for part in parts:
@@ -41,7 +41,7 @@ class ItemPartitioner(Partitioner):
         return pickled(lists, owned), tally(np.array([len(items) for items in lists]))
 
     def assemble(self, packed: Sequence[Pickled], slot: int, column: int) -> tuple[Any, Tally]:
-        """Put the items of one output together, in the order of the parts."""
+        """Assemble the items of one output, in the order of the inputs."""
         items = [item for p in packed for item in p.block(slot)]
         return items, tally(np.array([len(items)]), column)
 
@@ -73,8 +73,8 @@ def by_group(
     grouper : callable
         Gives the key of an item's group.
     together : int
-        Items that are grouped at a time: of equal keys among them the first is the one that
-        counts, such as of 1, 1.0 and True.
+        Items that are grouped at a time. The first of equal keys among them, such as 1, 1.0 and
+        True, determines the output.
     """
     found: dict[int, list[Any]] = defaultdict(list)
     for some in partition_all(together, items):

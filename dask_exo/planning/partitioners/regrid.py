@@ -21,23 +21,23 @@ Index = tuple[int, ...]
 
 
 class Chunk(NamedTuple):
-    """One part: a chunk, and where it is in the grid of old chunks."""
+    """One input: a chunk, and its position in the grid of old chunks."""
 
     at: Index
     data: Any
 
 
 class ChunkSlice(NamedTuple):
-    """Along one axis: what a new chunk gets of an old one.
+    """Along one axis: the slice of an old chunk that a new one gets.
 
     Attributes
     ----------
     chunk : int
         The new chunk.
     place : int
-        Which of the pieces of the new chunk this is.
+        Position of this slice among those of the new chunk.
     where : slice
-        Which part of the old chunk.
+        Slice of the old chunk.
     """
 
     chunk: int
@@ -47,14 +47,14 @@ class ChunkSlice(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChunkPartitioner(Partitioner):
-    """How the chunks of an array are cut into those of another grid.
+    """Partitioner of the chunks of an array by another grid.
 
     Attributes
     ----------
     pieces : list
-        (ndim, old chunks along the axis) the pieces that each old chunk is cut into.
+        (ndim, old chunks along the axis) the slices that each old chunk is divided into.
     grid : list
-        (ndim, new chunks along the axis) how many pieces each new chunk consists of.
+        (ndim, new chunks along the axis) number of slices that each new chunk consists of.
 
     Examples
     --------
@@ -80,11 +80,11 @@ class ChunkPartitioner(Partitioner):
         Parameters
         ----------
         recipes : list
-            (ndim, new chunks along the axis) of which slices of which old chunks it consists.
+            (ndim, new chunks along the axis) old chunks, and the slices of them.
         old : sequence
             (ndim, old chunks along the axis) sizes of the old chunks.
         kept : sequence of tuple of int, optional
-            New chunks that are asked for; None means all.
+            Requested new chunks; None means all.
         """
         pieces: list[list[list[ChunkSlice]]] = [[[] for _ in axis] for axis in old]
         for mine, axis in zip(pieces, recipes, strict=True):
@@ -97,7 +97,7 @@ class ChunkPartitioner(Partitioner):
         return cls(count=math.prod(shape), kept=numbers, pieces=pieces, grid=grid)
 
     def cut(self, parts: Sequence[Chunk], owned: Sequence[range]) -> tuple[list[Pickled], Tally]:
-        """Cut some chunks along the lines of the new grid."""
+        """Divide some chunks along the new grid."""
         shape = [len(axis) for axis in self.grid]
         slots = {number: slot for slot, number in enumerate(self.numbers)}
         lists: list[list[Any]] = [[] for _ in slots]
@@ -113,15 +113,15 @@ class ChunkPartitioner(Partitioner):
         return pickled(lists, owned), tally(counts)
 
     def assemble(self, packed: Sequence[Pickled], slot: int, column: int) -> tuple[Any, Tally]:
-        """Put one new chunk together."""
+        """Assemble one new chunk."""
         lengths = [len(axis) for axis in self.grid]
         at = tuple(map(int, np.unravel_index(self.numbers[column], lengths)))
         shape = tuple(axis[i] for axis, i in zip(self.grid, at, strict=True))
         placed = [piece for p in packed for piece in p.block(slot)]
         if len(placed) != math.prod(shape):
             raise IntegrityError(
-                f"chunk {at} of an array consists of {math.prod(shape)} pieces, {len(placed)} "
-                f"of which came; no result is returned. Compute it again"
+                f"chunk {at} of an array needs {math.prod(shape)} blocks, and {len(placed)} "
+                f"arrived; no result is returned: compute again"
             )
         nested = np.empty(shape, dtype=object)
         for place, piece in placed:
@@ -131,7 +131,7 @@ class ChunkPartitioner(Partitioner):
 
 
 def _number(index: Sequence[int], shape: Sequence[int]) -> int:
-    """Position of a new chunk among all, the last axis running fastest."""
+    """Return the position of a new chunk among all; the last axis varies fastest."""
     number = 0
     for i, n in zip(index, shape, strict=True):
         number = number * n + i
@@ -139,7 +139,7 @@ def _number(index: Sequence[int], shape: Sequence[int]) -> int:
 
 
 def _compact(piece: Any) -> Any:
-    """Elements one after the other, so that their bytes need not be copied once more."""
+    """Make elements contiguous, so that their bytes are copied only once."""
     if type(piece) is np.ndarray and not (piece.flags.c_contiguous or piece.flags.f_contiguous):
         return piece.copy()
     return piece

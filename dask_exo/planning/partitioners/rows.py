@@ -22,12 +22,12 @@ CHUNKS = 8  # at least, of an output that is merged by chunks, of which two are 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RowPartitioner(Partitioner):
-    """How rows find their output partition, and what an output partition looks like.
+    """Partitioner of rows by a column of partition numbers, or by a hash.
 
     Attributes
     ----------
     column : label or list of labels
-        Column of ready partition numbers, or columns to hash.
+        Column of partition numbers, or columns to hash.
     keys : tuple of labels
         Columns that the partition numbers come from, for the integrity check.
     ignore_index : bool
@@ -35,10 +35,10 @@ class RowPartitioner(Partitioner):
     drop : bool
         Whether the column of partition numbers is left out of the output.
     runs : tuple of SortKey, optional
-        What the rows of each part are sorted by.
+        Keys by which the rows of each input are sorted.
     limit : int, optional
         Bytes of an output above which sorted runs are merged a chunk at a time, if their columns
-        are plain; what is smaller is put below each other, which is faster.
+        are plain arrays; smaller ones are concatenated, which is faster.
     """
 
     column: Any
@@ -48,12 +48,12 @@ class RowPartitioner(Partitioner):
     runs: tuple[SortKey, ...] | None = None
     limit: int | None = None
 
-    def within(self, limit: int) -> Self:
-        """The same, to merge sorted runs of more than ``limit`` bytes a chunk at a time."""
+    def with_merge_limit(self, limit: int) -> Self:
+        """Return a partitioner that merges sorted runs above ``limit`` bytes a chunk at a time."""
         return replace(self, limit=limit) if self.runs else self
 
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[list[Packed], Tally]:
-        """Sort the rows of some partitions by where they go."""
+        """Divide the rows of some inputs by output."""
         frame = pandas_partition.concat(parts)
         kernels = protocol.kernels(frame)
         ids = kernels.partition_ids(frame, self.column, self.count)
@@ -69,7 +69,7 @@ class RowPartitioner(Partitioner):
         return blocks, self._tally(frame, counts)
 
     def _some(self, frame: Any, ids: Any) -> tuple[Any, Any]:
-        """The rows that go to outputs that are wanted, and where."""
+        """Return the rows of requested outputs, and the slot of each."""
         assert self.kept is not None
         places = np.full(self.count, -1)
         places[list(self.kept)] = np.arange(len(self.kept))
@@ -80,7 +80,7 @@ class RowPartitioner(Partitioner):
     def assemble(
         self, packed: Sequence[Packed | HeterogeneousBlocks], slot: int, column: int
     ) -> tuple[Any, Tally]:
-        """Put one output partition together."""
+        """Assemble one output partition."""
         rows = self._together([p.part(slot) for p in packed])
         frame = rows.to_frame()
         arrived = self._tally(frame, np.array([len(frame)]), column)

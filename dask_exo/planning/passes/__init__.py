@@ -1,8 +1,8 @@
 """Passes over a materialized graph: every shuffle in it becomes one `ShuffleNode`.
 
-Shuffles in expressions have been replaced before (see `rewrite`). What comes here as Dask's own
-tasks are shuffles that Dask had made a graph of already (``to_delayed``, delayed values next to
-frames), those of legacy arrays, and those of bags. A pass never changes what a key computes.
+`rewrite` has replaced the shuffles of expressions before. Those that are left are of graphs that
+Dask has materialized (``to_delayed``, delayed values next to frames), of legacy arrays, and of
+bags. A pass never changes the value of a key.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def apply(graph: Graph, keys: Set[Any]) -> Graph:
     graph : dict
         Task-spec nodes, culled to what ``keys`` need; it is not changed.
     keys : set of Key
-        What is asked for.
+        Requested keys.
 
     Returns
     -------
     dict
-        The same graph if there was nothing to do; otherwise with nodes that nobody needs any more.
+        The same graph if there is nothing to do; else it may have nodes that nothing reads.
 
     Raises
     ------
     ShuffleMethodError
-        A shuffle that cannot run outside Dask's own workers is not understood.
+        A shuffle that runs only on Dask's own workers has an unknown form.
     """
     for run in PASSES.values():
         graph = run(graph, keys)

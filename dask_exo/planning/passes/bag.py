@@ -23,7 +23,7 @@ Key = Any
 Graph = dict[Key, GraphNode]
 
 JOIN, GROUP = "shuffle-join-", "shuffle-group-"
-"""How Dask names what goes into a step of a groupby by tasks, and the step."""
+"""Prefixes of Dask's keys: the inputs of a step of a groupby by tasks, and the step."""
 
 
 def bag(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
@@ -32,7 +32,7 @@ def bag(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
     Raises
     ------
     ShuffleMethodError
-        One by disk is not built as Dask builds them.
+        A groupby by disk has an unknown form.
     """
     collects: dict[Key, dict[Key, Task]] = defaultdict(dict)
     steps: dict[str, tuple[int, int]] = {}
@@ -53,7 +53,7 @@ def bag(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
 
 
 def is_step(key: Key) -> bool:
-    """Whether a key may be that of a step of a groupby by tasks, or of what goes into one."""
+    """Return whether a key may be that of a step of a groupby by tasks, or of its input."""
     return (
         isinstance(key, tuple)
         and len(key) == 3
@@ -68,7 +68,7 @@ def _target(ref: Any) -> Key:
 
 
 def _radix(node: GraphNode) -> int:
-    """Into how many groups a step splits; 0 if the task is no step."""
+    """Return the number of groups that a step splits into; 0 if the task is no step."""
     first = node.args[0] if isinstance(node, Task) and node.args else None
     if isinstance(first, Task) and role(first) == "make_group":
         radix: int = first.args[0]
@@ -77,14 +77,14 @@ def _radix(node: GraphNode) -> int:
 
 
 def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
-    """Items are written to a file by group, and read when all are there."""
+    """Replace a groupby that writes items to a file by group, and reads them after a barrier."""
     name = str(barrier).removeprefix("groupby-barrier-")
     parts: list[TaskRef] = []
     for node in _before(graph, barrier):
         if role(node) != "partition":
             raise ShuffleMethodError(
-                f"{next(iter(collects))!r} belongs to a groupby by disk that is not built as Dask "
-                f"builds them; it would lose items where nodes do not share a disk. Use "
+                f"{next(iter(collects))!r} belongs to a groupby by disk of an unknown form, which "
+                f"would lose items where nodes do not share a disk: use "
                 f"bag.groupby(..., shuffle='tasks')"
             )
         grouper, items, count, _, together = node.args
@@ -106,7 +106,7 @@ def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
 
 
 def _before(graph: Graph, barrier: Key) -> list[Task]:
-    """The tasks that a barrier waits for, or the barrier itself if it waits for none."""
+    """Return the tasks that a barrier waits for, or the barrier itself if there are none."""
     while isinstance(node := graph[barrier], Alias):
         barrier = node.target
     assert isinstance(node, Task)
@@ -123,13 +123,13 @@ def _groups(grouper: Callable[[Any], Any], items: Iterable[Any]) -> list[tuple[A
 
 
 def _by_tasks(graph: Graph, token: str, radix: int, digits: int) -> None:
-    """ItemPartitioner, paired with a hash, go where its digits say: one digit in each step."""
+    """Replace a groupby that moves items by the digits of their hashes, one in each step."""
     places = [inp[::-1] for inp in product(range(radix), repeat=digits)]  # last runs fastest
     sources = [(f"{JOIN}{token}", 0, place) for place in places]
     outputs = [(f"{JOIN}{token}", digits, place) for place in places]
     kept = tuple(j for j, key in enumerate(outputs) if key in graph)
     if not all(key in graph for key in sources):
-        return  # not built as Dask builds them, but no less right as it is
+        return  # of an unknown form, but correct as it is
     full = [key for key in sources if graph[key] != DataNode(key, [])]
     whole = ShuffleNode(
         (f"exchange-groupby-{token}", 0),

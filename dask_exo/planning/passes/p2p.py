@@ -1,6 +1,6 @@
-"""P2P shuffles that Dask has made a graph of: transfer → barrier → unpack.
+"""P2P shuffles in materialized graphs: transfer → barrier → unpack.
 
-The barrier knows what the shuffle is. Each transfer becomes the part that it would have sent, the
+The barrier has the specification. Each transfer becomes the input that it would have sent, the
 barrier becomes an `ShuffleNode`, and each unpack takes one of its outputs.
 """
 
@@ -44,13 +44,13 @@ def p2p(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
     Raises
     ------
     ShuffleMethodError
-        One is not built as Dask builds them.
+        A shuffle has an unknown form.
     """
     barriers = [key for key, node in graph.items() if is_p2p_barrier(node)]
     if not barriers:
         return graph
     unpacks = {key: node for key, node in graph.items() if role(node) in _UNPACKS}
-    wanted: dict[Key, dict[Number, Key]] = defaultdict(dict)  # of each barrier: output → who takes
+    wanted: dict[Key, dict[Number, Key]] = defaultdict(dict)  # barrier → output → its reader
     for key, node in unpacks.items():
         for barrier, number in _reads(node):
             side = (str(barrier).replace("barrier", "side"), number)
@@ -70,7 +70,7 @@ _signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 
 def _arguments(node: GraphNode) -> dict[str, Any]:
-    """Arguments of a task by name."""
+    """Return the arguments of a task by name."""
     assert isinstance(node, Task)
     return _signature(node.func).bind(*node.args, **node.kwargs).arguments
 
@@ -80,7 +80,7 @@ def _target(ref: Any) -> Key:
 
 
 def _reads(unpack: GraphNode) -> list[tuple[Key, Number]]:
-    """Barrier and number of each output that an unpack reads."""
+    """Return the barrier and number of each output that an unpack reads."""
     given = _arguments(unpack)
     if role(unpack) == "merging unpack":
         number = given["output_partition"]
@@ -90,7 +90,7 @@ def _reads(unpack: GraphNode) -> list[tuple[Key, Number]]:
 
 
 def _unpacked(key: Key, unpack: GraphNode, wanted: dict[Key, dict[Number, Key]]) -> GraphNode:
-    """What takes the place of an unpack."""
+    """Return the node that replaces an unpack."""
     names = [wanted[barrier][number] for barrier, number in _reads(unpack)]
     if role(unpack) == "unpack":
         return Alias(key, names[0])
@@ -108,7 +108,7 @@ _ABOUT_UNPACKING = (
 
 
 def _exchange(graph: Graph, barrier: Key, wanted: dict[Number, Key]) -> None:
-    """Put an `ShuffleNode` into the graph, and a task for each output that is asked for."""
+    """Put an `ShuffleNode` into the graph, and a task for each requested output."""
     task: Any = graph[barrier]
     spec = task.spec
     parts = [TaskRef(_last(graph, key)) for key in map(_target, task.args[1:])]
@@ -122,7 +122,7 @@ def _exchange(graph: Graph, barrier: Key, wanted: dict[Number, Key]) -> None:
 
 
 def _last(graph: Graph, key: Key) -> Key:
-    """Where aliases lead in the end."""
+    """Return the final target of aliases."""
     while isinstance(node := graph[key], Alias):
         key = node.target
     return key
@@ -140,7 +140,7 @@ def _split(barrier: Key, spec: Any, numbers: list[Number]) -> Partitioner:
 
 
 def _part(key: Key, transfer: GraphNode, spec: Any) -> Task:
-    """What a transfer would have sent."""
+    """Return the task for the input that a transfer would have sent."""
     build = _PARTS.get(role(transfer) or "")
     if build is None:
         raise _not_understood(key, "it is no transfer that dask_exo knows")

@@ -1,4 +1,4 @@
-"""Take fused tasks apart again, where a task that we must see is inside."""
+"""Unfuse tasks that hide a task which the planner has to see."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ Graph = dict[Key, GraphNode]
 
 
 def unfuse(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
-    """Replace fused tasks by their inner ones, if these must be seen.
+    """Replace fused tasks by their inner ones, if the planner has to see one of these.
 
-    These are parts of a shuffle, persisted values, values to be kept, and calls that ask for a
-    place of their own.
-
-    Inner tasks get their old keys back, where no other task has them.
+    Such tasks are parts of a shuffle, persisted values, marked values, and calls with a resource
+    request of their own. Inner tasks get their old keys back, unless another task has them.
     """
     return _expanded(graph, _hides)
 
@@ -34,8 +32,8 @@ def unfuse_all(graph: Graph) -> Graph:
     return _expanded(graph, lambda node: bool(_inside(node)))
 
 
-def _expanded(graph: Graph, asks: Callable[[GraphNode], bool]) -> Graph:
-    todo = [key for key, node in graph.items() if asks(node)]
+def _expanded(graph: Graph, applies: Callable[[GraphNode], bool]) -> Graph:
+    todo = [key for key, node in graph.items() if applies(node)]
     if not todo:
         return graph
     new = dict(graph)
@@ -43,12 +41,12 @@ def _expanded(graph: Graph, asks: Callable[[GraphNode], bool]) -> Graph:
         key = todo.pop()
         inner = expand(key, new[key], new)
         new.update(inner)
-        todo.extend(k for k, node in inner.items() if asks(node))
+        todo.extend(k for k, node in inner.items() if applies(node))
     return new
 
 
 def _hides(node: GraphNode) -> bool:
-    """Whether a task we must see is inside this one, at any depth."""
+    """Return whether the planner has to see a task inside this one, at any depth."""
     return any(
         role(inner) is not None
         or is_step(key)
@@ -68,7 +66,7 @@ def _inside(node: GraphNode) -> Graph:
 
 
 def expand(key: Key, node: GraphNode, taken: Graph) -> Graph:
-    """Nodes inside a fused task, under keys that are not ``taken``."""
+    """Return the nodes inside a fused task, under keys that are not ``taken``."""
     assert isinstance(node, Task)
     inner, outkey, inkeys, *values = node.args
     names = dict(_names(key, inner, outkey, taken))

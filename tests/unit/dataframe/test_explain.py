@@ -155,7 +155,7 @@ def test_needs_are_shown_and_the_picture_and_json_agree() -> None:
     scored = source.map_partitions(Model, meta=source._meta.assign(w=1))
     plan = dask_exo.explain(scored.merge(frame(), on="k"), nbytes="40 GB", futures=machines(4))
     (asking,) = [group for group in plan.groups if group.needs]
-    assert asking.needs == "1 CPU, 0.5 GPU, on workers that are kept (as many as fit)"
+    assert asking.needs == "1 CPU, 0.5 GPU, on actors (as many as fit)"
     assert f"each task of {asking.name} needs {asking.needs}" in str(plan)
     found = json.loads(plan.to_json())
     assert (found["nodes"], found["slots"], found["store"]) == (4, 8, 4 * 10**9)
