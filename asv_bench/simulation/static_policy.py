@@ -25,10 +25,10 @@ class Static:
     def start(self, view: PipelineView) -> int | None:
         """The last stage that can, within its slots."""
         for i in reversed(range(len(view.stages))):
-            if view.startable(i) and view.stages[i].running < self._slots[i] and view.room(i):
+            if view.startable(i) and view.stages[i].running < self._slots[i] and view.has_room(i):
                 return i
         return None
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
         """Whether there is room."""
-        return view.room(i)
+        return view.has_room(i)

@@ -13,7 +13,7 @@ from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.api import Pipeline
 from dask_exo.pipeline.build import execute, rejects_of
-from dask_exo.pipeline.file_source import listed, paths_of, read
+from dask_exo.pipeline.file_source import list_files, paths_of, read
 from dask_exo.pipeline.operators import parse_error_policy
 from dask_exo.pipeline.run_handle import PipelineRun
 from dask_exo.pipeline.sources import ChainedSources, source_of
@@ -100,7 +100,7 @@ def from_files(
     target = (
         Config.current().stream_target if partition_size is None else parse_bytes(partition_size)
     )
-    pipeline = of(paths_of(listed(paths, storage), target), **options)
+    pipeline = of(paths_of(list_files(paths, storage), target), **options)
     return pipeline.flat_map(read, options=storage)
 
 

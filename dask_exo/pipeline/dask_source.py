@@ -68,7 +68,7 @@ def inputs(
     if alone:
         recipes = (_sent(Recipe(bundles[name]), put) for name in names)
         return (Block(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True
-    return arriving(list(Scheduler().start(expr, keys).values())), False
+    return as_completed(list(Scheduler().start(expr, keys).values())), False
 
 
 class PickledRecipe:
@@ -97,7 +97,7 @@ def _free(bundle: Bundle) -> bool:
     return not bundle.inputs and bundle.options == NO_OPTIONS
 
 
-def arriving(promises: Sequence[Promise]) -> Iterator[Block | None]:
+def as_completed(promises: Sequence[Promise]) -> Iterator[Block | None]:
     """Yield blocks of a computation in the background, in the order in which they arrive.
 
     A promise is dropped with its block, so that the consumer of that can release its value.

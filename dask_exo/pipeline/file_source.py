@@ -13,7 +13,7 @@ from fsspec.core import url_to_fs
 from dask_exo.errors import InputError
 
 
-def listed(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple[str, int]]:
+def list_files(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple[str, int]]:
     """Return names and sizes of files.
 
     Parameters
@@ -48,12 +48,12 @@ def listed(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple
     return found
 
 
-def together(sizes: Sequence[int], target: int) -> Iterator[range]:
+def group_by_bytes(sizes: Sequence[int], target: int) -> Iterator[range]:
     """Yield groups of neighbouring files of about ``target`` bytes, or of one larger file.
 
     Examples
     --------
-    >>> list(together([4, 4, 4, 20, 1, 0], 10))
+    >>> list(group_by_bytes([4, 4, 4, 20, 1, 0], 10))
     [range(0, 2), range(2, 3), range(3, 4), range(4, 6)]
     """
     first = total = 0
@@ -68,7 +68,7 @@ def together(sizes: Sequence[int], target: int) -> Iterator[range]:
 
 def paths_of(files: Sequence[tuple[str, int]], target: int) -> list[pd.DataFrame]:
     """Return frames of file names, one for each partition."""
-    groups = together([nbytes for _, nbytes in files], target)
+    groups = group_by_bytes([nbytes for _, nbytes in files], target)
     return [pd.DataFrame({"path": [files[i][0] for i in group]}) for group in groups]
 
 

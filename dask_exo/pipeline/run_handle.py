@@ -38,7 +38,7 @@ class StageReporter:
     def report(self) -> None:
         """Emit an event for each stage."""
         self._last = time.monotonic()
-        for seen in self._executor.seen():
+        for seen in self._executor.stage_events():
             events.emit(seen)
 
     def report_occasionally(self) -> None:
@@ -155,7 +155,7 @@ class PipelineRun(Iterator[Block]):
                     continue
                 executor.step(SOON if owed or executor.outputs else 0.1)
                 reporter.report_occasionally()
-                looks.look(executor.held_back)
+                looks.look(executor.bottleneck)
         finally:
             reporter.report()
             executor.cancel()

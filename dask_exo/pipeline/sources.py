@@ -117,7 +117,7 @@ class IterableSource:
             )
         self._used = True
         blocks = (_block(item, i, put) for i, item in enumerate(items))
-        return pulled(blocks), False
+        return prefetch(blocks), False
 
 
 class ChainedSources:
@@ -183,7 +183,7 @@ def records(elements: Iterable[Any]) -> pd.DataFrame:
     return pd.DataFrame(dicts)
 
 
-def pulled(items: Iterator[Block]) -> Iterator[Block | None]:
+def prefetch(items: Iterator[Block]) -> Iterator[Block | None]:
     """Iterate in a thread, which is at most a few items ahead; yield None while there is none."""
     asked, ended = threading.Semaphore(AHEAD), threading.Event()
     out: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()

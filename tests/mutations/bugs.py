@@ -188,8 +188,8 @@ BUGS = [
     Bug(
         "a piece is lost between two stages",
         "pipeline/streaming/executor.py",
-        "self._give(block._replace(place=place, stage=running.stage))",
-        "running.outputs != 1 and self._give(block._replace(place=place, stage=running.stage))",
+        "self._route(block._replace(place=place, stage=running.stage))",
+        "running.outputs != 1 and self._route(block._replace(place=place, stage=running.stage))",
         (f"{SIM}/test_stream_faults.py",),
     ),
     # memory
@@ -226,7 +226,7 @@ BUGS = [
     Bug(
         "a pipeline's sources run without room",
         "pipeline/policies/partition_admission.py",
-        "and view.room_to_start(i)\n            and (",
+        "and view.has_room_to_start(i)\n            and (",
         "and (",
         (f"{SIM}/test_stream_faults.py",),
     ),

@@ -11,7 +11,7 @@ the limit; a stage that was not measured yet is probed by one task.
 
 from __future__ import annotations
 
-from dask_exo.pipeline.streaming.snapshot import PipelineView, onward
+from dask_exo.pipeline.streaming.snapshot import PipelineView, bytes_downstream
 
 EVERY = 1.0  # seconds between two looks at the budget
 
@@ -38,13 +38,13 @@ class Adaptive:
         able = [
             i
             for i, stage in enumerate(view.stages)
-            if stage.before and view.startable(i) and (view.room(i) or not stage.running)
+            if stage.before and view.startable(i) and (view.has_room(i) or not stage.running)
         ]
         return min(able, key=lambda i: view.stages[i].buffered, default=None)
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
         """Return whether there is room."""
-        return view.room(i)
+        return view.has_room(i)
 
     def _replenish(self, view: PipelineView) -> None:
         if self._budget is None:
@@ -63,7 +63,7 @@ class Adaptive:
 def pace(view: PipelineView, i: int, size: float) -> float:
     """Return the seconds that the stages after a source need for ``size`` bytes of its output."""
     total = 0.0
-    for k, come in onward(view, i).items():
+    for k, come in bytes_downstream(view, i).items():
         stage = view.stages[k]
         # slots that are not held by other stages
         slots = min(

@@ -14,7 +14,7 @@ away meanwhile with the slots that they have left.
 
 from __future__ import annotations
 
-from dask_exo.pipeline.streaming.snapshot import PipelineView, onward, work
+from dask_exo.pipeline.streaming.snapshot import PipelineView, bytes_downstream, work_per_byte
 
 
 class PartitionAdmission:
@@ -28,7 +28,7 @@ class PartitionAdmission:
             for i, stage in enumerate(view.stages)
             if view.startable(i)
             and waiting.isdisjoint(stage.later)
-            and view.room_to_start(i)
+            and view.has_room_to_start(i)
             and (not view.stages[i].splits or _fits(view, i))
         ]
         if len(able) < 2:
@@ -37,7 +37,7 @@ class PartitionAdmission:
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
         """Return whether there is room; see `Policy.may_continue`."""
-        return view.room(i)
+        return view.has_room(i)
 
 
 def _waiting(view: PipelineView) -> set[int]:
@@ -46,14 +46,14 @@ def _waiting(view: PipelineView) -> set[int]:
         i
         for i in range(len(view.stages))
         if view.startable(i)
-        and not view.room_to_start(i)
-        and any(view.stages[k].running for k in view.rest(i))
+        and not view.has_room_to_start(i)
+        and any(view.stages[k].running for k in view.with_downstream(i))
     }
 
 
 def _fair(view: PipelineView, i: int) -> int:
     """Return the tasks that keep the rate of stage ``i`` equal to that of the others."""
-    each = work(view)
+    each = work_per_byte(view)
     if each is None:
         return 0
     shares = [
@@ -92,7 +92,7 @@ def residence(view: PipelineView, i: int) -> float:
     One output of a task takes the place of its input; of several, one is made at a time.
     """
     seconds = 0.0
-    for k, come in onward(view, i).items():
+    for k, come in bytes_downstream(view, i).items():
         stage = view.stages[k]
         assert stage.seconds is not None
         meanwhile = (
@@ -104,7 +104,7 @@ def residence(view: PipelineView, i: int) -> float:
 
 def drain(view: PipelineView, i: int) -> float:
     """Return the bytes per second that later stages take, if one more task of stage ``i`` runs."""
-    slowest, later = float("inf"), onward(view, i)
+    slowest, later = float("inf"), bytes_downstream(view, i)
     for name, total in view.total.items():
         seconds = 0.0  # of a slot for each byte
         for k, come in later.items():
@@ -122,7 +122,7 @@ def drain(view: PipelineView, i: int) -> float:
 
 def _share(view: PipelineView, i: int) -> float:
     """Return the slots of stage ``i``, if it and all later stages share them equally."""
-    those = [view.stages[k] for k in view.rest(i)]
+    those = [view.stages[k] for k in view.with_downstream(i)]
     shares = [
         view.total.get(name, 0) / need / sum(bool(stage.needs.get(name)) for stage in those)
         for name, need in view.stages[i].needs.items()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from dask_exo.cluster.resources import Resources, fits
-from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView, work
+from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView, work_per_byte
 
 BETTER = 1.15  # times as fast the slowest stage has to become, for sizes to change
 
@@ -38,7 +38,7 @@ def pool_sizes(
     list of int, optional
         (P,) None as long as that is not known, or where not even one of each fits.
     """
-    each = work(view)
+    each = work_per_byte(view)
     if each is None:
         return None
     seconds = [

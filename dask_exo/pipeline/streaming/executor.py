@@ -101,9 +101,9 @@ class Executor:
     @property
     def finished(self) -> bool:
         """Return whether all blocks have come out, and were taken."""
-        self._look()
+        self._poll_sources()
         queued = self._done.blocks or any(state.queue.blocks for state in self._states)
-        over = all(source.over for source in self._sources.values())
+        over = all(source.exhausted for source in self._sources.values())
         return over and not (queued or self._running or self._recomputing)
 
     @property
@@ -114,8 +114,8 @@ class Executor:
     def take(self) -> Block:
         """Return an output for the consumer; `Block.sink` is the end at which it came out."""
         block = self._done.take()
-        self._taken(block)
-        self._gone(block)
+        self._record_taken(block)
+        self._release(block)
         return block._replace(shared=None)
 
     def recompute(self, block: Block) -> None:
@@ -149,7 +149,7 @@ class Executor:
         waiting = self._waiting()
         if open_ or forced is not None:
             timeout = 0
-        elif not waiting or any(source.late for source in self._sources.values()):
+        elif not waiting or any(source.pending for source in self._sources.values()):
             # for the next input, for the consumer, or for resources
             timeout = SOON if timeout is None else min(timeout, SOON)
         if waiting or timeout != 0:
@@ -162,7 +162,7 @@ class Executor:
         if self._watchdog is not None:
             self._watch(self._watchdog, moved=self._moves != before)
 
-    def seen(self) -> list[StageSeen]:
+    def stage_events(self) -> list[StageSeen]:
         """Return the state of each stage, as events."""
         view = self.view()
         return [
@@ -180,7 +180,7 @@ class Executor:
             for i, state in enumerate(self._states)
         ]
 
-    def held_back(self) -> tuple[int, str]:
+    def bottleneck(self) -> tuple[int, str]:
         """Return the number of tasks, and the bottleneck of the last stage that has one."""
         view = self.view()
         reasons = [bottleneck(view, i) for i in range(len(self._states))]
@@ -203,7 +203,7 @@ class Executor:
     def view(self) -> PipelineView:
         """Return the snapshot by which the policy decides."""
         total = self._runner.total()
-        self._look()
+        self._poll_sources()
         free, used, stages = dict(total), self._done.nbytes + self._shared, []
         done: list[bool] = []
         for i, state in enumerate(self._states):
@@ -213,7 +213,7 @@ class Executor:
             used += state.queue.nbytes + state.held
             source = self._sources.get(i)
             if source is not None:
-                flush, queued = source.over, int(source.next is not None)
+                flush, queued = source.exhausted, int(source.next is not None)
             else:
                 flush = all(done[k] for k in state.links.before)
                 queued = state.queued(flush=flush)
@@ -229,10 +229,10 @@ class Executor:
         """Return whether other stages take the inputs of a stage, too."""
         return any(self._links[k].takers > 1 for k in link.before)
 
-    def _look(self) -> None:
+    def _poll_sources(self) -> None:
         """Poll each source for its next input."""
         for source in self._sources.values():
-            block = source.look()
+            block = source.poll()
             if block is not None:
                 self._out[block.place[0]] += 1
 
@@ -251,7 +251,7 @@ class Executor:
         self._moves += 1
         inputs = [self._sources[i].take()] if i in self._sources else state.take()
         for block in inputs:
-            self._taken(block)
+            self._record_taken(block)
         self._running[self._runner.start(i, inputs)] = state.start(inputs)
 
     def _may_go_on(self, task: Any) -> bool:
@@ -307,12 +307,12 @@ class Executor:
         state = self._states[running.stage]
         if block is None:
             del self._running[task]
-            state.ended(running)
-            self._gone(*running.inputs)
+            state.end_task(running)
+            self._release(*running.inputs)
             return
         place = (*running.inputs[0].place, running.outputs)
-        self._give(block._replace(place=place, stage=running.stage))
-        state.gave(running, block)
+        self._route(block._replace(place=place, stage=running.stage))
+        state.add_output(running, block)
 
     def _take_recomputed(self, task: Any) -> None:
         """Take a recomputed output, or the end of its task."""
@@ -324,7 +324,7 @@ class Executor:
         elif block is not AGAIN:
             self.recomputed.append(self._recomputing[task]._replace(value=block.value))
 
-    def _give(self, block: Block) -> None:
+    def _route(self, block: Block) -> None:
         """Put an output into the queues of all that take it."""
         state = self._states[block.stage]
         link = state.links
@@ -338,7 +338,7 @@ class Executor:
         for k, which in link.after:
             self._states[k].queue.add(block._replace(place=(*block.place, *which)))
 
-    def _taken(self, block: Block) -> None:
+    def _record_taken(self, block: Block) -> None:
         """Record that a consumer has taken a block, and will release it."""
         shared = block.shared
         if shared is not None:
@@ -346,7 +346,7 @@ class Executor:
         if block.stage >= 0 and (shared is None or not shared.waiting):
             self._states[block.stage].buffered -= block.nbytes
 
-    def _gone(self, *blocks: Block) -> None:
+    def _release(self, *blocks: Block) -> None:
         """Record that consumers have released blocks; report inputs that are complete."""
         for block in blocks:
             if block.shared is not None:

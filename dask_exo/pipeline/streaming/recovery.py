@@ -14,7 +14,7 @@ from dask_exo.cluster.resources import fits
 from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
 from dask_exo.pipeline.streaming.provenance import Origin, RowRange, joined
-from dask_exo.pipeline.streaming.retries import RejectReason, named
+from dask_exo.pipeline.streaming.retries import RejectReason, call_name
 from dask_exo.pipeline.streaming.task import BlockMetadata
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
 from dask_exo.pipeline.streaming.types import Block, Lineage, StageSpec
@@ -104,7 +104,7 @@ class Recovery:
         task, number = maker.reader
         lost = task.inputs[number]
         if block is None or block.rejected is not None:
-            raise not_given(self._stages[maker.stage].name, lost)
+            raise missing_output(self._stages[maker.stage].name, lost)
         maker.become(TaskState.ENDED)
         self._release(maker)
         task.maker, task.inputs[number] = None, lost._replace(value=block.value)
@@ -179,11 +179,11 @@ class Recovery:
             events.emit(events.CallsRepeated({name: 1}))
             self._submit(task)
             return
-        last = given_up(name, task.inputs, task.losses, error)
+        last = too_many_losses(name, task.inputs, task.losses, error)
         if not self._skips[task.stage] or task.only is not None:
             raise last
         task.become(TaskState.SET_ASIDE)
-        task.dead_letters = [set_aside(name, block, last) for block in reversed(task.inputs)]
+        task.dead_letters = [dead_letter(name, block, last) for block in reversed(task.inputs)]
 
     def _bury(self, task: StreamTask) -> None:
         """Remove a task whose process has died."""
@@ -241,7 +241,7 @@ def origin_of(inputs: Sequence[Block]) -> Origin:
     return joined(list(map(origin, inputs)))
 
 
-def given_up(
+def too_many_losses(
     stage: str, inputs: Sequence[Block], times: int, last: WorkerLostError
 ) -> WorkerLostError:
     """Return the error of a task that was lost too often."""
@@ -259,7 +259,7 @@ def given_up(
     )
 
 
-def not_given(stage: str, block: Block) -> NonDeterminismError:
+def missing_output(stage: str, block: Block) -> NonDeterminismError:
     """Return the error of a stage that does not make a lost block again."""
     return NonDeterminismError(
         f"stage {stage!r} ran again on {origin(block)}, since a node was lost, and did not make "
@@ -267,10 +267,10 @@ def not_given(stage: str, block: Block) -> NonDeterminismError:
     )
 
 
-def set_aside(stage: str, block: Block, error: Exception) -> Block:
+def dead_letter(stage: str, block: Block, error: Exception) -> Block:
     """Return an input as a dead letter."""
     where = origin(block)
-    failure = Failure.of(named(stage, stage, where), error)
+    failure = Failure.of(call_name(stage, stage, where), error)
     return block._replace(more=True, rejected=RejectReason(stage, stage, where, failure))
 
 

@@ -44,11 +44,11 @@ def size(frame: Any) -> int:
         column = frame.iloc[:, i]
         total += int(column.memory_usage(index=False, deep=True))
         if kind == np.dtype(object):
-            total += sum(map(_beside, column))
+            total += sum(map(_array_bytes, column))
     return total
 
 
-def _beside(value: Any) -> int:
+def _array_bytes(value: Any) -> int:
     """Return the bytes of an array that does not own them; pandas counts the others."""
     return value.nbytes if isinstance(value, np.ndarray) and not value.flags.owndata else 0
 

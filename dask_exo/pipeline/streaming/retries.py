@@ -105,19 +105,19 @@ class UserCalls:
                         yield one
             except Exception as error:  # noqa: BLE001  raised in the driver, or set aside
                 if attempt == error_policy.retries:
-                    self.failed(function, error_policy, error, of)
+                    self.reject(function, error_policy, error, of)
             else:
                 return
 
-    def failed(self, function: str, error_policy: ErrorPolicy, error: Exception, of: Frame) -> None:
+    def reject(self, function: str, error_policy: ErrorPolicy, error: Exception, of: Frame) -> None:
         """Set an input aside; raise `CallError` if that is not allowed."""
-        failure = Failure.of(named(self._stage, function, of.origin), error)
+        failure = Failure.of(call_name(self._stage, function, of.origin), error)
         if not error_policy.skip:
             raise CallError(failure) from error
         self.rejects.append((RejectReason(self._stage, function, of.origin, failure), of.data))
 
 
-def named(stage: str, function: str, origin: Origin) -> str:
+def call_name(stage: str, function: str, origin: Origin) -> str:
     """Return a text that names a call."""
     where = stage if function == stage else f"{function} in {stage}"
     return f"{where} on {origin}"

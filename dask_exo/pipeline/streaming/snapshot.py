@@ -97,7 +97,7 @@ class PipelineView:
     total: Mapping[str, float]
     now: float = 0.0
 
-    def rest(self, i: int) -> tuple[int, ...]:
+    def with_downstream(self, i: int) -> tuple[int, ...]:
         """Return stage ``i`` and all stages downstream of it."""
         return (i, *self.stages[i].later)
 
@@ -110,7 +110,7 @@ class PipelineView:
             return True
         return not stage.full and fits(self.free, stage.needs)
 
-    def grows(self, i: int) -> int:
+    def growth(self, i: int) -> int:
         """Return the bytes that a task of stage ``i`` needs beside those of its input.
 
         The only output of a task takes the place of its input. One that gives several holds its
@@ -126,13 +126,13 @@ class PipelineView:
 
     def starves_downstream(self, i: int) -> bool:
         """Return whether stage ``i`` and all later ones do not fit the cluster together."""
-        stages = [self.stages[k] for k in self.rest(i)]
+        stages = [self.stages[k] for k in self.with_downstream(i)]
         return any(
             need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in stages)
             for name, need in self.stages[i].needs.items()
         )
 
-    def room(self, i: int) -> bool:
+    def has_room(self, i: int) -> bool:
         """Return whether one more output of stage ``i`` leaves room for one of each later stage.
 
         If that holds for every output, the last one that was made can always go through all
@@ -141,7 +141,7 @@ class PipelineView:
         """
         return self._fits(self._needed(i))
 
-    def room_to_start(self, i: int) -> bool:
+    def has_room_to_start(self, i: int) -> bool:
         """Return whether a task of stage ``i`` can start and continue after its first output."""
         first = self.stages[i].block_bytes if self.stages[i].splits else 0
         return self._fits(first + self._needed(i))
@@ -150,11 +150,11 @@ class PipelineView:
         """Return the bytes of an output of stage ``i`` and of starting each later stage."""
         later = (self.stages[j] for j in self.stages[i].later)
         first = sum(s.block_bytes for s in later if s.splits and s.seconds is not None)
-        return first + sum(map(self.grows, self.rest(i)))
+        return first + sum(map(self.growth, self.with_downstream(i)))
 
     def drains(self, i: int) -> bool:
         """Return whether stage ``i`` and each later one fit the cluster, in use or not."""
-        return all(fits(self.total, self.stages[k].needs) for k in self.rest(i))
+        return all(fits(self.total, self.stages[k].needs) for k in self.with_downstream(i))
 
     def _fits(self, nbytes: int) -> bool:
         return not nbytes or self.used + nbytes <= self.limit
@@ -169,7 +169,7 @@ def bottleneck(view: PipelineView, i: int) -> str:
         return "input"
     if not view.startable(i):
         return "slots"
-    return "" if view.room_to_start(i) else "memory"
+    return "" if view.has_room_to_start(i) else "memory"
 
 
 def is_deadlocked(view: PipelineView, shut: Sequence[int], others: Sequence[int]) -> bool:
@@ -238,18 +238,18 @@ class StageEstimate:
     device: int = 0
     weight: float = field(default=0.2, repr=False)
 
-    def saw(self, seconds: float, nbytes: int) -> None:
+    def add_output(self, seconds: float, nbytes: int) -> None:
         """Count an output."""
         self.outputs += 1
         self.nbytes += nbytes
         self.worked += seconds
 
-    def holds(self, peak: int, room: int) -> None:
+    def add_gpu_memory(self, peak: int, room: int) -> None:
         """Record the peak of a task's GPU memory, and the memory of that GPU."""
         self.held = max(self.held, peak)
         self.device = min(self.device or room, room)
 
-    def learn(self, seconds: float, taken: int, given: int) -> None:
+    def add_task(self, seconds: float, taken: int, given: int) -> None:
         """Add a task that has ended."""
         self.count += 1
         share = max(self.weight, 1 / self.count)  # recent tasks count most
@@ -258,7 +258,7 @@ class StageEstimate:
         self.given += (given - self.given) * share
 
 
-def work(view: PipelineView) -> list[float] | None:
+def work_per_byte(view: PipelineView) -> list[float] | None:
     """Return the seconds of work of each stage for a byte that each source gives.
 
     Returns
@@ -278,7 +278,7 @@ def work(view: PipelineView) -> list[float] | None:
     return found
 
 
-def onward(view: PipelineView, i: int) -> dict[int, float]:
+def bytes_downstream(view: PipelineView, i: int) -> dict[int, float]:
     """Return the bytes that measured later stages take of a byte that stage ``i`` gives."""
     given, found = {i: 1.0}, {}
     for k in view.stages[i].later:

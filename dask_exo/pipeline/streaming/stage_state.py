@@ -33,18 +33,18 @@ class SourceQueue:
         self._ended = False
 
     @property
-    def over(self) -> bool:
+    def exhausted(self) -> bool:
         """Return whether all inputs were taken."""
         return self._ended and self.next is None
 
     @property
-    def late(self) -> bool:
+    def pending(self) -> bool:
         """Return whether the next input exists and has not arrived."""
         return not self._ended and self.next is None
 
-    def look(self) -> Block | None:
+    def poll(self) -> Block | None:
         """Poll for the next input; return it when it arrives."""
-        if not self.late:
+        if not self.pending:
             return None
         try:
             self.next = next(self._inputs)
@@ -190,7 +190,7 @@ class StageState:
         self.held += self._holds(running)
         return running
 
-    def gave(self, running: RunningTask, block: Block) -> None:
+    def add_output(self, running: RunningTask, block: Block) -> None:
         """Record an output of a task."""
         before = self._holds(running)
         running.outputs += 1
@@ -199,19 +199,19 @@ class StageState:
         running.more = block.more
         self._given += block.nbytes
         self.held += self._holds(running) - before
-        self.known.saw(block.seconds, block.nbytes)
+        self.known.add_output(block.seconds, block.nbytes)
         if block.held is not None:
-            self.known.holds(*block.held)
+            self.known.add_gpu_memory(*block.held)
         if block.nbytes > self.known.block_bytes:
             self.known.block_bytes = block.nbytes
             self._count()
 
-    def ended(self, running: RunningTask) -> None:
+    def end_task(self, running: RunningTask) -> None:
         """Record the end of a task."""
         del self._tasks[running]
         self.held -= self._holds(running)
         self._given -= running.given
-        self.known.learn(running.seconds, running.taken, running.given)
+        self.known.add_task(running.seconds, running.taken, running.given)
         splits = bool(self.known.splits) or running.outputs > 1
         if splits != self.known.splits:
             self.known.splits = splits

@@ -213,7 +213,7 @@ def _made(
     frames = _frames(code, calls, start, inputs)
     for transform, func in zip(code.transforms, funcs, strict=True):
         frames = apply(transform, func, frames, start.place, calls)
-    for cut in repartition(staged(frames), code.target):
+    for cut in repartition(to_host_ahead(frames), code.target):
         yield from _set_aside(calls)
         yield BlockMetadata(cut.nbytes, len(cut.frame), 0.0, cut.more, cut.origin), cut.frame
     yield from _set_aside(calls)
@@ -253,7 +253,7 @@ def _input(one: Any) -> Iterator[Any]:
     yield on_host(frame_of(data))
 
 
-def staged(frames: Frames) -> Frames:
+def to_host_ahead(frames: Frames) -> Frames:
     """Yield frames in host memory, in their order; one copies while the next one is computed.
 
     A frame on a device is yielded when the next one has been computed, unless it is the last.

@@ -167,7 +167,7 @@ def _of_rows(
         except Exception as error:  # noqa: BLE001  retried, raised or set aside
             one = Frame(data.iloc[i : i + 1], last=False, origin=frame.origin.part(i, i + 1))
             if not error_policy.retries:
-                calls.failed(name, error_policy, error, one)
+                calls.reject(name, error_policy, error, one)
                 continue
             left = error_policy._replace(retries=error_policy.retries - 1)
             made += calls.outputs(name, left, partial(_iterate, func, row), one)

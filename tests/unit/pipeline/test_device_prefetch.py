@@ -21,7 +21,7 @@ from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.operators import Step, groups
 from dask_exo.pipeline.streaming.provenance import Frame, Origin, RowRange
 from dask_exo.pipeline.streaming.retries import ErrorPolicy
-from dask_exo.pipeline.streaming.task import StageCode, TaskInputs, run, staged
+from dask_exo.pipeline.streaming.task import StageCode, TaskInputs, run, to_host_ahead
 from dask_exo.pipeline.streaming.transforms import Transform
 
 SIMULATE = {"exo.gpu.simulate": True}
@@ -129,7 +129,7 @@ def test_a_copy_ends_after_the_next_frame_was_made(monkeypatch: pytest.MonkeyPat
             said.append(f"compute {i}")
             yield Frame(DeviceFrame.from_pandas(rows(i + 1), "numpy"), last=i == 2)
 
-    found = list(staged(frames()))
+    found = list(to_host_ahead(frames()))
     assert [len(frame.data) for frame in found] == [1, 2, 3]
     assert all(isinstance(frame.data, pd.DataFrame) for frame in found)
     assert said == [
@@ -139,7 +139,7 @@ def test_a_copy_ends_after_the_next_frame_was_made(monkeypatch: pytest.MonkeyPat
 
 def test_frames_of_the_host_are_not_kept_back() -> None:
     given = (Frame(rows(i), last=False) for i in range(3))
-    out = staged(given)
+    out = to_host_ahead(given)
     assert len(next(out).data) == 0
     assert len(next(given).data) == 1  # the second one has not been taken before it was wanted
 

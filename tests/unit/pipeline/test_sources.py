@@ -19,8 +19,8 @@ from dask_exo.errors import InputError, PipelineError
 from dask_exo.execution.persisted import Promise, Remote
 from dask_exo.pipeline import from_files, of
 from dask_exo.pipeline.build import MANY, start_sources
-from dask_exo.pipeline.dask_source import arriving
-from dask_exo.pipeline.file_source import listed, together
+from dask_exo.pipeline.dask_source import as_completed
+from dask_exo.pipeline.file_source import group_by_bytes, list_files
 from dask_exo.pipeline.sources import AHEAD, source_of
 from dask_exo.pipeline.streaming.types import Block
 
@@ -33,7 +33,7 @@ def pieces(source):
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 60))
 def test_files_go_together_up_to_a_size(sizes, target) -> None:
-    groups = list(together(sizes, target))
+    groups = list(group_by_bytes(sizes, target))
     assert [i for group in groups for i in group] == list(range(len(sizes)))
     assert all(len(g) == 1 or sum(sizes[i] for i in g) <= target for g in groups)
     for one, other in pairwise(groups):
@@ -45,15 +45,15 @@ def test_files_are_found_by_name_directory_and_pattern(tmp_path) -> None:
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(b"x" * (i + 1))
-    everything = listed(tmp_path, {})
+    everything = list_files(tmp_path, {})
     assert [n for _, n in everything] == [2, 1, 3, 4]
-    assert listed(f"{tmp_path}/*.png", {}) == everything[:2]
-    assert listed([tmp_path / "c.txt", tmp_path / "deep"], {}) == everything[2:]
+    assert list_files(f"{tmp_path}/*.png", {}) == everything[:2]
+    assert list_files([tmp_path / "c.txt", tmp_path / "deep"], {}) == everything[2:]
     with pytest.raises(InputError, match="no such file"):
-        listed(str(tmp_path / "*.gif"), {})
+        list_files(str(tmp_path / "*.gif"), {})
     with fsspec.open("memory://some/file.bin", "wb") as file:
         file.write(b"12345")
-    assert listed("memory://some", {}) == [("memory:///some/file.bin", 5)]
+    assert list_files("memory://some", {}) == [("memory:///some/file.bin", 5)]
     assert repr(from_files(tmp_path, partition_size=4)) == "Pipeline of 3 partitions: read (1 CPU)"
 
 
@@ -143,7 +143,7 @@ def test_a_partition_that_was_taken_is_not_held_while_others_are_waited_for() ->
     promises = [Promise(held=Remote(Ref(), 10)), Promise(held=Remote(Ref(), 10)), Promise()]
     refs = [weakref.ref(promise.ref) for promise in promises[:2]]
     last = promises[2]
-    came = arriving(promises)
+    came = as_completed(promises)
     del promises
     taken = [next(came), next(came)]
     assert [piece and piece.place for piece in taken] == [(0,), (1,)]
