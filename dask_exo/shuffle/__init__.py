@@ -1,4 +1,4 @@
-"""Shuffles as programs: an algorithm submits tasks and waits, and never looks at data."""
+"""Shuffles: algorithms submit tasks and wait for them, and never read data."""
 
 from dask_exo.partitions.kernels.kway_merge import merge_runs
 from dask_exo.shuffle.api import PartialResult, Program, run, stream

@@ -109,12 +109,12 @@ class MapStage:
         return len(self._parts)
 
     def __bool__(self) -> bool:
-        """Whether a part has not been taken yet."""
+        """Return whether a part has not been taken yet."""
         return bool(self._ahead) or self._submitted < len(self._parts)
 
     @property
     def speculates(self) -> bool:
-        """Whether speculative attempts may replace map outputs."""
+        """Return whether speculative attempts may replace map outputs."""
         return self._attempts.speculates
 
     def reserve_slot(self, consumer: MapConsumer) -> None:
@@ -161,7 +161,7 @@ class MapStage:
 
     @property
     def probed(self) -> bool:
-        """Whether `take` has not returned the parts of `probe` yet."""
+        """Return whether `take` has not returned the parts of `probe` yet."""
         return bool(self._ahead)
 
     def take(

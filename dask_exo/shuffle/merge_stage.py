@@ -98,8 +98,8 @@ class MergeStage:
         self._futures, self._maps, self._spec, self._caps = futures, maps, spec, caps
         self._groups = [
             ReducerGroup(w, reducers, [])
-            for w, mine in enumerate(spec.owned)
-            for reducers in reducer_groups(mine, width)
+            for w, owned in enumerate(spec.owned)
+            for reducers in reducer_groups(owned, width)
         ]
         self._starts = [group.reducers.start for group in self._groups]
         self._measured = maps.probed
@@ -124,19 +124,21 @@ class MergeStage:
         """
         started = []
         for owned, same in groupby(rows, key=lambda row: row.owned):
-            together = list(same)
-            sizes, cap = self._sizes_and_limit(together)
+            same_owned = list(same)
+            sizes, cap = self._sizes_and_limit(same_owned)
             for i, reducers in enumerate(owned):
                 groups = group_by_bytes([size[i] for size in sizes], cap)
                 for group in groups:
-                    some = together[group.start : group.stop]
+                    merged_rows = same_owned[group.start : group.stop]
                     outputs = self._outputs_of(i, reducers)
-                    if len(groups) > 1 and self._is_final(some) and len(outputs) == 1:
-                        started += self._pass_through(some[0], *outputs[0])
+                    if len(groups) > 1 and self._is_final(merged_rows) and len(outputs) == 1:
+                        started += self._pass_through(merged_rows[0], *outputs[0])
                         continue
-                    for w, mine in groupby(outputs, key=lambda p: p[1].w if nodes is None else 0):
+                    for w, on_node in groupby(
+                        outputs, key=lambda p: p[1].w if nodes is None else 0
+                    ):
                         node = self._spec.nodes[w].id if nodes is None else nodes[i]
-                        started.append(self._start(some, list(mine), node))
+                        started.append(self._start(merged_rows, list(on_node), node))
         return started
 
     def merge_here(
@@ -149,14 +151,14 @@ class MergeStage:
         """
         started = []
         for owned, same in groupby(rows, key=lambda row: row.owned):
-            together = list(same)
-            sizes, cap = self._sizes_and_limit(together)
+            same_owned = list(same)
+            sizes, cap = self._sizes_and_limit(same_owned)
             for group in group_by_bytes([sum(size) for size in sizes], cap):
-                some = together[group.start : group.stop]
+                merged_rows = same_owned[group.start : group.stop]
                 outputs = [
                     output for i, mine in enumerate(owned) for output in self._outputs_of(i, mine)
                 ]
-                started.append(self._start(some, outputs, node, fn))
+                started.append(self._start(merged_rows, outputs, node, fn))
         return started
 
     def wait_for(self, merges: Sequence[MergeTask]) -> Steps[None]:
@@ -269,7 +271,7 @@ class MergeStage:
         slots: list[Any] = [output.reducers for _, _, output in outputs]
         if fn is not None:
             of_block = groupby(outputs, key=lambda output: output[0])
-            slots = [[output.reducers for _, _, output in mine] for _, mine in of_block]
+            slots = [[output.reducers for _, _, output in group] for _, group in of_block]
 
         call = [self._spec.merge] if fn is None else [fn, self._spec.merge]
         submit = partial(self._futures.stream, len(outputs), *call, slots, node=node)

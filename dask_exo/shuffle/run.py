@@ -76,7 +76,7 @@ def run_shuffle(
     events.emit(events.ShuffleChosen(name, *how, choice.per_round))
     watch = SpillWatch(name, futures, maps, spec)
     steps = registry.start(choice, futures, maps, spec)
-    inputs = yield from watch.run(with_progress(steps, name, futures, maps))
+    inputs = yield from watch.run(_with_progress(steps, name, futures, maps))
     rounds = 1 if choice.algorithm == "simple" else -(-m // choice.per_round)
     seconds = time.perf_counter() - started
     events.emit(
@@ -104,7 +104,7 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-def with_progress(
+def _with_progress(
     steps: Steps[T], name: str, futures: Futures, maps: MapStage
 ) -> Generator[Any, None, T]:
     """Run a coroutine of a shuffle; emit a `ShuffleSeen` about twice a second, and at its end."""

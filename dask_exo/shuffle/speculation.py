@@ -115,11 +115,11 @@ class MapAttempts:
 
     @property
     def on_time(self) -> bool:
-        """Whether any call in flight is not late."""
+        """Return whether any call in flight is not late."""
         return any(not attempt.late for attempt in self._in_flight)
 
     def __bool__(self) -> bool:
-        """Whether any call is in flight."""
+        """Return whether any call is in flight."""
         return bool(self._in_flight)
 
     def start(

@@ -26,7 +26,7 @@ class ReducerStates:
         self._futures, self._maps, self._spec = futures, maps, spec
         # (W, G) reducers that share a state, and its blocks
         self._groups = [reducer_groups(owned, width) for owned in spec.owned]
-        self._blocks: list[list[list[Ref]]] = [[[] for _ in mine] for mine in self._groups]
+        self._blocks: list[list[list[Ref]]] = [[[] for _ in groups] for groups in self._groups]
         self._pending: list[Ref] = []
         self._rows: list[MapOutput] = []
         self._started = 0
