@@ -21,7 +21,7 @@ REFRESH = SyncService.lease / 6  # seconds between two signs of life
 _service = on_ray.service("dask_exo.sync", SyncService)
 
 
-class Named:
+class NamedPrimitive:
     """Base of primitives whose name identifies them in all processes."""
 
     def __init__(self, name: str | None) -> None:
@@ -43,7 +43,7 @@ class Named:
         return f"<{type(self).__name__}: {self.name}>"
 
 
-class _Leases(Named):
+class _Leases(NamedPrimitive):
     """The leases of one holder."""
 
     def __init__(self, max_leases: int, name: str | None) -> None:

@@ -13,12 +13,12 @@ import cloudpickle
 from dask.utils import parse_timedelta
 
 from dask_exo.client.future import Future, rebuild
-from dask_exo.client.leases import Named
+from dask_exo.client.leases import NamedPrimitive
 from dask_exo.cluster import on_ray
 from dask_exo.execution.persisted import Promise, Remote
 
 
-class Event(Named):
+class Event(NamedPrimitive):
     """A flag, false at first.
 
     Parameters
@@ -49,7 +49,7 @@ class Event(Named):
         return bool(self._call("event_is_set"))
 
 
-class Queue(Named):
+class Queue(NamedPrimitive):
     """First in, first out; of futures and small values.
 
     Parameters
@@ -124,7 +124,7 @@ class Queue(Named):
         return type(self), (self.name, None, self.maxsize)
 
 
-class Variable(Named):
+class Variable(NamedPrimitive):
     """One value, or one future.
 
     Parameters

@@ -18,9 +18,9 @@ from dask_exo.report.plot_data import Sample, ShuffleMatrix, Spans, TaskSpan
 from dask_exo.report.summary import (
     Figures,
     GpuShare,
-    GroupSummary,
     ShuffleSummary,
     StageSummary,
+    TaskGroup,
     TaskSummary,
 )
 
@@ -315,9 +315,9 @@ class Collector:
                 refused=dict(self._refused),
             )
 
-    def _group(self, name: str) -> GroupSummary:
+    def _group(self, name: str) -> TaskGroup:
         one, begun = self._groups[name], min(self.started, self._ended)
-        return GroupSummary(
+        return TaskGroup(
             name, one.count, one.seconds, one.nbytes, one.first - begun, one.last - begun
         )
 

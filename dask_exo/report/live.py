@@ -29,7 +29,7 @@ from dask_exo.errors import LiveError
 from dask_exo.events import wall_time
 from dask_exo.report.collector import Collector
 from dask_exo.report.html import STYLE, fragment
-from dask_exo.report.progress_rows import Rows
+from dask_exo.report.progress_rows import ProgressState
 from dask_exo.report.report import Report
 
 PATIENCE = 60.0  # seconds without a reader after which recording stops
@@ -81,7 +81,7 @@ class Live:
 
     def __init__(self) -> None:
         self._token = secrets.token_urlsafe(16)
-        self._rows, self._record = Rows(), Collector(detailed=True)
+        self._rows, self._record = ProgressState(), Collector(detailed=True)
         self._lock, self._read = threading.Lock(), 0.0
         self._recording = contextlib.ExitStack()
         self._observing = contextlib.ExitStack()

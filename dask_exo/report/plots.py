@@ -16,7 +16,7 @@ from dask.utils import format_bytes
 
 from dask_exo.report.collector import Collector
 from dask_exo.report.plot_data import Sample, ShuffleMatrix, TaskSpan, merge_spans
-from dask_exo.report.summary import GroupSummary
+from dask_exo.report.summary import TaskGroup
 from dask_exo.report.text import duration
 
 COLORS = Category20[20]
@@ -37,7 +37,7 @@ def plain(name: object) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def plots(record: Collector, groups: Sequence[GroupSummary]) -> Iterator[tuple[str, str, Any]]:
+def plots(record: Collector, groups: Sequence[TaskGroup]) -> Iterator[tuple[str, str, Any]]:
     """Yield a heading, a caption and a bokeh figure of each plot."""
     colors = {group.name: COLORS[i % len(COLORS)] for i, group in enumerate(groups)}
     if record.spans.all:
@@ -112,7 +112,7 @@ def _lane(span: TaskSpan) -> tuple[str, int]:
     return span.node, span.process
 
 
-def _timeline(groups: Sequence[GroupSummary], colors: dict[str, str]) -> Any:
+def _timeline(groups: Sequence[TaskGroup], colors: dict[str, str]) -> Any:
     shown = sorted(groups, key=lambda group: group.first)
     source = ColumnDataSource(
         {

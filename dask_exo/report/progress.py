@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO
 
 from dask_exo import events
 from dask_exo.cluster.futures import current_node
-from dask_exo.report.progress_rows import Rows
+from dask_exo.report.progress_rows import ProgressState
 
 SOON = 2.0  # seconds before a run is worth showing
 OFTEN = 0.2  # seconds between two pictures where they replace each other
@@ -25,7 +25,7 @@ class Display(Protocol):
     soon: float
     every: float
 
-    def show(self, rows: Rows, now: float) -> None:
+    def show(self, rows: ProgressState, now: float) -> None:
         """Show the current state."""
         ...
 
@@ -47,7 +47,7 @@ class Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def show(self, rows: Rows, now: float) -> None:
+    def show(self, rows: ProgressState, now: float) -> None:
         """See `Display.show`."""
         self._stream.write("".join(f"dask_exo: {line}\n" for line in rows.lines(now)))
         self._stream.flush()
@@ -75,7 +75,7 @@ class Terminal:
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._begun = False
 
-    def show(self, rows: Rows, now: float) -> None:
+    def show(self, rows: ProgressState, now: float) -> None:
         """See `Display.show`."""
         if not self._begun:
             self._begun = True
@@ -97,7 +97,7 @@ class Notebook:
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def show(self, rows: Rows, now: float) -> None:
+    def show(self, rows: ProgressState, now: float) -> None:
         """See `Display.show`."""
         from IPython.display import HTML, display
 
@@ -124,7 +124,7 @@ class Progress:
     """
 
     def __init__(self, display: Display) -> None:
-        self._display, self._rows = display, Rows()
+        self._display, self._rows = display, ProgressState()
         self._lock = threading.Lock()
         self._shown = 0.0
 
@@ -146,7 +146,7 @@ class Progress:
             self._display.end()
 
 
-def _grid(rows: Rows, now: float) -> Any:
+def _grid(rows: ProgressState, now: float) -> Any:
     """Return a table, and a line below it as wide as the terminal."""
     from rich.console import Group
     from rich.table import Table
@@ -158,7 +158,7 @@ def _grid(rows: Rows, now: float) -> Any:
     return Group(table, Text(rows.footer(now), style="dim"))
 
 
-def _table(rows: Rows, now: float) -> str:
+def _table(rows: ProgressState, now: float) -> str:
     """Return the table and the line as HTML."""
     body = "".join(
         f"<tr><th>{escape(row.name)}</th>"

@@ -14,7 +14,7 @@ MOST = 8  # rows that are shown
 
 
 @dataclass
-class Row:
+class ProgressRow:
     """One line.
 
     Attributes
@@ -51,7 +51,7 @@ class Row:
 
         Examples
         --------
-        >>> Row("map", done=20, total=50, since=100.0).left(110.0)
+        >>> ProgressRow("map", done=20, total=50, since=100.0).left(110.0)
         15.0
         """
         if not self.done or not self.total:
@@ -67,7 +67,7 @@ class Row:
 
 
 @dataclass
-class Rows:
+class ProgressState:
     """An observer that counts the progress of all runs.
 
     Attributes
@@ -77,7 +77,7 @@ class Rows:
     """
 
     runs: dict[int, float] = field(default_factory=dict)
-    _rows: dict[tuple[int, str], Row] = field(default_factory=dict)
+    _rows: dict[tuple[int, str], ProgressRow] = field(default_factory=dict)
     _seen: events.ClusterSeen | None = None
     _spilled: int | None = None
 
@@ -85,7 +85,7 @@ class Rows:
         """Count one event."""
         self._note(event)
 
-    def active(self) -> list[Row]:
+    def active(self) -> list[ProgressRow]:
         """Return active rows, in the order of their start."""
         rows = sorted((row for row in self._rows.values() if row.active), key=lambda r: r.since)
         return rows[:MOST]
@@ -113,7 +113,7 @@ class Rows:
     def _(self, event: events.RunStarted) -> None:
         self.runs[event.run] = event.time
         for name, count in event.groups.items():
-            self._rows[event.run, name] = Row(name, total=count)
+            self._rows[event.run, name] = ProgressRow(name, total=count)
 
     @_note.register
     def _(self, event: events.RunFinished) -> None:
@@ -149,7 +149,7 @@ class Rows:
         self._seen = event
         self._spilled = event.spilled if self._spilled is None else self._spilled
 
-    def _row(self, event: events.Event, name: str, since: float) -> Row:
-        row = self._rows.setdefault((event.run, name), Row(name))
+    def _row(self, event: events.Event, name: str, since: float) -> ProgressRow:
+        row = self._rows.setdefault((event.run, name), ProgressRow(name))
         row.since = row.since or since
         return row

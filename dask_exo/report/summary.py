@@ -19,7 +19,7 @@ UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cos
 
 
 @dataclass(frozen=True)
-class GroupSummary:
+class TaskGroup:
     """Tasks of one group.
 
     Their number, seconds of work, bytes of results; start of the first and end of the last, in
@@ -171,7 +171,7 @@ class Figures:
     work: float = 0.0
     gpu_work: float = 0.0
     price: float | None = None
-    groups: tuple[GroupSummary, ...] = ()
+    groups: tuple[TaskGroup, ...] = ()
     shuffles: tuple[ShuffleSummary, ...] = ()
     stages: tuple[StageSummary, ...] = ()
     slowest: tuple[TaskSummary, ...] = ()
@@ -256,14 +256,14 @@ def from_json(found: Mapping[str, Any]) -> Figures:
 
     Examples
     --------
-    >>> figures = Figures(nodes=2, groups=(GroupSummary("read", 8, 1.0, 800, 0.0, 1.0),))
+    >>> figures = Figures(nodes=2, groups=(TaskGroup("read", 8, 1.0, 800, 0.0, 1.0),))
     >>> from_json(as_json(figures)) == figures
     True
     """
     if found.get("version") != VERSION:
         raise ValueError(f"version {found.get('version')!r} is not {VERSION}")
     kinds = {
-        "groups": GroupSummary,
+        "groups": TaskGroup,
         "shuffles": ShuffleSummary,
         "stages": StageSummary,
         "slowest": TaskSummary,

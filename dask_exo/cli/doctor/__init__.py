@@ -4,7 +4,7 @@
 """
 
 from dask_exo.cli.doctor.collect import gather
-from dask_exo.cli.doctor.facts import Facts, Finding, Machine, Program, Speed
+from dask_exo.cli.doctor.facts import Facts, Finding, Machine, ProgramFacts, Speed
 from dask_exo.cli.doctor.render import Diagnosis, diagnose
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "Facts",
     "Finding",
     "Machine",
-    "Program",
+    "ProgramFacts",
     "Speed",
     "diagnose",
     "examine",

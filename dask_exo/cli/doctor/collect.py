@@ -11,7 +11,7 @@ import dask.config
 from packaging.requirements import Requirement
 
 from dask_exo.cli.doctor import machine
-from dask_exo.cli.doctor.facts import Facts, Machine, Program
+from dask_exo.cli.doctor.facts import Facts, Machine, ProgramFacts
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures, default
 from dask_exo.config import Config, settings
@@ -60,10 +60,10 @@ def gather(futures: Futures | None = None) -> Facts:
     return Facts(here, machines, address, private, token, unreachable)
 
 
-def program() -> Program:
+def program() -> ProgramFacts:
     """Collect the facts of this process."""
     required = _required()
-    return Program(
+    return ProgramFacts(
         required,
         machine.versions(("dask-exo", *(name for name in required if name != "python"))),
         scheduler=_scheduler(dask.config.get("scheduler", None)),

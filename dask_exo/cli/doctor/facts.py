@@ -116,7 +116,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramFacts:
     """Settings and packages of this process.
 
     Attributes
@@ -155,7 +155,7 @@ class Facts:
 
     Attributes
     ----------
-    program : Program
+    program : ProgramFacts
     machines : tuple of Machine
         Of the cluster; this machine alone, if there is none.
     address : str
@@ -168,7 +168,7 @@ class Facts:
         Why there is no cluster; empty if there is.
     """
 
-    program: Program
+    program: ProgramFacts
     machines: tuple[Machine, ...]
     address: str = ""
     private: bool = True

@@ -53,10 +53,10 @@ def diagnose(facts: Facts) -> Diagnosis:
 
     Examples
     --------
-    >>> from dask_exo.cli.doctor import Machine, Program
+    >>> from dask_exo.cli.doctor import Machine, ProgramFacts
     >>> sizes = {"memory": 8 * 2**30, "store": 2**30, "shared": 2**26}
     >>> machine = Machine("n1", {}, **sizes, allocator={"MALLOC_TRIM_THRESHOLD_": "1000000000"})
-    >>> found = diagnose(Facts(Program({}, {}), (machine,)))
+    >>> found = diagnose(Facts(ProgramFacts({}, {}), (machine,)))
     >>> [one.name for one in found.findings if one.level != "ok"]
     ['/dev/shm']
     """

@@ -11,7 +11,16 @@ from click.testing import CliRunner
 
 import dask_exo
 from dask_exo.cli import main
-from dask_exo.cli.doctor import Facts, Finding, Machine, Program, Speed, diagnose, gather, machine
+from dask_exo.cli.doctor import (
+    Facts,
+    Finding,
+    Machine,
+    ProgramFacts,
+    Speed,
+    diagnose,
+    gather,
+    machine,
+)
 from dask_exo.client import Client
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import DiskUsage, Node
@@ -33,7 +42,7 @@ WELL = Machine(
     huge_pages="madvise",
     allocator={"MALLOC_TRIM_THRESHOLD_": "1073741824"},
 )
-PROGRAM = Program(
+PROGRAM = ProgramFacts(
     {"python": ">=3.11", "ray": ">=2.50", "dask": ">=2026.1"}, VERSIONS, algorithms=("push",)
 )
 FACTS = Facts(PROGRAM, (WELL,))

@@ -13,7 +13,7 @@ import pytest
 import dask_exo
 from dask_exo import Scheduler, events
 from dask_exo.report.progress import Lines, Notebook, Progress, Terminal, kind_of_display, showing
-from dask_exo.report.progress_rows import Row, Rows
+from dask_exo.report.progress_rows import ProgressRow, ProgressState
 from dask_exo.testing import InlineFutures
 
 
@@ -53,7 +53,7 @@ def test_a_long_run_prints_lines_every_ten_seconds() -> None:
 
 
 def test_rows_end_with_their_run_and_know_the_rest() -> None:
-    rows = Rows()
+    rows = ProgressState()
     for event in story(25):
         rows(event)
     (row,) = rows.active()
@@ -69,8 +69,8 @@ def test_rows_end_with_their_run_and_know_the_rest() -> None:
 
 
 def test_nothing_is_left_of_what_is_not_known() -> None:
-    assert Row("r", done=3).left(10.0) is None
-    assert Row("r", done=3).cells(10.0)[0] == "3"
+    assert ProgressRow("r", done=3).left(10.0) is None
+    assert ProgressRow("r", done=3).cells(10.0)[0] == "3"
 
 
 class Tty(io.StringIO):
@@ -158,7 +158,7 @@ def test_a_computation_of_the_user_is_heard(monkeypatch) -> None:
     class Heard(Lines):
         soon = every = 0.0
 
-        def show(self, rows: Rows, now: float) -> None:
+        def show(self, rows: ProgressState, now: float) -> None:
             heard.extend((row.name, row.done, row.total) for row in rows.active())
 
     module = sys.modules["dask_exo.report.progress"]

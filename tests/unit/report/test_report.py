@@ -27,9 +27,9 @@ from dask_exo.report.collector import Collector
 from dask_exo.report.plot_data import CELLS, ShuffleMatrix, Spans, TaskSpan, merge_spans
 from dask_exo.report.summary import (
     Figures,
-    GroupSummary,
     ShuffleSummary,
     StageSummary,
+    TaskGroup,
     TaskSummary,
     from_json,
     read_summary,
@@ -225,12 +225,10 @@ SHUFFLE = ShuffleSummary("s", "push", "", 10, 10, 1, 0, 10, 10, 10**9, 5.0, larg
 CASES = {
     "spilled": replace(QUIET, spilled=10**9, shuffles=(SHUFFLE,)),
     "frequent": replace(QUIET, shuffles=(replace(SHUFFLE, largest=9 * 10**8),)),
-    "larger partitions": replace(QUIET, groups=(GroupSummary("g", 5000, 5.0, 10, 0, 9),)),
-    "more partitions": replace(
-        QUIET, work=2.0, slots=8, groups=(GroupSummary("g", 2, 2.0, 1, 0, 9),)
-    ),
+    "larger partitions": replace(QUIET, groups=(TaskGroup("g", 5000, 5.0, 10, 0, 9),)),
+    "more partitions": replace(QUIET, work=2.0, slots=8, groups=(TaskGroup("g", 2, 2.0, 1, 0, 9),)),
     "smaller partitions there": replace(
-        QUIET, slowest=(TaskSummary("t", 8.0, 1),), groups=(GroupSummary("g", 50, 19.0, 1, 0, 9),)
+        QUIET, slowest=(TaskSummary("t", 8.0, 1),), groups=(TaskGroup("g", 50, 19.0, 1, 0, 9),)
     ),
     "GPUs were busy 10 %": replace(
         QUIET, gpus=1.0, gpu_work=1.0, stages=(StageSummary("read", 1, 1, 9.0, 0.0, {}),)
