@@ -1,4 +1,4 @@
-"""Batches of rows: cut from partitions, and put together again."""
+"""Batches of rows: cut from partitions, and concatenated again."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def concat_results(made: Iterable[Any], name: str) -> Any:
     if without:
         raise OptionsError(
             f"{name} has returned {without[0]} for a batch of a partition: need a frame, a series, "
-            f"an index or an array, whose rows can be put together"
+            f"an index or an array, whose rows can be concatenated"
         )
     full = [one for one in pieces if len(one)] or pieces[:1]
     if len(full) == 1:

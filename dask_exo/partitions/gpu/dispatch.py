@@ -48,7 +48,7 @@ from dask_exo.partitions.kernels.hash_partition import combine
 
 _MODELS = {DeviceFrame: pd.DataFrame, DeviceSeries: pd.Series, DeviceIndex: pd.Index}
 KINDS = tuple(_MODELS)
-"""Classes of what lies on a device."""
+"""Classes of data on a GPU."""
 
 
 def to_device(part: Any, module: str) -> Any:

@@ -103,7 +103,7 @@ def to_index(column: Column, name: Any = None) -> pd.Index:
     return pd.Index(to_array(column), dtype=column.dtype, name=name)
 
 
-def distinct(column: Column) -> tuple[Column, Any]:
+def factorize(column: Column) -> tuple[Column, Any]:
     """Return distinct values, ascending, and the number of each row's value, -1 for nulls."""
     xp = column.xp
     if column.kind in (TEXT, CATEGORY):
@@ -119,7 +119,7 @@ def distinct(column: Column) -> tuple[Column, Any]:
     return replace(column, values=values, valid=None), found
 
 
-def through(column: Column, change: Callable[[pd.Series], Any], missing: Any = None) -> Column:
+def map_distinct(column: Column, change: Callable[[pd.Series], Any], missing: Any = None) -> Column:
     """Map a function of pandas over the distinct values of a column.
 
     Parameters
@@ -135,7 +135,7 @@ def through(column: Column, change: Callable[[pd.Series], Any], missing: Any = N
     -------
     Column : (n,)
     """
-    values, places = distinct(column)
+    values, places = factorize(column)
     made = pd.Series(change(pd.Series(to_array(values), dtype=column.dtype)))
     if made.dtype == object and not len(made):  # pandas cannot know the dtype
         made = made.astype(np.float64)

@@ -26,7 +26,7 @@ SHARE = 0.8  # of what a worker may take of its GPU: the rest is for what operat
 PINNED = 4  # a quarter of the budget: pinned memory is taken from all processes of the host
 
 
-class Held(NamedTuple):
+class GpuMemoryUse(NamedTuple):
     """GPU memory that a task has held.
 
     Attributes
@@ -69,7 +69,7 @@ class Arena:
     limit : int
         Bytes on the device.
     pinned : int
-        Bytes of the host that may be pinned for what does not fit; more is kept unpinned, since
+        Most bytes of pinned host memory for spilled arrays; others are unpinned, since
         pinned memory is taken from all processes.
     xp : module
         Of the arrays.
@@ -235,10 +235,10 @@ def begin() -> None:
         arena.peak = arena.used
 
 
-def held() -> Held | None:
+def held() -> GpuMemoryUse | None:
     """Return the GPU memory held since `begin`; None without a GPU."""
     arenas = list(_arenas.values())
-    return Held(arenas[-1].peak, arenas[-1].room) if arenas else None
+    return GpuMemoryUse(arenas[-1].peak, arenas[-1].room) if arenas else None
 
 
 def _of_gpu() -> Arena:

@@ -15,7 +15,7 @@ from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
 
 
-class Packed(NamedTuple):
+class PackedFrame(NamedTuple):
     """GPU frame as one buffer in host memory.
 
     Attributes
@@ -61,7 +61,7 @@ class Packed(NamedTuple):
         return DeviceFrame.of(made[:count], self.labels, index)
 
 
-def begin(frame: DeviceFrame) -> Callable[[], Packed]:
+def begin(frame: DeviceFrame) -> Callable[[], PackedFrame]:
     """Start to copy a frame to the host; return a function that waits for the copy."""
     levels, names, numbers, module = frame.index.parts
     columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
@@ -73,11 +73,11 @@ def begin(frame: DeviceFrame) -> Callable[[], Packed]:
     none = np.empty(0, np.int8)
     described = tuple(replace(column, values=none, valid=None) for column in columns)
     rows = names, numbers
-    return lambda: Packed(coming(), places, described, masked, frame.labels, rows, module)
+    return lambda: PackedFrame(coming(), places, described, masked, frame.labels, rows, module)
 
 
 def unpacked(*parts: Any) -> DeviceFrame:
-    """Restore a frame from the fields of a `Packed`."""
-    packed = Packed(*parts)
+    """Restore a frame from the fields of a `PackedFrame`."""
+    packed = PackedFrame(*parts)
     memory.prepare(packed.module)
     return packed.frame(packed.module)

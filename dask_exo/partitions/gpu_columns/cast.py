@@ -11,7 +11,7 @@ from pandas.api.types import pandas_dtype
 from pandas.errors import IntCastingNaNError
 
 from dask_exo.partitions.gpu.dictionary import recategorize
-from dask_exo.partitions.gpu.interop import distinct, through, to_index
+from dask_exo.partitions.gpu.interop import factorize, map_distinct, to_index
 from dask_exo.partitions.gpu_columns.column import (
     CATEGORY,
     NUMBERS,
@@ -66,7 +66,7 @@ def cast(column: Column, dtype: Any) -> Column:  # noqa: PLR0911  a case each
     if have in TIMES and dtype == np.int64:
         return Column(_without_nulls(column, dtype).values, dtype)
     missing = False if dtype == np.dtype(bool) and have == TEXT else None
-    return through(column, lambda values: values.astype(dtype), missing)
+    return map_distinct(column, lambda values: values.astype(dtype), missing)
 
 
 def _to_number(column: Column, dtype: Any) -> Column:
@@ -110,7 +110,7 @@ def _to_other_text(column: Column, dtype: Any) -> Column:
 def _to_category(column: Column, dtype: pd.CategoricalDtype) -> Column:
     if column.kind == CATEGORY:
         return column if dtype.categories is None else recategorize(column, dtype)
-    values, places = distinct(column)
+    values, places = factorize(column)
     found = to_index(values)
     ordered = bool(dtype.ordered)
     made = Column(places, pd.CategoricalDtype(found, ordered))

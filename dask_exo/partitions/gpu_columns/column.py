@@ -145,15 +145,15 @@ class Column:
         return replace(self, values=values)
 
 
-class _Kept:
+class _ManagedArray:
     """Array of a column, counted in the memory budget of its GPU; see `memory`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __get__(self, column: Any, owner: type) -> Any:
-        kept = column.__dict__[self._name]
-        return kept.get() if isinstance(kept, memory.Buffer) else kept
+        stored = column.__dict__[self._name]
+        return stored.get() if isinstance(stored, memory.Buffer) else stored
 
     def __set__(self, column: Any, array: Any) -> None:
         arena = None if array is None else memory.arena_of(array)
@@ -161,7 +161,7 @@ class _Kept:
 
 
 for _name in ("values", "valid"):  # after the dataclass, which would take them for defaults
-    setattr(Column, _name, _Kept(_name))
+    setattr(Column, _name, _ManagedArray(_name))
 
 
 def kind_of(dtype: Any) -> str:
@@ -188,7 +188,7 @@ def kind_of(dtype: Any) -> str:
     if is_known and plain is not None and plain.kind in "biufmM" and plain.str[1:] != "f2":
         return str(plain.kind)
     raise DeviceTypeError(
-        f"a column of dtype {dtype} cannot lie on a device, which has numbers, booleans, times, "
+        f"a column of dtype {dtype} is not supported on a GPU, which has numbers, booleans, times, "
         f"strings and categories: convert it with .astype(...) ('str' for strings) or leave it out"
     )
 

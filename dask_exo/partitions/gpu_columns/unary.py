@@ -136,12 +136,12 @@ def fill(column: Column, value: Any) -> Column:
     return choose(~nulls, column, value)
 
 
-def carried(column: Column, *, backward: bool = False) -> Column:
+def propagate(column: Column, *, backward: bool = False) -> Column:
     """Replace nulls by the last value before, or the first one after."""
     xp = column.xp
     nulls = column.nulls()
     if backward:
-        return carried(column.take(slice(None, None, -1))).take(slice(None, None, -1))
+        return propagate(column.take(slice(None, None, -1))).take(slice(None, None, -1))
     rows = xp.where(nulls, -1, xp.arange(len(column)))
     return column.take_or_null(_running_maximum(rows)) if len(column) else column
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu.dictionary import recategorize
-from dask_exo.partitions.gpu.interop import through
+from dask_exo.partitions.gpu.interop import map_distinct
 from dask_exo.partitions.gpu_columns import calendar
 from dask_exo.partitions.gpu_columns.column import CATEGORY, TEXT, Column
 
@@ -54,12 +54,12 @@ class Strings:
             empty = change(pd.Series([None], dtype=self._column.dtype))
             # a predicate of a null is False for str, and null for string
             missing = bool(empty.iloc[0]) if empty.dtype == bool else None
-            return self._like(through(self._column, change, missing))
+            return self._like(map_distinct(self._column, change, missing))
 
         return run
 
     def __getitem__(self, place: Any) -> Any:
-        return self._like(through(self._column, lambda values: values.str[place]))
+        return self._like(map_distinct(self._column, lambda values: values.str[place]))
 
 
 class Times:

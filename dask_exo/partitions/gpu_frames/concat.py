@@ -10,7 +10,7 @@ import pandas as pd
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu.stack import stack
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
-from dask_exo.partitions.gpu_frames.index import DeviceIndex, below, numbered
+from dask_exo.partitions.gpu_frames.index import DeviceIndex, concat_indexes, numbered
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 
 
@@ -29,11 +29,11 @@ def concat(
     if axis in (1, "columns"):
         return _beside(objects)
     if all(isinstance(one, DeviceIndex) for one in objects):
-        return below(objects)
+        return concat_indexes(objects)
     frames = [one for one in objects if isinstance(one, DeviceFrame)]
     if frames and len(frames) < len(objects):
         objects = [one if isinstance(one, DeviceFrame) else one.to_frame() for one in objects]
-    index = below([one.index for one in objects])
+    index = concat_indexes([one.index for one in objects])
     if ignore_index:
         index = numbered(len(index), index.module)
     if not frames:

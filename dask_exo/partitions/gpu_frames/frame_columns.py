@@ -15,13 +15,13 @@ from dask_exo.partitions.gpu_columns import unary
 from dask_exo.partitions.gpu_columns.cast import cast
 from dask_exo.partitions.gpu_columns.column import Column
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
-from dask_exo.partitions.gpu_frames.rows import Rows, mask
+from dask_exo.partitions.gpu_frames.rows import LabelledRows, mask
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 
 _BOOLEANS = (np.dtype(bool), pd.BooleanDtype(), pd.ArrowDtype(pa.bool_()))
 
 
-class ColumnsOfFrame(Rows):
+class ColumnsOfFrame(LabelledRows):
     """Mixin of `DeviceFrame`: operations on whole columns."""
 
     arrays: list[Column]
@@ -61,7 +61,7 @@ class ColumnsOfFrame(Rows):
         return self._chosen(found.iloc[0])
 
     def _check_labels(self, other: Any) -> None:
-        if isinstance(other, Rows) and not self._index.equals(other.index):
+        if isinstance(other, LabelledRows) and not self._index.equals(other.index):
             raise DeviceOperationError(
                 f"{len(self)} and {len(other)} rows under different labels were put together, "
                 f"which are not aligned on a device: merge them on the index, or use "

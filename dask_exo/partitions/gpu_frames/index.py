@@ -213,7 +213,7 @@ def from_pandas(index: pd.Index, module: str) -> DeviceIndex:
     return DeviceIndex.of([interop.from_pandas(index, xp)], [index.name])
 
 
-def below(indexes: Sequence[DeviceIndex]) -> DeviceIndex:
+def concat_indexes(indexes: Sequence[DeviceIndex]) -> DeviceIndex:
     """Concatenate indexes."""
     first = indexes[0]
     runs = [i.parts[2] for i in indexes]

@@ -31,7 +31,7 @@ def mask(condition: Any) -> Any:
     return column.values if column.valid is None else column.values & column.valid
 
 
-class Rows:
+class LabelledRows:
     """Base of labelled rows; subclasses implement how to take them."""
 
     _index: DeviceIndex
@@ -78,14 +78,14 @@ class Rows:
         return len(self) == 0
 
     @property
-    def iloc(self) -> At:
+    def iloc(self) -> PositionSelector:
         """Selector of rows by position."""
-        return At(self)
+        return PositionSelector(self)
 
     @property
-    def loc(self) -> Labelled:
+    def loc(self) -> LabelSelector:
         """Selector of rows by label or mask."""
-        return Labelled(self)
+        return LabelSelector(self)
 
     def head(self, n: int = 5) -> Any:
         """Return the first rows."""
@@ -164,7 +164,7 @@ class Rows:
         )
 
 
-class At:
+class PositionSelector:
     """``iloc``."""
 
     def __init__(self, owner: Any) -> None:
@@ -182,7 +182,7 @@ class At:
         return owner.take_rows(owner.positions(mask(key)))
 
 
-class Labelled:
+class LabelSelector:
     """``loc``."""
 
     def __init__(self, owner: Any) -> None:

@@ -142,7 +142,7 @@ class DeviceSeries(SummaryOfSeries):
     @property
     def __cuda_array_interface__(self) -> Any:
         if not hasattr(self.values, "__cuda_array_interface__"):
-            raise AttributeError("the values do not lie on a device, or are not plain numbers")
+            raise AttributeError("the values are not on a GPU, or are not plain numbers")
         return self.values.__cuda_array_interface__
 
     def __dlpack__(self, **options: Any) -> Any:

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu.interop import through
+from dask_exo.partitions.gpu.interop import map_distinct
 from dask_exo.partitions.gpu_columns import unary
 from dask_exo.partitions.gpu_columns.cast import cast
 from dask_exo.partitions.gpu_columns.column import NUMBERS, Column, as_nullable
 from dask_exo.partitions.gpu_columns.elementwise import binary
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
 from dask_exo.partitions.gpu_frames.operators import Operators
-from dask_exo.partitions.gpu_frames.rows import Rows, mask
+from dask_exo.partitions.gpu_frames.rows import LabelledRows, mask
 
 
-class ValuesOfSeries(Operators, Rows):
+class ValuesOfSeries(Operators, LabelledRows):
     """Mixin of `DeviceSeries`: elementwise operations."""
 
     column: Column
@@ -115,11 +115,11 @@ class ValuesOfSeries(Operators, Rows):
 
     def ffill(self, **_: Any) -> Any:
         """Replace nulls by the last value before."""
-        return self._like(unary.carried(self.column))
+        return self._like(unary.propagate(self.column))
 
     def bfill(self, **_: Any) -> Any:
         """Replace nulls by the next value."""
-        return self._like(unary.carried(self.column, backward=True))
+        return self._like(unary.propagate(self.column, backward=True))
 
     def where(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
         """Choose values where a condition holds, and others elsewhere."""
@@ -142,7 +142,7 @@ class ValuesOfSeries(Operators, Rows):
         """Map distinct values with a function or dict of the host; nulls stay null."""
         if isinstance(arg, ValuesOfSeries):
             arg = arg.to_pandas()
-        return self._like(through(self.column, lambda values: values.map(arg)))
+        return self._like(map_distinct(self.column, lambda values: values.map(arg)))
 
     def astype(self, dtype: Any, **_: Any) -> Any:
         """Convert values to another dtype."""

@@ -266,8 +266,8 @@ def _concat_chunks(tables: Sequence[WireColumns], chunks: Iterable[WireColumns])
             else:
                 whole.append(some)
         at += chunk.length
-    together = [
+    columns = [
         whole if isinstance(whole, np.ndarray) else pa.chunked_array(whole, like.type)
         for whole, like in zip(arrays, tables[0].arrays, strict=True)
     ]
-    return WireColumns(length, together, tables[0].schema)
+    return WireColumns(length, columns, tables[0].schema)

@@ -193,6 +193,6 @@ def _refine(
     inner = stable_argsort(codes) if group[0] == group[-1] else np.lexsort((codes, group))
     codes, found, tied = codes[inner], found.copy(), tied.copy()
     found[places] = rows[inner]
-    together = np.flatnonzero(group[1:] == group[:-1])
-    tied[places[together]] = codes[together + 1] == codes[together]
+    neighbours = np.flatnonzero(group[1:] == group[:-1])
+    tied[places[neighbours]] = codes[neighbours + 1] == codes[neighbours]
     return found, tied

@@ -106,7 +106,7 @@ class BlockMetadata(NamedTuple):
     before, digest : int
         Of all blocks of the task before this one, and of those and this one. A driver that has seen
         another digest has taken blocks of an attempt that made others.
-    held : Held, optional
+    held : GpuMemoryUse, optional
         Of a device, by the task so far; None where its process has none.
     """
 
@@ -119,7 +119,7 @@ class BlockMetadata(NamedTuple):
     failure: Failure | None = None
     before: int = 0
     digest: int = 0
-    held: memory.Held | None = None
+    held: memory.GpuMemoryUse | None = None
 
 
 class StageActor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from dask_exo.cluster.task_status import Activity
-from dask_exo.partitions.gpu.memory import Held
+from dask_exo.partitions.gpu.memory import GpuMemoryUse
 from dask_exo.pipeline.streaming.provenance import Origin
 from dask_exo.pipeline.streaming.retries import RejectReason
 from dask_exo.pipeline.streaming.snapshot import PipelineView
@@ -70,7 +70,7 @@ class Block(NamedTuple):
         By whom, where several take it.
     stage, sink : int
         That has made it; where it comes out.
-    held : Held, optional
+    held : GpuMemoryUse, optional
         What its task has held of a device so far, where it was on one.
     lineage : Lineage, optional
         What it was made of, if not by a source.
@@ -89,7 +89,7 @@ class Block(NamedTuple):
     shared: ConsumerCounts | None = None
     stage: int = -1
     sink: int = 0
-    held: Held | None = None
+    held: GpuMemoryUse | None = None
     lineage: Lineage | None = None
     small: bool = False
 

@@ -198,7 +198,7 @@ def test_a_source_on_devices_is_brought_back_by_tasks_that_have_them() -> None:
 
 
 def test_a_piece_says_what_its_task_has_held_of_the_device() -> None:
-    def tell(n: int, *transforms: Transform) -> list[memory.Held | None]:
+    def tell(n: int, *transforms: Transform) -> list[memory.GpuMemoryUse | None]:
         frame = pd.DataFrame({"a": np.arange(n)})
         start = TaskInputs((0,), 0, [Origin((RowRange(0),))])
         code = StageCode("key", transforms, 10**6, ErrorPolicy(), settings)
@@ -207,10 +207,10 @@ def test_a_piece_says_what_its_task_has_held_of_the_device() -> None:
     add = Transform("batches", lambda frame: frame.assign(b=frame.a + 1), format="device")
     settings = {**SIMULATE, "exo.gpu.memory": 10_000, "exo.gpu.per-task": 0.25}
     # 8 bytes a row of two columns, and as many when they come back: numpy stands for both sides
-    assert tell(100, add) == [memory.Held(3200, 40_000)]
-    assert tell(10, add) == [memory.Held(320, 40_000)]  # of this task, and not of the one before
+    assert tell(100, add) == [memory.GpuMemoryUse(3200, 40_000)]
+    assert tell(10, add) == [memory.GpuMemoryUse(320, 40_000)]  # of this task alone
     settings = {**settings, "exo.gpu.memory": 1800}
-    assert tell(100, add) == [memory.Held(1600, 7200)]  # the others were put on the host
+    assert tell(100, add) == [memory.GpuMemoryUse(1600, 7200)]  # the others were put on the host
     settings = dict(SIMULATE)
     tell(1, add)  # forgets the budget
     assert tell(100, add) == [None]

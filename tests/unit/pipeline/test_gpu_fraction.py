@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.events import ShareRaised
-from dask_exo.partitions.gpu.memory import Held
+from dask_exo.partitions.gpu.memory import GpuMemoryUse
 from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
 from dask_exo.pipeline.streaming.autoscaler import capacity, gpu_fractions
 from dask_exo.pipeline.streaming.executor import Executor
@@ -95,7 +95,7 @@ class Devices(SimStreams):
         held = self.held(stream.stage, stream.number) if stream.process is not None else None
         if about is None or held is None:
             return about
-        return about._replace(held=Held(held, DEVICE))
+        return about._replace(held=GpuMemoryUse(held, DEVICE))
 
 
 class Model:
