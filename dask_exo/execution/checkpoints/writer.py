@@ -18,10 +18,9 @@ from dask_exo.cluster.futures import Futures, Ref, Steps, Until
 from dask_exo.execution.checkpoints.outputs import CheckpointKey, ShuffleCheckpoint
 from dask_exo.execution.tasks import messages
 from dask_exo.execution.tasks.serialize import raise_remote
-from dask_exo.execution.tasks.worker import distinct
+from dask_exo.execution.tasks.worker import catch_failure, distinct
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import OutputKey
-from dask_exo.remote_error import Failure
 from dask_exo.shuffle.spec import ReducerInput
 
 TOGETHER = 32 * 2**20  # bytes of outputs that one task writes
@@ -110,15 +109,16 @@ def _settled(futures: Futures, in_flight: list[Ref]) -> list[Ref]:
 def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.JobReceipt:
     """Write the checkpoints of some outputs."""
     split, settings = pickle.loads(data)  # noqa: S301  our own driver's bytes
-    start, failure = time.perf_counter(), None
+    start = time.perf_counter()
+
+    def write() -> None:
+        for output in outputs:
+            value, _ = split.assemble(packed, output.slot, output.place)
+            output.label.keep(value)
+
     with dask.config.set(settings), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
-            for one in outputs:
-                value, _ = split.assemble(packed, one.slot, one.place)
-                one.label.keep(value)
-        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-            failure = Failure.of(outputs[0].label.group, error)
+        _, failure = catch_failure(outputs[0].label.group, write)
     return messages.JobReceipt(
         time.perf_counter() - start, warned=distinct(caught), failure=failure
     )

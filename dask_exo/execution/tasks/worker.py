@@ -1,4 +1,4 @@
-"""What runs inside a task: bundles of the graph, and the map of a shuffle."""
+"""Code that runs inside a task: bundles of the graph, and the map of a shuffle."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import dask.config
 import numpy as np
@@ -42,22 +43,24 @@ from dask_exo.planning.normalize import Key, group_of
 from dask_exo.remote_error import Failure
 from dask_exo.shuffle.spec import Receipt
 
+T = TypeVar("T")
+
 MOST_WARNINGS = 20  # of one task
 
 
 def run_to_store(data: bytes, small: int, *args: Any) -> list[Any]:
-    """Run jobs; return the values of those that are kept, then a list of `JobReceipt`.
+    """Run jobs; return the values that are read outside of the call, then a list of `JobReceipt`.
 
-    A value that is small, or that there is not, is None; if small, it is in its `JobReceipt`.
+    In place of a small value, or of one that failed, is None; a small value is in its receipt.
 
     Parameters
     ----------
     data : bytes
-        Jobs, what they find in ``dask.config``, and whether to tell what they make by a digest.
+        Jobs, their ``dask.config``, and whether to compute a digest of their outputs.
     small : int
-        Bytes of a small value.
+        Largest size of a small value in bytes.
     *args
-        What the jobs read.
+        Inputs of the jobs.
     """
     values, done = _run_all(data, small, args)
     return [*values, done]
@@ -70,7 +73,7 @@ def run_to_driver(data: bytes, *args: Any) -> list[JobReceipt]:
 
 
 def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
-    """Make some parts of a shuffle and cut them: W packed blocks, then a `Receipt`.
+    """Run a map: compute some partitions, divide them; return W packed blocks, then a `Receipt`.
 
     Parameters
     ----------
@@ -83,21 +86,26 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     """
     start = time.perf_counter()
     jobs, settings, compared, split, limit, first, told = _load(data, args)
-    outs = []
+    outs: list[JobOutcome] = []
+
+    def cut() -> tuple[Sequence[Any], Any]:
+        reach("map", jobs[0].key)
+        blocks, sent = split.cut([out.value for out in outs], owned)
+        _check_size(max(block.nbytes for block in blocks), limit, jobs)
+        return blocks, sent
+
     with dask.config.set(settings):
-        for out in _outcomes(jobs, args, data):
+        for out in run_jobs(jobs, args, data):
             outs.append(out)
             if out.failure is not None:
-                return [*[None] * len(owned), Receipt(detail=MapDetail(failure=out.failure))]
-        try:
-            reach("map", jobs[0].key)
-            blocks, sent = split.cut([out.value for out in outs], owned)
-            nbytes = [block.nbytes for block in blocks]
-            _check_size(max(nbytes), limit, jobs)
-            each = np.concatenate([block.sizes for block in blocks]) if told else None
-        except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-            failure = Failure.of(jobs[0].key, error)
-            return [*[None] * len(owned), Receipt(detail=MapDetail(failure=failure))]
+                return _failed_map(len(owned), out.failure)
+        result, failure = catch_failure(jobs[0].key, cut)
+        if result is None:
+            assert failure is not None
+            return _failed_map(len(owned), failure)
+        blocks, sent = result
+        nbytes = [block.nbytes for block in blocks]
+        each = np.concatenate([block.sizes for block in blocks]) if told else None
     made = _say(jobs, blocks, compared=compared)
     seconds = time.perf_counter() - start
     arrived = tuple(one for out in outs for one in out.arrived)
@@ -107,6 +115,10 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
         len(jobs), arrived, warned, None, call_span(seconds), first, each, made, spent
     )
     return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
+
+
+def _failed_map(nodes: int, failure: Failure) -> list[Any]:
+    return [*[None] * nodes, Receipt(detail=MapDetail(failure=failure))]
 
 
 def _load(data: bytes, args: Sequence[Any]) -> Any:
@@ -120,7 +132,7 @@ def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], l
     done: list[JobReceipt] = []
     with dask.config.set(settings):
         start = since = time.perf_counter()
-        for job, out in zip(jobs, _outcomes(jobs, args, data), strict=True):
+        for job, out in zip(jobs, run_jobs(jobs, args, data), strict=True):
             nbytes = sizeof(out.value)
             here = nbytes <= small or out.failure is not None or not job.kept
             if job.kept:
@@ -142,7 +154,7 @@ def _say(jobs: Sequence[Job], values: Sequence[Any], *, compared: bool) -> Outpu
 
 
 class CallArguments:
-    """The arguments of a call, and what several of its jobs read of the same shuffle.
+    """Arguments of a call, and blocks of the same shuffle that several of its jobs read.
 
     Parameters
     ----------
@@ -159,7 +171,7 @@ class CallArguments:
                 self._slots[source.stage, tuple(source.indices)].add(source.slot)
 
     def blocks(self, source: GatheredBlocks) -> tuple[Sequence[Any], int]:
-        """What to assemble an output of, and which block of each of them."""
+        """Return the objects that hold the blocks of an output, and its position in each."""
         packed = [self.args[i] for i in source.indices]
         place = (source.stage, tuple(source.indices))
         if len(packed) == 1 or len(self._slots[place]) == 1:
@@ -174,7 +186,7 @@ class CallArguments:
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What came of one job: a value or a failure, and what happened on the way."""
+    """Value or failure of one job, with its tallies and warnings."""
 
     value: Any = None
     failure: Failure | None = None
@@ -183,8 +195,8 @@ class JobOutcome:
     spent: float = 0.0
 
 
-def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[JobOutcome]:
-    """Run jobs, one after the other."""
+def run_jobs(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[JobOutcome]:
+    """Run jobs one after the other; drop each value after its last use in the call."""
     made: dict[int, Any] = {}
     given = CallArguments(jobs, args)
     last = {index: i for i, job in enumerate(jobs) for index in job.inner}
@@ -201,10 +213,10 @@ def _outcomes(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator
 def _attempt(
     jobs: Sequence[Job], i: int, given: CallArguments, made: Mapping[int, Any], data: bytes
 ) -> JobOutcome:
-    """Run job ``i``, as often as it may be retried.
+    """Run job ``i``, with its retries.
 
-    What an attempt does to its inputs and to the constants in its code is seen neither by the next
-    one nor by the other jobs of the call.
+    Neither the next attempt nor another job of the call sees changes that an attempt makes to its
+    inputs, or to constants in its code.
     """
     job, start = jobs[i], time.perf_counter()
     arrived: list[AssembledTally] = []
@@ -225,23 +237,29 @@ def _attempt(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(job.retries + 1):
-            try:
-                value = write_or_copy(call, group_of(job.key), shared=shared)
-                failure = None
+            run = partial(write_or_copy, call, group_of(job.key), shared=shared)
+            value, failure = catch_failure(job.key, run)
+            if failure is None:
                 break
-            except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-                failure = Failure.of(job.key, error)
-                traceback.clear_frames(error.__traceback__)  # they hold what is in the store
         if job.label is not None and failure is None:
-            try:
-                spent = job.label.keep(value, time.perf_counter() - start)
-            except Exception as error:  # noqa: BLE001  it is not what it was before
-                failure = Failure.of(job.key, error)
+            keep = partial(job.label.keep, value, time.perf_counter() - start)
+            seconds, failure = catch_failure(job.key, keep)
+            spent = seconds or 0.0
     return JobOutcome(value, failure, tuple(arrived), distinct(caught), spent)
 
 
+def catch_failure(key: Key, call: Callable[[], T]) -> tuple[T | None, Failure | None]:
+    """Call a function; return its value, or the failure that the driver will raise."""
+    try:
+        return call(), None
+    except Exception as error:  # noqa: BLE001  the driver raises it
+        failure = Failure.of(key, error)
+        traceback.clear_frames(error.__traceback__)  # they hold values of the object store
+        return None, failure
+
+
 def distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[TaskWarning, ...]:
-    """The first few warnings of a task, each once."""
+    """Return the first few distinct warnings of a task."""
     found: dict[Any, TaskWarning] = {}
     for one in caught:
         message = one.message if isinstance(one.message, Warning) else one.category(one.message)
@@ -255,7 +273,7 @@ def _run(
     values: dict[Key, Any],
     prepare: Callable[[Any], Any],
 ) -> Any:
-    """Run the nodes of a job on its inputs, of which ``values`` is used up."""
+    """Run the nodes of a job; drop each of ``values`` after its last use."""
     if not job.nodes:
         (value,) = values.values()
         return value
