@@ -1,4 +1,4 @@
-"""What observers are told of a run: how the cluster is meanwhile, and what it took."""
+"""Measurements of a run for observers: samples of the object stores, and totals at its end."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ LATER = 30.0  # seconds after one that had no answer, as while a node dies
 
 
 class RunObserver:
-    """Is told what becomes of the nodes of the graph; this one does not care."""
+    """Observer of the graph's nodes; this one ignores all calls."""
 
     def started(self, keys: Iterable[Key]) -> None:
-        """Nodes run."""
+        """Receive the keys of submitted nodes."""
 
     def finished(self, key: Key, inner: Iterable[Key], held: Local | Remote | None) -> None:
-        """A node and those inside it have run; ``held`` is the value of ``key``, if kept."""
+        """Receive a finished node, those fused into it, and its value, if it is held."""
 
 
 def stage_keys(stage: Stage) -> list[Key]:
-    """Nodes of the graph that a shuffle runs."""
+    """Return the keys of the nodes that a shuffle runs."""
     return [stage.key, *(key for part in stage.parts for key, _ in part.nodes)]
 
 
 def tasks_per_group(work: Plan) -> dict[str, int]:
-    """Tasks of each group, and parts of each shuffle."""
+    """Return the number of tasks of each group, and of maps of each shuffle."""
     groups = Counter(key_split(bundle.key) for bundle in work.bundles)
     groups.update({stage.label: len(stage.parts) for stage in work.stages})
     return dict(groups)
@@ -49,8 +49,8 @@ class StoreSampler:
     ----------
     futures : Futures
     closely : bool
-        Whether to look before and after it, too. A run that is shorter than two looks would take
-        longer by that, so without it only longer ones know what was spilled.
+        Whether to sample before and after the run, too. That slows short runs down, so without it
+        only longer runs know how much was spilled.
     """
 
     def __init__(self, futures: Futures, *, closely: bool) -> None:
@@ -63,16 +63,16 @@ class StoreSampler:
 
     @property
     def timeout(self) -> float:
-        """Seconds until the next one."""
+        """Seconds until the next sample."""
         return max(0.0, self._due - self._futures.now)
 
     def look(self, held_back: Callable[[], tuple[int, str]]) -> None:
-        """Say how the cluster is, if that was not said lately; see `events.ClusterSeen`.
+        """Take a sample and emit `events.ClusterSeen`, if one is due.
 
         Parameters
         ----------
         held_back : callable
-            Returns how many tasks are in flight, and what keeps more from starting.
+            Returns the number of tasks in flight, and the bottleneck.
         """
         if self.timeout > 0:
             return
@@ -83,14 +83,14 @@ class StoreSampler:
             events.emit(events.ClusterSeen(*seen, *held_back()))
 
     def spilled(self, *, ask: bool) -> tuple[int, int]:
-        """Bytes spilled and restored since the first look, by another one or by the last."""
+        """Return bytes spilled and restored since the first sample; ``ask`` takes a last one."""
         if self._before is None:
             return 0, 0
         after = (self._ask() if ask else None) or self._last or self._before
         return after.spilled - self._before.spilled, after.restored - self._before.restored
 
     def _ask(self) -> StoreUsage | None:
-        """How the stores are; where they do not answer, it is long until they are asked again."""
+        """Sample the stores; if they do not answer, wait longer until the next sample."""
         try:
             self._last = self._futures.store()
         except ClusterError:
@@ -102,12 +102,12 @@ class StoreSampler:
 
 @contextlib.contextmanager
 def observed(futures: Futures) -> Iterator[StoreSampler]:
-    """Give a run a number, and tell observers at its end what it took.
+    """Give a run a number, and emit its totals at its end.
 
     Yields
     ------
     StoreSampler
-        At the object stores, for the time that it goes on.
+        Samples the object stores meanwhile.
     """
     closely = events.listening()
     with events.new_run():

@@ -1,4 +1,4 @@
-"""The shuffles of one computation: their parts, their progress, and that nothing gets lost."""
+"""The running shuffles of one computation, and the calls of their maps."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the o
 
 @dataclass(slots=True)
 class RunningShuffle:
-    """A shuffle under way: a coroutine, and what it waits for."""
+    """A running shuffle: a coroutine, and what it waits for."""
 
     stage: Stage
     accounting: ShuffleAccounting
     steps: Steps[Shuffled]
     actors: MapActors | None = None
     waiting: Waiting = field(default_factory=Waiting)
-    keeping: ShuffleCheckpoint | None = None  # of outputs that are kept by those who read them
+    keeping: ShuffleCheckpoint | None = None  # of outputs that their readers write
 
     @classmethod
     def start(
@@ -69,7 +69,7 @@ class RunningShuffle:
         return shuffling
 
     def advance(self, now: float) -> Shuffled | None:
-        """Go on until it waits for something; return the result if it has ended."""
+        """Resume the coroutine until it has to wait; return its result if it has ended."""
         try:
             while self.waiting.over(now):
                 self.waiting = Waiting(next(self.steps))
@@ -81,12 +81,12 @@ class RunningShuffle:
     def _kept(
         self, steps: Steps[Shuffled], futures: Futures, slots: int, config: Config
     ) -> Steps[Shuffled]:
-        """Shuffle; then keep the outputs, if that is worth it."""
+        """Run the shuffle, then write checkpoints of the outputs if that is worth its cost."""
         shuffled = yield from steps
         keeping = self.stage.keeping
         if keeping is None or not self.accounting.should_checkpoint(self.stage, shuffled.nbytes):
             return shuffled
-        if self.actors is not None:  # only who reads an output has its device
+        if self.actors is not None:  # only the reader of an output has its device
             self.keeping = keeping
         else:
             yield from checkpoint_outputs(
@@ -105,7 +105,7 @@ class RunningShuffle:
         return split if whole is None else split.with_merge_limit(whole)
 
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, PendingOutput]]:
-        """What the tasks after it have to assemble."""
+        """Yield the outputs, which the tasks that read them assemble."""
         nbytes, split, keeping = _each(shuffled), self._split(shuffled), self.keeping
         # the split knows only the outputs that are read, by their places among those
         for place, (key, column) in enumerate(
@@ -120,22 +120,22 @@ class RunningShuffle:
 
 
 def _each(shuffled: Shuffled) -> int:
-    """Bytes of an output, about."""
+    """Return the approximate bytes of an output."""
     return shuffled.nbytes // max(len(shuffled.inputs), 1)
 
 
 class StageMaps:
-    """The parts of one stage, as the map side of a shuffle wants them.
+    """Arguments and receipts of the maps of one stage.
 
     Parameters
     ----------
     stage : Stage
     values : Values
     accounting : ShuffleAccounting
-        Where receipts are noted.
+        Records the receipts.
     config : Config
     block : int
-        Bytes that one packed block may have.
+        Largest packed block in bytes.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class StageMaps:
         return len(self._stage.parts)
 
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
-        """Arguments with which `run_map` makes and cuts parts ``start`` to ``stop``."""
+        """Return the arguments of `run_map` for partitions ``start`` to ``stop``."""
         jobs, refs = build_jobs(self._stage.parts[start:stop], self._values)
         data = serialize_call((jobs, *self._options, start, self._told), jobs, refs)
         return data, *refs
@@ -180,7 +180,7 @@ class StageMaps:
 
 
 class RunningShuffles:
-    """Starts shuffles, resumes those that have what they waited for, and takes what they make.
+    """Shuffles of a run: they are started, resumed when ready, and their outputs queued.
 
     Parameters
     ----------
@@ -211,31 +211,31 @@ class RunningShuffles:
 
     @property
     def calls(self) -> int:
-        """What they wait for, each for itself."""
+        """Number of refs that the shuffles wait for."""
         return sum(len(s.waiting.refs) for s in self._shuffling)
 
     @property
     def refs(self) -> set[Ref]:
-        """What they wait for."""
+        """Refs that the shuffles wait for."""
         return {ref for s in self._shuffling for ref in s.waiting.refs}
 
     @property
     def resumed(self) -> list[RunningShuffle]:
-        """Those that need not wait any more."""
+        """Shuffles that need not wait any more."""
         now = self._futures.now if self._shuffling else 0.0
         return [s for s in self._shuffling if s.waiting.over(now)]
 
     @property
     def timeouts(self) -> list[float | None]:
-        """Seconds after which each of them goes on in any case."""
+        """Seconds after which each shuffle is resumed in any case."""
         return [s.waiting.timeout(self._futures.now) for s in self._shuffling]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of running shuffles."""
         return len(self._shuffling)
 
     def begin(self) -> None:
-        """Start those whose inputs exist."""
+        """Start the shuffles whose inputs exist."""
         while self._queue.stages:
             stage = self._queue.stages.pop(0)
             self._watcher.started(stage_keys(stage))
@@ -248,7 +248,7 @@ class RunningShuffles:
             self._shuffling.append(started)
 
     def advance(self) -> None:
-        """Resume each that has what it waited for."""
+        """Resume each shuffle that need not wait any more."""
         for shuffling in self.resumed:
             stage = shuffling.stage
             try:
@@ -267,19 +267,19 @@ class RunningShuffles:
                     self._queue.fulfil(key, pile)
 
     def finished(self, refs: Collection[Ref]) -> None:
-        """Take note of what is done."""
+        """Tell the shuffles which refs are done."""
         for shuffling in self._shuffling:
             shuffling.waiting.finished(refs)
             if shuffling.actors is not None:
                 shuffling.actors.release_finished()
 
     def name(self, ref: Ref) -> str:
-        """Which of them waits for a task."""
+        """Return the name of the shuffle that waits for a ref, or an empty string."""
         names = (f"shuffle {s.stage.name}" for s in self._shuffling if ref in s.waiting.refs)
         return next(names, "")
 
     def stop(self) -> None:
-        """End all of them."""
+        """End all shuffles."""
         for shuffling in self._shuffling:
             shuffling.steps.close()
         self._shuffling.clear()
@@ -290,7 +290,7 @@ class RunningShuffles:
             shuffling.actors.close()
 
     def _fail(self, shuffling: RunningShuffle, error: Exception) -> None:
-        """One has ended with an exception."""
+        """Fail the outputs of a shuffle that raised an exception."""
         error.add_note(f"dask_exo: in shuffle {shuffling.stage.name} ({shuffling.stage.key[0]})")
         traceback.clear_frames(error.__traceback__)  # whoever keeps it would keep the blocks
         self._futures.cancel(shuffling.waiting.refs)

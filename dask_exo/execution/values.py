@@ -1,6 +1,6 @@
-"""What the driver holds of each value, and for how many readers still.
+"""Values that the driver holds, each with the number of its remaining readers.
 
-A ref that the driver holds is memory that the store cannot free, so a value is let go when its
+A ref that the driver holds is memory that the store cannot free, so a value is dropped when its
 last reader takes it: from then on Ray keeps it for as long as that task needs it.
 """
 
@@ -21,7 +21,7 @@ from dask_exo.shuffle.spec import ReducerInput
 
 @dataclass(frozen=True, slots=True)
 class PendingOutput:
-    """One output of a shuffle that waits for the task that assembles it: some bytes, about."""
+    """An output of a shuffle that is not assembled yet, and its approximate size."""
 
     key: OutputKey
     column: ReducerInput
@@ -67,11 +67,11 @@ class Values:
         self._readers.update(keys)
 
     def has_readers(self, key: Key) -> bool:
-        """Whether somebody will read this value."""
+        """Return whether a value has remaining readers."""
         return self._readers[key] > 0
 
     def drop_reader(self, key: Key) -> None:
-        """Count one reader less: it will not come."""
+        """Count one reader less: it will not read the value."""
         self._readers[key] -= 1
         held = None if self._readers[key] else self._held.pop(key, None)
         self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
@@ -83,7 +83,7 @@ class Values:
             self.nbytes += held.nbytes if isinstance(held, Remote) else 0
 
     def take(self, key: Key) -> Held:
-        """Give a value to a task that is being submitted; the last reader takes it away."""
+        """Return a value for a task that is being submitted; drop it with its last reader."""
         if key in self._literals and key not in self._held:
             self._held[key] = Remote(self._put(self._literals[key]), 0)
         held = self._held[key]
@@ -94,13 +94,13 @@ class Values:
         return held
 
     def preferred_node(self, keys: Iterable[Key]) -> str | None:
-        """Where a task that reads these should run: where all shuffled ones among them belong."""
+        """Return the node on which all shuffled ones among these values are placed, if any."""
         held = [self._held.get(key) for key in keys]
         nodes = {one.column.node for one in held if isinstance(one, PendingOutput)}
         return nodes.pop() if len(nodes) == 1 else None
 
     def fetch(self, key: Key, get: Callable[[list[Ref]], list[Any]]) -> Any:
-        """Give a value to a task that runs in the driver."""
+        """Return a value for a task that runs in the driver."""
         if key in self._literals:
             self.drop_reader(key)
             return self._literals[key]
@@ -109,7 +109,7 @@ class Values:
         return held.value if isinstance(held, Local) else get([held.ref])[0]
 
     def result(self, key: Key) -> Local | Remote:
-        """Give a value to the caller of the computation."""
+        """Return a value for the caller of the computation."""
         if key in self._literals:
             return Local(self._literals[key])
         held = self._held[key]
@@ -118,14 +118,14 @@ class Values:
         return held
 
     def pending_bytes(self, keys: Iterable[Key]) -> int:
-        """Bytes of those of these values that are still to be assembled."""
+        """Return the bytes of those of these values that are not assembled yet."""
         held = map(self._held.get, keys)
         return sum(one.nbytes for one in held if isinstance(one, PendingOutput))
 
     def is_local(self, key: Key) -> bool:
-        """Whether a value is in the driver's own memory."""
+        """Return whether a value is in the memory of the driver."""
         return isinstance(self._held.get(key), Local)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop all values."""
         self._held.clear()

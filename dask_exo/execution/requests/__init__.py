@@ -1,7 +1,7 @@
-"""What a function or class asks of the place where it runs, carried by a wrapper around it.
+"""Resource requests of functions and classes, carried by a wrapper around them.
 
-Dask's annotations do not reach dataframes, so the function itself has to say it: the scheduler
-finds the wrapper in the tasks of a graph. Anywhere else a wrapper is just a function.
+Dask's annotations do not reach dataframes, so the function itself carries its request: the
+scheduler finds the wrapper in the tasks of a graph. Elsewhere a wrapper is a plain function.
 """
 
 from dask_exo.cluster.resources import ONE_CPU, ResourceRequest, combine_requests

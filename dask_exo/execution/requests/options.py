@@ -1,4 +1,4 @@
-"""The decorator with which a user says what a function asks for."""
+"""The decorator that gives a function a resource request."""
 
 from __future__ import annotations
 
@@ -24,41 +24,40 @@ def options(
     concurrency: int | tuple[int, int] | None = None,
     max_batch_bytes: int | str | None = None,
 ) -> Callable[..., ResourceBoundFunction]:
-    """Say what a function or class asks for, wherever plain Dask code calls it.
+    """Set the resource request of a function or class, wherever plain Dask code calls it.
 
-    A decorator. Tasks that call the function run where there is what it asks for; neighbours that
-    ask for the same run in one task, others side by side. With other schedulers of Dask, it is the
-    same function, without a place of its own.
+    A decorator. Tasks that call the function run on nodes with these resources; neighbours with
+    equal requests run in one task, others in parallel. Other schedulers of Dask call the function
+    as it is.
 
-    Of a class one instance is made in each of its workers, with what comes after it in
-    ``options(...)(Model, "weights.npy")``; the instance is called with each partition. The workers
-    are kept while there is work for them. Dask cannot find out what a class returns: give
-    ``meta=``.
+    A class has one instance per actor, created with the further arguments in
+    ``options(...)(Model, "weights.npy")``; the instance is called with each partition. The actors
+    run while there is work for them. Dask cannot infer what a class returns: give ``meta=``.
 
     Parameters
     ----------
     num_cpus, num_gpus : float
-        Of one call.
+        Amounts for one call.
     resources : mapping, optional
-        Others, as Ray knows them: name and amount.
+        Custom resources of Ray: name and amount.
     batch_size : int, optional
-        Rows: the function is called with so many rows of its first argument at a time, and what it
-        returns is put together in order. The last batch of a partition may have fewer, and half of
-        one is tried where a GPU has no memory for it.
+        Rows of its first argument that the function is called with; the results are concatenated
+        in order. The last batch of a partition may have fewer rows. A batch that does not fit into
+        the memory of a GPU is halved.
     concurrency : int or (int, int), optional
-        Workers side by side at most, or at least and at most, in the whole cluster.
+        The most, or the fewest and the most, actors in the whole cluster.
     max_batch_bytes : int or str, optional
-        Bytes of a batch at most, but for a single row that is larger.
+        Largest batch in bytes; a single row may be larger.
 
     Returns
     -------
     callable
-        Takes a function, or a class and what to make instances with; returns the wrapper.
+        Takes a function, or a class and the arguments of its instances; returns the wrapper.
 
     Raises
     ------
     OptionsError
-        A value is not one that an option can have.
+        An option has an invalid value.
 
     Examples
     --------

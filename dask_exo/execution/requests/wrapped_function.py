@@ -1,4 +1,4 @@
-"""A function or class, wrapped so that its tasks say what they ask for."""
+"""A function or class, wrapped with its resource request."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from dask_exo.errors import OptionsError
 from dask_exo.partitions.batching import concat_results, has_rows, split_rows
 from dask_exo.partitions.oom_split import call_in_halves
 
-MOST_INSTANCES = 8  # that a process keeps
+MOST_INSTANCES = 8  # per process
 
 
 class CachedInstance:
-    """One for the process, once it has been made.
+    """Place for the instance of a class in this process.
 
     Attributes
     ----------
     lock : RLock
-        Of whoever makes or calls it.
+        Held while the instance is created or called.
     value : object
-        None before it is made.
+        The instance, or None before it is created.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ _guard = threading.Lock()
 
 
 def cached_instance(key: str) -> CachedInstance:
-    """Where the instance of a class is; the one that was used longest ago makes room."""
+    """Return the place for an instance; evict the least recently used one if there are many."""
     with _guard:
         found = _instances.setdefault(key, CachedInstance())
         _instances.move_to_end(key)
@@ -57,13 +57,13 @@ def cached_instance(key: str) -> CachedInstance:
 
 
 class ResourceBoundFunction:
-    """A function or class, and what it asks for; see `options`.
+    """A function or class, and its resource request; see `options`.
 
     Parameters
     ----------
     func : callable or class
     args, kwargs
-        What an instance of a class is made with.
+        Arguments for an instance of a class.
     asks : ResourceRequest
     batch_size : int, optional
         Rows of a batch.
@@ -74,7 +74,7 @@ class ResourceBoundFunction:
     """
 
     used = False
-    """Whether this process has any: else no task needs to be searched for one."""
+    """Whether this process has any wrapper: else no task needs to be searched for one."""
 
     def __init__(  # noqa: PLR0913, PLR0917  as it is pickled
         self,
@@ -98,7 +98,7 @@ class ResourceBoundFunction:
 
     @property
     def stateful(self) -> bool:
-        """Whether it is a class, of which each process makes an instance once."""
+        """Whether it is a class, of which each process creates one instance."""
         return inspect.isclass(self._func)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -168,7 +168,7 @@ class ResourceBoundFunction:
         return (module, name) if found is self else None
 
     def __dask_tokenize__(self) -> Any:
-        """The same for the same function, or name of it, arguments and options."""
+        """Return equal tokens for equal functions, or their names, arguments and options."""
         what = self._where or (_token(self._func),)
         options = (self.asks, self._batch_size, self._max_batch_bytes)
         return "dask_exo.options", what, normalize_token((self._args, self._kwargs, options))
@@ -182,12 +182,12 @@ class ResourceBoundFunction:
         return ResourceBoundFunction, (*fields, self._batch_size, self._max_batch_bytes, key)
 
     def __repr__(self) -> str:
-        """The function, and what it asks for."""
+        """Return the name of the function and its resource request."""
         return f"<{self.name} that asks for {self.asks}>"
 
 
 def _signature(cls: type) -> inspect.Signature:
-    """How an instance is called."""
+    """Return the signature of an instance's ``__call__``."""
     signature = inspect.signature(cls.__call__)
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
@@ -200,7 +200,7 @@ _own_tokens: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def _token(func: Any) -> str:
-    """Of its code; of what has none that is always the same, such as local classes, of itself."""
+    """Return the token of a function's code, or a random one if its code has no stable token."""
     try:
         return tokenize(func, ensure_deterministic=True)
     except TokenizationError:

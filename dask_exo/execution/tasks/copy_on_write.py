@@ -1,8 +1,8 @@
-"""Tasks that write into their inputs.
+"""Copy on write for tasks that write into their inputs.
 
-Arrays from the object store are read-only. Code is run on them as they are; where it fails because
-it wrote into one, it is run again on copies, and from then on that kind of task gets copies at
-once. What an attempt does to its inputs, no other attempt sees.
+Arrays from the object store are read-only. Code runs on them as they are; if it fails because it
+writes into one, it runs again on copies, and from then on tasks of that group get copies at once.
+No attempt sees what another one wrote.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _writing: set[str] = set()
 """Groups of tasks that have written into their inputs in this process."""
 
 _COMPLAINT = re.compile(r"read[ -]?only|not writ(e?)able|non-writ(e?)able|writeable flag", re.I)
-"""How libraries say that memory cannot be written to.
+"""Messages of libraries about read-only memory.
 
 numpy: "assignment destination is read-only", "cannot set WRITEABLE flag to True of this array";
 Cython, and with it scipy and scikit-learn: "buffer source array is read-only"; pybind11: "array is
@@ -34,22 +34,22 @@ not writeable"; numba: "Cannot modify readonly array"; Python: "underlying buffe
 """
 
 _PYTORCH = "The given NumPy array is not writable"
-"""How PyTorch warns, once in each process, before it writes all the same."""
+"""Warning of PyTorch, once in each process, before it writes all the same."""
 
 
 def write_or_copy(
     call: Callable[[Callable[[Any], Any]], T], group: str, *, shared: bool = True
 ) -> T:
-    """Run code on what is in the store; where it cannot write to that, once more on copies.
+    """Run code on read-only inputs; if it fails to write into them, run it again on copies.
 
     Parameters
     ----------
     call : callable
-        Runs the code on inputs each of which it has sent through the function it is given.
+        Runs the code. It gets a function, and has to apply it to each input.
     group : str
-        What runs: of one group all write, or none.
+        Group of the task: all of a group write, or none.
     shared : bool
-        Whether anybody, be it a second attempt, reads the inputs after this.
+        Whether the inputs are read again, by another task or attempt.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def _complains(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and those that it was raised from, or while handling."""
+    """Yield an exception, its cause or context, and so on."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,4 +1,4 @@
-"""A task in flight: some bundles, how they were sent, and where their values will be."""
+"""Tasks in flight: their bundles, how they were submitted, and the refs of their values."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from dask_exo.planning.plan import Bundle
 
 @dataclass(slots=True)
 class TaskCall:
-    """Some bundles that are one task.
+    """Bundles that run as one task.
 
     Attributes
     ----------
     bundles : list of Bundle
     data : bytes
-        Their code.
+        Pickled code of the bundles.
     args : sequence of Ref
-        What they read. It is held as long as the task may have to be sent again.
+        Inputs. They are held as long as the task may have to be resubmitted.
     kept : list of Key
-        Values that are asked for outside of the call.
+        Values that are read outside of the call.
     small : int, optional
-        Bytes of a value that comes back with the receipt; all are without it.
+        Largest value, in bytes, to return in a receipt; None for all values.
     needs : mapping, optional
     node : str, optional
-        Where it should run.
+        Node that should run it.
     expected_bytes : int
-        Bytes that it is expected to return.
+        Expected size of the outputs.
     actor : PooledActor, optional
-        The worker that runs it.
+        Actor that runs it.
     refs : dict
-        Of the values that it returns as such.
+        Refs of the values that are not in receipts.
     """
 
     bundles: list[Bundle]
@@ -52,7 +52,7 @@ class TaskCall:
     refs: dict[Key, Ref] = field(default_factory=dict)
 
     def send(self, futures: Futures) -> Ref:
-        """Submit it; return the ref of what becomes of the bundles."""
+        """Submit the task; return the ref of its receipts."""
         submit: Callable[..., Ref] = partial(futures.submit, node=self.node, needs=self.needs)
         split: Callable[..., list[Ref]] = partial(futures.split, node=self.node, needs=self.needs)
         if self.actor is not None:
@@ -66,7 +66,7 @@ class TaskCall:
 
 
 def receipts(futures: Futures, refs: Sequence[Ref], kind: type[Exception]) -> list[Any]:
-    """What tasks that have ended returned; the exception itself where it is of one kind."""
+    """Fetch the receipts of finished tasks; in place of one, an exception of type ``kind``."""
     try:
         return futures.get(refs)
     except kind as error:

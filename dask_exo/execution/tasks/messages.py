@@ -47,7 +47,7 @@ class Value(NamedTuple):
 
 
 class JobOutput(NamedTuple):
-    """What job ``place`` of the same call has made."""
+    """Output of job ``place`` of the same call."""
 
     place: int
 
@@ -62,9 +62,9 @@ class Job(NamedTuple):
     inputs : dict
     retries : int
     kept : bool
-        Whether its value is asked for outside of the call.
+        Whether its value is read outside of the call.
     label : PartCheckpoint, optional
-        Where its value is kept for other programs, if it is a part of a shuffle and worth that.
+        Checkpoint of its value, if it is an input of a shuffle and checkpoints are on.
     """
 
     key: Key
@@ -76,19 +76,19 @@ class Job(NamedTuple):
 
     @property
     def inner(self) -> list[int]:
-        """Jobs of the same call whose values it reads."""
+        """Jobs of the same call whose outputs it reads."""
         return [s.place for s in self.inputs.values() if isinstance(s, JobOutput)]
 
 
 class AssembledTally(NamedTuple):
-    """What one assembled shuffle output had in it."""
+    """Tally of the rows of one assembled shuffle output."""
 
     stage: Key
     tally: Tally
 
 
 class TaskWarning(NamedTuple):
-    """A warning that user code gave, as `warnings.warn_explicit` takes it."""
+    """A warning of user code, as `warnings.warn_explicit` takes it."""
 
     message: Warning
     category: type[Warning]
@@ -97,12 +97,12 @@ class TaskWarning(NamedTuple):
 
 
 class JobReceipt(NamedTuple):
-    """What became of one bundle.
+    """Result of one bundle: its value or failure, and measurements.
 
     Attributes
     ----------
     seconds : float
-        Time it took.
+        Duration.
     nbytes : int
         Estimated size of its value.
     value : object
@@ -114,7 +114,7 @@ class JobReceipt(NamedTuple):
         The first few.
     failure : Failure, optional
     ran : CallSpan, optional
-        Of the call: in the last one of each.
+        Span of the call, in its last receipt.
     made : OutputDigest, optional
         What the whole call has made that is in the store.
     spent : float
@@ -134,7 +134,7 @@ class JobReceipt(NamedTuple):
 
 
 class MapDetail(NamedTuple):
-    """What a map call adds to its `Receipt`: the parts it made, and what it read for them.
+    """Details of a map's `Receipt`: its inputs, and the tallies of what it assembled for them.
 
     Attributes
     ----------
@@ -166,6 +166,6 @@ class MapDetail(NamedTuple):
 
 
 def dumps(content: Any) -> bytes:
-    """What a task is sent as bytes; functions of ``__main__`` and closures by value."""
+    """Pickle the content of a task; functions of ``__main__`` and closures by value."""
     data: bytes = cloudpickle.dumps(content)
     return data

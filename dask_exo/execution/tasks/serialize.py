@@ -1,4 +1,4 @@
-"""What the driver sends with a task, and what it makes of what comes back."""
+"""Serialization of bundles for a task, and handling of the errors that come back."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from dask_exo.planning.plan import Bundle
 
 
 def build_jobs(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job], list[Ref]]:
-    """Code of some bundles, and the refs that they read, each once.
+    """Return the jobs of some bundles, and the refs that they read, each once.
 
     Parameters
     ----------
     bundles : sequence of Bundle
-        In an order in which they can run: some may read what others make.
+        In an order in which they can run: some may read outputs of others.
     values : Values
         Of this run.
 
     Returns
     -------
     jobs : list of Job
-        With the places of their inputs among ``refs``.
+        With the positions of their inputs among ``refs``.
     refs : list
         Arguments of the call.
     """
@@ -73,14 +73,14 @@ def build_jobs(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages
 
 
 def serialize_call(content: Any, jobs: Sequence[messages.Job], args: list[Ref]) -> bytes:
-    """Pickle what a task is sent, of which ``jobs`` are a part.
+    """Pickle the content of a task, of which ``jobs`` are a part.
 
-    Values of other computations that are in it (see `Promise`) become further ``args``.
+    Refs of the promises in it (see `Promise`) are appended to ``args``.
 
     Raises
     ------
     SerializationError
-        Names a task that cannot be sent to another process.
+        A task cannot be pickled.
     """
     try:
         with collecting_refs(args):
@@ -107,7 +107,7 @@ _warned_before: dict[Any, Any] = {}  # as each module has it: one place warns on
 
 
 def raise_remote(came: messages.JobReceipt | messages.MapDetail) -> None:
-    """Give here the warnings that user code gave in a task, and raise what it raised."""
+    """Repeat the warnings of user code in a task, and raise its exception."""
     for one in came.warned:
         warnings.warn_explicit(
             one.message, one.category, one.filename, one.lineno, registry=_warned_before
@@ -120,8 +120,7 @@ def raise_remote(came: messages.JobReceipt | messages.MapDetail) -> None:
 def paused_gc() -> Iterator[None]:
     """Pause Python's garbage collector, for all threads, while many objects are made that stay.
 
-    Each of them is looked at again and again otherwise: a fifth of the time that a large graph
-    takes.
+    Otherwise it visits each of them again and again: a fifth of the time of a large graph.
     """
     if not gc.isenabled():  # as somebody else wants it, be it another thread in here
         yield
