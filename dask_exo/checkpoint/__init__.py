@@ -1,4 +1,4 @@
-"""Values that outlive the program which made them: where they lie, and as what."""
+"""Checkpoints: values that are stored for the next program."""
 
 from dask_exo.checkpoint.store import CheckpointStore, StoredGroup, StoredValue
 

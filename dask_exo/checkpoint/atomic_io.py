@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, on a disk or in an object store."""
+"""Atomic file writes, on a local disk or in an object store."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def located(url: str) -> tuple[AbstractFileSystem, str]:
-    """The file system of a URL (a plain path is local), and the path there."""
+    """Return the file system of a URL (a plain path is local), and the path in it."""
     fs, path = url_to_fs(url)
     return fs, path.rstrip("/")
 
 
 def is_local(fs: AbstractFileSystem) -> bool:
-    """Whether it is a file system of this machine, where renaming is atomic."""
+    """Return whether a file system is local, so that renaming is atomic."""
     return isinstance(fs, LocalFileSystem)
 
 
 def put(fs: AbstractFileSystem, path: str, pieces: Sequence[Bytes]) -> None:
-    """Write a file at once.
+    """Write a file atomically.
 
-    On a local file system under another name first; object stores show a file when it is complete.
+    On a local file system it is written under a temporary name and renamed. Object stores show a
+    file only when it is complete.
     """
     if not is_local(fs):
         with fs.open(path, "wb") as file:
@@ -53,7 +54,7 @@ def put(fs: AbstractFileSystem, path: str, pieces: Sequence[Bytes]) -> None:
 
 
 def sizes(fs: AbstractFileSystem, folder: str) -> dict[str, int]:
-    """Bytes of each file of a folder, by name; empty if there is no such folder."""
+    """Return the size of each file of a folder, by name; empty if there is no such folder."""
     fs.invalidate_cache()
     try:
         found: list[Any] = fs.ls(folder, detail=True)
@@ -67,7 +68,7 @@ def sizes(fs: AbstractFileSystem, folder: str) -> dict[str, int]:
 
 
 def folders(fs: AbstractFileSystem, folder: str) -> list[str]:
-    """Names of the folders in a folder, in order."""
+    """Return the sorted names of the folders in a folder."""
     fs.invalidate_cache()
     try:
         found: list[Any] = fs.ls(folder, detail=True)
@@ -78,12 +79,12 @@ def folders(fs: AbstractFileSystem, folder: str) -> list[str]:
 
 
 def make_private(path: str) -> None:
-    """Make a local directory that only its owner reads, or see that no one else writes to it.
+    """Make a local directory that only its owner reads, or check that nobody else writes to it.
 
     Raises
     ------
     CheckpointError
-        It belongs to somebody else, or others may write there: what is read from it is unpickled.
+        It belongs to another user, or others may write to it. What is read from it is unpickled.
     """
     directory = Path(path)
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""A value as bytes whose digest is known, and back.
+"""Serialize values with a digest of their bytes, and deserialize them.
 
-Pickles of protocol 5, with the buffers of frames and arrays beside them, not inside: nothing is
-copied to be written. Arrow would not do: it does not have all of pandas' types, and a checkpoint
-must give back exactly what it was given. So a digest is compared before anything is unpickled.
+The format is pickle protocol 5 with the buffers of frames and arrays out of band, so that writing
+copies nothing. Arrow does not have all of pandas' types, and a checkpoint must restore exactly the
+value that it stores. A digest is compared before anything is unpickled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COUNT = struct.Struct("<Q")
 
 
 def dumps(value: Any) -> list[Bytes]:
-    """Return the bytes of a value: pieces that belong one behind the other.
+    """Return the bytes of a value, as buffers to write one after another.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def dumps(value: Any) -> list[Bytes]:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Refuses classes by value: in the next program they would be others than its own."""
+    """Refuses to pickle classes by value: the next program would get other classes."""
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
@@ -56,7 +56,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def digest(pieces: Sequence[Bytes]) -> str:
-    """The SHA-256 of some pieces, one behind the other."""
+    """Return the SHA-256 digest of some buffers, one after another."""
     found = hashlib.sha256()
     for piece in pieces:
         found.update(piece)
@@ -64,12 +64,12 @@ def digest(pieces: Sequence[Bytes]) -> str:
 
 
 def loads(data: bytes | bytearray, expected: str, where: str) -> Any:
-    """Make the value of bytes again, if they are what has been written.
+    """Deserialize a value after its bytes passed the check of their digest.
 
     Raises
     ------
     CheckpointError
-        They have another digest; nothing has been unpickled then.
+        The digest differs; nothing has been unpickled.
     """
     view = memoryview(data)
     if digest([view]) != expected:

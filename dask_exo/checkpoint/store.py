@@ -1,8 +1,8 @@
-"""Where values are kept: a directory or bucket, in which the name of a file says what it is.
+"""Store of checkpoints: a directory or bucket whose file names describe their contents.
 
-``<path>/<group>/<key>-<bytes>-<sha256>.value``: a group is what belongs together, a key the
-fingerprint of a task. A file counts if it has as many bytes as its name says. There is
-nothing else that could contradict it: the listing is the manifest.
+A file is ``<path>/<group>/<key>-<bytes>-<sha256>.value``. A group has the values of one collection;
+a key is the fingerprint of a task. A file is valid if its size is the one in its name. There is no
+other manifest than the listing, so nothing can contradict it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(r"([0-9a-f]{32})-(\d+)-([0-9a-f]{64})\.value")
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """One value: where it is, its bytes and its digest."""
+    """A stored value: its path, size and digest."""
 
     path: str
     nbytes: int
@@ -29,7 +29,7 @@ class StoredValue:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """What is kept of one collection: how many values, bytes, and files that are not complete."""
+    """A stored collection: its number of values, bytes and incomplete files."""
 
     name: str
     values: int
@@ -39,12 +39,12 @@ class StoredGroup:
 
 @dataclass(frozen=True)
 class CheckpointStore:
-    """Values by group and key.
+    """Store of values by group and key.
 
     Attributes
     ----------
     url : str
-        For fsspec: a directory, or ``s3://bucket/folder``.
+        As fsspec takes it: a directory, or ``s3://bucket/folder``.
 
     Examples
     --------
@@ -61,12 +61,12 @@ class CheckpointStore:
 
     @classmethod
     def open(cls, url: str) -> CheckpointStore:
-        """Make the directory, if it is a local one, and see that it is safe.
+        """Open a store; make its directory if it is local, and check that it is safe.
 
         Raises
         ------
         CheckpointError
-            Others may write there.
+            Other users may write to it.
         """
         fs, path = atomic_io.located(url)
         if not atomic_io.is_local(fs):
@@ -76,7 +76,7 @@ class CheckpointStore:
 
     @classmethod
     def existing(cls, url: str) -> CheckpointStore:
-        """A store in which something has been kept.
+        """Open a store that exists.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class CheckpointStore:
         return cls(url)
 
     def found(self, group: str) -> dict[str, StoredValue]:
-        """The entry of each key of a group that is complete."""
+        """Return the valid values of a group, by key."""
         fs, path = atomic_io.located(self.url)
         folder = f"{path}/{_folder(group)}"
         entries = {}
@@ -105,7 +105,7 @@ class CheckpointStore:
     def write(
         self, group: str, key: str, value: Any, before: StoredValue | None = None
     ) -> StoredValue:
-        """Keep a value.
+        """Store a value.
 
         Parameters
         ----------
@@ -114,12 +114,12 @@ class CheckpointStore:
             32 hexadecimal digits.
         value : object
         before : StoredValue, optional
-            What an earlier program has kept of the same task: then it is only compared.
+            Output of the same task that an earlier program stored: the value is only compared.
 
         Raises
         ------
         CheckpointError
-            It is not equal to what was kept before.
+            It differs from the value of the earlier program.
         """
         pieces = codec.dumps(value)
         digest = codec.digest(pieces)
@@ -140,17 +140,17 @@ class CheckpointStore:
         return StoredValue(file, nbytes, digest)
 
     def read(self, entry: StoredValue) -> Any:
-        """Give back a value.
+        """Read a value.
 
         Raises
         ------
         CheckpointError
-            The file is gone, or damaged.
+            The file was removed, or is damaged.
         """
         fs, _ = atomic_io.located(self.url)
         try:
             with fs.open(entry.path, "rb") as file:
-                data = bytearray(entry.nbytes)  # may be written to: frames will lie in it
+                data = bytearray(entry.nbytes)  # writable: frames use its memory
                 data = data[: file.readinto(data)]
         except FileNotFoundError as error:
             raise CheckpointError(
@@ -160,7 +160,7 @@ class CheckpointStore:
         return codec.loads(data, entry.digest, entry.path)
 
     def groups(self) -> Iterator[StoredGroup]:
-        """What there is, in order of name."""
+        """Iterate over the stored collections, in order of name."""
         fs, path = atomic_io.located(self.url)
         for name in atomic_io.folders(fs, path):
             entries = self.found(name)
@@ -169,7 +169,7 @@ class CheckpointStore:
             yield StoredGroup(name, len(entries), nbytes, others)
 
     def remove(self, group: str) -> None:
-        """Delete all that is kept of a group; other files in its folder stay."""
+        """Delete the values of a group; other files in its folder stay."""
         fs, path = atomic_io.located(self.url)
         folder = f"{path}/{_folder(group)}"
         for name in atomic_io.sizes(fs, folder):
@@ -180,12 +180,12 @@ class CheckpointStore:
 
 
 def _folder(group: str) -> str:
-    """The name of a group as that of a folder."""
+    """Return the name of the folder of a group."""
     return re.sub(r"[^\w-]", "_", group)[:120]
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether values are equal: equal frames need not be pickled as the same bytes."""
+    """Return whether values are equal; equal frames may have different pickles."""
     if type(one) is not type(other):
         return False
     if hasattr(one, "equals"):

@@ -1,1 +1,1 @@
-"""The waist: what computations need of a cluster, and Ray behind it."""
+"""The waist: the verbs by which computations use a cluster, and Ray behind them."""

@@ -1,18 +1,18 @@
-"""Named places at which a test may let something go wrong; for testing only.
+"""Failpoints: named places in the code where a test makes a fault happen.
 
 Nothing happens unless the environment variable ``DASK_EXO_FAILPOINTS`` named a directory when the
-process began. Each fault that is planted there strikes at its point: in whichever process comes
-there, so often as was asked, counted over all processes by files that only one of them can make.
+process started. A fault that is planted in that directory strikes the processes that reach its
+point. Arrivals are counted over all processes, by files that are created exclusively.
 
 ========== =====================================================================================
 point      where
 ========== =====================================================================================
 `read`     before a task that has no inputs
-`map`      the parts of a map call are made, and not cut yet
-`merge`    before each block that a merge makes
+`map`      the input of a map call is read, and not divided yet
+`merge`    before each block that a merge writes
 `reduce`   before an output of a shuffle is assembled
-`made`     a task has made its value (or written its file), and nobody has heard of it
-`piece`    a stage of a pipeline has made a piece (or written it), and nobody has heard of it
+`made`     a task has computed its value (or written its file), and not reported it
+`piece`    a stage of a pipeline has computed a block (or written it), and not reported it
 `between`  in the driver: a shuffle has ended, and no task has read it
 ========== =====================================================================================
 """
@@ -31,8 +31,8 @@ from typing import Literal
 from dask_exo.errors import ExoError
 
 VARIABLE = "DASK_EXO_FAILPOINTS"
-PAUSE = 0.02  # seconds between two looks at whether to go on
-LONGEST = 60.0  # seconds that a test may let a process wait
+PAUSE = 0.02  # seconds between two checks whether to continue
+LONGEST = 60.0  # seconds that a process is paused at most
 
 _directory = os.environ.get(VARIABLE)
 
@@ -45,24 +45,24 @@ class FailpointError(ExoError, RuntimeError):
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong.
+    """A fault to inject.
 
     Attributes
     ----------
     point : str
-        Where.
+        Name of the failpoint.
     action : str
-        ``"kill"``: SIGKILL to this process. ``"raise"``: `FailpointError`. ``"memory"``: ask for
-        more memory than there is. ``"sleep"``. ``"pause"``: wait for `go_on`, in which time the
-        test may do anything to the cluster.
+        ``"kill"``: SIGKILL to this process. ``"raise"``: `FailpointError`. ``"memory"``: allocate
+        more memory than there is. ``"sleep"``. ``"pause"``: wait for `go_on`; the test may change
+        the cluster meanwhile.
     key : str
-        Part of the key of the task; all have the empty one.
+        Part of the key of the task; the empty string matches all.
     first : int
-        Which arrival is the first that it strikes, from 0.
+        Number of the first arrival that it strikes, from 0.
     times : int
-        How many arrivals it strikes from there on.
+        Number of arrivals that it strikes.
     seconds : float
-        To sleep.
+        Duration of ``"sleep"``.
     """
 
     point: Point
@@ -74,27 +74,27 @@ class Fault:
 
 
 def plant(directory: Path, *faults: Fault) -> None:
-    """Say what goes wrong from now on, in all processes of which `VARIABLE` names ``directory``."""
+    """Inject faults from now on, in all processes whose `VARIABLE` names ``directory``."""
     for path in directory.iterdir():
         path.unlink()
     whole = directory / "faults.new"
     whole.write_text(dumps([asdict(fault) for fault in faults]))
-    whole.rename(directory / "faults")  # nobody reads a half
+    whole.rename(directory / "faults")  # atomic: readers see all faults or none
 
 
 def arrivals(directory: Path) -> dict[int, int]:
-    """Which process has come to the point of the first fault, by the number of the arrival."""
+    """Return the processes that reached the first fault, by number of arrival."""
     found = {int(path.name.rsplit("-", 1)[1]): path for path in directory.glob("at-0-*")}
     return {arrival: int(path.read_text() or 0) for arrival, path in found.items()}
 
 
 def go_on(directory: Path) -> None:
-    """Let go whatever is paused, now or later."""
+    """Resume processes that are paused, now or later."""
     (directory / "go-on").touch()
 
 
 def reach(point: Point, key: object = "") -> None:
-    """Come to a point; what happens there, if anything, `plant` has said."""
+    """Reach a failpoint; strike if `plant` has planted a fault there."""
     if _directory is None:
         return
     place = Path(_directory)
@@ -110,7 +110,7 @@ def reach(point: Point, key: object = "") -> None:
 
 
 def _arrive(place: Path, number: int) -> int:
-    """Which arrival this is, of all processes."""
+    """Return the number of this arrival, counted over all processes."""
     for arrival in count():
         try:
             with (place / f"at-{number}-{arrival}").open("x") as file:

@@ -1,13 +1,13 @@
-"""The waist: the few verbs that everything which runs asks for.
+"""The waist: the few verbs by which all code uses a cluster.
 
 Algorithms, policies and the driver loop see a cluster only through `Futures`.
 Three implementations exist: `dask_exo.cluster.on_ray.RayFutures` (a Ray cluster),
 `dask_exo.testing.InlineFutures` (plain calls) and `dask_exo.testing.SimFutures`
 (a simulated cluster with a virtual clock). The same code runs on all three.
 
-A *ref* stands for a value that may not exist yet. It is opaque, hashable, may
-be an argument of later calls, and its value lives as long as somebody holds the
-ref. References: distributed futures, Exoshuffle section 3.3.1.
+A *ref* names a value that may not exist yet. It is opaque and hashable, and may be an argument of
+later calls. Its value exists as long as a process holds the ref. References: distributed futures,
+Exoshuffle section 3.3.1.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from dask_exo.errors import ClusterError
 T = TypeVar("T")
 
 LARGE = 100_000
-"""Bytes of an argument that Ray would store for each call, so that it is better put once."""
+"""Bytes from which an argument is put once: Ray would store it for each call."""
 
 Ref = Any  # opaque and hashable
 Wait = Callable[[Sequence[Ref], float | None], tuple[list[Ref], list[Ref]]]
-"""Waits for some refs, so many seconds at most; see `Futures.wait`."""
+"""Function that waits for some refs, at most a number of seconds; see `Futures.wait`."""
 SubmitOptions = Mapping[str, Any]
-"""What a task asks of its place: ``num_cpus``, ``num_gpus``, ``memory``, ``resources``, and
-whatever else the cluster knows. Empty means one slot."""
+"""Options of a task: ``num_cpus``, ``num_gpus``, ``memory``, ``resources``, and others that the
+cluster knows. Empty means one slot."""
 
 
 class FetchTimeoutError(TimeoutError):
-    """Some values have not come in the time that `Futures.get` was given."""
+    """Values did not arrive within the timeout of `Futures.get`."""
 
 
 @dataclass(frozen=True)
 class Until:
-    """What a coroutine waits for, if not just for all of some refs: whichever comes first.
+    """Condition that a coroutine waits for: the first of several to be met.
 
     Attributes
     ----------
     all : collection of refs
-        All of these are finished.
+        Met when all of these are finished.
     any : collection of refs
-        One of these is.
+        Met when one of these is finished.
     time : float, optional
-        So late is it, by `Futures.now`.
+        Met at this time, by `Futures.now`.
     """
 
     all: Collection[Ref] = ()
@@ -59,7 +59,7 @@ class Until:
 
 
 Steps = Generator[Collection[Ref] | Until, None, T]
-"""A coroutine on the waist: it submits, yields refs it must see finished, returns a `T`."""
+"""A coroutine on the waist: it submits tasks, yields refs to wait for, and returns a `T`."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class Node:
     id : str
         Name of the node, as `Futures.submit` takes it for placement.
     slots : int
-        Tasks it runs side by side.
+        Tasks that it runs at the same time.
     store : int
         Size of its object store in bytes.
     disk : int, optional
-        Bytes free for what does not fit the store, if that is known.
+        Free bytes for spilled values, if known.
     resources : mapping, optional
-        Amount of each resource ("CPU", "GPU", others), if that is known.
+        Amount of each resource ("CPU", "GPU", others), if known.
     """
 
     id: str
@@ -94,7 +94,7 @@ class StoreUsage:
     Attributes
     ----------
     used : int
-        In the stores at the moment.
+        In the stores now.
     spilled, restored : int
         Written to disk and read back since the cluster began.
     """
@@ -106,17 +106,17 @@ class StoreUsage:
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """A directory for what does not fit the object stores.
+    """A directory for spilled values.
 
     Attributes
     ----------
     path : str
     used : int
-        Bytes of values that are there now.
+        Bytes of values that it has now.
     written : int
-        Bytes of all values that have been seen there since the cluster began.
+        Bytes of all values written to it since the cluster began, as far as seen.
     room : int
-        Bytes that may still be written there, before the disk counts as full.
+        Bytes that may still be written before the disk counts as full.
     """
 
     path: str
@@ -126,32 +126,31 @@ class DiskUsage:
 
 
 class Actor(Protocol):
-    """A process that is kept, and has what it was started for to itself; one call at a time.
+    """An actor: a process that holds its resources and keeps state; runs one call at a time.
 
-    What a call leaves behind in the process is there for the next one. A worker that dies is
-    started anew, and so are the calls that it had.
+    An actor that dies is restarted, and its unfinished calls run again.
     """
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
-        """Call there; see `Futures.submit`."""
+        """Call a function on the actor; see `Futures.submit`."""
         ...
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
-        """Call there; see `Futures.split`."""
+        """Call a function on the actor; see `Futures.split`."""
         ...
 
     def stop(self) -> None:
-        """End it, with the calls that have not ended. What it has returned stays."""
+        """Stop the actor and its unfinished calls. Its finished outputs stay."""
         ...
 
 
 class Futures(Protocol):
-    """What a cluster can be asked for.
+    """The verbs of a cluster.
 
-    A task is ``fn(*args)``; refs among ``args`` (not nested ones) are replaced by their
-    values before it starts. ``node`` asks for a place, softly: a dead node does not fail
-    the task; ``needs`` asks for its resources. Submission never blocks and never runs user
-    code in the caller, but for the inline implementation.
+    A task is ``fn(*args)``. Refs among ``args`` (not nested ones) are replaced by their values
+    before it starts. ``node`` is a soft placement: a dead node does not fail the task. ``needs``
+    requests resources. Submission never blocks and never runs user code in the caller, except in
+    the inline implementation.
 
     Attributes
     ----------
@@ -168,7 +167,7 @@ class Futures(Protocol):
 
     @property
     def now(self) -> float:
-        """Seconds on the cluster's clock, which never goes back."""
+        """Seconds of the cluster's monotonic clock."""
         ...
 
     def submit(
@@ -195,69 +194,68 @@ class Futures(Protocol):
     def stream(
         self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
     ) -> list[Ref]:
-        """Start one task that yields ``count`` values, each stored (and freed by the task)
-        as it is yielded; return a ref for each.
+        """Start one task that yields ``count`` values; return a ref for each.
+
+        Each value is stored, and freed by the task, as it is yielded.
         """
         ...
 
     def worker(self, needs: SubmitOptions) -> Actor:
-        """Start a worker that has what it needs; calls wait until it is there."""
+        """Start an actor with the requested resources; its calls wait until it runs."""
         ...
 
     def put(self, value: Any) -> Ref:
-        """Store a value once, so that many tasks can take it by ref."""
+        """Store a value once, for many tasks to take it by ref."""
         ...
 
     def wait(
         self, refs: Sequence[Ref], timeout: float | None = None
     ) -> tuple[list[Ref], list[Ref]]:
-        """Block until at least one of ``refs`` is finished (or ``timeout`` seconds have
-        passed); return those finished and the others.
-        """
+        """Wait until one of ``refs`` is finished, or a timeout; return finished ones and others."""
         ...
 
     def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:
-        """Values of ``refs``, in order; raises what made one of them fail.
+        """Return the values of ``refs``, in order; raise the error of a failed one.
 
         Raises
         ------
         FetchTimeoutError
-            They have not all come after ``timeout`` seconds.
+            Some have not arrived after ``timeout`` seconds.
         """
         ...
 
     def cancel(self, refs: Sequence[Ref]) -> None:
-        """Stop the tasks behind ``refs`` where that is still possible."""
+        """Stop the tasks behind ``refs`` that have not finished."""
         ...
 
     def nodes(self) -> list[Node]:
-        """The nodes that run tasks, in a fixed order."""
+        """Return the nodes that run tasks, in a fixed order."""
         ...
 
     def store(self) -> StoreUsage:
-        """How full the object stores are, and what they have spilled.
+        """Return the use of the object stores, and the bytes that they have spilled.
 
         Raises
         ------
         ClusterError
-            They do not answer.
+            The stores do not answer.
         """
         ...
 
     def disks(self) -> list[DiskUsage]:
-        """Where they spill to, as far as that is known; cheap enough to ask every second."""
+        """Return the known spill directories; cheap enough to call every second."""
         ...
 
     def memory(self) -> float | None:
-        """Used share of the memory of the fullest machine, as far as known; asked every second."""
+        """Return the used share of memory of the fullest machine, if known."""
         ...
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
-        """What the tasks behind ``refs`` do at the moment; asked where nothing happens for long."""
+        """Return the status of the tasks behind ``refs``; called when nothing happens for long."""
         ...
 
     def repeats(self) -> list[OutputDigest]:
-        """What calls of this program have made that ran again, once for each time.
+        """Return output digests of calls that ran again, one for each further attempt.
 
         The list only grows.
         """
@@ -268,13 +266,13 @@ _provider: Callable[[], Futures] | None = None
 
 
 def provide(provider: Callable[[], Futures]) -> None:
-    """Say what `default` returns."""
+    """Set the function that `default` calls."""
     global _provider  # noqa: PLW0603  there is one for the process
     _provider = provider
 
 
 def default() -> Futures:
-    """The cluster that is meant where none is named."""
+    """Return the default cluster."""
     if _provider is None:
         raise ClusterError("no cluster is known: import dask_exo, or pass futures=")
     return _provider()
@@ -286,11 +284,11 @@ def drive(futures: Futures, steps: Steps[T], wait: Wait | None = None) -> T:
     Parameters
     ----------
     futures : Futures
-        The cluster that ``steps`` submits to.
+        Cluster that ``steps`` submits to.
     steps : generator
         Yields collections of refs; goes on when all of one are finished, or see `Until`.
     wait : callable, optional
-        Waits instead of `Futures.wait`, and may raise what ends it all.
+        Called instead of `Futures.wait`; may raise, which ends the coroutine.
 
     Returns
     -------
@@ -320,7 +318,7 @@ def drive(futures: Futures, steps: Steps[T], wait: Wait | None = None) -> T:
 
 
 class Waiting:
-    """What a coroutine still waits for.
+    """The unmet part of the condition that a coroutine waits for.
 
     Parameters
     ----------
@@ -345,15 +343,15 @@ class Waiting:
 
     @property
     def refs(self) -> list[Ref]:
-        """Those that are not finished yet."""
+        """Refs that are not finished yet."""
         return [*self._all, *self._any]
 
     def timeout(self, now: float) -> float | None:
-        """Seconds after which to go on in any case."""
+        """Return the seconds until the coroutine continues in any case."""
         return None if self._time is None else max(0.0, self._time - now)
 
     def finished(self, refs: Collection[Ref]) -> None:
-        """Take note of finished refs, also of those that nobody waits for here."""
+        """Record finished refs; others than those awaited are ignored."""
         if not self._met:
             self._met = any(ref in self._any for ref in refs)
             had = bool(self._all)
@@ -362,7 +360,7 @@ class Waiting:
             self._met |= had and not self._all
 
     def over(self, now: float) -> bool:
-        """Whether to go on."""
+        """Return whether the condition is met."""
         return self._met or (self._time is not None and now >= self._time)
 
 
@@ -370,13 +368,13 @@ _here: ContextVar[str | None] = ContextVar("here", default=None)
 
 
 def current_node() -> str | None:
-    """Id of the node on which this task runs, if that is known."""
+    """Return the id of the node on which this task runs, if known."""
     return _here.get()
 
 
 @contextmanager
 def on_node(node: str) -> Iterator[None]:
-    """Run tasks as on a node; for those who implement `Futures`."""
+    """Set the result of `current_node`; for implementations of `Futures`."""
     token = _here.set(node)
     try:
         yield
@@ -385,7 +383,7 @@ def on_node(node: str) -> Iterator[None]:
 
 
 def split_evenly(count: int, groups: int) -> list[range]:
-    """Cut ``range(count)`` into contiguous ranges of (nearly) one length.
+    """Split ``range(count)`` into contiguous ranges of (nearly) equal length.
 
     Examples
     --------
@@ -396,7 +394,7 @@ def split_evenly(count: int, groups: int) -> list[range]:
 
 
 def split_by_weight(count: int, weights: Sequence[int]) -> list[range]:
-    """Cut ``range(count)`` into contiguous ranges as long as their weights, about.
+    """Split ``range(count)`` into contiguous ranges in proportion to weights.
 
     Examples
     --------

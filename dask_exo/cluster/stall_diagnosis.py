@@ -1,8 +1,7 @@
-"""Whether what waits can still come, and why not: a decision from what a cluster says of itself.
+"""Diagnosis of a stall: a pure decision from the status that a cluster reports.
 
-A task that runs is never a stall, however long it takes: nobody can tell one that ends tomorrow
-from one that never ends. A task that does not run is one, unless others run in the place that it
-waits for.
+A running task is never a stall, however long it takes: one that ends tomorrow looks like one that
+never ends. A pending task is a stall, unless other tasks run in the slots that it waits for.
 """
 
 from __future__ import annotations
@@ -13,34 +12,34 @@ from dataclasses import dataclass
 from dask_exo.cluster.resources import Resources, fits
 from dask_exo.cluster.task_status import Activity, TaskStatus
 
-FULL = 0.95  # of a store: what is left is too little for most values
+FULL = 0.95  # of a store: the rest is too small for most values
 MOST_NAMES = 4  # of tasks in a message
 _GONE = (
-    "their files have been removed or cannot be read. Compute again; persisted values that were "
-    "there have to be made anew"
+    "their files have been removed or cannot be read. Compute again; persist again the values that "
+    "were stored there"
 )
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster on which nothing has happened for a while.
+    """State of a cluster on which nothing has happened for a while.
 
     Attributes
     ----------
     activity : Activity
-        Of the tasks that are waited for.
+        Status of the tasks that the loop waits for.
     names : sequence of str
-        What those are called.
+        Names of those tasks.
     gone : collection of str
-        Ids of nodes that were there before, and are not any more.
+        Ids of nodes that have died or left.
     used, store : int
-        Bytes in the object stores, and those that they take.
+        Bytes in the object stores, and their capacity.
     full : str, optional
-        A directory for spilled values that has no room left.
+        A directory for spilled values that is full.
     seconds : float
-        For which nothing has happened.
+        Since the last event.
     spilled : int
-        Bytes that were written to disk since the cluster began.
+        Bytes written to disk since the cluster began.
     place : str, optional
         A directory for spilled values.
     """
@@ -57,7 +56,7 @@ class Snapshot:
 
 
 def diagnose(seen: Snapshot) -> str | None:
-    """Say why nothing happens any more; None where something still may.
+    """Return the likely cause of a stall; None where progress is still possible.
 
     Examples
     --------
@@ -92,7 +91,7 @@ def diagnose(seen: Snapshot) -> str | None:
 
 
 def _causes(seen: Snapshot) -> Iterator[str]:
-    """All that explain it, the likeliest first."""
+    """Iterate over the possible causes, the likeliest first."""
     waiting = [one for one in seen.activity.tasks if one.state == "pending"]
     impossible = [one for one in waiting if not _possible(one, seen.activity.nodes)]
     lost = f" (lost: {', '.join(sorted(seen.gone))})" if seen.gone else ""
@@ -131,7 +130,7 @@ def _causes(seen: Snapshot) -> Iterator[str]:
 
 
 def _possible(one: TaskStatus, nodes: Mapping[str, Resources]) -> bool:
-    """Whether a node has what a task waits for."""
+    """Return whether a node has the resources that a task requests."""
     return any(fits(node, one.needs) for node in nodes.values())
 
 
@@ -155,7 +154,7 @@ def _nodes(nodes: Mapping[str, Resources]) -> str:
 
 
 def _counted(name: str) -> bool:
-    """Whether a resource is one that tasks ask for by a number."""
+    """Return whether tasks request a resource by number."""
     return name not in {"memory", "object_store_memory"} and not name.startswith("node:")
 
 

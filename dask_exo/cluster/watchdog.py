@@ -1,4 +1,4 @@
-"""Waits, and looks into it when nothing happens for too long."""
+"""Watchdog: wait for tasks, and raise when the cluster stalls."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dask_exo.cluster.stall_diagnosis import Snapshot, diagnose
 from dask_exo.cluster.task_status import Activity
 from dask_exo.errors import StalledError
 
-MOMENT = 0.01  # seconds that a value is waited for at least
+MOMENT = 0.01  # shortest wait for a value, in seconds
 
 
 class Watchdog:
-    """Watches one loop that waits again and again.
+    """Waits on behalf of one loop, and detects stalls.
 
     Parameters
     ----------
     futures : Futures
     limit : float, optional
-        Seconds without an event after which the cluster is asked what it does; never by default.
+        Seconds without an event after which the cluster's activity is checked; None for never.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class Watchdog:
         self._since = self._waited = futures.now
 
     def moved(self) -> None:
-        """Something has happened."""
+        """Record that something has happened."""
         self._since = self._futures.now
 
     def wait(
@@ -60,12 +60,12 @@ class Watchdog:
         refs : sequence of Ref
         timeout : float, optional
         name : callable, optional
-            What the task behind a ref is called. It is not kept: the caller's refs would live on.
+            Returns the name of the task behind a ref. It is not stored: it may hold refs.
 
         Raises
         ------
         StalledError
-            Nothing has happened since `moved`, or since a task has ended, and nothing can.
+            Nothing has happened since `moved` or the last finished task, and nothing can.
         """
         self._since += self._futures.now - self._waited
         end = None if timeout is None else self._futures.now + timeout
@@ -83,18 +83,18 @@ class Watchdog:
                 return done, pending
 
     def get(self, ref: Ref, name: str) -> Any:
-        """Wait for the value of a task that has ended, as `Futures.get` does.
+        """Wait for the value of a finished task, as `Futures.get` does.
 
         Parameters
         ----------
         ref : Ref
         name : str
-            What it is called.
+            Name of the value.
 
         Raises
         ------
         StalledError
-            It was written to disk, and does not come back from there although nothing else does.
+            It was spilled, and is not restored although the disks are idle.
         """
         self.moved()
         restored = self._futures.store().restored
@@ -107,26 +107,26 @@ class Watchdog:
             self._look_for(ref, name, others=restored != before)
 
     def _look_for(self, ref: Ref, name: str, *, others: bool) -> None:
-        """Ask where a value is that does not come, and whether others do."""
+        """Check where a late value is, and whether others are being restored."""
         seen = self._futures.activity([ref])
         if others or seen.tasks[0].state == "finished":  # it is on its way between nodes
             self.moved()
         self.check(lambda: seen, lambda: [name])
 
     def check(self, activity: Callable[[], Activity], names: Callable[[], Iterable[str]]) -> None:
-        """Look what is done, if it is time to.
+        """Check the activity of the cluster, if it is time to.
 
         Parameters
         ----------
         activity : callable
-            What the tasks do that are waited for.
+            Returns the status of the awaited tasks.
         names : callable
-            What they are called.
+            Returns their names.
 
         Raises
         ------
         StalledError
-            None of them runs, and none can.
+            None of them is running, and none can start.
         """
         if self._due() != 0:
             return
@@ -150,14 +150,14 @@ class Watchdog:
         self.moved()
 
     def _due(self) -> float | None:
-        """Seconds until it has been too long."""
+        """Return the seconds until the next check; None for never."""
         if not self._limit:
             return None
         return max(0.0, self._since + self._limit - self._futures.now)
 
 
 def _alive(futures: Futures) -> list[Node]:
-    """The nodes; none where a cluster has lost all of them."""
+    """Return the nodes; none if the cluster has lost all of them."""
     try:
         return futures.nodes()
     except ConnectionError:
@@ -170,22 +170,22 @@ def fetch_values(
     limit: float | None,
     name: Callable[[Ref], str] = lambda _: "a value",
 ) -> list[Any]:
-    """Values of tasks that have ended, as `Futures.get` gives them.
+    """Get the values of finished tasks, as `Futures.get` does, but detect stalls.
 
     Parameters
     ----------
     futures : Futures
     refs : sequence of Ref
     limit : float, optional
-        Seconds for all of them, and then for each that has not come, after which the cluster is
-        asked where it is; None or 0 to wait for ever.
+        Seconds for all of them, and then for each missing one, after which the cluster's activity
+        is checked; None or 0 to wait without limit.
     name : callable, optional
-        What the value behind a ref is called.
+        Returns the name of the value behind a ref.
 
     Raises
     ------
     StalledError
-        One was written to disk, and does not come back.
+        A value was spilled, and is not restored.
 
     Examples
     --------
