@@ -9,41 +9,36 @@ its etag or its time. Data without any of these has no stamp, which is an error.
 from __future__ import annotations
 
 import bisect
-import email.utils
 import glob
 import hashlib
 import itertools
 import os
 import re
 import stat
-import tempfile
-import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import fsspec
 from fsspec import AbstractFileSystem
-from fsspec.core import url_to_fs
 
+from dask_exo.planning.fingerprint.files import (
+    at_most_files,
+    file_stamp,
+    files_in,
+    is_common_directory,
+)
 from dask_exo.planning.fingerprint.node import LONG, UnfollowableError
+from dask_exo.planning.fingerprint.remote import MAGIC, object_stamp, page_stamp, stamp_in
 
-SMALL = 16 * 1024  # bytes up to which a file is read: as fast as its metadata
-MOST_FILES = 10_000  # of a directory or pattern
 MOST_PAGES = 64  # of one graph
-PATIENCE = 5.0  # seconds until a server has to answer
-STRONG = 2.0  # seconds after which a changed page has another time
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://\S+")
 _STAGED = re.compile(r"/\.[^/]+\.exo-|_exo-staging-")
 """Staging directories of `to_parquet`, whose files are outputs of tasks."""
-_MAGIC = re.compile(r"[*?\[]")
 _PATTERN = re.compile(r"/|\.\w+$")
 _FIELD = re.compile(r"\{[^{}]*\}|%\(\w+\)\w|%[-#0]?\d*[a-zA-Z]|\$\{?\w+\}?")
 """Placeholder of a number or name in a template."""
 _FILE = re.compile(r"[\w./~-]*\w\.\w+|[\w.~-]*/[\w./-]+")
 _SEPARATOR = re.compile(r"""[\s,;'"()=<>|]+""")
-_DATABASES = (".db", ".sqlite", ".sqlite3")
 MOST_LETTERS = 256  # of a part of a path
 
 
@@ -89,7 +84,7 @@ class Stamps:
             raise known
         if known or not systems or "/" not in name:
             return known
-        return _in_one(systems, name)
+        return stamp_in(systems, name)
 
     def near(self, names: Iterable[str]) -> set[str]:
         """Return the stamps of files whose paths code may build from some strings."""
@@ -117,7 +112,7 @@ class Stamps:
             if name.startswith((".", "/")) and name.strip("./"):
                 found = glob.glob(f"*{glob.escape(name)}")  # noqa: PTH207
             stem = os.path.splitext(base)[0] or base  # noqa: PTH122
-            if stem and not (folder and _is_common_directory(folder)):
+            if stem and not (folder and is_common_directory(folder)):
                 found += [str(Path(folder) / one) for one in self._beginning(folder, stem)]
             self._beginnings[name] = self._several(name, iter(found)) if found else ""
         return self._beginnings[name]
@@ -139,7 +134,7 @@ class Stamps:
         if "://" in name and "::" in name:
             raise UnfollowableError(f"whether {name} has changed: it is a chain of file systems")
         if (url := _URL.fullmatch(name)) and url[1] not in ("file", "local"):
-            return self._page(name) if url[1] in ("http", "https") else _object(name, url[1])
+            return self._page(name) if url[1] in ("http", "https") else object_stamp(name, url[1])
         path = os.path.expandvars(re.sub("^(file|local)://", "", name))
         try:
             path = str(Path(path).expanduser()) if path.startswith("~") else path
@@ -147,18 +142,18 @@ class Stamps:
         except (OSError, ValueError, RuntimeError):
             return self._pattern(path) or self._words(name)
         if stat.S_ISREG(found.st_mode):
-            return _file(path, found)
-        if stat.S_ISDIR(found.st_mode) and not _is_common_directory(path):
+            return file_stamp(path, found)
+        if stat.S_ISDIR(found.st_mode) and not is_common_directory(path):
             return self._several(path, iter([path]))
         return ""
 
     def _pattern(self, path: str) -> str:
         """Return the stamp of all files that a pattern or template may name."""
         pattern = _FIELD.sub("*", path)
-        fixed = os.path.dirname(_MAGIC.split(pattern)[0])  # noqa: PTH120
-        if "\n" in path or not _MAGIC.search(pattern) or not _PATTERN.search(pattern):
+        fixed = os.path.dirname(MAGIC.split(pattern)[0])  # noqa: PTH120
+        if "\n" in path or not MAGIC.search(pattern) or not _PATTERN.search(pattern):
             return ""
-        if fixed and _is_common_directory(fixed):
+        if fixed and is_common_directory(fixed):
             return ""
         found = glob.iglob(pattern, recursive=True)  # noqa: PTH207  as written, not resolved
         return self._several(path, found)
@@ -170,108 +165,14 @@ class Stamps:
 
     def _several(self, name: str, paths: Iterator[str]) -> str:
         whole, count = hashlib.sha256(), 0
-        files = (one for path in paths for one in _files_in(path, self._besides))
-        for path in sorted(_at_most_files(name, files)):
-            whole.update(f"{path} {_file(path)}\n".encode(errors="surrogatepass"))
+        files = (one for path in paths for one in files_in(path, self._besides))
+        for path in sorted(at_most_files(name, files)):
+            whole.update(f"{path} {file_stamp(path)}\n".encode(errors="surrogatepass"))
             count += 1
         return f"{count} files {whole.hexdigest()}"
 
     def _page(self, url: str) -> str:
         self._pages += 1
         if self._pages > MOST_PAGES:
-            raise UnfollowableError(f"more than {MOST_PAGES} pages to look at, such as {url}")
-        request = urllib.request.Request(url, method="HEAD")
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-                headers = answer.headers
-        except (OSError, ValueError) as error:
-            raise UnfollowableError(f"whether {url} has changed: {error}") from error
-        if headers["ETag"]:
-            return f"{headers['ETag']} {headers['Content-Length']}"
-        changed, now = (_seconds(headers[name]) for name in ("Last-Modified", "Date"))
-        if changed is None or now is None or now - changed < STRONG:
-            raise UnfollowableError(f"whether {url} has changed: it comes with no etag")
-        return f"{changed} {headers['Content-Length']}"
-
-
-def _seconds(date: str | None) -> float | None:
-    try:
-        return email.utils.parsedate_to_datetime(date or "").timestamp()
-    except ValueError:
-        return None
-
-
-def _file(path: str, found: os.stat_result | None = None) -> str:
-    try:
-        found = found or Path(path).stat()
-        if found.st_size <= SMALL and not path.endswith(_DATABASES):
-            return f"{found.st_size} {hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    log = f"{path}-wal"  # of a database, which writes there first
-    if path.endswith(_DATABASES) and Path(log).exists():
-        return f"{_state(found)} {_file(log)}"
-    return _state(found)
-
-
-def _state(found: os.stat_result) -> str:
-    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
-
-
-def _is_common_directory(path: str) -> bool:
-    """Return whether strings name a directory by chance, or all programs write to it."""
-    temporary = os.path.realpath(tempfile.gettempdir())
-    return not path.strip("./~") or os.path.realpath(path) == temporary
-
-
-def _files_in(path: str, besides: str | None) -> Iterator[str]:
-    """Yield a file, or all files of a directory except hidden and compiled ones."""
-    if not os.path.isdir(path):  # noqa: PTH112  of thousands
-        yield path
-        return
-    seen = {besides}
-    for place, folders, names in os.walk(path, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = [one for one in folders if not one.startswith((".", "__pycache__"))]
-        yield from (str(Path(place) / one) for one in names if not one.startswith("."))
-
-
-def _at_most_files(name: str, paths: Iterator[str]) -> list[str]:
-    found = []
-    for path in paths:
-        found.append(path)
-        if len(found) > MOST_FILES:
-            raise UnfollowableError(f"{name!r} has more than {MOST_FILES:,} files")
-    return found
-
-
-def _object(url: str, protocol: str) -> str:
-    """Return the stamp of files in a file system of fsspec."""
-    if protocol not in fsspec.available_protocols():
-        raise UnfollowableError(f"whether {url} has changed: fsspec does not know {protocol!r}")
-    try:
-        fs, path = url_to_fs(url)
-        fs.invalidate_cache()
-        if _MAGIC.search(path) or fs.isdir(path):
-            found: Any = fs.glob(path) if _MAGIC.search(path) else fs.find(path)
-            return " ".join(
-                f"{one} {fs.checksum(one)}" for one in _at_most_files(url, iter(sorted(found)))
-            )
-        return str(fs.checksum(path)) if fs.exists(path) else ""
-    except UnfollowableError:
-        raise
-    except Exception as error:
-        raise UnfollowableError(f"whether {url} has changed: {error}") from error
-
-
-def _in_one(systems: Sequence[AbstractFileSystem], path: str) -> str:
-    for fs in systems:
-        try:
-            return f"{path} {fs.checksum(path)}"
-        except (OSError, NotImplementedError, ValueError):
-            continue
-    return ""
+            raise UnfollowableError(f"more than {MOST_PAGES} pages to check, such as {url}")
+        return page_stamp(url)
