@@ -1,4 +1,4 @@
-"""Stand-ins for the outside world, shipped: the same code runs on them as on a cluster."""
+"""Public test kit: the waist inline and simulated, and faults on real clusters."""
 
 from dask_exo.testing.chaos import Chaos
 from dask_exo.testing.inline import InlineFutures

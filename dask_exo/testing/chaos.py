@@ -23,7 +23,7 @@ QUIET = re.compile(r"ray::(IDLE|.*Agent)")  # has nothing to do, or does not run
 
 
 class Strike(NamedTuple):
-    """Something that was done to a process.
+    """A fault that was injected into a process.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Strike(NamedTuple):
 
 
 class Chaos:
-    """While it is entered, processes of the Ray that this process has started have bad luck.
+    """Context in which processes of the Ray that this process started are killed or paused.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Chaos:
 
 
 def victims(mode: Mode, pattern: re.Pattern[str]) -> Sequence[tuple[psutil.Process, str]]:
-    """Processes below this one that may be struck, the oldest first, and what they are called."""
+    """Return the child processes that may be struck, oldest first, with their names."""
     found = []
     below = psutil.Process().children(recursive=True)
     for process in sorted(below, key=lambda one: (one.create_time(), one.pid)):

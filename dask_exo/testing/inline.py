@@ -1,7 +1,7 @@
-"""Plain calls behind the waist: each task runs at once, in the calling thread.
+"""The waist by plain calls: each task runs at once, in the calling thread.
 
-The oracle for everything that submits tasks, and the quickest way to debug it: a
-breakpoint in a task is reached below the line that submitted it.
+It is the oracle for code that submits tasks, and the quickest way to debug it: a breakpoint in a
+task is reached below the line that submitted the task.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus
 from dask_exo.partitions.ownership import as_stored
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
-"""How one call becomes ``count`` values: `result`, `returned` or `yielded`."""
+"""Function that turns one call into ``count`` values: `result`, `returned` or `yielded`."""
 
 END = object()
 
 
 def name(fn: Callable[..., Any]) -> str:
-    """Say what a function is called, also behind `functools.partial`."""
+    """Return the name of a function, also behind `functools.partial`."""
     while isinstance(fn, partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
@@ -69,7 +69,7 @@ def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator
 
 
 class InlineActor:
-    """A worker whose calls run as all others do; implements `dask_exo.cluster.futures.Worker`.
+    """An actor whose calls run like tasks; implements `dask_exo.cluster.futures.Actor`.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class InlineActor:
         return self._futures.split(count, fn, *args)
 
     def stop(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no process."""
 
 
 class InlineRef:
@@ -112,7 +112,7 @@ class InlineFutures:
     Parameters
     ----------
     nodes : sequence of Node
-        What `nodes` tells; nothing is placed anywhere.
+        Result of `nodes`; tasks are not placed.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ class InlineFutures:
         return self._run(yielded, count, fn, args, node)
 
     def worker(self, needs: SubmitOptions) -> InlineActor:  # noqa: ARG002  every task gets one slot
-        """Start a worker: whatever runs, runs in this process."""
+        """Return an actor whose calls run in this process."""
         return InlineActor(self)
 
     def put(self, value: Any) -> InlineRef:
@@ -198,35 +198,35 @@ class InlineFutures:
         refs: Sequence[InlineRef],
         timeout: float | None = None,  # noqa: ARG002
     ) -> list[Any]:
-        """Values of ``refs``, in order; raises what made the first failed one fail."""
+        """Return the values of ``refs``, in order; raise the error of the first failed one."""
         return [_value(ref) for ref in refs]
 
     def cancel(self, refs: Sequence[InlineRef]) -> None:
-        """Do nothing: each task has ended before somebody could have cancelled it."""
+        """Do nothing: each task has finished."""
 
     def nodes(self) -> list[Node]:
-        """The nodes as they were given."""
+        """Return the nodes as given."""
         return list(self._nodes)
 
     def store(self) -> StoreUsage:
-        """Nothing: there is no store."""
+        """Return zeros: there is no store."""
         return StoreUsage(0, 0, 0)
 
     def disks(self) -> list[DiskUsage]:
-        """None: nothing is spilled."""
+        """Return no directories: nothing is spilled."""
         return []
 
     def memory(self) -> float | None:
-        """Unknown: it is that of this process."""
+        """Return None: it is the memory of this process."""
         return None
 
     def activity(self, refs: Sequence[InlineRef]) -> Activity:
-        """All have ended."""
+        """Return that all tasks are finished."""
         nodes = {node.id: {"CPU": float(node.slots)} for node in self._nodes}
         return Activity([TaskStatus("finished") for _ in refs], 0, nodes)
 
     def repeats(self) -> list[OutputDigest]:
-        """None: nothing is lost."""
+        """Return none: nothing is recomputed."""
         return []
 
     def _refs(self, count: int) -> list[InlineRef]:

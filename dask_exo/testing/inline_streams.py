@@ -11,19 +11,19 @@ from dask_exo.errors import WorkerLostError
 
 
 class Died(BaseException):
-    """What a function raises as if its process died."""
+    """Exception that a function raises to simulate the death of its process."""
 
 
 @dataclass(eq=False)
 class Stream:
-    """A task, and the value of its that nobody has taken."""
+    """A task, and its value that has not been taken."""
 
     steps: Generator[Any]
     value: Any = None
 
 
 class InlineStreams:
-    """`dask_exo.pipeline.streaming.waist.Streams` without a cluster: a task works when it is asked.
+    """`dask_exo.pipeline.streaming.waist.Streams` without a cluster: tasks run when read.
 
     A function that raises `Died` loses its task.
 
@@ -35,7 +35,7 @@ class InlineStreams:
     Attributes
     ----------
     workers : int
-        That have been started and not stopped.
+        Number of actors that are started and not stopped.
     """
 
     def __init__(self, *nodes: Mapping[str, float]) -> None:
@@ -43,24 +43,24 @@ class InlineStreams:
         self.workers = 0
 
     def resources(self) -> dict[str, float]:
-        """Amount of each resource of all nodes."""
+        """Return the resources of all nodes together."""
         names = {name for node in self._nodes for name in node}
         return {name: sum(node.get(name, 0) for node in self._nodes) for name in names}
 
     def free(self) -> dict[str, float]:
-        """All: nothing works unless it is asked to."""
+        """Return all resources: nothing runs in the background."""
         return self.resources()
 
     def there(self, values: Collection[Any]) -> bool:  # noqa: ARG002
-        """Nothing is ever lost."""
+        """Return True: nothing is ever lost."""
         return True
 
     def nodes(self) -> list[dict[str, float]]:
-        """Amount of each resource of each node."""
+        """Return the resources of each node."""
         return self._nodes
 
     def put(self, value: Any) -> Any:
-        """Nothing to store: a value stands for itself."""
+        """Return the value itself: there is no store."""
         return value
 
     def task(
@@ -87,15 +87,15 @@ class InlineStreams:
         self.workers -= 1
 
     def dismiss(self, worker: Any) -> None:
-        """The same: it does nothing that it was not asked for."""
+        """Forget an instance; it runs nothing in the background."""
         self.stop(worker)
 
     def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:  # noqa: ARG002
-        """All of them: whatever is asked for is made then."""
+        """Return all streams: values are computed when read."""
         return list(streams)
 
     def read(self, stream: Stream) -> Any:
-        """What is known of the next value; None at the end."""
+        """Return the metadata of the next value; None at the end."""
         try:
             stream.value = next(stream.steps, None)
             return next(stream.steps, None)
@@ -103,16 +103,16 @@ class InlineStreams:
             raise WorkerLostError("a worker has died") from error
 
     def take(self, stream: Stream) -> Any:
-        """That value."""
+        """Return that value."""
         value, stream.value = stream.value, None
         return value
 
     def cancel(self, streams: Collection[Stream]) -> None:
-        """Stop their tasks."""
+        """Close the tasks."""
         for stream in streams:
             stream.steps.close()
 
     def activity(self, streams: Collection[Any]) -> Activity:
-        """All wait to be asked."""
+        """Return that all tasks are running."""
         nodes = {str(i): node for i, node in enumerate(self._nodes)}
         return Activity([TaskStatus("running") for _ in streams], 0, nodes)

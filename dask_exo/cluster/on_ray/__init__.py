@@ -1,7 +1,7 @@
-"""Ray: the waist on it, and the cluster it needs. Only this package imports ray.
+"""The waist on Ray, and the connection to a cluster. Only this package imports ray.
 
-The driver owns every ref: tasks neither `put` nor hold any, so that losing a worker or a node
-loses nothing that Ray cannot make again.
+The driver owns every ref: tasks neither `put` nor hold any. So whatever is lost with a worker or a
+node can be recomputed by Ray.
 """
 
 import os

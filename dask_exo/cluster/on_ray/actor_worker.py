@@ -1,4 +1,4 @@
-"""Processes that are kept: Ray's actors, started again where they die."""
+"""Actors on Ray, which are restarted when they die."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dask_exo.cluster.on_ray.ray_errors import translated
 from dask_exo.cluster.on_ray.serialization import sealed
 from dask_exo.cluster.on_ray.task_attempt import attempt
 
-REPLACED = 3  # how often a worker that has died is started anew, and a call that it had
+REPLACED = 3  # restarts of an actor, and retries of a call, after a death
 
 
 class _Process:
-    """Calls what it is told to."""
+    """Actor that calls functions."""
 
     def __init__(self) -> None:
         self._node = str(ray.get_runtime_context().get_node_id())
@@ -35,19 +35,19 @@ _remote_process: Any = ray.remote(_Process)
 
 
 class CallCounter(Protocol):
-    """Who is told of calls and of the objects that they make."""
+    """Counts of calls and of the objects that they return."""
 
     calls: int
     objects: int
 
 
 class RayActor:
-    """`dask_exo.cluster.futures.Worker` on Ray.
+    """`dask_exo.cluster.futures.Actor` on Ray.
 
     Parameters
     ----------
     needs : mapping
-        Of Ray's options for an actor.
+        Ray's options for an actor.
     counted : CallCounter
     """
 
@@ -59,16 +59,16 @@ class RayActor:
             ).remote()
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
-        """See `Worker.submit`."""
+        """See `Actor.submit`."""
         return self._call(self._actor.call, 1, fn, args)
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
-        """See `Worker.split`."""
+        """See `Actor.split`."""
         refs: list[Ref] = self._call(self._actor.split, count, fn, args)
         return refs
 
     def stop(self) -> None:
-        """See `Worker.stop`."""
+        """See `Actor.stop`."""
         with contextlib.suppress(Exception):  # it has died, or Ray is gone
             ray.kill(self._actor)
 

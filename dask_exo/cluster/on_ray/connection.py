@@ -1,4 +1,4 @@
-"""The connection of this process to a Ray cluster, which may be one of its own."""
+"""Connection of this process to a Ray cluster, either an existing or a private one."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Cluster:
     Attributes
     ----------
     address : str
-        Where it is.
+        Address of the cluster.
     directory : Path or None
-        Of the private Ray that was started here; None where one was joined.
+        Directory of the private Ray that this process started; None if it joined a cluster.
     spill : Directory or None
-        Where the private Ray puts what does not fit its store.
+        Spill directory of the private Ray.
     asked : mapping or None
-        Keys of the configuration that it was joined or started by; None if somebody else did it.
+        Configuration by which it was joined or started; None if other code did that.
     """
 
     address: str
@@ -65,7 +65,7 @@ class Cluster:
 
     @property
     def private(self) -> bool:
-        """Whether stopping it is ours to do."""
+        """Whether this process has started the cluster, and stops it."""
         return self.directory is not None
 
 
@@ -76,17 +76,17 @@ _process: int | None = None  # which connected
 
 
 def running() -> bool:
-    """Whether this process is connected to a Ray cluster, by whomever."""
+    """Return whether this process is connected to a Ray cluster."""
     return bool(ray.is_initialized())
 
 
 def alive() -> list[dict[str, Any]]:
-    """The nodes that are there, as Ray describes them."""
+    """Return the live nodes, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def gpus() -> float:
-    """GPUs of the cluster that this process is connected to, or logical slots of them."""
+    """Return the number of GPUs, or logical slots of them, of the connected cluster."""
     return sum(node["Resources"].get("GPU", 0) for node in alive())
 
 
@@ -125,9 +125,9 @@ def connect(config: Config) -> tuple[Cluster, bool]:
 
 
 def check_effect(config: Config) -> None:
-    """Raise `ConfigError` if keys ask for another cluster than the one that is connected.
+    """Raise `ConfigError` if keys describe another cluster than the connected one.
 
-    In a task they may: its environment and settings are those of the driver.
+    Tasks are exempt: they have the environment and settings of the driver.
     """
     if _cluster is None or ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
         return
@@ -156,17 +156,17 @@ def token() -> Literal["off", "used", "missing"]:
 
 
 def _same(address: str | None, there: str) -> bool:
-    """Whether an address may mean a cluster: hosts have several names, so that ports decide."""
+    """Return whether an address may name a cluster; hosts have several names, so ports decide."""
     return address in (None, "auto") or address.rpartition(":")[2] == there.rpartition(":")[2]
 
 
 def private() -> bool:
-    """Whether this process has started the Ray that it is connected to."""
+    """Return whether this process has started the Ray that it is connected to."""
     return _cluster is not None and _cluster.private
 
 
 def disks() -> list[DiskUsage]:
-    """Where objects are spilled to, if this process started Ray."""
+    """Return the spill directories, if this process started Ray."""
     return [] if _cluster is None or _cluster.spill is None else [_cluster.spill.look()]
 
 
@@ -203,7 +203,7 @@ def _join(address: str, asked: Mapping[str, Any]) -> Cluster:
 
 
 def _reach(address: str) -> None:
-    """Knock at a ``host:port``; Ray itself would keep trying for minutes."""
+    """Try to connect to a ``host:port``; Ray itself would keep trying for minutes."""
     if address.startswith("ray://"):
         raise ValueError("Ray Client is not supported: run this process on a node of the cluster")
     if "://" in address:
@@ -217,7 +217,7 @@ def _reach(address: str) -> None:
 
 
 def _reasons(error: BaseException) -> str:
-    """First lines of an exception and of those behind it."""
+    """Return the first lines of an exception and of its causes."""
     lines = [first_line(error)]
     while (cause := error.__cause__) is not None:
         lines.append(first_line(cause))
@@ -226,10 +226,10 @@ def _reasons(error: BaseException) -> str:
 
 
 def _start_to_last(config: Config) -> Cluster:
-    """Start a private Ray from a thread that is there as long as it is.
+    """Start a private Ray from a thread that lives as long as Ray does.
 
     Linux kills the processes of Ray with the thread that has started them (``PR_SET_PDEATHSIG``),
-    and whoever asks first may be a thread that is about to end.
+    and the first caller may be a thread that ends soon.
     """
     if threading.current_thread() is threading.main_thread():
         return _start(config)
@@ -297,7 +297,7 @@ def _start(config: Config) -> Cluster:
 
 
 def _spill_batch(store: int | None) -> int:
-    """Bytes that Ray writes at a time: a quarter of the store, 100 MB (its default) at least.
+    """Return the bytes that Ray spills at a time: a quarter of the store, at least 100 MB.
 
     When the store is full Ray spills whatever no task is reading. Blocks that wait for their
     merge are among it, so the fewer the batches the less is spilled twice (measured: 1.24 → 1.07

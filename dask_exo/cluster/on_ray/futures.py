@@ -46,13 +46,13 @@ ANSWER = 3.0  # seconds that the nodes have to say how full their stores are
 
 @lru_cache(1)
 def _node() -> str:
-    """The node of this process, which is a worker."""
+    """Return the id of the node of this worker process."""
     return str(ray.get_runtime_context().get_node_id())
 
 
 @lru_cache(1)
 def _listen() -> None:
-    """Let this worker be interrupted, which is how Ray cancels a task.
+    """Let this worker be interrupted: Ray cancels tasks by interrupts.
 
     A shell lets programs that it starts in the background ignore interrupts, and so do the
     workers of a Ray that was started there.
@@ -104,7 +104,7 @@ _remote_cancel = ray.remote(_cancel).options(num_cpus=0, name="cancel")
 
 @lru_cache(1000)
 def _named(task: Any, count: int, name: str) -> Any:
-    """A remote function that returns ``count`` values, under the name that the dashboard shows."""
+    """Return a remote function with ``count`` outputs and a name for the dashboard."""
     return task.options(num_returns=count, name=name)
 
 
@@ -195,7 +195,7 @@ class RayFutures:
     def wait(
         self, refs: Sequence[Ref], timeout: float | None = None
     ) -> tuple[list[Ref], list[Ref]]:
-        """See `Futures.wait`. Values stay where they are."""
+        """See `Futures.wait`. Values stay on their nodes."""
         # Ray's default copies every value to this node
         if not refs:
             return [], []
@@ -263,7 +263,7 @@ class RayFutures:
         return disks()
 
     def memory(self) -> float | None:
-        """See `Futures.memory`; of this machine, if all of a Ray that was started here is on it."""
+        """See `Futures.memory`; known only for a private Ray, which runs on this machine."""
         return used_share() if private() else None
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
@@ -282,9 +282,9 @@ class RayFutures:
 
 
 def check_submit_options(needs: SubmitOptions) -> None:
-    """Raise `ConfigError` for options that Ray does not take; warn where no node has what is asked.
+    """Raise `ConfigError` for options that Ray does not take; warn where no node has the resources.
 
-    A cluster that grows by itself may get such a node, so that is not an error.
+    An autoscaling cluster may get such a node, so this is not an error.
     """
     try:
         ray.remote(_only).options(**needs)

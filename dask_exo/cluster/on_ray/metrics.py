@@ -12,7 +12,7 @@ _exporting = False
 
 
 def export(*, on: bool) -> None:
-    """Count what happens from now on, or do not."""
+    """Start or stop to count events."""
     global _exporting  # noqa: PLW0603  there is one connection to Ray, and it has one such switch
     if on and not _exporting:
         _hear()

@@ -1,4 +1,4 @@
-"""Objects that all processes of one program share by name: Ray's actors."""
+"""Named actors: objects that all processes of one program share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MOST_CALLS = 10_000  # that wait at the same time
 
 
 class Service:
-    """An object in a process of its own, which takes no slot; see `service`."""
+    """An object in an actor that takes no slot; see `service`."""
 
     def __init__(self, name: str, cls: type, args: tuple[Any, ...]) -> None:
         self._name, self._cls, self._args = name, cls, args
 
     def start(self) -> Any:
-        """Make sure that it exists.
+        """Start the actor unless it exists.
 
         Raises
         ------
@@ -49,14 +49,14 @@ class Service:
         return _handles[place]
 
     def call(self, method: str, *args: Any, timeout: float | None = None) -> Any:
-        """Call a method and wait for what it returns; meanwhile a task gives its slot away.
+        """Call a method and wait for its result; a calling task releases its slot meanwhile.
 
         Raises
         ------
         TimeoutError
-            It has not returned after ``timeout`` seconds.
+            The method has not returned after ``timeout`` seconds.
         WorkerLostError
-            The process of the object has died, with all that it held. The next call starts anew.
+            The actor has died with its state. The next call starts a new one.
         """
         ref = getattr(self.start(), method).remote(*args)
         try:
@@ -80,15 +80,15 @@ _handles: dict[tuple[str, str, str], Any] = {}
 
 
 def service(name: str, cls: type, *args: Any) -> Service:
-    """An object that all processes of this program share.
+    """Return an object that all processes of this program share.
 
     Parameters
     ----------
     name : str
     cls : type
-        Its methods are coroutines; calls of many processes run at the same time.
+        Class of the object. Its methods are coroutines; calls run concurrently.
     *args
-        Of ``cls``, where the object does not exist yet.
+        Arguments of ``cls``, used if the object does not exist yet.
     """
     return Service(name, cls, args)
 

@@ -40,18 +40,18 @@ def usable(path: str) -> Path:
 
 
 def own(path: Path) -> Path:
-    """Make a directory below a usable one that only this user can look into."""
+    """Make a directory in a usable one that only this user can read."""
     return Path(tempfile.mkdtemp(prefix="exo-spill-", dir=path))
 
 
 class Directory:
-    """The directory of one node.
+    """Spill directory of one node.
 
     Parameters
     ----------
     path : Path
     node : str
-        Its id.
+        Id of the node.
     """
 
     def __init__(self, path: Path, node: str) -> None:
@@ -61,7 +61,7 @@ class Directory:
         self._lock = threading.Lock()
 
     def look(self) -> DiskUsage:
-        """What is there now, and has been."""
+        """Return the bytes in the directory now, and written in total."""
         with self._lock:
             now = _files(self._folder)
             self._gone += sum(size for name, size in self._seen.items() if name not in now)
@@ -72,7 +72,7 @@ class Directory:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """Name and size of each file; none where there is no such folder."""
+    """Return the size of each file, by name; empty if there is no such folder."""
     found = {}
     try:
         with os.scandir(folder) as entries:
@@ -90,7 +90,7 @@ _CONTAINER = Path("/sys/fs/cgroup")  # of a container, as it sees itself
 
 
 def used_share(group: Path = _CONTAINER) -> float:
-    """Used share of memory: of the container where that has a limit, and of the machine."""
+    """Return the used share of memory of the machine, or of a container with a limit."""
     machine = psutil.virtual_memory()
     shares = [1 - machine.available / machine.total]
     limit, used = _number(group / "memory.max"), _number(group / "memory.current")
@@ -101,7 +101,7 @@ def used_share(group: Path = _CONTAINER) -> float:
 
 
 def _number(file: Path) -> int | None:
-    """What a file says; None where there is none, or no limit."""
+    """Read a number; None if there is no file, or no limit."""
     try:
         text = file.read_text(encoding="ascii").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Ray's own failures as ours."""
+"""Translation of Ray's exceptions to those of dask_exo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dask_exo.errors import (
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Ray's own failures as ours, saying what to change."""
+    """Translate Ray's exceptions to ours, which say what to change."""
     try:
         yield
     except ray.exceptions.TaskCancelledError as error:
@@ -66,7 +66,7 @@ def translated() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost() -> Iterator[None]:
-    """As `translated`, and an actor that has died is a worker that is lost."""
+    """Translate as `translated` does, and also the death of an actor."""
     try:
         with translated():
             yield
@@ -78,5 +78,5 @@ def lost() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of what an exception says, or its name."""
+    """Return the first line of the message of an exception, or its name."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

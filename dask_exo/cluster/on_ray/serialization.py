@@ -1,4 +1,4 @@
-"""Values on their way through Ray, pickled by the cloudpickle that pickles code.
+"""Serialization of values that Ray sends, by the same cloudpickle as code.
 
 A class of ``__main__``, of a notebook or of a function is pickled by value, with a number by which
 a process that has the class already finds it. Each copy of cloudpickle keeps numbers of its own:
@@ -24,13 +24,13 @@ _REDUCERS = [*cloudpickle.Pickler.dispatch_table.maps, *ray.cloudpickle.Pickler.
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles refs, and what users have told Ray how to pickle, as Ray does."""
+    """Pickles refs, and classes with a reducer registered with Ray, as Ray does."""
 
     dispatch_table: ClassVar[Any] = ChainMap(*{id(one): one for one in _REDUCERS}.values())
 
 
 class _Sealed:
-    """Unpickles as the value itself; its buffers stay outside of the pickle."""
+    """Wrapper that unpickles as its value, with buffers out of band."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -49,9 +49,9 @@ def _opened(data: Any, *buffers: Any) -> Any:
 
 
 def sealed(value: Any) -> Any:
-    """Return a value as Ray is to have it; whoever gets it from Ray gets the value.
+    """Wrap a value for Ray; receivers get the value itself.
 
-    Refs stay as they are: Ray has to see those among the arguments of a task.
+    Refs stay as they are: Ray must see them among the arguments of a task.
     """
     kind = type(value)
     if kind in _CONSTANTS or kind is ray.ObjectRef:

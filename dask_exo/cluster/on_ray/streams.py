@@ -1,4 +1,8 @@
-"""Tasks that give one pair of values after the other: streaming generators, alone and of actors."""
+"""Streaming generators of tasks and actors, read as pairs of a value and its metadata.
+
+A generator stops when it is one pair ahead of its reader. The metadata of a value is read without
+taking the pair, so the generator continues only when the pair is taken.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from dask_exo.cluster.task_status import Activity
 
 _BOTH = hasattr(ray.ObjectRefGenerator, "_get_next_ref_n")  # Ray 2.60; before, one at a time
 AHEAD = 2 if _BOTH else 1
-"""Objects that a generator may be ahead of whoever takes them."""
+"""Objects that a generator may be ahead of its reader."""
 
 
 class PairReader:
@@ -28,7 +32,7 @@ class PairReader:
     Parameters
     ----------
     generator : ray.ObjectRefGenerator
-        Stops after each `AHEAD` objects that nobody has taken.
+        Stops when `AHEAD` objects have not been taken.
     """
 
     def __init__(self, generator: Any) -> None:
@@ -37,19 +41,19 @@ class PairReader:
 
     @property
     def coming(self) -> Any:
-        """A ref that is there as soon as `about` is, or the end."""
+        """Ref that is ready when `about` is, or at the end."""
         if not self._next:
             self._next = self._refs(2 if _BOTH else 1)
         return self._next[-1]
 
     @property
     def task(self) -> bytes:
-        """Id of its task."""
+        """Id of the task."""
         task: bytes = self.generator._generator_ref.task_id().binary()
         return task
 
     def about(self) -> Any:
-        """What is known of the next value, once `coming` is there; None at the end."""
+        """Return the metadata of the next value, once `coming` is ready; None at the end."""
         try:
             return self._about()
         except Exception:
@@ -73,7 +77,7 @@ class PairReader:
         return None
 
     def take(self) -> Any:
-        """The ref of the value that `about` was of; the generator goes on."""
+        """Take the ref of the value that `about` describes; the generator continues."""
         (value, _), self._next = self._next, []
         if _BOTH:
             self.generator._consume_next_ref_n(2)
@@ -82,7 +86,7 @@ class PairReader:
         return value
 
     def _refs(self, count: int) -> list[Any]:
-        """The next refs; they are not taken."""
+        """Return the next refs without taking them."""
         if _BOTH:
             refs: list[Any] = self.generator._get_next_ref_n(count)
             return refs
@@ -97,7 +101,7 @@ def _start(seed: str, fn: Any, *args: Any) -> Iterator[Any]:
 
 
 class _Worker:
-    """Keeps an instance."""
+    """Actor with an instance of a class."""
 
     def __init__(self, cls: type, *args: Any) -> None:
         self._instance = cls(*args)
@@ -116,17 +120,17 @@ class RayStreams:
     """See `dask_exo.pipeline.streaming.waist.Streams`."""
 
     def resources(self) -> dict[str, float]:
-        """Amount of each resource of the whole cluster."""
+        """Return the resources of the whole cluster."""
         found: dict[str, float] = ray.cluster_resources()
         return {name: amount for name, amount in found.items() if not name.startswith("node:")}
 
     def free(self) -> dict[str, float]:
-        """Amount of each resource that nobody has."""
+        """Return the free resources of the whole cluster."""
         found: dict[str, float] = ray.available_resources()
         return found
 
     def there(self, values: Collection[Any]) -> bool:
-        """Whether nothing of it was lost with a node, and is being made again."""
+        """Return whether all values exist: none is lost, or being recomputed."""
         refs = [value for value in values if isinstance(value, ray.ObjectRef)]
         if not refs:
             return True
@@ -135,11 +139,11 @@ class RayStreams:
         return not lacking
 
     def nodes(self) -> list[dict[str, float]]:
-        """Amount of each resource of each node."""
+        """Return the resources of each node."""
         return [dict(node["Resources"]) for node in alive()]
 
     def put(self, value: Any) -> Any:
-        """Store a value; a ref is that already."""
+        """Store a value, unless it is a ref."""
         if isinstance(value, ray.ObjectRef):
             return value
         with translated():
@@ -157,12 +161,12 @@ class RayStreams:
             return PairReader(task.remote(seed, fn, *map(sealed, args)))
 
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
-        """Start a process that keeps an instance."""
+        """Start an actor with an instance of a class."""
         with translated():
             return _remote_worker.options(**submit_options(needs)).remote(cls, *map(sealed, args))
 
     def start(self, worker: Any, *args: Any, seed: str) -> Any:
-        """Call its ``run``."""
+        """Call the method ``run`` of an actor."""
         with translated():
             call = worker.run.options(
                 num_returns="streaming", _generator_backpressure_num_objects=AHEAD
@@ -170,12 +174,12 @@ class RayStreams:
             return PairReader(call.remote(seed, *map(sealed, args)))
 
     def stop(self, worker: Any) -> None:
-        """End it, whatever it does."""
+        """Stop an actor at once."""
         with contextlib.suppress(Exception):  # it has died
             ray.kill(worker)
 
     def dismiss(self, worker: Any) -> None:
-        """End it after its calls.
+        """Stop an actor after its calls.
 
         One whose last value has come may not have ended yet: if its process were killed, that value
         would be lost.
@@ -184,7 +188,7 @@ class RayStreams:
             worker.__ray_terminate__.remote()
 
     def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
-        """Wait until one of them has something."""
+        """Wait until one of the streams has a value; return those that have."""
         coming = {stream.coming: stream for stream in streams}
         with translated():
             done, pending = ray.wait(list(coming), timeout=timeout, fetch_local=False)
@@ -194,21 +198,21 @@ class RayStreams:
         return [coming[ref] for ref in done]
 
     def read(self, stream: Any) -> Any:
-        """What is known of the next value; None at the end."""
+        """Return the metadata of the next value; None at the end."""
         with lost():
             return stream.about()
 
     def take(self, stream: Any) -> Any:
-        """The ref of that value."""
+        """Take the ref of that value."""
         with lost():
             return stream.take()
 
     def cancel(self, streams: Collection[Any]) -> None:
-        """Stop their tasks."""
+        """Cancel the tasks of streams."""
         for stream in streams:
             with contextlib.suppress(Exception):  # it has ended
                 ray.cancel(stream.generator)
 
     def activity(self, streams: Collection[Any]) -> Activity:
-        """What their tasks do at the moment."""
+        """Return the status of the tasks of streams."""
         return activity([stream.task for stream in streams])

@@ -1,8 +1,8 @@
-"""Which attempt at a task this is; and what is the same in all of them.
+"""Attempts at a task: equal random numbers, and a note for the driver.
 
-Ray runs a task again where its worker has died, or the node with what it had returned. The second
-attempt draws the same random numbers as the first one, and leaves a note for the driver: Ray itself
-tells it nothing.
+Ray recomputes a task when its worker has died, or the node that stored its output. The second
+attempt draws the same random numbers as the first, and leaves a note for the driver, which Ray does
+not inform.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _read: dict[bytes, OutputDigest] = {}
 
 
 def same_numbers(what: str) -> None:
-    """Let the generators of random numbers that a process has begin as in every attempt.
+    """Seed the global random generators equally in every attempt.
 
-    They are those of `random` and of ``numpy.random``. In another session of Ray, and so in another
-    run of a program, the numbers are others.
+    They are those of `random` and ``numpy.random``. Another session of Ray, and so another run of a
+    program, gets other numbers.
     """
     session = ray.get_runtime_context().get_session_name()
     seed = int.from_bytes(hashlib.blake2b(f"{session} {what}".encode(), digest_size=4).digest())
@@ -40,12 +40,12 @@ def same_numbers(what: str) -> None:
 
 @contextlib.contextmanager
 def attempt(name: str) -> Iterator[None]:
-    """Around a call: begin as in every attempt, and leave a note if this is not the first one.
+    """Run a call as one of several attempts; leave a note if it is not the first.
 
     Parameters
     ----------
     name : str
-        What it does, unless it says that itself.
+        Name of the call, unless it reports one.
     """
     task = _task()
     same_numbers(task)
@@ -56,14 +56,14 @@ def attempt(name: str) -> Iterator[None]:
 
 
 def begin(name: str, seed: str = "") -> None:
-    """At the start of a generator: do as `attempt`, but for what it may say.
+    """Do as `attempt` at the start of a generator, which reports no output.
 
     Parameters
     ----------
     name : str
-        What it does.
+        Name of the call.
     seed : str
-        Of its random numbers, where other tasks may be further attempts at the same.
+        Seed of the random numbers, if other tasks may be attempts at the same work.
     """
     task = _task()
     same_numbers(seed or task)
@@ -72,7 +72,7 @@ def begin(name: str, seed: str = "") -> None:
 
 
 def attempts() -> int:
-    """How often the task that runs here has been started before."""
+    """Return the number of earlier attempts at the running task."""
     worker: Any = ray._private.worker.global_worker
     return int(worker.core_worker.get_current_task_attempt_number())
 
@@ -84,7 +84,7 @@ def leave(number: int, made: OutputDigest) -> None:
 
 
 def repeats() -> list[OutputDigest]:
-    """All notes of this program."""
+    """Return the notes of all attempts of this program."""
     keys = internal_kv._internal_kv_list(_program(), namespace=_PLACE)
     for key in keys:
         if key not in _read:
@@ -99,7 +99,7 @@ def forget(*, ends: bool) -> None:
     Parameters
     ----------
     ends : bool
-        Whether the cluster ends with it, and the notes do: it may not even answer any more.
+        Whether the cluster ends too, and its notes with it; it may not answer any more.
     """
     if not ends:
         with contextlib.suppress(Exception):  # the cluster may be gone
@@ -112,5 +112,5 @@ def _task() -> str:
 
 
 def _program() -> str:
-    """What the notes of this program begin with."""
+    """Return the prefix of the keys of this program's notes."""
     return f"{ray.get_runtime_context().get_job_id()} "

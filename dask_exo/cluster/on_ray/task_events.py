@@ -1,7 +1,7 @@
-"""What tasks do, from the events that Ray's control store keeps of them.
+"""Status of tasks, from the events in Ray's control store.
 
-Workers report each second, and of ended tasks the oldest are forgotten, so that a task which waits
-or runs is known. Where the events are switched off nothing is, and nothing is ever called a stall.
+Workers report every second, and the oldest finished tasks are dropped, so pending and running tasks
+are known. If events are switched off, every status is unknown, and nothing is called a stall.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STATUS = common_pb2.TaskStatus  # type: ignore[attr-defined]  # made when it is
 _ENDED = {_STATUS.Value("FINISHED"), _STATUS.Value("FAILED")}
 _RUNS = {_STATUS.Value("RUNNING")}
 _BLOCKED = {_STATUS.Value("RUNNING_IN_RAY_GET"), _STATUS.Value("RUNNING_IN_RAY_WAIT")}
-"""It waits for others, and its slot is free meanwhile."""
+"""It waits for other tasks, and its slot is free meanwhile."""
 _CREATION = common_pb2.TaskType.Value("ACTOR_CREATION_TASK")  # type: ignore[attr-defined]
 
 
@@ -31,32 +31,32 @@ def activity(tasks: Sequence[bytes]) -> Activity:
     Parameters
     ----------
     tasks : sequence of bytes
-        Their ids.
+        Ids of the tasks.
     """
     alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     return replace(judge(tasks, _events(), alive), free=available_resources_per_node())
 
 
 def on_disk(refs: Sequence[Any]) -> list[Any]:
-    """Those of the refs of this process whose values were written to disk, as far as it knows."""
+    """Return the refs of this process whose values were spilled, as far as known."""
     return [ref for ref, at in get_local_object_locations(list(refs)).items() if at["did_spill"]]
 
 
 def judge(
     tasks: Sequence[bytes], events: Iterable[Any], alive: Mapping[str, Mapping[str, float]]
 ) -> Activity:
-    """What tasks do, by the events of the last attempt at each of them.
+    """Return the status of tasks, by the events of the last attempt at each.
 
     Parameters
     ----------
     tasks : sequence of bytes
     events : iterable of TaskEvents
-        Of all tasks of the cluster.
+        Events of all tasks of the cluster.
     alive : mapping
-        Resources of each node that is, by its id.
+        Resources of each live node, by its id.
     """
     last: dict[bytes, Any] = {}
-    owns: dict[bytes, Mapping[str, float]] = {}  # what the process of each actor has
+    owns: dict[bytes, Mapping[str, float]] = {}  # resources of each actor
     for one in events:
         if one.task_info.type == _CREATION:
             owns[one.task_info.actor_id] = dict(one.task_info.required_resources)
@@ -93,7 +93,7 @@ def _doing(
 
 
 def _events() -> list[Any]:
-    """Of all tasks; none where this Ray does not hand them out."""
+    """Return the events of all tasks; empty if this Ray does not provide them."""
     if hasattr(state, "_get_all_task_events"):
         events: list[Any] = state._get_all_task_events()
         return events

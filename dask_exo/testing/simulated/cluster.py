@@ -47,18 +47,18 @@ from dask_exo.testing.simulated.tasks import (
 
 
 class SimCluster:
-    """Queue tasks, give them slots, end them at their time.
+    """Queues tasks, gives them slots, and finishes them at their time.
 
     Parameters
     ----------
     nodes, cost
         As `SimFutures` takes them.
     slowness : callable
-        How many times longer a task takes that starts on the node of an id.
+        Factor of the duration of a task that starts on a node, by id.
     execute : bool
         Whether functions are called.
     lineage : bool
-        Keep what is needed to make a lost value again.
+        Whether to keep what recomputing a lost value needs.
     channels : Channels or None
         Of each node.
     trace : list of TaskRun or None
@@ -223,7 +223,7 @@ class SimCluster:
 
     def _fetch(self, task: SimTask, machine: SimNode, lane: NodeIO) -> None:
         task.state, task.machine = FETCHING, machine
-        end = lane.bring(task, self.now)
+        end = lane.fetch(task, self.now)
         if end > self.now:
             task.number = self.plan(end, task)
         else:
@@ -259,7 +259,7 @@ class SimCluster:
                 task.late += end - self.now
                 task.number = self.plan(end, task)
                 return True
-        lane.settle(task)
+        lane.release_room(task)
         return False
 
     def _plan_step(self, task: SimTask) -> None:
@@ -292,7 +292,7 @@ class SimCluster:
             if not again:
                 task.forget(lineage=self.lineage)
             self.fill(machine)
-            if again:  # values of its earlier steps were lost meanwhile
+            if again:  # recompute values of earlier steps that were lost meanwhile
                 self.admit(task)
         else:
             self._plan_step(task)

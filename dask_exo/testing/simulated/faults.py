@@ -1,4 +1,4 @@
-"""Node deaths: what is lost with a node, and which tasks make it again."""
+"""Node deaths: the values lost with a node, and the tasks that recompute them."""
 
 from __future__ import annotations
 

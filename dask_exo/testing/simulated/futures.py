@@ -7,12 +7,12 @@ order, duration and size is simulated, which is how the control plane of a sort 
 
 What is modelled, and how:
 
-- A value lies on the node of the task that made it. Taking it on another node moves bytes,
+- A value is stored on the node of its task. Taking it on another node moves bytes,
   which are counted (`SimFutures.moved`) and known to the cost model (`Call.moved`), once for
   each node while the value is in memory. The copies take no room.
-- The driver's own values (`put`) lie outside the nodes: never spilled, never lost.
-- A dead node takes all its values with it, at once; those that somebody holds are made
-  again by running their tasks again, recursively (lineage).
+- The driver's own values (`put`) are stored outside the nodes: never spilled, never lost.
+- A dead node takes all its values with it, at once; those with refs are recomputed,
+  recursively (lineage).
 
 References: Exoshuffle sections 4.2 (spilling) and 4.3 (lineage); Ray's ownership paper.
 """
@@ -206,7 +206,7 @@ class SimFutures:
         return self._start(yielded, count, fn, args, node)
 
     def worker(self, needs: SubmitOptions) -> InlineActor:  # noqa: ARG002  every task gets one slot
-        """Start a worker: its calls take a slot each, as all others do."""
+        """Start an actor whose calls take a slot each, as tasks do."""
         return InlineActor(self)
 
     def put(self, value: Any) -> SimRef:
@@ -221,9 +221,9 @@ class SimFutures:
     def wait(
         self, refs: Sequence[SimRef], timeout: float | None = None
     ) -> tuple[list[SimRef], list[SimRef]]:
-        """Let time pass until at least one of ``refs`` is finished, or for ``timeout``
-        virtual seconds; return those finished by then and the others. Without ``refs``,
-        just let time pass.
+        """Let time pass until one of ``refs`` is finished; return those finished, and the others.
+
+        It passes for at most ``timeout`` virtual seconds; without ``refs``, for exactly those.
 
         Raises
         ------
@@ -275,23 +275,24 @@ class SimFutures:
         return values
 
     def cancel(self, refs: Sequence[SimRef]) -> None:
-        """Stop the tasks behind ``refs``, queued or running; what they have not made yet
-        fails with `concurrent.futures.CancelledError`.
+        """Cancel the tasks behind ``refs``, queued or running.
+
+        Their missing outputs fail with `concurrent.futures.CancelledError`.
         """
         entries = [ref.entry for ref in refs]
         tasks = [e.task for e in entries if e.state == PENDING and e.task is not None]
         self._cluster.cancel(dict.fromkeys(tasks))
 
     def nodes(self) -> list[Node]:
-        """The nodes that are alive, in the order in which they were given."""
+        """Return the live nodes, in the given order."""
         return [machine.node for machine in self._cluster.machines if machine.alive]
 
     def store(self) -> StoreUsage:
-        """How full the stores of the nodes are, and what they have spilled."""
+        """Return the use of the stores of all nodes."""
         return StoreUsage(sum(self.used.values()), self.spilled, self.restored)
 
     def disks(self) -> list[DiskUsage]:
-        """None: what is spilled takes no place."""
+        """Return no directories: spilled values take no space."""
         return []
 
     def memory(self) -> float | None:
@@ -299,14 +300,14 @@ class SimFutures:
         return None
 
     def activity(self, refs: Sequence[SimRef]) -> Activity:
-        """What the tasks behind ``refs`` do at this virtual moment."""
+        """Return the status of the tasks behind ``refs``."""
         tasks = [ref.entry.task if ref.entry.state == PENDING else None for ref in refs]
         running = {task for machine in self._cluster.machines for task in machine.running}
         nodes = {node.id: {"CPU": float(node.slots)} for node in self.nodes()}
         return Activity([doing(task) for task in tasks], len(running.difference(tasks)), nodes)
 
     def repeats(self) -> list[OutputDigest]:
-        """What calls have made that ran again; none where ``execute`` is off."""
+        """Return output digests of repeated calls; none if ``execute`` is off."""
         return list(self._cluster.repeats)
 
     def _start(

@@ -1,4 +1,4 @@
-"""Disks and networks of simulated nodes, and tasks whose arguments come over them.
+"""Disks and networks of simulated nodes, and transfers of arguments over them.
 
 As on Ray, a node brings the arguments of a task before the task gets a slot, and those of several
 tasks ahead of their slots, as far as memory goes. Bytes pass a channel in the order in which
@@ -109,12 +109,12 @@ class NodeIO:
         self._nbytes = 0  # of all of them
 
     def has_room(self, task: SimTask) -> bool:
-        """Whether the arguments of one more task may come."""
+        """Return whether the arguments of one more task may be fetched."""
         new = sum(entry.size for entry in arguments(task) if entry not in self._taken)
         return not self.ahead or self._nbytes + new <= AHEAD * self._store.capacity
 
-    def bring(self, task: SimTask, now: float) -> float:
-        """Order the arguments of a task; return when they are here."""
+    def fetch(self, task: SimTask, now: float) -> float:
+        """Fetch the arguments of a task; return the time of their arrival."""
         self.ahead[task] = None
         self.strangers += task.wish is None
         end = now
@@ -148,14 +148,14 @@ class NodeIO:
             written += nbytes  # it goes to disk itself
         return self.disk.use(now, written) if written else now
 
-    def settle(self, task: SimTask) -> None:
-        """Give back the room that was reserved."""
+    def release_room(self, task: SimTask) -> None:
+        """Release the room that was reserved."""
         self._store.used -= task.reserved
         task.reserved = 0
 
     def leave(self, task: SimTask) -> None:
         """Let go of the arguments of a task that has ended, or will not run here."""
-        self.settle(task)
+        self.release_room(task)
         if task in self.ahead:
             del self.ahead[task]
             if task in self.ready:
@@ -171,7 +171,7 @@ class NodeIO:
                 self._store.used -= taken.lent
 
     def _order(self, task: SimTask, entry: SimValue, now: float) -> Taken:
-        """Bring one value that nobody here takes yet."""
+        """Fetch one value that no task of this node takes yet."""
         here = entry.store is self._store
         passing = entry.size if entry.state == SPILLED else 0
         nbytes = passing if here else fetched(entry, self._store)
@@ -209,5 +209,5 @@ class NodeIO:
 
 
 def arguments(task: SimTask) -> dict[SimValue, None]:
-    """The values that a task takes, each once."""
+    """Return the values that a task takes, each once."""
     return {arg.entry: None for arg in task.args if type(arg) is SimRef}

@@ -1,4 +1,4 @@
-"""The words in which a simulated cluster is described: costs, faults, trace."""
+"""Description of a simulated cluster: costs, faults, trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dask_exo.errors import ExoError
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a cost model is told about a task at the moment it starts.
+    """A task at the moment it starts, as a cost model sees it.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Call:
 
 
 class Cost(NamedTuple):
-    """What one task takes.
+    """Duration and output sizes of one task.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Cost(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """What every node has besides slots and memory.
+    """Bandwidths of every node.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ CostModel = Callable[[Call], Cost]
 """A pure function: the same call costs the same."""
 
 Stragglers = Mapping[str, float] | Callable[[Random], float]
-"""How many times longer tasks take: by node id, or drawn for each task."""
+"""Factors of the duration of tasks: by node id, or drawn for each task."""
 
 
 @dataclass(frozen=True)

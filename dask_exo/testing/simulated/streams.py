@@ -1,4 +1,4 @@
-"""Tasks and workers of a pipeline on a virtual clock, on a cluster that gives what it has."""
+"""Tasks and actors of a pipeline on a virtual clock, with limited resources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Seconds = Callable[[str, int], float]
 
 @dataclass(eq=False)
 class Process:
-    """A worker: its instance, and its calls in their order."""
+    """An actor: its instance, and its calls in order."""
 
     instance: Any
     needs: Resources
@@ -41,10 +41,10 @@ class Timed(Stream):
 
 
 class SimStreams(InlineStreams):
-    """`waist.Streams` in virtual time: real tasks that last as long as is said.
+    """`waist.Streams` in virtual time: real tasks with given durations.
 
-    Tasks and workers wait for resources, first come first served where they fit. A task works on
-    its next value only when the one before has been taken.
+    Tasks and actors wait for resources, first come, first served. A task computes its next value
+    only when the previous one has been taken.
 
     Parameters
     ----------
@@ -95,14 +95,14 @@ class SimStreams(InlineStreams):
         """Start a task."""
         timed = self._timed(fn(*args), args)
         timed.needs = needs
-        self._lend(timed, lambda: self._work_on(timed))
+        self._acquire(timed, lambda: self._work_on(timed))
         return timed
 
     def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Process:
         """Start a process."""
         process = Process(super().worker(cls, *args, needs=needs), needs)
         self.history.append((self.time, self.workers))
-        self._lend(
+        self._acquire(
             process, lambda: self._plan(self.time + self._loading, partial(self._load, process))
         )
         return process
@@ -122,7 +122,7 @@ class SimStreams(InlineStreams):
         super().stop(worker)
         self.history.append((self.time, self.workers))
         if self._waiting.pop(worker, None) is None:
-            self._give_back(worker.needs)
+            self._release(worker.needs)
 
     def wait(self, streams: Collection[Timed], timeout: float | None) -> list[Timed]:
         """Let time pass until one of them has a value."""
@@ -136,7 +136,7 @@ class SimStreams(InlineStreams):
         return there
 
     def read(self, stream: Stream) -> Any:
-        """What is known of the next value; None at the end."""
+        """Return the metadata of the next value; None at the end."""
         assert isinstance(stream, Timed)
         if stream.process is not None and stream.process.dead:
             raise WorkerLostError("a worker has died")
@@ -148,7 +148,7 @@ class SimStreams(InlineStreams):
         return about._replace(seconds=stream.seconds)
 
     def take(self, stream: Stream) -> Any:
-        """That value; its task works on the next one."""
+        """Take that value; its task continues with the next one."""
         assert isinstance(stream, Timed)
         value = super().take(stream)
         if stream.last:
@@ -174,11 +174,11 @@ class SimStreams(InlineStreams):
         self._count += 1
         heapq.heappush(self._events, (at, self._count, what))
 
-    def _lend(self, to: Process | Timed, begin: Callable[[], None]) -> None:
+    def _acquire(self, to: Process | Timed, begin: Callable[[], None]) -> None:
         self._waiting[to] = begin
-        self._give_back({})
+        self._release({})
 
-    def _give_back(self, needs: Resources) -> None:
+    def _release(self, needs: Resources) -> None:
         self._free.update(needs)
         for one in list(self._waiting):
             if fits(self._free, one.needs):
@@ -197,7 +197,7 @@ class SimStreams(InlineStreams):
     def _end(self, timed: Timed) -> None:
         process = timed.process
         if process is None:
-            self._give_back(timed.needs)
+            self._release(timed.needs)
             timed.needs = {}
         elif timed in process.calls:
             process.calls.remove(timed)

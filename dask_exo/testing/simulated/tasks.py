@@ -1,4 +1,4 @@
-"""What a simulated cluster is made of: tasks, machines, and which task goes where."""
+"""Tasks and nodes of a simulated cluster, and the placement of tasks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SimTask:
         self.values: Iterator[Any] | None = None
 
     def price(self, cost: CostModel, slowness: Callable[[str], float]) -> None:
-        """Ask what a task takes that starts."""
+        """Ask the cost model for the duration and output sizes of a starting task."""
         assert self.machine is not None
         node = self.machine.node.id
         sizes = tuple(arg.entry.size if type(arg) is SimRef else 0 for arg in self.args)
@@ -92,7 +92,7 @@ class SimTask:
         self.seconds = seconds * slowness(node)
 
     def forget(self, *, lineage: bool) -> None:
-        """Drop what an ended task held; with lineage, all but what runs it again."""
+        """Drop what a finished task held; with lineage, keep what recomputing it needs."""
         self.state = DONE
         if lineage:
             self.outs = [None] * self.count
@@ -171,7 +171,7 @@ def take(task: SimTask, store: NodeStore) -> int:
 
 
 def heard(task: SimTask) -> tuple[list[Any], OutputDigest]:
-    """The next values of a running task, and what it says of itself."""
+    """Compute the next values of a running task, with a digest of them."""
     call = str(task.serial)
     with collect_outputs(call) as said:
         values = compute(task)
@@ -179,7 +179,7 @@ def heard(task: SimTask) -> tuple[list[Any], OutputDigest]:
 
 
 def compute(task: SimTask) -> list[Any]:
-    """The next values of a running task."""
+    """Compute the next values of a running task."""
     assert task.machine is not None
     with on_node(task.machine.node.id):
         if task.values is None:
@@ -190,7 +190,7 @@ def compute(task: SimTask) -> list[Any]:
 
 
 def doing(task: SimTask | None) -> TaskStatus:
-    """What a task does; None is one that has ended."""
+    """Return the status of a task; None is a finished one."""
     if task is None or task.state == DONE:
         return TaskStatus("finished")
     if task.state in {FETCHING, RUNNING} and task.machine is not None:
