@@ -12,7 +12,7 @@ import dask_exo  # noqa: F401  has the defaults of our settings
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A directory of its own, and our settings as they were afterwards."""
+    """Give each page a directory of its own; restore our settings afterwards."""
     monkeypatch.chdir(tmp_path)
     before = copy.deepcopy(dask.config.get("exo"))
     yield

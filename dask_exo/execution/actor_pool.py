@@ -164,7 +164,7 @@ class ActorPools:
 
     @property
     def blocks_others(self) -> bool:
-        """Whether actors occupy resources that tasks outside of actors need."""
+        """Return whether actors occupy resources that tasks outside of actors need."""
         if self._total is None or not self._actors:
             return False
         held = self._held()

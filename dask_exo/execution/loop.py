@@ -180,7 +180,7 @@ class Run:
 
     @property
     def _stuck(self) -> bool:
-        """Whether idle actors may occupy the resources that all other tasks wait for."""
+        """Return whether idle actors may occupy the resources that all other tasks wait for."""
         waiting = self._in_flight or len(self._shuffles) or self._queue.stages
         return not self._pools.calls and (not waiting or self._pools.blocks_others)
 

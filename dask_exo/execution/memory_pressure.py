@@ -27,7 +27,7 @@ class MemoryPressure:
 
     @property
     def tight(self) -> bool:
-        """Whether the memory of a machine is nearly full, as of at most a second ago."""
+        """Return whether the memory of a machine is nearly full, as of at most a second ago."""
         if self._futures.now >= self._until:
             used = self._futures.memory()
             self._tight = used is not None and used >= TIGHT

@@ -98,7 +98,7 @@ class Promise:
 
     @property
     def known(self) -> bool:
-        """Whether `held` returns at once."""
+        """Return whether `held` returns at once."""
         return self._known.is_set()
 
     def held(self) -> Local | Remote:

@@ -202,7 +202,7 @@ def _found(
 
 
 def _replaced(graph: Graph, keys: Set[Key], groups: list[_Group], store: CheckpointStore) -> Graph:
-    """The graph without what is there, but for one value of each collection that is there in part.
+    """Drop stored values from the graph, but for one of each partially stored collection.
 
     Recomputing that one may need other collections that are also stored in part.
     """

@@ -65,7 +65,7 @@ class Cluster:
 
     @property
     def private(self) -> bool:
-        """Whether this process has started the cluster, and stops it."""
+        """Return whether this process started the cluster and stops it."""
         return self.directory is not None
 
 

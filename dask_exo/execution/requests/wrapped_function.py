@@ -98,7 +98,7 @@ class ResourceBoundFunction:
 
     @property
     def stateful(self) -> bool:
-        """Whether it is a class, of which each process creates one instance."""
+        """True for a class, of which each process creates one instance."""
         return inspect.isclass(self._func)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -331,8 +331,9 @@ class SimFutures:
         return [SimRef(entry) for entry in outs]
 
     def _pass(self, watched: Sequence[SimValue], deadline: float) -> bool:
-        """Let time pass until one of ``watched`` is finished, and the events of that
-        moment have happened; tell whether it is.
+        """Let time pass until one of ``watched`` is finished; return whether it is.
+
+        The other events of that moment have happened, too.
         """
         cluster = self._cluster
         cluster.watched, cluster.seen = set(watched), False
