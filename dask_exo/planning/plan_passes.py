@@ -23,7 +23,7 @@ __all__ = ["PASSES", "PassContext", "run_passes"]
 
 @dataclass(frozen=True)
 class PassContext:
-    """PassContext that passes use besides the plan.
+    """Facts that passes use besides the plan.
 
     Attributes
     ----------
