@@ -240,8 +240,8 @@ def settings() -> dict[str, Any]:
     Examples
     --------
     >>> with dask.config.set({"exo.shuffle.algorithm": "push"}):
-    ...     settings()
-    {'exo.shuffle.algorithm': 'push'}
+    ...     settings()["exo.shuffle.algorithm"]
+    'push'
     """
     defaults = dict(_leaves(_document("exo.yaml")["exo"]))
     found = dict(_leaves(_canonical(dask.config.get("exo"))))

@@ -140,5 +140,5 @@ def test_an_array_with_optimization_off(noting) -> None:
 
 
 def test_nonsense_is_refused(noting) -> None:
-    with pytest.raises(ConfigError, match="no dictionary of Ray's task options"):
+    with pytest.raises(ConfigError, match="not a dictionary of Ray's task options"):
         dask.delayed(inc)(1).compute(scheduler=Scheduler(noting), ray_remote_args=3)

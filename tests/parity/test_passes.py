@@ -509,7 +509,7 @@ def test_a_lost_item_or_piece_is_an_error_and_not_a_result(p2p) -> None:
         with pytest.raises(IntegrityError, match=r"60 rows went in, [0-9]+ came out"):
             grouped.compute(scheduler=Scheduler(Lossy()))
     rechunked = da.ones((20, 20), chunks=(5, 20)).rechunk((20, 5))
-    with pytest.raises(IntegrityError, match=r"consists of 4 pieces, 3 of which came"):
+    with pytest.raises(IntegrityError, match=r"needs 4 blocks, and 3 arrived"):
         rechunked.compute(scheduler=Scheduler(Lossy()))
 
 

@@ -135,14 +135,14 @@ def test_explain_says_how_groups_are_cut() -> None:
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
-        (lambda g: g.agg({"x": "mode"}), AggregationError, "'mode' is no aggregate: there are"),
-        (lambda g: g.agg({"x": [len]}), AggregationError, "len.* is no aggregate.*groupby.*apply"),
+        (lambda g: g.agg({"x": "mode"}), AggregationError, "'mode' is not an aggregate: there are"),
+        (lambda g: g.agg({"x": [len]}), AggregationError, "len.* is not an aggregate.*groupby.*apply"),
         (
             lambda g: g.agg({"x": ["sum", "sum"]}),
             AggregationError,
-            "'sum' of 'x' is asked for twice",
+            "'sum' of 'x' is requested twice",
         ),
-        (lambda g: g.agg({}), AggregationError, "asks for nothing"),
+        (lambda g: g.agg({}), AggregationError, "is empty: there are"),
         (lambda g: g.agg({"z": "sum"}), ColumnError, "no column 'z' to aggregate"),
         (lambda g: g.agg({"s": ["median"]}), AggregationError, "median of 's': .*need numbers"),
         (lambda g: g.quantile("s"), AggregationError, "quantile of 's': .*need numbers or times"),

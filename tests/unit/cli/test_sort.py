@@ -246,7 +246,7 @@ def test_output_made_by_somebody_else_meanwhile(tmp_path):
         (target / "mine").touch()
         return part
 
-    with pytest.raises(OutputExistsError, match="meanwhile"):
+    with pytest.raises(OutputExistsError, match="created by another program"):
         sort_to_parquet(small().map_partitions(interfere, meta=small()._meta), "a", target)
     assert names(tmp_path) == ["out"]
     assert names(target) == ["mine"]
