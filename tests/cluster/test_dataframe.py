@@ -15,7 +15,7 @@ import pytest
 from dask.utils import parse_bytes
 from pandas.util import hash_pandas_object
 
-pytestmark = [pytest.mark.cluster, pytest.mark.smoke, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 ROWS = parse_bytes(os.environ.get("EXO_TEST_BYTES", "4MB")) // 40
 KEYS = ["i", "f", "s", "low"]
