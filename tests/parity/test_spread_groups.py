@@ -136,7 +136,11 @@ def test_explain_says_how_groups_are_cut() -> None:
     ("call", "kind", "message"),
     [
         (lambda g: g.agg({"x": "mode"}), AggregationError, "'mode' is not an aggregate: there are"),
-        (lambda g: g.agg({"x": [len]}), AggregationError, "len.* is not an aggregate.*groupby.*apply"),
+        (
+            lambda g: g.agg({"x": [len]}),
+            AggregationError,
+            "len.* is not an aggregate.*groupby.*apply",
+        ),
         (
             lambda g: g.agg({"x": ["sum", "sum"]}),
             AggregationError,
