@@ -244,7 +244,7 @@ class _Prepared(NamedTuple):
     plan : Plan
         As it is cut from the graph; passes have not run.
     context : PassContext
-        PassContext for these passes.
+        Facts for these passes.
     names : dict
         Key that Dask requested → its key in the plan's results.
     """

@@ -43,7 +43,7 @@ class BackgroundRun:
     ----------
     plan : Plan
     context : PassContext
-        PassContext for the passes over the plan.
+        Facts for the passes over the plan.
     futures : Futures
     config : Config
     observed : callable
