@@ -41,7 +41,7 @@ def _result(values: Any, dtype: Any, missing: Any = None) -> Column:
     return made if missing is None or not bool(missing.any()) else made.with_nulls(missing)
 
 
-def total(column: Column, found: Groups, *, min_count: int = 0) -> Column:
+def group_sum(column: Column, found: Groups, *, min_count: int = 0) -> Column:
     """Sum values; nulls count as 0, groups of fewer than ``min_count`` values are null."""
     only(column, "biufm", "sum")
     values, there = _there(column)
@@ -55,13 +55,13 @@ def total(column: Column, found: Groups, *, min_count: int = 0) -> Column:
     return made.take_or_null(found.xp.where(few, -1, found.xp.arange(found.count)))
 
 
-def count(column: Column, found: Groups) -> Column:
+def group_count(column: Column, found: Groups) -> Column:
     """Count the values that are not null."""
     dtype = as_nullable(np.int64, column.dtype)
     return Column(found.tally(~column.nulls()), dtype)
 
 
-def mean(column: Column, found: Groups) -> Column:
+def group_mean(column: Column, found: Groups) -> Column:
     """Compute means of the values that are not null."""
     only(column, "biuf", "mean")
     values, there = _there(column)
@@ -70,7 +70,7 @@ def mean(column: Column, found: Groups) -> Column:
     return _result(made, _float(column), _empty(column, found.tally(there) == 0))
 
 
-def variance(column: Column, found: Groups, *, ddof: int = 1) -> Column:
+def group_var(column: Column, found: Groups, *, ddof: int = 1) -> Column:
     """Compute variances in two passes."""
     only(column, "biuf", "var")
     xp = found.xp
@@ -86,13 +86,13 @@ def variance(column: Column, found: Groups, *, ddof: int = 1) -> Column:
     return _result(made, _float(column), _empty(column, few))
 
 
-def deviation(column: Column, found: Groups, *, ddof: int = 1) -> Column:
+def group_std(column: Column, found: Groups, *, ddof: int = 1) -> Column:
     """Compute standard deviations."""
-    made = variance(column, found, ddof=ddof)
+    made = group_var(column, found, ddof=ddof)
     return Column(found.xp.sqrt(made.values), made.dtype, made.valid)
 
 
-def least(column: Column, found: Groups, *, most: bool = False) -> Column:
+def group_min(column: Column, found: Groups, *, most: bool = False) -> Column:
     """Find the smallest, or largest, values that are not null."""
     if column.kind == CATEGORY and not column.dtype.ordered:
         raise TypeError(f"Cannot perform {'max' if most else 'min'} with non-ordered Categorical")
@@ -112,12 +112,12 @@ def least(column: Column, found: Groups, *, most: bool = False) -> Column:
     return made.take_or_null(xp.where(empty, -1, xp.arange(found.count)))
 
 
-def largest(column: Column, found: Groups) -> Column:
+def group_max(column: Column, found: Groups) -> Column:
     """Find the largest values that are not null."""
-    return least(column, found, most=True)
+    return group_min(column, found, most=True)
 
 
-def first(column: Column, found: Groups, *, last: bool = False) -> Column:
+def group_first(column: Column, found: Groups, *, last: bool = False) -> Column:
     """Find the first, or last, values that are not null."""
     xp = found.xp
     rows = found.order[~column.nulls()[found.order]]
@@ -129,12 +129,12 @@ def first(column: Column, found: Groups, *, last: bool = False) -> Column:
     return column.take_or_null(xp.where(counts == 0, -1, rows[place]))
 
 
-def final(column: Column, found: Groups) -> Column:
+def group_last(column: Column, found: Groups) -> Column:
     """Find the last values that are not null."""
-    return first(column, found, last=True)
+    return group_first(column, found, last=True)
 
 
-def distinct(column: Column, found: Groups, *, dropna: bool = True) -> Column:
+def group_nunique(column: Column, found: Groups, *, dropna: bool = True) -> Column:
     """Count distinct values; nulls count as one without ``dropna``."""
     xp = found.xp
     outside = found.ids == found.count
@@ -158,7 +158,7 @@ def counted_categories(column: Column, *, dropna: bool) -> tuple[Column, Any]:
     return Column(codes_[:shown], column.dtype), counts[:shown]
 
 
-def median(column: Column, found: Groups) -> Column:
+def group_median(column: Column, found: Groups) -> Column:
     """Compute medians of the values that are not null."""
     only(column, "biuf", "median")
     xp = found.xp
@@ -176,14 +176,14 @@ def median(column: Column, found: Groups) -> Column:
     return _result(made, _float(column), _empty(column, empty))
 
 
-def any_true(column: Column, found: Groups) -> Column:
+def group_any(column: Column, found: Groups) -> Column:
     """Return whether any value is not 0."""
     values, there = _there(column)
     true = (values != 0) if there is None else there & (values != 0)
     return Column(found.tally(true) > 0, as_nullable(bool, column.dtype))
 
 
-def all_true(column: Column, found: Groups) -> Column:
+def group_all(column: Column, found: Groups) -> Column:
     """Return whether no value is 0."""
     values, there = _there(column)
     false = (values == 0) if there is None else there & (values == 0)
@@ -200,18 +200,18 @@ def _empty(column: Column, empty: Any) -> Any:
 
 
 AGGREGATIONS: dict[str, Callable[..., Column]] = {
-    "all": all_true,
-    "any": any_true,
-    "count": count,
-    "first": first,
-    "last": final,
-    "max": largest,
-    "mean": mean,
-    "median": median,
-    "min": least,
-    "nunique": distinct,
-    "std": deviation,
-    "sum": total,
-    "var": variance,
+    "all": group_all,
+    "any": group_any,
+    "count": group_count,
+    "first": group_first,
+    "last": group_last,
+    "max": group_max,
+    "mean": group_mean,
+    "median": group_median,
+    "min": group_min,
+    "nunique": group_nunique,
+    "std": group_std,
+    "sum": group_sum,
+    "var": group_var,
 }
 """What can be computed for each group, by the names that pandas has for it."""

@@ -8,7 +8,7 @@ from typing import Any
 from dask_exo.errors import DeviceOperationError
 
 
-def _operator(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any]:
+def _dunder(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any]:
     def apply(self: Any, other: Any) -> Any:
         return self.apply_operator(name, other, reflected=reflected)
 
@@ -35,19 +35,19 @@ class Operators:
 
     __hash__ = None  # type: ignore[assignment]  # equality is row by row
 
-    __add__, __radd__ = _operator("add"), _operator("add", reflected=True)
-    __sub__, __rsub__ = _operator("sub"), _operator("sub", reflected=True)
-    __mul__, __rmul__ = _operator("mul"), _operator("mul", reflected=True)
-    __truediv__, __rtruediv__ = _operator("truediv"), _operator("truediv", reflected=True)
-    __floordiv__, __rfloordiv__ = _operator("floordiv"), _operator("floordiv", reflected=True)
-    __mod__, __rmod__ = _operator("mod"), _operator("mod", reflected=True)
-    __pow__, __rpow__ = _operator("pow"), _operator("pow", reflected=True)
-    __and__, __rand__ = _operator("and_"), _operator("and_", reflected=True)
-    __or__, __ror__ = _operator("or_"), _operator("or_", reflected=True)
-    __xor__, __rxor__ = _operator("xor"), _operator("xor", reflected=True)
-    __eq__, __ne__ = _operator("eq"), _operator("ne")
-    __lt__, __le__ = _operator("lt"), _operator("le")
-    __gt__, __ge__ = _operator("gt"), _operator("ge")
+    __add__, __radd__ = _dunder("add"), _dunder("add", reflected=True)
+    __sub__, __rsub__ = _dunder("sub"), _dunder("sub", reflected=True)
+    __mul__, __rmul__ = _dunder("mul"), _dunder("mul", reflected=True)
+    __truediv__, __rtruediv__ = _dunder("truediv"), _dunder("truediv", reflected=True)
+    __floordiv__, __rfloordiv__ = _dunder("floordiv"), _dunder("floordiv", reflected=True)
+    __mod__, __rmod__ = _dunder("mod"), _dunder("mod", reflected=True)
+    __pow__, __rpow__ = _dunder("pow"), _dunder("pow", reflected=True)
+    __and__, __rand__ = _dunder("and_"), _dunder("and_", reflected=True)
+    __or__, __ror__ = _dunder("or_"), _dunder("or_", reflected=True)
+    __xor__, __rxor__ = _dunder("xor"), _dunder("xor", reflected=True)
+    __eq__, __ne__ = _dunder("eq"), _dunder("ne")
+    __lt__, __le__ = _dunder("lt"), _dunder("le")
+    __gt__, __ge__ = _dunder("gt"), _dunder("ge")
 
     add, radd = _method("add"), _method("add", reflected=True)
     sub, rsub = _method("sub"), _method("sub", reflected=True)
