@@ -29,8 +29,8 @@ if importlib.util.find_spec("ray") is None:  # the front door of the package imp
     sys.modules["dask_exo"] = importlib.util.module_from_spec(_spec)
     importlib.import_module("dask_exo.config").register_defaults()
 
-from dask_exo.partitions.gpu import arrays, ipc, shuffle, staging
-from dask_exo.partitions.gpu.packed import begin
+from dask_exo.partitions.gpu import arrays, ipc, memory, shuffle
+from dask_exo.partitions.gpu.shuffle import begin
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
 
 KEYS = 1000
@@ -79,7 +79,7 @@ def between(module: str, nbytes: int, repeats: int) -> None:
     """Print what it takes to bring so many bytes to another process on the same GPU."""
     xp = arrays.module(module)
     buffer = xp.zeros(nbytes, np.uint8)
-    there = seconds(lambda: staging.to_device(staging.to_host(buffer)(), xp), module, repeats)
+    there = seconds(lambda: memory.to_device(memory.to_host(buffer)(), xp), module, repeats)
     print(
         f"{'through the host':16} {1e3 * there:8.1f} ms, {nbytes / 1e9 / there:.1f} GB/s for "
         f"{nbytes / 1e6:.0f} MB to the host and back, without the object store between"

@@ -36,13 +36,13 @@ from dask.sizeof import sizeof
 from dask_exo.dask_adapter import get_collection_type
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
-from dask_exo.partitions.gpu import arrays, interop, memory, shuffle
-from dask_exo.partitions.gpu_columns import reductions
-from dask_exo.partitions.gpu_columns.column import Column
-from dask_exo.partitions.gpu_frames.concat import concat
+from dask_exo.partitions.gpu import arrays, memory, shuffle
+from dask_exo.partitions.gpu_frames import interop, reductions
+from dask_exo.partitions.gpu_frames.column import Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
 from dask_exo.partitions.gpu_frames.index import from_pandas as index_from_pandas
+from dask_exo.partitions.gpu_frames.merge import concat
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 from dask_exo.partitions.kernels.hash_partition import combine
 

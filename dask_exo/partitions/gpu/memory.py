@@ -1,11 +1,14 @@
-"""Memory budget of a GPU: arrays spill to pinned host memory, and then to pageable memory.
+"""Memory of a GPU: copies from and to the host, and a budget beyond which arrays spill there.
+
+Copies run on a separate stream, through pinned host memory, concurrently with kernels. If numpy
+simulates the GPU, the host gets the array itself.
 
 The arrays of columns are counted. If they exceed the budget, or an allocation fails, the least
-recently used ones are copied to the host, and copied back on their next use. Values between tasks
-are not counted: they are in the object store, which spills to disk.
+recently used ones are copied to the host, and copied back on their next use. The memory of a
+spilled array is released only once nothing else refers to it, such as a running operation or a
+view. Values between tasks are not counted: they are in the object store, which spills to disk.
 
-The memory of a spilled array is released only once nothing else refers to it, such as a running
-operation, or a column that is a view of it.
+References: CUDA C++ programming guide, asynchronous transfers; cupy, ``cupyx.empty_pinned``.
 """
 
 from __future__ import annotations
@@ -13,14 +16,96 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_exo.config import Config
-from dask_exo.partitions.gpu import arrays, staging
+from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.oom_split import is_out_of_memory
+
+ALIGNED = 256  # bytes: where cupy's own allocations begin
+
+
+class Place(NamedTuple):
+    """Position of an array in a buffer: first byte, dtype and length."""
+
+    start: int
+    dtype: np.dtype
+    length: int
+
+
+Coming = Callable[[], np.ndarray]
+"""Waits for a copy that has been begun, and returns it."""
+
+
+def pack(several: Sequence[Any], xp: Any) -> tuple[Any, tuple[Place, ...]]:
+    """Pack arrays into one buffer on the GPU.
+
+    Examples
+    --------
+    >>> buffer, places = pack([np.arange(3), np.array([True, False])], np)
+    >>> [array.tolist() for array in unpack(buffer, places)]
+    [[0, 1, 2], [True, False]]
+    """
+    places, size = [], 0
+    for array in several:
+        places.append(Place(size, array.dtype, len(array)))
+        size += -(-int(array.nbytes) // ALIGNED) * ALIGNED
+    buffer = xp.empty(size, np.uint8)
+    for array, room in zip(several, unpack(buffer, places), strict=True):
+        room[:] = array
+    return buffer, tuple(places)
+
+
+def unpack(buffer: Any, places: Sequence[Place]) -> list[Any]:
+    """Return the arrays in a buffer, without a copy."""
+    return [buffer[p.start : p.start + p.length * p.dtype.itemsize].view(p.dtype) for p in places]
+
+
+def to_host(array: Any) -> Coming:
+    """Start to copy an array to the host.
+
+    The GPU continues with later kernels; do not change the array before the copy is done.
+    """
+    if isinstance(array, np.ndarray):
+        return lambda: array
+    side, cuda = _side_stream(), arrays.module(arrays.DEVICE).cuda
+    pinned = arrays.pinned(array.shape, array.dtype)
+    side.wait_event(cuda.get_current_stream().record())
+    array.get(stream=side, out=pinned, blocking=False)
+    end = side.record()
+
+    def wait() -> np.ndarray:
+        end.synchronize()
+        _ = array  # its memory is not given to others before that
+        return pinned
+
+    return wait
+
+
+def to_device(array: np.ndarray, xp: Any) -> Any:
+    """Copy an array to the GPU; later kernels wait for the copy."""
+    if xp is np:
+        return array.copy()
+    side, cuda = _side_stream(), arrays.module(arrays.DEVICE).cuda
+    pinned = arrays.pinned(array.shape, array.dtype)
+    pinned[...] = array
+    with side:
+        there = xp.empty(array.shape, array.dtype)
+        there.set(pinned, stream=side)
+    end = side.record()
+    cuda.get_current_stream().wait_event(end)
+    end.synchronize()  # the pinned memory is given to others after that
+    return there
+
+
+@cache
+def _side_stream() -> Any:
+    return arrays.module(arrays.DEVICE).cuda.Stream(non_blocking=True)
+
 
 SHARE = 0.8  # of what a worker may take of its GPU: the rest is for what operations need meanwhile
 PINNED = 4  # a quarter of the budget: pinned memory is taken from all processes of the host
@@ -127,7 +212,7 @@ class Arena:
                 self._device.move_to_end(id(buffer))
                 return array
             assert buffer.host is not None
-            array = staging.to_device(buffer.host, self._xp)
+            array = to_device(buffer.host, self._xp)
             buffer.array = array
             self._leave_host(id(buffer), buffer.nbytes)
             buffer.host = None
@@ -174,7 +259,7 @@ class Arena:
         self.peak = max(self.peak, self.used)
 
     def _put_on_host(self, buffer: Buffer) -> None:
-        host = staging.to_host(buffer.array)()
+        host = to_host(buffer.array)()
         pinned = self.on_pinned + buffer.nbytes <= self._most_pinned
         buffer.host = host if pinned else np.array(host)
         buffer.array = None

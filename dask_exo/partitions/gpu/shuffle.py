@@ -7,7 +7,8 @@ Rows are hashed, sorted by reducer and gathered on the GPU, and copied to the ho
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,16 +17,85 @@ import pyarrow as pa
 
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.errors import SortKeyError
-from dask_exo.partitions.gpu import arrays, interop, sort_keys, staging
-from dask_exo.partitions.gpu.dictionary import encode, look_up, recategorize
-from dask_exo.partitions.gpu_columns.column import CATEGORY, TEXT, Column
+from dask_exo.partitions.gpu import arrays, memory
+from dask_exo.partitions.gpu_frames import interop, sort_keys
+from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
+from dask_exo.partitions.gpu_frames.interop import encode, look_up, recategorize
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 from dask_exo.partitions.kernels.hash_partition import combine
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.pandas_partition import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
 from dask_exo.partitions.wire_format import WireColumns, dump_schema, load_schema
+
+
+class PackedFrame(NamedTuple):
+    """GPU frame as one buffer in host memory.
+
+    Attributes
+    ----------
+    buffer : (b,) bytes
+    places : tuple of Place
+        Positions of the values of all columns, and then of their masks.
+    columns : tuple of Column
+        (c,) columns of the frame and then of the index, without rows.
+    masked : tuple of int
+        Numbers of the columns that have a mask.
+    labels : Index
+        Of the columns.
+    rows : tuple
+        Names of the levels of the index, and its range if it is one.
+    module : str
+        Array module of the frame: numpy or cupy.
+    """
+
+    buffer: np.ndarray
+    places: tuple[memory.Place, ...]
+    columns: tuple[Column, ...]
+    masked: tuple[int, ...]
+    labels: pd.Index
+    rows: tuple[Any, ...]
+    module: str
+
+    def frame(self, module: str) -> DeviceFrame:
+        """Restore the frame on a GPU, or on the host as arrays of numpy."""
+        buffer = self.buffer
+        if module == self.module:
+            buffer = memory.to_device(buffer, arrays.module(module))
+        found = memory.unpack(buffer, self.places)
+        masks = dict(zip(self.masked, found[len(self.columns) :], strict=True))
+        made = [
+            replace(column, values=values, valid=masks.get(i))
+            for i, (column, values) in enumerate(zip(self.columns, found, strict=False))
+        ]
+        count = len(self.labels)
+        names, numbers = self.rows
+        levels = None if numbers is not None else made[count:]
+        index = DeviceIndex.of(levels, names, numbers, module)
+        return DeviceFrame.of(made[:count], self.labels, index)
+
+
+def begin(frame: DeviceFrame) -> Callable[[], PackedFrame]:
+    """Start to copy a frame to the host; return a function that waits for the copy."""
+    levels, names, numbers, module = frame.index.parts
+    columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
+    masked = tuple(i for i, column in enumerate(columns) if column.valid is not None)
+    several = [column.values for column in columns]
+    several += [columns[i].valid for i in masked]
+    buffer, places = memory.pack(several, arrays.module(module))
+    coming = memory.to_host(buffer)
+    none = np.empty(0, np.int8)
+    described = tuple(replace(column, values=none, valid=None) for column in columns)
+    rows = names, numbers
+    return lambda: PackedFrame(coming(), places, described, masked, frame.labels, rows, module)
+
+
+def unpacked(*parts: Any) -> DeviceFrame:
+    """Restore a frame from the fields of a `PackedFrame`."""
+    packed = PackedFrame(*parts)
+    memory.prepare(packed.module)
+    return packed.frame(packed.module)
 
 
 class Layout(NamedTuple):
@@ -61,7 +131,7 @@ class Layout(NamedTuple):
             if isinstance(block, pa.Array):
                 made[places[0]] = encode(block, self.dtypes[places[0]], xp)
                 continue
-            there = staging.to_device(block, xp)
+            there = memory.to_device(block, xp)
             values.update(zip(places, there, strict=True))
         for i, dtype in enumerate(self.dtypes):
             if i not in made:
@@ -121,7 +191,7 @@ def to_wire(
         taken = xp.empty((len(members), len(order)), members[0][1].dtype)
         for row, (_, values) in zip(taken, members, strict=True):
             row[:] = values[order]
-        blocks.append(staging.to_host(taken))
+        blocks.append(memory.to_host(taken))
         places.append(tuple(i for i, _ in members))
     names = () if ignore_index else frame.index.names
     dtypes = tuple(column.dtype for column in columns)

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu import arrays, interop
-from dask_exo.partitions.gpu_columns import reductions, unary
-from dask_exo.partitions.gpu_columns.column import NUMBERS, Column
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import interop, reductions, transform
+from dask_exo.partitions.gpu_frames.column import NUMBERS, Column
+from dask_exo.partitions.gpu_frames.elementwise import refuse
 from dask_exo.partitions.gpu_frames.frame_values import ValuesOfFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
-from dask_exo.partitions.gpu_frames.operators import refuse
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 
 _FIELDS = frozenset({"arrays", "labels", "_index", "index", "columns"})
@@ -92,7 +92,7 @@ class DeviceFrame(ValuesOfFrame):
         return cls.of(columns, pd.Index(table.column_names), numbered(table.num_rows, module))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from dask_exo.partitions.gpu.packed import begin, unpacked
+        from dask_exo.partitions.gpu.shuffle import begin, unpacked
 
         return unpacked, tuple(begin(self)())
 
@@ -186,7 +186,7 @@ class DeviceFrame(ValuesOfFrame):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options or len(inputs) != 1:
             return NotImplemented
-        return self.each(lambda column: unary.ufunc(column, ufunc.__name__))
+        return self.each(lambda column: transform.ufunc(column, ufunc.__name__))
 
     def __repr__(self) -> str:
         return f"DeviceFrame on {self.module}:\n{self.to_pandas()!r}"

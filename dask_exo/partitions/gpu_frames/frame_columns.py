@@ -10,13 +10,13 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu import arrays, interop
-from dask_exo.partitions.gpu_columns import unary
-from dask_exo.partitions.gpu_columns.cast import cast
-from dask_exo.partitions.gpu_columns.column import Column
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import interop, transform
+from dask_exo.partitions.gpu_frames.column import Column
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
 from dask_exo.partitions.gpu_frames.rows import LabelledRows, mask
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
+from dask_exo.partitions.gpu_frames.transform import cast
 
 _BOOLEANS = (np.dtype(bool), pd.BooleanDtype(), pd.ArrowDtype(pa.bool_()))
 
@@ -74,7 +74,7 @@ class ColumnsOfFrame(LabelledRows):
                 value = value.reindex(self._index)
             return value.column
         if pd.api.types.is_scalar(value):
-            return unary.constant(value, len(self), arrays.module(self.module))
+            return transform.constant(value, len(self), arrays.module(self.module))
         if hasattr(value, "__cuda_array_interface__"):
             return Column(value, np.dtype(value.dtype))
         values = value if isinstance(value, pd.Series) else pd.Series(value)

@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu import arrays, sort_keys
-from dask_exo.partitions.gpu_columns.column import Column
-from dask_exo.partitions.gpu_columns.groups import groups
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import sort_keys
+from dask_exo.partitions.gpu_frames.column import Column
 from dask_exo.partitions.gpu_frames.frame_columns import ColumnsOfFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
+from dask_exo.partitions.gpu_frames.sort_keys import groups
 
 
 class RowsOfFrame(ColumnsOfFrame):

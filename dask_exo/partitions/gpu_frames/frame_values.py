@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu_columns import unary
-from dask_exo.partitions.gpu_columns.column import Column
+from dask_exo.partitions.gpu_frames import transform
+from dask_exo.partitions.gpu_frames.column import Column
+from dask_exo.partitions.gpu_frames.elementwise import Operators
 from dask_exo.partitions.gpu_frames.frame_rows import RowsOfFrame
-from dask_exo.partitions.gpu_frames.operators import Operators
 from dask_exo.partitions.gpu_frames.rows import mask
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 
@@ -55,17 +55,17 @@ class ValuesOfFrame(Operators, RowsOfFrame):
         return self.of(made, self.labels, self._index)
 
     def __neg__(self) -> Any:
-        return self.each(unary.negative)
+        return self.each(transform.negative)
 
     def __invert__(self) -> Any:
-        return self.each(unary.inverted)
+        return self.each(transform.inverted)
 
     def __abs__(self) -> Any:
-        return self.each(unary.absolute)
+        return self.each(transform.absolute)
 
     def round(self, decimals: int = 0) -> Any:
         """Round values to some decimals."""
-        return self.each(lambda column: unary.rounded(column, decimals))
+        return self.each(lambda column: transform.rounded(column, decimals))
 
     def where(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
         """Choose values where a condition holds, and others elsewhere."""
@@ -74,7 +74,7 @@ class ValuesOfFrame(Operators, RowsOfFrame):
             here = cond.arrays[i].values if isinstance(cond, ValuesOfFrame) else mask(cond)
             new = other.arrays[i] if isinstance(other, ValuesOfFrame) else other
             new = new.column if isinstance(new, DeviceSeries) else new
-            columns.append(unary.choose(here, column, new))
+            columns.append(transform.choose(here, column, new))
         return self.of(columns, self.labels, self._index)
 
     def mask(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
@@ -87,7 +87,7 @@ class ValuesOfFrame(Operators, RowsOfFrame):
             value if isinstance(value, (dict, pd.Series)) else dict.fromkeys(self.labels, value)
         )
         columns = [
-            unary.fill(column, by_label[label]) if label in by_label else column
+            transform.fill(column, by_label[label]) if label in by_label else column
             for label, column in zip(self.labels, self.arrays, strict=True)
         ]
         return self.of(columns, self.labels, self._index)

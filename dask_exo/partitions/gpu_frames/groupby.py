@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu import arrays, sort_keys
-from dask_exo.partitions.gpu_columns.aggregations import AGGREGATIONS
-from dask_exo.partitions.gpu_columns.column import CATEGORY, Column
-from dask_exo.partitions.gpu_columns.groups import Groups, groups
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import sort_keys
+from dask_exo.partitions.gpu_frames.column import CATEGORY, Column
+from dask_exo.partitions.gpu_frames.elementwise import refuse
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
-from dask_exo.partitions.gpu_frames.operators import refuse
+from dask_exo.partitions.gpu_frames.reductions import AGGREGATIONS
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
+from dask_exo.partitions.gpu_frames.sort_keys import Groups, groups
 
 
 class DeviceGroupBy:

@@ -1,4 +1,8 @@
-"""Joins of GPU frames, as in pandas."""
+"""Joins and concatenation of GPU frames, as in pandas.
+
+A join counts rows in a table over numbered keys. Keys in a narrow range of integers number
+themselves; others are ranked by a sort.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,80 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu.stack import stack
-from dask_exo.partitions.gpu_columns.column import Column
-from dask_exo.partitions.gpu_columns.join import HOWS, pairs
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import sort_keys
+from dask_exo.partitions.gpu_frames.column import Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
-from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
+from dask_exo.partitions.gpu_frames.index import DeviceIndex, concat_indexes, numbered
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
+from dask_exo.partitions.gpu_frames.transform import stack
+
+
+def concat(
+    objects: Sequence[Any], axis: Any = 0, join: str = "outer", *, ignore_index: bool = False
+) -> Any:
+    """Concatenate along rows (axis 0) or columns (axis 1).
+
+    Categories are united. Columns that a frame lacks are null in its rows.
+
+    Raises
+    ------
+    DeviceOperationError
+        Frames beside each other have different labels of rows.
+    """
+    if axis in (1, "columns"):
+        return _beside(objects)
+    if all(isinstance(one, DeviceIndex) for one in objects):
+        return concat_indexes(objects)
+    frames = [one for one in objects if isinstance(one, DeviceFrame)]
+    if frames and len(frames) < len(objects):
+        objects = [one if isinstance(one, DeviceFrame) else one.to_frame() for one in objects]
+    index = concat_indexes([one.index for one in objects])
+    if ignore_index:
+        index = numbered(len(index), index.module)
+    if not frames:
+        names = {one.name for one in objects}
+        column = stack([one.column for one in objects])
+        return DeviceSeries.of(column, index, names.pop() if len(names) == 1 else None)
+    return _below(objects, index, join)
+
+
+def _below(frames: Sequence[DeviceFrame], index: DeviceIndex, join: str) -> DeviceFrame:
+    first = frames[0]
+    if all(first.columns.equals(frame.columns) for frame in frames[1:]):
+        columns = [stack(some) for some in zip(*(f.arrays for f in frames), strict=True)]
+        return DeviceFrame.of(columns, first.columns, index)
+    empty = [pd.DataFrame([], columns=frame.columns) for frame in frames]
+    labels = pd.concat(empty, join=join).columns
+    columns = []
+    for label in labels:
+        model = next(frame[label].column for frame in frames if label in frame.columns)
+        none = model.take(slice(0, 0))
+        parts = [
+            frame[label].column
+            if label in frame.columns
+            else none.take_or_null(model.xp.full(len(frame), -1), name=label)
+            for frame in frames
+        ]
+        columns.append(stack(parts))
+    return DeviceFrame.of(columns, labels, index)
+
+
+def _beside(objects: Sequence[Any]) -> DeviceFrame:
+    index = objects[0].index
+    frames = [
+        one if isinstance(one, DeviceFrame) else one.to_frame(i if one.name is None else None)
+        for i, one in enumerate(objects)
+    ]
+    if not all(index.equals(frame.index) for frame in frames[1:]):
+        raise DeviceOperationError(
+            "frames beside each other must have the same labels of rows on a device, which does "
+            "not align them: merge them on the index, or use .to_backend('pandas')"
+        )
+    labels = frames[0].columns
+    for frame in frames[1:]:
+        labels = labels.append(frame.columns)
+    return DeviceFrame.of([c for frame in frames for c in frame.arrays], labels, index)
 
 
 def merge(  # noqa: PLR0913  as pandas has them
@@ -161,3 +233,70 @@ def _mark(frame: DeviceFrame, rows: tuple[Any, Any], indicator: Any) -> None:
     dtype = pd.CategoricalDtype(["left_only", "right_only", "both"])
     name = "_merge" if indicator is True else indicator
     frame[name] = DeviceSeries.of(Column(sides, dtype), frame.index)
+
+
+_SPARSE = 4
+HOWS = ("inner", "left", "right", "outer", "leftsemi")
+
+
+def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[Any, Any]:
+    """Find the pairs of rows with equal keys.
+
+    Parameters
+    ----------
+    left, right : sequence of Column
+        (n,) and (m,) rows of the keys; nulls equal each other, as in pandas.
+    how : {"inner", "left", "right", "outer", "leftsemi"}
+
+    Returns
+    -------
+    left, right : (p,)
+        Rows of each side, -1 where there is none. In the order of the left rows, for "right" of the
+        right ones, for "outer" of the keys, nulls last.
+
+    Examples
+    --------
+    >>> a, b = (Column(np.array(v), np.dtype("i8")) for v in ([1, 2, 2], [2, 3, 2]))
+    >>> [rows.tolist() for rows in pairs([a], [b], "left")]
+    [[0, 1, 1, 2, 2], [-1, 0, 2, 0, 2]]
+    """
+    if how == "right":
+        other, mine = pairs(right, left, "left")
+        return mine, other
+    both = [stack([a, b]) for a, b in zip(left, right, strict=True)]
+    keys = _numbers(sort_keys.pack([sort_keys.of(column) for column in both]))
+    n = len(left[0])
+    mine, theirs = keys[:n], keys[n:]
+    found = arrays.argsort(theirs)
+    xp = arrays.of(keys)
+    size = int(keys.max()) + 1 if len(keys) else 0
+    each = xp.bincount(theirs, minlength=size)
+    counts = each[mine]
+    start = (xp.cumsum(each) - each)[mine]
+    if how == "leftsemi":
+        rows = xp.flatnonzero(counts > 0)
+        return rows, rows
+    kept = counts if how == "inner" else xp.maximum(counts, 1)
+    owner, place = arrays.spread(kept)
+    found = xp.append(found, np.int64(-1))  # where nothing matches
+    rows = xp.where(counts[owner] > 0, start[owner] + place, len(theirs))
+    matched = found[rows]
+    if how != "outer":
+        return owner, matched
+    alone = xp.ones(len(theirs) + 1, bool)
+    alone[matched] = False
+    alone = xp.flatnonzero(alone[:-1])
+    lefts = xp.concatenate([owner, xp.full(len(alone), -1, np.int64)])
+    rights = xp.concatenate([matched, alone])
+    order = arrays.argsort(xp.concatenate([mine[owner], theirs[alone]]))
+    return lefts[order], rights[order]
+
+
+def _numbers(keys: Any) -> Any:
+    """Map keys to integers from 0 in their order, with few gaps."""
+    if not len(keys):
+        return keys
+    low = int(keys.min())
+    if int(keys.max()) - low < _SPARSE * len(keys):
+        return keys - low
+    return sort_keys.ranks(keys)

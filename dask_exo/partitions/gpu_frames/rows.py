@@ -9,9 +9,9 @@ import pandas as pd
 from dask.base import normalize_token
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu import arrays, sort_keys
-from dask_exo.partitions.gpu_columns import unary
-from dask_exo.partitions.gpu_columns.elementwise import binary
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import sort_keys, transform
+from dask_exo.partitions.gpu_frames.elementwise import binary
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
 
 
@@ -115,7 +115,7 @@ class LabelledRows:
         ValueError
             A label is there several times.
         """
-        from dask_exo.partitions.gpu_columns.join import pairs
+        from dask_exo.partitions.gpu_frames.merge import pairs
 
         wanted = (
             index if isinstance(index, DeviceIndex) else from_pandas(pd.Index(index), self.module)
@@ -222,13 +222,13 @@ class LabelSelector:
         return slice(start, stop, key.step)
 
     def _of_labels(self, owner: Any, labels: list[Any]) -> Any:
-        from dask_exo.partitions.gpu import interop
-        from dask_exo.partitions.gpu_columns.join import pairs
+        from dask_exo.partitions.gpu_frames import interop
+        from dask_exo.partitions.gpu_frames.merge import pairs
 
         mine = owner.index.column
         wanted = interop.from_pandas(pd.Series(labels, dtype=mine.dtype), mine.xp)
         _, rows = pairs([wanted], [mine], "left")
         if bool((rows < 0).any()):
-            lost = [label for label in labels if not bool(unary.is_in(mine, [label]).any())]
+            lost = [label for label in labels if not bool(transform.is_in(mine, [label]).any())]
             raise KeyError(f"{lost} not in index")
         return owner.take_rows(rows)

@@ -9,16 +9,15 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu import arrays, interop, sort_keys
-from dask_exo.partitions.gpu.stack import stack
-from dask_exo.partitions.gpu_columns import reductions, unary
-from dask_exo.partitions.gpu_columns.cast import cast
-from dask_exo.partitions.gpu_columns.column import CATEGORY, NUMBERS, TEXT, Column
+from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
 from dask_exo.partitions.gpu_frames.accessors import Categories, Strings, Times
+from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, TEXT, Column
+from dask_exo.partitions.gpu_frames.elementwise import refuse
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
-from dask_exo.partitions.gpu_frames.operators import refuse
 from dask_exo.partitions.gpu_frames.rows import mask
 from dask_exo.partitions.gpu_frames.series_summary import SummaryOfSeries
+from dask_exo.partitions.gpu_frames.transform import cast, stack
 
 
 class DeviceSeries(SummaryOfSeries):
@@ -130,7 +129,7 @@ class DeviceSeries(SummaryOfSeries):
         if method != "__call__" or options or len(inputs) > 2:
             return NotImplemented
         if len(inputs) == 1:
-            return self._like(unary.ufunc(self.column, ufunc.__name__))
+            return self._like(transform.ufunc(self.column, ufunc.__name__))
         names = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv",
                  "true_divide": "truediv", "power": "pow"}  # fmt: skip
         if ufunc.__name__ not in names:
@@ -214,7 +213,7 @@ class DeviceSeries(SummaryOfSeries):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = value.column if isinstance(value, DeviceSeries) else value
-        self.column = unary.choose(~self.positions(mask(key)), self.column, value)
+        self.column = transform.choose(~self.positions(mask(key)), self.column, value)
 
     def squeeze(self, axis: Any = None) -> Any:  # noqa: ARG002
         """Return the only value, if there is one row."""
@@ -287,7 +286,7 @@ class DeviceSeries(SummaryOfSeries):
             interop.from_pandas(self.to_pandas(), xp) if xp is not self.column.xp else self.column
         )
         if CATEGORY in (mine.kind, other.column.kind):
-            from dask_exo.partitions.gpu.dictionary import recategorize
+            from dask_exo.partitions.gpu_frames.interop import recategorize
 
             mine = cast(mine, other.dtype) if mine.kind != CATEGORY else mine
             other = other._like(recategorize(other.column, mine.dtype))

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.partitions.gpu import interop, sort_keys
-from dask_exo.partitions.gpu_columns import reductions, unary
-from dask_exo.partitions.gpu_columns.aggregations import counted_categories
-from dask_exo.partitions.gpu_columns.column import CATEGORY, NUMBERS, Column
-from dask_exo.partitions.gpu_columns.groups import groups
+from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
+from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, Column
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
+from dask_exo.partitions.gpu_frames.reductions import counted_categories
 from dask_exo.partitions.gpu_frames.series_values import ValuesOfSeries
+from dask_exo.partitions.gpu_frames.sort_keys import groups
 
 
 class SummaryOfSeries(ValuesOfSeries):
@@ -103,12 +102,12 @@ class SummaryOfSeries(ValuesOfSeries):
     @property
     def is_monotonic_increasing(self) -> bool:
         """True if no value is smaller than the one before."""
-        return unary.monotonic(self.column)
+        return transform.monotonic(self.column)
 
     @property
     def is_monotonic_decreasing(self) -> bool:
         """True if no value is larger than the one before."""
-        return unary.monotonic(self.column, descending=True)
+        return transform.monotonic(self.column, descending=True)
 
 
 def _reduction(name: Any) -> Callable[..., Any]:

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions.gpu.interop import map_distinct
-from dask_exo.partitions.gpu_columns import unary
-from dask_exo.partitions.gpu_columns.cast import cast
-from dask_exo.partitions.gpu_columns.column import NUMBERS, Column, as_nullable
-from dask_exo.partitions.gpu_columns.elementwise import binary
+from dask_exo.partitions.gpu_frames import transform
+from dask_exo.partitions.gpu_frames.column import NUMBERS, Column, as_nullable
+from dask_exo.partitions.gpu_frames.elementwise import Operators, binary
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
-from dask_exo.partitions.gpu_frames.operators import Operators
+from dask_exo.partitions.gpu_frames.interop import map_distinct
 from dask_exo.partitions.gpu_frames.rows import LabelledRows, mask
+from dask_exo.partitions.gpu_frames.transform import cast
 
 
 class ValuesOfSeries(Operators, LabelledRows):
@@ -62,21 +61,21 @@ class ValuesOfSeries(Operators, LabelledRows):
             )
 
     def __neg__(self) -> Any:
-        return self._like(unary.negative(self.column))
+        return self._like(transform.negative(self.column))
 
     def __invert__(self) -> Any:
-        return self._like(unary.inverted(self.column))
+        return self._like(transform.inverted(self.column))
 
     def __abs__(self) -> Any:
         return self.abs()
 
     def abs(self) -> Any:
         """Return absolute values."""
-        return self._like(unary.absolute(self.column))
+        return self._like(transform.absolute(self.column))
 
     def round(self, decimals: int = 0) -> Any:
         """Round values to some decimals."""
-        return self._like(unary.rounded(self.column, decimals))
+        return self._like(transform.rounded(self.column, decimals))
 
     def clip(self, lower: Any = None, upper: Any = None, **_: Any) -> Any:
         """Clip values to two bounds."""
@@ -94,7 +93,7 @@ class ValuesOfSeries(Operators, LabelledRows):
     def isin(self, values: Any) -> Any:
         """Return whether values are among some."""
         dtype = as_nullable(bool, self.dtype)
-        return self._like(Column(unary.is_in(self.column, values), dtype))
+        return self._like(Column(transform.is_in(self.column, values), dtype))
 
     def isna(self) -> Any:
         """Return which values are null."""
@@ -111,20 +110,20 @@ class ValuesOfSeries(Operators, LabelledRows):
     def fillna(self, value: Any = None, **_: Any) -> Any:
         """Replace nulls by a value."""
         value = value.column if isinstance(value, ValuesOfSeries) else value
-        return self._like(unary.fill(self.column, value))
+        return self._like(transform.fill(self.column, value))
 
     def ffill(self, **_: Any) -> Any:
         """Replace nulls by the last value before."""
-        return self._like(unary.propagate(self.column))
+        return self._like(transform.propagate(self.column))
 
     def bfill(self, **_: Any) -> Any:
         """Replace nulls by the next value."""
-        return self._like(unary.propagate(self.column, backward=True))
+        return self._like(transform.propagate(self.column, backward=True))
 
     def where(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
         """Choose values where a condition holds, and others elsewhere."""
         other = other.column if isinstance(other, ValuesOfSeries) else other
-        return self._like(unary.choose(mask(cond), self.column, other))
+        return self._like(transform.choose(mask(cond), self.column, other))
 
     def mask(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
         """Replace values where a condition holds."""
@@ -135,7 +134,7 @@ class ValuesOfSeries(Operators, LabelledRows):
         pairs = to_replace if isinstance(to_replace, dict) else {to_replace: value}
         column = self.column
         for old, new in pairs.items():
-            column = unary.choose(~unary.is_in(self.column, [old]), column, new)
+            column = transform.choose(~transform.is_in(self.column, [old]), column, new)
         return self._like(column)
 
     def map(self, arg: Any, na_action: Any = None) -> Any:  # noqa: ARG002
@@ -151,7 +150,7 @@ class ValuesOfSeries(Operators, LabelledRows):
 
     def shift(self, periods: int = 1, fill_value: Any = None, **_: Any) -> Any:
         """Shift values by some rows; backwards for a negative number."""
-        return self._like(unary.shifted(self.column, periods, fill_value, name=self.name))
+        return self._like(transform.shifted(self.column, periods, fill_value, name=self.name))
 
     def diff(self, periods: int = 1) -> Any:
         """Subtract the values of rows before."""
@@ -163,7 +162,7 @@ class ValuesOfSeries(Operators, LabelledRows):
 
 def _cumulation(name: Any) -> Callable[..., Any]:
     def run(self: ValuesOfSeries, axis: Any = None, *_: Any, **__: Any) -> Any:  # noqa: ARG001
-        return self._like(unary.cumulated(self.column, name))
+        return self._like(transform.cumulated(self.column, name))
 
     run.__doc__ = f"Cumulate the values: {name}."
     return run

@@ -14,7 +14,7 @@ import pandas as pd
 from dask_exo.cluster.failpoints import reach
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.gpu import memory
-from dask_exo.partitions.gpu.packed import begin
+from dask_exo.partitions.gpu.shuffle import begin
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.streaming.provenance import Frame, Origin, joined
 from dask_exo.pipeline.streaming.repartition import repartition, size

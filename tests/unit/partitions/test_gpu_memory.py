@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import dask_exo
 from dask_exo import Scheduler
 from dask_exo.errors import DeviceMemoryError
-from dask_exo.partitions.gpu import memory, staging
+from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.memory import Arena
-from dask_exo.partitions.gpu.packed import begin
+from dask_exo.partitions.gpu.shuffle import begin
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
 from dask_exo.partitions.oom_split import call_in_halves
 from dask_exo.testing import InlineFutures
@@ -86,8 +86,8 @@ def rows(n: int, seed: int = 0) -> pd.DataFrame:
 def test_what_is_packed_comes_out_again(dtypes: list[str], n: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     several = [random.integers(0, 2, n).astype(dtype) for dtype in dtypes]
-    buffer, places = staging.pack(several, np)
-    for mine, theirs in zip(staging.unpack(buffer, places), several, strict=True):
+    buffer, places = memory.pack(several, np)
+    for mine, theirs in zip(memory.unpack(buffer, places), several, strict=True):
         np.testing.assert_array_equal(mine, theirs)
         assert mine.dtype == theirs.dtype
 
@@ -96,9 +96,9 @@ def test_what_is_packed_comes_out_again(dtypes: list[str], n: int, seed: int) ->
 @pytest.mark.parametrize("index", [None, "i", ["i", "s"]])
 def test_a_frame_travels_as_one_buffer(n: int, index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[Any] = []
-    to_host, to_device = staging.to_host, staging.to_device
-    monkeypatch.setattr(staging, "to_host", lambda a: (copies.append(a), to_host(a))[1])
-    monkeypatch.setattr(staging, "to_device", lambda a, xp: (copies.append(a), to_device(a, xp))[1])
+    to_host, to_device = memory.to_host, memory.to_device
+    monkeypatch.setattr(memory, "to_host", lambda a: (copies.append(a), to_host(a))[1])
+    monkeypatch.setattr(memory, "to_device", lambda a, xp: (copies.append(a), to_device(a, xp))[1])
     frame = rows(n)
     there = DeviceFrame.from_pandas(frame if index is None else frame.set_index(index), "numpy")
     found = pickle.loads(pickle.dumps(there, protocol=5))  # noqa: S301  our own

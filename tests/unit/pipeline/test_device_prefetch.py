@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dask_exo  # noqa: F401  the accessor
 from dask_exo.errors import DeviceError
-from dask_exo.partitions.gpu import arrays, memory, staging
+from dask_exo.partitions.gpu import arrays, memory
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.operators import Step, groups
 from dask_exo.pipeline.streaming.provenance import Frame, Origin, RowRange
@@ -66,8 +66,8 @@ def done(*transforms: Transform, inputs: list[Any], target: int = 10**6) -> list
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is copied between host and device."""
     made: list[str] = []
-    to_host, from_pandas = staging.to_host, DeviceFrame.from_pandas.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(staging, "to_host", lambda a: (made.append("back"), to_host(a))[1])
+    to_host, from_pandas = memory.to_host, DeviceFrame.from_pandas.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(memory, "to_host", lambda a: (made.append("back"), to_host(a))[1])
 
     def there(cls: type, frame: pd.DataFrame, module: str) -> Any:
         made.append("there")
@@ -122,7 +122,7 @@ def test_a_copy_ends_after_the_next_frame_was_made(monkeypatch: pytest.MonkeyPat
         said.append("begin")
         return lambda: (said.append("end"), array)[1]
 
-    monkeypatch.setattr(staging, "to_host", slow)
+    monkeypatch.setattr(memory, "to_host", slow)
 
     def frames() -> Iterator[Frame]:
         for i in range(3):

@@ -1,1 +1,0 @@
-"""Kernels over single columns in GPU memory."""
