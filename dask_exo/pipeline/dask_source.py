@@ -107,12 +107,12 @@ def as_completed(promises: Sequence[Promise]) -> Iterator[Block | None]:
     while waiting:
         come = [i for i, promise in waiting.items() if promise.known]
         for i in come:
-            yield _block(waiting.pop(i).held(), i)
+            yield _block_of_value(waiting.pop(i).held(), i)
         if waiting and not come:
             yield None
 
 
-def _block(held: Local | Remote, number: int) -> Block:
+def _block_of_value(held: Local | Remote, number: int) -> Block:
     if isinstance(held, Remote):
         return Block(held.ref, held.nbytes, 0, (number,))
     return Block(partial(_same, held.value), 0, 0, (number,), small=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dask_exo.remote_error import Failure
+
 SHOWN = 3  # ranges that a text names
 
 
@@ -92,6 +94,24 @@ class Frame(NamedTuple):
     data: Any
     last: bool
     origin: Origin = Origin(())
+
+
+class RejectReason(NamedTuple):
+    """Reason for which an input was set aside.
+
+    Attributes
+    ----------
+    stage, function : str
+        Names.
+    origin : Origin
+        Of its rows.
+    failure : Failure
+    """
+
+    stage: str
+    function: str
+    origin: Origin
+    failure: Failure
 
 
 def joined(origins: Sequence[Origin]) -> Origin:

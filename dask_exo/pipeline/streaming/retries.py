@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from dask_exo.pipeline.streaming.provenance import Frame, Origin
+from dask_exo.pipeline.streaming.provenance import Frame, Origin, RejectReason
 from dask_exo.remote_error import Failure
 
 
@@ -25,24 +25,6 @@ class ErrorPolicy(NamedTuple):
 
 
 RAISE = ErrorPolicy()
-
-
-class RejectReason(NamedTuple):
-    """Reason for which an input was set aside.
-
-    Attributes
-    ----------
-    stage, function : str
-        Names.
-    origin : Origin
-        Of its rows.
-    failure : Failure
-    """
-
-    stage: str
-    function: str
-    origin: Origin
-    failure: Failure
 
 
 class CallError(Exception):

@@ -16,9 +16,9 @@ from dask_exo.partitions.digest import digest
 from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.shuffle import begin
 from dask_exo.partitions.gpu_frames import DeviceFrame
-from dask_exo.pipeline.streaming.provenance import Frame, Origin, joined
+from dask_exo.pipeline.streaming.provenance import Frame, Origin, RejectReason, joined
 from dask_exo.pipeline.streaming.repartition import repartition, size
-from dask_exo.pipeline.streaming.retries import CallError, ErrorPolicy, RejectReason, UserCalls
+from dask_exo.pipeline.streaming.retries import CallError, ErrorPolicy, UserCalls
 from dask_exo.pipeline.streaming.transforms import (
     Frames,
     Place,

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dask_exo.cluster.task_status import Activity
 from dask_exo.partitions.gpu.memory import GpuMemoryUse
-from dask_exo.pipeline.streaming.provenance import Origin
-from dask_exo.pipeline.streaming.retries import RejectReason
+from dask_exo.pipeline.streaming.provenance import Origin, RejectReason
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 
