@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.policies import PartitionAdmission
+from dask_exo.pipeline.streaming.blocks import Block, StageSpec
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.retries import RAISE
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import StageCode
-from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import Block, StageSpec
+from dask_exo.pipeline.streaming.transforms import RAISE, Transform
 from dask_exo.testing import SimStreams
 
 PART = 100  # bytes of a piece

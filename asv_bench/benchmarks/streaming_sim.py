@@ -18,12 +18,9 @@ from asv_bench.simulation.optimal_schedule import Chain, Operator, lower_bound, 
 from asv_bench.simulation.pipeline import Outcome, simulate
 from asv_bench.simulation.runner import SimRunner
 from asv_bench.simulation.static_policy import Static
-from dask_exo.pipeline.policies.adaptive import Adaptive
-from dask_exo.pipeline.policies.conservative import Conservative
-from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.policies.staged import StagedPolicy
+from dask_exo.pipeline.policies import Adaptive, Conservative, PartitionAdmission, StagedPolicy
+from dask_exo.pipeline.streaming.blocks import Block, StageSpec
 from dask_exo.pipeline.streaming.snapshot import Policy
-from dask_exo.pipeline.streaming.types import Block, StageSpec
 
 LIMITS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 40, 160)  # partitions
 PART = 100  # bytes of one

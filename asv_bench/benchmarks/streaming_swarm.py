@@ -20,7 +20,7 @@ from typing import NamedTuple
 from asv_bench.simulation.pipeline import Outcome, simulate
 from asv_bench.simulation.runner import Fault, SimRunner
 from dask_exo.pipeline.policies import POLICIES
-from dask_exo.pipeline.streaming.types import Block, StageSpec, links
+from dask_exo.pipeline.streaming.blocks import Block, StageSpec, links
 
 ROOM = (0.5, 1, 1.5, 2, 4, 20)  # of what all stages need side by side
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from asv_bench.simulation.runner import SimRunner
+from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.snapshot import Policy
-from dask_exo.pipeline.streaming.types import Block
 
 
 @dataclass

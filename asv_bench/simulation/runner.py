@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from dask_exo.cluster.resources import fits
 from dask_exo.cluster.task_status import Activity, TaskStatus
+from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec, links
 from dask_exo.pipeline.streaming.snapshot import PipelineView
-from dask_exo.pipeline.streaming.types import AGAIN, Block, StageSpec, links
 
 Work = Callable[[int, Sequence[Block]], list[tuple[float, int]]]
 """``work(stage, inputs)``: seconds and bytes of each output of a task."""
@@ -81,7 +81,7 @@ class Node:
 
 @dataclass
 class SimRunner:
-    """Runs tasks of a pipeline in virtual time; see `dask_exo.pipeline.streaming.types.Runner`.
+    """Runs tasks of a pipeline in virtual time; see `dask_exo.pipeline.streaming.blocks.Runner`.
 
     A task works on its next output only when the one before has been taken. It runs on the first
     node with resources, or waits for some, first come first served. One whose process dies starts
@@ -97,7 +97,7 @@ class SimRunner:
         See `Work`.
     faults : sequence of Fault
     sinks : sequence of sequence of int, optional
-        See `dask_exo.pipeline.streaming.types.links`.
+        See `dask_exo.pipeline.streaming.blocks.links`.
 
     Attributes
     ----------

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from dask_exo.partitions.batching import RowSpan
+import pandas as pd
+
+from dask_exo.client.shard_server import RemoteShards, ShardServer, Source
+from dask_exo.client.shard_server import ShardRows as Rows
+from dask_exo.dask_adapter import Task
+from dask_exo.errors import PipelineError
+from dask_exo.execution.persisted import Promise, Remote, fetch
+from dask_exo.partitions.batching import RowSpan, rebatch
+from dask_exo.pipeline.run import PipelineRun
+from dask_exo.pipeline.streaming.blocks import Block
+from dask_exo.pipeline.streaming.transforms import FORMATS
+from dask_exo.remote_error import Failure
 
 AHEAD = 2  # blocks for each consumer that may wait, so that few have to be cut
 
@@ -115,3 +129,173 @@ class Sharder:
 
 def _length(span: RowSpan[Any]) -> int:
     return span.stop - span.start
+
+
+LOOK = 1.0  # seconds between two checks for consumers that left
+
+
+class SharedRun:
+    """A run whose blocks go to several consumers. It begins with the first request.
+
+    Parameters
+    ----------
+    start : callable
+        Starts the run.
+    consumers : int
+    equal : bool
+        See `Sharder`.
+    """
+
+    def __init__(self, start: Callable[[], PipelineRun], consumers: int, *, equal: bool) -> None:
+        self._start = start
+        self._running: PipelineRun | None = None
+        self._sharder = Sharder(consumers, equal=equal)
+        self._asked = [0] * consumers
+        self._changed = threading.Condition()
+        self._pulling = False
+        self._failure: Failure | None = (
+            None  # an exception would reference the frames that raised it
+        )
+        self._desk: ShardServer | None = None
+
+    def share(self, consumer: int, what: int) -> list[Rows]:
+        """Wait for rows for a consumer; return none at its end.
+
+        Parameters
+        ----------
+        consumer : int
+        what : int
+            Number of its requests before.
+
+        Raises
+        ------
+        PipelineError
+            It has not had what was given to it before.
+        Exception
+            Whatever has made the pipeline fail.
+        """
+        with self._changed:
+            if what != self._asked[consumer]:
+                raise PipelineError(
+                    f"consumer {consumer} of iter_split has restarted, and the rows that it got "
+                    f"before would be missing: each is used once. Start the pipeline again, or "
+                    f"consume it in tasks that are not retried"
+                )
+            self._asked[consumer] += 1
+            while self._failure is None and not self._sharder.over(consumer):
+                span = self._sharder.assign(consumer)
+                if span is not None:
+                    self._changed.notify_all()
+                    return [span]
+                if self._sharder.wants(consumer) and not self._pulling:
+                    self._pull()
+                else:
+                    self._changed.wait(LOOK)
+            if self._failure is not None:
+                self._failure.reraise()
+            return []
+
+    def leave(self, consumer: int) -> None:
+        """Remove a consumer; the run ends with the last one."""
+        with self._changed:
+            self._sharder.leave(consumer)
+            self._changed.notify_all()
+            if self._desk is not None:
+                self._desk.left(consumer)
+            running = self._running if self._sharder.abandoned else None
+        if running is not None:
+            running.stop()
+
+    def away(self) -> RemoteShards:
+        """Return a handle of this run for another process."""
+        with self._changed:
+            if self._desk is None or not self._desk.open:
+                self._desk = ShardServer(self, len(self._asked))
+        return RemoteShards(self._desk.name)
+
+    def _pull(self) -> None:
+        """Wait for the next block; the lock is held before and after, but not meanwhile."""
+        self._pulling = True
+        self._changed.release()
+        block, left, failure = None, None, None
+        try:
+            if self._running is None:
+                self._running = self._start()
+            left = self._running.left
+            block = next(self._running, None)
+        except Exception as error:  # noqa: BLE001  raised where rows are requested
+            failure = Failure.of("iter_split", error)
+        finally:
+            self._changed.acquire()
+            self._pulling, self._failure = False, failure
+            self._changed.notify_all()
+        if block is None:
+            self._sharder.end()
+        else:
+            rows = block.rows if left is None else min(block.rows, left)
+            self._sharder.add(self._node(block), rows)
+        if self._sharder.abandoned and self._running is not None:  # all have left meanwhile
+            self._running.stop()
+
+    def _node(self, block: Block) -> Task:
+        assert self._running is not None
+        promise = Promise(self._running.futures, Remote(block.value, block.nbytes))
+        return Task(("block", *block.place), fetch, promise)
+
+
+class Split(Iterator[Any]):
+    """Batches for one of several consumers of a pipeline; see `Pipeline.iter_split`.
+
+    It can be sent to another process of the same Ray program, a task or an actor, before it has
+    given anything. The pipeline is driven by the process that has made it, which must live.
+    """
+
+    def __init__(self, source: Source, consumer: int, size: int | None, format: str) -> None:  # noqa: A002
+        self._source, self._consumer, self._size, self._format = source, consumer, size, format
+        self._batches: Iterator[Any] | None = None
+        self._dropped = weakref.finalize(self, _drop, source, consumer)
+        self._dropped.atexit = False
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        if self._batches is None:
+            frames = _frames(self._source, self._consumer)
+            batches = frames if self._size is None else rebatch(frames, self._size)
+            self._batches = map(FORMATS[self._format], batches)
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End before the last batch: the other consumers get the rest."""
+        self._batches = iter(())
+        if self._dropped.detach():
+            self._source.leave(self._consumer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._batches is not None:
+            raise PipelineError(
+                f"consumer {self._consumer} of iter_split has begun: send it to another process "
+                f"before its first batch"
+            )
+        source = self._source.away() if isinstance(self._source, SharedRun) else self._source
+        self._dropped.detach()  # its new process reports its end
+        return Split, (source, self._consumer, self._size, self._format)
+
+
+def _drop(source: Source, consumer: int) -> None:
+    """Remove the consumer of an iterator that was dropped before its end."""
+    threading.Thread(target=source.leave, args=(consumer,), daemon=True).start()
+
+
+def _frames(source: Source, consumer: int) -> Iterator[pd.DataFrame]:
+    """Yield rows of a consumer, as they arrive."""
+    count = 0
+    while rows := source.share(consumer, count):
+        count += 1
+        while rows:
+            part, start, stop = rows.pop(0)
+            yield part({}).iloc[start:stop]
+            del part

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
+import cloudpickle
 import dask.bag as db
 import dask.dataframe as dd
+import fsspec
 import pandas as pd
+from dask.core import flatten
 from dask.delayed import delayed
+from fsspec.core import url_to_fs
 
 from dask_exo.client.future import Future
 from dask_exo.cluster.futures import LARGE
 from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
-from dask_exo.errors import PipelineError
-from dask_exo.execution.persisted import Local
+from dask_exo.errors import InputError, PipelineError
+from dask_exo.execution.persisted import Local, Promise, Remote
 from dask_exo.partitions import protocol
-from dask_exo.pipeline.dask_source import inputs
-from dask_exo.pipeline.streaming.repartition import size
-from dask_exo.pipeline.streaming.types import Block
+from dask_exo.pipeline.streaming.blocks import Block
+from dask_exo.pipeline.streaming.task import size
+from dask_exo.planning.annotations import NO_OPTIONS
+from dask_exo.planning.plan import Bundle
+from dask_exo.scheduler import Scheduler, plan_of
 
 AHEAD = 2  # partitions that an iterator is ahead of the tasks
 LOOK = 0.002  # seconds in which a partition that is as good as there comes
@@ -247,3 +256,171 @@ def _numbered(sources: Sequence[BlockIterator]) -> BlockIterator:
             else:
                 yield block._replace(place=(number,))
                 number += 1
+
+
+class Recipe:
+    """Tasks of a Dask graph that make a partition and need no other task."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._nodes, self._literals = bundle.nodes, bundle.literals
+
+    def __call__(self) -> Any:
+        """Make the partition."""
+        values = dict(self._literals)
+        for key, node in self._nodes:
+            values[key] = node(values)
+        return values[self._nodes[-1][0]]
+
+
+def inputs(
+    expr: Any, config: Config, put: Callable[[Any], Any]
+) -> tuple[Iterator[Block | None], bool]:
+    """Return the partitions of a collection.
+
+    Where each can be made by itself, a stage of the pipeline makes it when it is wanted. Others,
+    such as those that a shuffle makes, are computed in the background, and come when they do.
+
+    Parameters
+    ----------
+    expr : Expr
+        Optimized.
+    config : Config
+    put : callable
+        Stores a value.
+
+    Returns
+    -------
+    blocks : iterator
+        None where there is none yet.
+    makes : bool
+        Whether a stage has to make them.
+    """
+    work = plan_of(expr, config)
+    bundles = {bundle.key: bundle for bundle in work.bundles}
+    keys = list(flatten(expr.__dask_keys__()))
+    names = [work.results.get(key, key) for key in keys]
+    alone = (
+        not work.stages
+        and not work.given
+        and all(name in bundles and _free(bundles[name]) for name in names)
+    )
+    if alone:
+        recipes = (_sent(Recipe(bundles[name]), put) for name in names)
+        return (Block(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True
+    return as_completed(list(Scheduler().start(expr, keys).values())), False
+
+
+class PickledRecipe:
+    """A recipe as bytes, which travel with the call of its task."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __call__(self) -> Any:
+        """Make the partition."""
+        return pickle.loads(self._data)()  # noqa: S301  our own driver's bytes
+
+
+def _sent(recipe: Recipe, put: Callable[[Any], Any]) -> Any:
+    """Return a recipe to send with the call if it is short, else a ref of it.
+
+    Arrays in it are not copied to find that out.
+    """
+    arrays: list[Any] = []
+    data = cloudpickle.dumps(recipe, protocol=5, buffer_callback=arrays.append)
+    return put(recipe) if arrays or len(data) > LARGE else PickledRecipe(data)
+
+
+def _free(bundle: Bundle) -> bool:
+    """Return whether a task needs neither a value nor a resource request of its own."""
+    return not bundle.inputs and bundle.options == NO_OPTIONS
+
+
+def as_completed(promises: Sequence[Promise]) -> Iterator[Block | None]:
+    """Yield blocks of a computation in the background, in the order in which they arrive.
+
+    A promise is dropped with its block, so that the consumer of that can release its value.
+    """
+    waiting = dict(enumerate(promises))
+    del promises
+    while waiting:
+        come = [i for i, promise in waiting.items() if promise.known]
+        for i in come:
+            yield _block_of_value(waiting.pop(i).held(), i)
+        if waiting and not come:
+            yield None
+
+
+def _block_of_value(held: Local | Remote, number: int) -> Block:
+    if isinstance(held, Remote):
+        return Block(held.ref, held.nbytes, 0, (number,))
+    return Block(partial(_same, held.value), 0, 0, (number,), small=True)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def list_files(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple[str, int]]:
+    """Return names and sizes of files.
+
+    Parameters
+    ----------
+    paths : path, or iterable of paths
+        Or URLs; each a file, a directory (all files in it) or a pattern such as ``"img/*.png"``.
+    options : mapping
+        For `fsspec`.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    """
+    found: list[tuple[str, int]] = []
+    for path in [paths] if isinstance(paths, (str, Path)) else paths:
+        system, root = url_to_fs(str(path), **options)
+        if fsspec.core.has_magic(root):
+            there = system.glob(root, detail=True)
+        else:
+            there = system.find(root, detail=True)
+        files = {name: about for name, about in there.items() if about["type"] == "file"}
+        if not files:
+            raise InputError(
+                f"{path}: there is no such file, and none that the pattern matches: give another "
+                f"path"
+            )
+        local = "file" in system.protocol
+        for name in sorted(files):
+            full = name if local else system.unstrip_protocol(name)
+            found.append((full, int(files[name]["size"] or 0)))
+    return found
+
+
+def group_by_bytes(sizes: Sequence[int], target: int) -> Iterator[range]:
+    """Yield groups of neighbouring files of about ``target`` bytes, or of one larger file.
+
+    Examples
+    --------
+    >>> list(group_by_bytes([4, 4, 4, 20, 1, 0], 10))
+    [range(0, 2), range(2, 3), range(3, 4), range(4, 6)]
+    """
+    first = total = 0
+    for i, nbytes in enumerate(sizes):
+        if i > first and total + nbytes > target:
+            yield range(first, i)
+            first, total = i, 0
+        total += nbytes
+    if sizes:
+        yield range(first, len(sizes))
+
+
+def paths_of(files: Sequence[tuple[str, int]], target: int) -> list[pd.DataFrame]:
+    """Return frames of file names, one for each partition."""
+    groups = group_by_bytes([nbytes for _, nbytes in files], target)
+    return [pd.DataFrame({"path": [files[i][0] for i in group]}) for group in groups]
+
+
+def read(row: dict[str, Any], options: Any) -> list[dict[str, Any]]:
+    """Read a file."""
+    with fsspec.open(row["path"], "rb", **options) as file:
+        return [{"path": row["path"], "bytes": file.read()}]

@@ -19,13 +19,11 @@ from dask_exo.errors import CancelledError, PipelineError
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
 from dask_exo.pipeline.operators import Step
-from dask_exo.pipeline.run_handle import PipelineRun, StageReporter
+from dask_exo.pipeline.run import PipelineRun, StageReporter
 from dask_exo.pipeline.sources import DataFrameSource
+from dask_exo.pipeline.streaming.blocks import Block, Frame
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.provenance import Frame
-from dask_exo.pipeline.streaming.retries import CallError
-from dask_exo.pipeline.streaming.transforms import apply, on_host
-from dask_exo.pipeline.streaming.types import Block
+from dask_exo.pipeline.streaming.transforms import CallError, apply, on_host
 
 Start = Callable[[], tuple[Executor, Futures]]
 

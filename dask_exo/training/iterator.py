@@ -15,8 +15,7 @@ from dask.tokenize import tokenize
 from dask_exo.client.shard_server import ShardRows, Source
 from dask_exo.errors import ShuffleArgumentError
 from dask_exo.partitions.batching import as_numpy, rebatch
-from dask_exo.training.epoch_shuffle import EpochShuffles, EpochSpec
-from dask_exo.training.shards import skip_rows
+from dask_exo.training.epoch_shuffle import EpochShuffles, EpochSpec, skip_rows
 
 Item = TypeVar("Item")
 Fetch = Callable[[], pd.DataFrame]

@@ -122,10 +122,10 @@ BUGS = [
     ),
     Bug(
         "a consumer's rows begin one too late",
-        "training/shards.py",
+        "training/epoch_shuffle.py",
         "start, stop = max(rows.start - first, 0), min(rows.stop - first, length)",
         "start, stop = max(rows.start - first, 1), min(rows.stop - first, length)",
-        (f"{UNIT}/training/test_shards.py",),
+        (f"{UNIT}/training/test_epoch_shuffle.py",),
     ),
     # what is checked
     Bug(
@@ -225,7 +225,7 @@ BUGS = [
     ),
     Bug(
         "a pipeline's sources run without room",
-        "pipeline/policies/partition_admission.py",
+        "pipeline/policies.py",
         "and view.has_room_to_start(i)\n            and (",
         "and (",
         (f"{SIM}/test_stream_faults.py",),

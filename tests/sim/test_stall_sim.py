@@ -12,9 +12,9 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import FetchTimeoutError, Node
 from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.errors import StalledError
-from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.policies import PartitionAdmission
+from dask_exo.pipeline.streaming.blocks import Block, StageSpec
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.types import Block, StageSpec
 from dask_exo.shuffle import Program
 from dask_exo.shuffle import run as shuffle
 from dask_exo.testing import Cost, DeadlockError, InlineFutures, NodeDeath, SimFutures

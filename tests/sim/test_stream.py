@@ -14,11 +14,8 @@ from hypothesis import strategies as st
 from asv_bench.simulation.pipeline import Outcome, simulate
 from asv_bench.simulation.runner import SimRunner
 from asv_bench.simulation.static_policy import Static
-from dask_exo.pipeline.policies.adaptive import Adaptive
-from dask_exo.pipeline.policies.conservative import Conservative
-from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.policies.staged import StagedPolicy
-from dask_exo.pipeline.streaming.types import Block, StageSpec
+from dask_exo.pipeline.policies import Adaptive, Conservative, PartitionAdmission, StagedPolicy
+from dask_exo.pipeline.streaming.blocks import Block, StageSpec
 
 POLICIES = {
     "partition admission": PartitionAdmission,

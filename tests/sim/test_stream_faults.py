@@ -9,8 +9,8 @@ import pytest
 from asv_bench.benchmarks import streaming_swarm as swarm
 from asv_bench.simulation.pipeline import simulate
 from asv_bench.simulation.runner import Fault, SimRunner
-from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.streaming.types import StageSpec
+from dask_exo.pipeline.policies import PartitionAdmission
+from dask_exo.pipeline.streaming.blocks import StageSpec
 
 STAGES = [
     StageSpec("load", {"CPU": 1.0}),

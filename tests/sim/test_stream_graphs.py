@@ -10,8 +10,8 @@ import pytest
 from asv_bench.benchmarks import streaming_swarm
 from asv_bench.simulation.pipeline import simulate
 from asv_bench.simulation.runner import Fault, SimRunner
-from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.streaming.types import StageSpec
+from dask_exo.pipeline.policies import PartitionAdmission
+from dask_exo.pipeline.streaming.blocks import StageSpec
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
 run = partial(streaming_swarm.run, make=streaming_swarm.graph)

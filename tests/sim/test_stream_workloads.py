@@ -7,9 +7,7 @@ import pytest
 from asv_bench.benchmarks.streaming_sim import WORKLOADS, bound, fused, inference, of_size, whole
 from asv_bench.simulation.optimal_schedule import lower_bound
 from asv_bench.simulation.static_policy import Static
-from dask_exo.pipeline.policies.adaptive import Adaptive
-from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
-from dask_exo.pipeline.policies.staged import StagedPolicy
+from dask_exo.pipeline.policies import Adaptive, PartitionAdmission, StagedPolicy
 
 # seconds of schedules found by `asv_bench.simulation.optimal_schedule.search`
 BEST = {3: 642, 6: 269, 8: 201, 10: 161.5, 20: 152.5}

@@ -19,7 +19,7 @@ UNPICKLES = {  # what was pickled by this program, or by one of its tasks
     "checkpoint/codec.py", "client/remote_call.py", "client/sync_primitives.py", "remote_error.py",
     "partitions/wire_format.py", "partitions/ownership.py", "execution/tasks/worker.py",
     "execution/checkpoints/writer.py",
-    "cluster/on_ray/serialization.py", "pipeline/dask_source.py", "shuffle/blocks.py",
+    "cluster/on_ray/serialization.py", "pipeline/sources.py", "shuffle/blocks.py",
 }  # fmt: skip
 # from lists of arguments, without a shell
 RUNS_PYTHON = {"cli/bench.py", "partitions/gpu/ipc.py"}

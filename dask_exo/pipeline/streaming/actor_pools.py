@@ -19,9 +19,9 @@ from dask_exo.pipeline.streaming.autoscaler import (
     gpu_fractions,
     pool_sizes,
 )
+from dask_exo.pipeline.streaming.blocks import StageSpec
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import StageActor
-from dask_exo.pipeline.streaming.types import StageSpec
 from dask_exo.pipeline.streaming.waist import Streams
 
 PoolKey = frozenset[tuple[str, float]]

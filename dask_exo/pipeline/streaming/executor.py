@@ -15,9 +15,7 @@ from typing import Any
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.cluster.watchdog import Watchdog
 from dask_exo.events import StageSeen
-from dask_exo.pipeline.streaming.snapshot import PipelineView, Policy, bottleneck, is_deadlocked
-from dask_exo.pipeline.streaming.stage_state import BlockQueue, RunningTask, SourceQueue, StageState
-from dask_exo.pipeline.streaming.types import (
+from dask_exo.pipeline.streaming.blocks import (
     AGAIN,
     Block,
     ConsumerCounts,
@@ -26,6 +24,8 @@ from dask_exo.pipeline.streaming.types import (
     StageSpec,
     links,
 )
+from dask_exo.pipeline.streaming.snapshot import PipelineView, Policy, bottleneck, is_deadlocked
+from dask_exo.pipeline.streaming.stage_state import BlockQueue, RunningTask, SourceQueue, StageState
 
 SOON = 0.05  # seconds until an input that was not there is looked for again
 

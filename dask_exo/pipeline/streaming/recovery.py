@@ -13,11 +13,18 @@ from dask_exo import events
 from dask_exo.cluster.resources import fits
 from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
-from dask_exo.pipeline.streaming.provenance import Origin, RejectReason, RowRange, joined
-from dask_exo.pipeline.streaming.retries import call_name
+from dask_exo.pipeline.streaming.blocks import (
+    Block,
+    Lineage,
+    Origin,
+    RejectReason,
+    RowRange,
+    StageSpec,
+    joined,
+)
 from dask_exo.pipeline.streaming.task import BlockMetadata
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
-from dask_exo.pipeline.streaming.types import Block, Lineage, StageSpec
+from dask_exo.pipeline.streaming.transforms import call_name
 from dask_exo.pipeline.streaming.waist import Streams
 from dask_exo.remote_error import Failure
 

@@ -12,11 +12,11 @@ from typing import Any
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
+from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec, links
 from dask_exo.pipeline.streaming.recovery import Recovery, compare, lineage_of, origin, origin_of
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import BlockMetadata, StageCode, TaskInputs, run
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
-from dask_exo.pipeline.streaming.types import AGAIN, Block, StageSpec, links
 from dask_exo.pipeline.streaming.waist import Streams
 
 SHORT = 1.0  # seconds of a task behind which another may wait for the same actor
@@ -26,7 +26,7 @@ FRESH = 1.0  # seconds for which resources of the cluster are taken to be the sa
 
 
 class StreamRunner:
-    """`dask_exo.pipeline.streaming.types.Runner` on `Streams`.
+    """`dask_exo.pipeline.streaming.blocks.Runner` on `Streams`.
 
     Stages without state that request only CPUs run on processes that all tasks of the cluster
     share; the others run on actors.

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from dask_exo.pipeline.streaming.blocks import Block, Links, StageSpec
 from dask_exo.pipeline.streaming.snapshot import StageEstimate, StageView
-from dask_exo.pipeline.streaming.types import Block, Links, StageSpec
 
 
 class SourceQueue:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from dask_exo.pipeline.streaming.blocks import Block, Lineage
 from dask_exo.pipeline.streaming.task import BlockMetadata
-from dask_exo.pipeline.streaming.types import Block, Lineage
 
 
 class TaskState(Enum):

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from dask_exo.events import ShareRaised
 from dask_exo.partitions.gpu.memory import GpuMemoryUse
-from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.policies import PartitionAdmission
 from dask_exo.pipeline.streaming.autoscaler import capacity, gpu_fractions
+from dask_exo.pipeline.streaming.blocks import Block, StageSpec
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.retries import RAISE
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView
 from dask_exo.pipeline.streaming.task import StageCode
-from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import Block, StageSpec
+from dask_exo.pipeline.streaming.transforms import RAISE, Transform
 from dask_exo.report import recording
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector

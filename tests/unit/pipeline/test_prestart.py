@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 
 from dask_exo.errors import WorkerLostError
-from dask_exo.pipeline.streaming.retries import RAISE
+from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.task import StageCode
-from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import AGAIN, Block, StageSpec
+from dask_exo.pipeline.streaming.transforms import RAISE, Transform
 from dask_exo.testing import InlineStreams
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}

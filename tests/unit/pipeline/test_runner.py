@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline import Rejects
-from dask_exo.pipeline.policies.partition_admission import PartitionAdmission
+from dask_exo.pipeline.policies import PartitionAdmission
+from dask_exo.pipeline.streaming.blocks import Block, StageSpec
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.recovery import MAX_REPLACEMENTS
-from dask_exo.pipeline.streaming.retries import RAISE, ErrorPolicy
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.task import StageCode
-from dask_exo.pipeline.streaming.transforms import Transform
-from dask_exo.pipeline.streaming.types import Block, StageSpec
+from dask_exo.pipeline.streaming.transforms import RAISE, ErrorPolicy, Transform
 from dask_exo.pipeline.to_dask import PartitionProducer
 from dask_exo.report import recording
 from dask_exo.testing import Died, InlineFutures, InlineStreams

@@ -18,11 +18,9 @@ from dask_exo.config import Config
 from dask_exo.errors import InputError, PipelineError
 from dask_exo.execution.persisted import Promise, Remote
 from dask_exo.pipeline import from_files, of
-from dask_exo.pipeline.build import MANY, start_sources
-from dask_exo.pipeline.dask_source import as_completed
-from dask_exo.pipeline.file_source import group_by_bytes, list_files
-from dask_exo.pipeline.sources import AHEAD, source_of
-from dask_exo.pipeline.streaming.types import Block
+from dask_exo.pipeline.run import MANY, start_sources
+from dask_exo.pipeline.sources import AHEAD, as_completed, group_by_bytes, list_files, source_of
+from dask_exo.pipeline.streaming.blocks import Block
 
 
 def pieces(source):

@@ -19,10 +19,9 @@ from dask_exo.errors import DeviceError
 from dask_exo.partitions.gpu import arrays, memory
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.operators import Step, groups
-from dask_exo.pipeline.streaming.provenance import Frame, Origin, RowRange
-from dask_exo.pipeline.streaming.retries import ErrorPolicy
+from dask_exo.pipeline.streaming.blocks import Frame, Origin, RowRange
 from dask_exo.pipeline.streaming.task import StageCode, TaskInputs, run, to_host_ahead
-from dask_exo.pipeline.streaming.transforms import Transform
+from dask_exo.pipeline.streaming.transforms import ErrorPolicy, Transform
 
 SIMULATE = {"exo.gpu.simulate": True}
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.partitions.batching import RowSpan, rebatch
+from dask_exo.training.epoch_shuffle import locate_rows, skip_rows, split_rows
 from dask_exo.training.iterator import fetch_each, prefetch
-from dask_exo.training.shards import locate_rows, skip_rows, split_rows
 
 
 class Memory:

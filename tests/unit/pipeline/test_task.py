@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.operators import Step, check_needs, groups
-from dask_exo.pipeline.streaming.provenance import Frame, Origin, RowRange
-from dask_exo.pipeline.streaming.repartition import repartition, size
-from dask_exo.pipeline.streaming.retries import CallError, ErrorPolicy
-from dask_exo.pipeline.streaming.task import BlockMetadata, StageActor, StageCode, TaskInputs
-from dask_exo.pipeline.streaming.transforms import Transform, apply
+from dask_exo.pipeline.streaming.blocks import Frame, Origin, RowRange
+from dask_exo.pipeline.streaming.task import (
+    BlockMetadata,
+    StageActor,
+    StageCode,
+    TaskInputs,
+    repartition,
+    size,
+)
+from dask_exo.pipeline.streaming.transforms import CallError, ErrorPolicy, Transform, apply
 
 
 def starting(inputs, skip=0):

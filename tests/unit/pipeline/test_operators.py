@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline import materialize, of, union
-from dask_exo.pipeline.stage_graph import Union, planned
+from dask_exo.pipeline.operators import Union, planned
 
 
 def begun(n=2):

@@ -1,20 +1,113 @@
-"""Admission of one output at a time: a hard limit of memory, and sources at the pace of the rest.
-
-A stage may make one more output as long as one output of each later stage would still fit. So what
-is nearest to the end can always get there, and give its room back. Of the stages that have
-room, an input and resources the last one goes first, once each has the slots that keep its rate
-equal to that of the others: where memory is ample, what comes last would otherwise begin too late.
-A stage that waits for room gets what comes free: none before it takes any.
-
-That alone is safe, and slow where memory is short: sources take all slots, fill the memory, and
-then stand still in the slots that what they have filled it with needs. So a task that gives several
-outputs starts only if these would fit by the time it ends, less what the later stages can take
-away meanwhile with the slots that they have left.
-"""
+"""Policies: decisions which stage of a pipeline runs its next task."""
 
 from __future__ import annotations
 
-from dask_exo.pipeline.streaming.snapshot import PipelineView, bytes_downstream, work_per_byte
+from collections.abc import Callable
+
+from dask_exo.pipeline.streaming.snapshot import (
+    PipelineView,
+    Policy,
+    bytes_downstream,
+    work_per_byte,
+)
+
+EVERY = 1.0  # seconds between two looks at the budget
+
+
+class Adaptive:
+    """Policy with a budget of bytes for sources, kept between calls."""
+
+    def __init__(self) -> None:
+        self._budget: float | None = None
+        self._looked = 0.0
+
+    def start(self, view: PipelineView) -> int | None:
+        """Return a source if the budget allows, else the stage with the least buffered outputs."""
+        self._replenish(view)
+        assert self._budget is not None
+        for i, source in enumerate(view.stages):
+            cost = max(source.given, source.block_bytes)
+            probing = source.seconds is None and source.running > 0
+            fits = view.used + cost <= view.limit or view.used == 0
+            affordable = self._budget >= cost and fits and not probing
+            if not source.before and view.startable(i) and affordable:
+                self._budget -= cost
+                return i
+        able = [
+            i
+            for i, stage in enumerate(view.stages)
+            if stage.before and view.startable(i) and (view.has_room(i) or not stage.running)
+        ]
+        return min(able, key=lambda i: view.stages[i].buffered, default=None)
+
+    def may_continue(self, view: PipelineView, i: int) -> bool:
+        """Return whether there is room."""
+        return view.has_room(i)
+
+    def _replenish(self, view: PipelineView) -> None:
+        if self._budget is None:
+            self._budget, self._looked = view.limit, view.now
+        passed = view.now - self._looked
+        if passed < EVERY:
+            return
+        self._looked = view.now
+        for i, source in enumerate(view.stages):
+            if not source.before:
+                size = max(source.given, source.block_bytes)
+                more = passed * size / max(pace(view, i, size), 1e-9)
+                self._budget = min(view.limit, (self._budget or 0.0) + more)
+
+
+def pace(view: PipelineView, i: int, size: float) -> float:
+    """Return the seconds that the stages after a source need for ``size`` bytes of its output."""
+    total = 0.0
+    for k, come in bytes_downstream(view, i).items():
+        stage = view.stages[k]
+        # slots that are not held by other stages
+        slots = min(
+            (view.free.get(name, 0) / need for name, need in stage.needs.items() if need),
+            default=1.0,
+        )
+        slots = max(1.0, stage.running + int(slots))
+        total += (stage.seconds or 0.0) * come * size / stage.taken / slots
+    return total
+
+
+class Conservative:
+    """Policy with a hard limit, and idle slots."""
+
+    def start(self, view: PipelineView) -> int | None:
+        """Return the stage with the least buffered outputs of those whose outputs fit."""
+        able = [
+            i
+            for i, stage in enumerate(view.stages)
+            if view.startable(i)
+            and view.used + max(stage.given, stage.block_bytes) + _later(view, i) <= view.limit
+        ]
+        return min(able, key=lambda i: view.stages[i].buffered, default=None)
+
+    def may_continue(self, view: PipelineView, i: int) -> bool:  # noqa: ARG002
+        """Return True: the room is reserved."""
+        return True
+
+
+def _later(view: PipelineView, i: int) -> float:
+    return sum(view.stages[k].block_bytes for k in view.stages[i].later)
+
+
+class StagedPolicy:
+    """Policy that starts a stage when the one before has ended; memory is not limited."""
+
+    def start(self, view: PipelineView) -> int | None:
+        """Return the first stage that has not ended."""
+        for i, stage in enumerate(view.stages):
+            if not stage.finished:
+                return i if view.startable(i) else None
+        return None
+
+    def may_continue(self, view: PipelineView, i: int) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
 
 
 class PartitionAdmission:
@@ -141,3 +234,11 @@ def _leaves_slots(view: PipelineView, i: int) -> bool:
         if need and view.total.get(name, 0) >= need + later > free + 1e-9:
             return False
     return True
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "partition-admission": PartitionAdmission,
+    "adaptive": Adaptive,
+    "conservative": Conservative,
+    "staged": StagedPolicy,
+}

@@ -1,4 +1,4 @@
-"""Handles of pipelines that run."""
+"""Runs of a pipeline: preparation, the thread that drives them, and what users hold of them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,40 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, overload
 
 import pandas as pd
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.watchdog import fetch_values
+from dask_exo.cluster.on_ray.streams import RayStreams
+from dask_exo.cluster.watchdog import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.run_metrics import StoreSampler, observed
 from dask_exo.partitions.batching import rebatch
+from dask_exo.pipeline.operators import (
+    Chain,
+    Part,
+    check_needs,
+    code_of,
+    planned,
+    sources_of,
+    stage_of,
+    without_gpus,
+)
+from dask_exo.pipeline.policies import POLICIES
+from dask_exo.pipeline.sources import BlockIterator, PipelineSource
+from dask_exo.pipeline.streaming.blocks import Block, Origin
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.recovery import can_recompute
-from dask_exo.pipeline.streaming.types import Block
+from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.report.progress import showing
+from dask_exo.scheduler import Scheduler
 
 SOON = 0.02  # seconds until it is looked again whether the consumer wants something
 EVERY = 1.0  # seconds between two reports of how the stages are
@@ -203,3 +220,181 @@ def _frames(running: PipelineRun) -> Iterator[pd.DataFrame]:
         if left is not None:
             frame, left = frame.iloc[:left], left - min(left, len(frame))
         yield frame
+
+
+MANY = 10**9  # numbers for the partitions of a source that does not say how many it has
+
+
+def execute(
+    ends: Sequence[Chain], memory: int | None, target: int | None
+) -> tuple[Executor, Futures]:
+    """Prepare a run of pipelines; common parts run once.
+
+    Parameters
+    ----------
+    ends : sequence of Chain
+    memory, target : int, optional
+        See `of`.
+
+    Raises
+    ------
+    PipelineError
+        No node has the resources that a stage requests.
+    """
+    config, futures = Config.current(), Scheduler().cluster()
+    streams = RayStreams()
+    total = streams.resources()
+    simulate = config.gpu_simulate and not total.get("GPU")
+    parts, _ = _planned(ends, lambda _: True, simulate=simulate)
+    check_needs([part.steps for part in parts], total, streams.nodes())
+    store = sum(node.store for node in futures.nodes())
+    memory = memory or int(config.stream_memory_fraction * store)
+    target = min(target or config.stream_target, max(1, memory // 8))
+    started = start_sources(sources_of(ends), config, streams.put)
+    parts, sinks = _planned(ends, lambda source: started[id(source)][1], simulate=simulate)
+    stages = [stage_of(part.steps)._replace(takes=part.takes) for part in parts]
+    codes = [code_of(part.steps, target, part.error_policy, config) for part in parts]
+    inputs = [started[id(part.source)][0] for part in parts if part.source is not None]
+    runner = StreamRunner(streams, stages, codes)
+    policy = POLICIES[config.stream_policy]()
+    executor = Executor(
+        stages,
+        inputs,
+        runner,
+        policy,
+        limit=memory,
+        target=target,
+        sinks=sinks,
+        watchdog=Watchdog(futures, config.stall_timeout),
+    )
+    return executor, futures
+
+
+def _planned(
+    ends: Sequence[Chain], makes: Callable[[PipelineSource], bool], *, simulate: bool
+) -> tuple[list[Part], list[tuple[int, ...]]]:
+    """Return the result of `planned`, without requests of GPUs where these are simulated."""
+    parts, sinks = planned(ends, makes)
+    if simulate:
+        parts = [part._replace(steps=without_gpus(part.steps)) for part in parts]
+    return parts, sinks
+
+
+def rejects_of(executor: Executor, futures: Futures) -> Rejects:
+    """Return the dead letters of a run."""
+    patience = Config.current().stall_timeout
+    return Rejects(executor.rejects, partial(fetch_block, futures, patience=patience))
+
+
+def start_sources(
+    sources: Sequence[PipelineSource], config: Config, put: Callable[[Any], Any]
+) -> dict[int, tuple[BlockIterator, bool]]:
+    """Start all sources; return their partitions by id, with numbers that are unique."""
+    found, first = {}, 0
+    for source in sources:
+        blocks, makes = source.start(config, put)
+        found[id(source)] = (_numbered(blocks, first) if first else blocks, makes)
+        first += MANY if source.count is None else source.count
+    return found
+
+
+def _numbered(blocks: BlockIterator, first: int) -> Iterator[Any]:
+    """Yield blocks with numbers from ``first`` on."""
+    for block in blocks:
+        yield block and block._replace(place=(first + block.place[0],))
+
+
+@dataclass(frozen=True)
+class Reject:
+    """An input that was set aside.
+
+    Attributes
+    ----------
+    stage, function : str
+        Where it happened; the function "source" makes partitions.
+    origin : Origin
+        Rows of the source that it was made of: partition, first row and the one after the last of
+        each range in ``origin.rows``. They are these very rows where ``origin.exact``, which is
+        known as long as functions give as many rows as they take.
+    error : BaseException
+        What the function raised.
+    traceback : str
+        The same as text.
+    """
+
+    stage: str
+    function: str
+    origin: Origin
+    error: BaseException
+    traceback: str
+    _fetch: Callable[[], Any] = field(repr=False, compare=False)
+
+    @property
+    def partition(self) -> int:
+        """Number of the first partition of the source that it was made of."""
+        return self.origin.rows[0].partition
+
+    @property
+    def frame(self) -> pd.DataFrame | None:
+        """The input; None if making it has failed."""
+        found = self._fetch()
+        return found if isinstance(found, pd.DataFrame) else None
+
+
+class Rejects(Sequence[Reject]):
+    """Inputs that a run of a pipeline has set aside so far.
+
+    It can be looked at while the pipeline runs. The inputs stay in the object store as long as
+    they or the pipeline are referenced.
+
+    Parameters
+    ----------
+    blocks : list of Block
+    get : callable
+        Fetches a value.
+    """
+
+    def __init__(
+        self, blocks: Sequence[Block] = (), get: Callable[[Any], Any] = lambda value: value
+    ) -> None:
+        self._blocks, self._get = blocks, get
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @overload
+    def __getitem__(self, at: int) -> Reject: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Reject]: ...
+
+    def __getitem__(self, at: int | slice) -> Reject | Sequence[Reject]:
+        """Return one of them, or a slice."""
+        if isinstance(at, slice):
+            return Rejects(self._blocks[at], self._get)
+        block = self._blocks[at]
+        rejected = block.rejected
+        assert rejected is not None
+        return Reject(
+            rejected.stage,
+            rejected.function,
+            rejected.origin,
+            rejected.failure.error(),
+            rejected.failure.text,
+            lambda: self._get(block.value),
+        )
+
+    def table(self) -> pd.DataFrame:
+        """Return a table with a row for each: stage, function, rows and error."""
+        columns = ["stage", "function", "partition", "start", "stop", "exact", "rows", "error"]
+        found = []
+        for one, block in zip(self, self._blocks, strict=False):
+            first = one.origin.rows[0]
+            where = (one.stage, one.function, first.partition, first.start, first.stop)
+            error = f"{type(one.error).__name__}: {one.error}"
+            found.append((*where, one.origin.exact, block.rows, error))
+        return pd.DataFrame(found, columns=columns).astype({"stop": "Int64"})
+
+    def __repr__(self) -> str:
+        """Return their number as text."""
+        return f"Rejects of a pipeline: {len(self)}"
