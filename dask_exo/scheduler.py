@@ -18,7 +18,7 @@ from dask_exo import events
 from dask_exo.checkpoint import CheckpointStore
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures
-from dask_exo.cluster.watchdog import fetch_values
+from dask_exo.cluster.waiting import fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import (
     CoreExpr,

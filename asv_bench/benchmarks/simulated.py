@@ -6,14 +6,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from dask_exo.cluster.futures import Futures, Node, Ref, Steps, drive
+from dask_exo.cluster.futures import Futures, Node, Ref
+from dask_exo.cluster.waiting import Steps, drive
 from dask_exo.shuffle.choose import Limits
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs
 from dask_exo.shuffle.run import Shuffled, run_shuffle
 from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
 from dask_exo.testing import Channels, SimFutures
-from dask_exo.testing.simulated.model import CostModel
+from dask_exo.testing.simulated.tasks import CostModel
 
 
 def run_map(*_: Any) -> None:

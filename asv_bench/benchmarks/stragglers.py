@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from dask_exo.cluster.futures import Node, drive
+from dask_exo.cluster.futures import Node
+from dask_exo.cluster.waiting import drive
 from dask_exo.shuffle.choose import Limits
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs

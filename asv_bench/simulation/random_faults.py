@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dask_exo.cluster.futures import Node
 from dask_exo.testing.simulated.futures import SimFutures
-from dask_exo.testing.simulated.model import Call, Channels, Cost, NodeDeath
+from dask_exo.testing.simulated.tasks import Call, Channels, Cost, NodeDeath
 
 VALUE = 30_000  # bytes, as far as the stores are told
 STORES = (10**5, 10**6, 10**8)

@@ -11,7 +11,7 @@ from typing import Any
 from dask.utils import parse_timedelta, typename
 
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.watchdog import fetch_values
+from dask_exo.cluster.waiting import fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import TaskRef
 from dask_exo.errors import CancelledError

@@ -13,7 +13,7 @@ from dask.utils import parse_timedelta
 from dask_exo.client.future import Future, failures, rebuild
 from dask_exo.client.remote_call import futures_in, map_nested
 from dask_exo.cluster.futures import Ref
-from dask_exo.cluster.watchdog import fetch_values
+from dask_exo.cluster.waiting import fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import CancelledError
 from dask_exo.execution import persisted

@@ -12,11 +12,10 @@ Exoshuffle section 3.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
 
 from dask_exo.cluster.task_status import Activity, OutputDigest
@@ -28,8 +27,6 @@ LARGE = 100_000
 """Bytes from which an argument is put once: Ray would store it for each call."""
 
 Ref = Any  # opaque and hashable
-Wait = Callable[[Sequence[Ref], float | None], tuple[list[Ref], list[Ref]]]
-"""Function that waits for some refs, at most a number of seconds; see `Futures.wait`."""
 SubmitOptions = Mapping[str, Any]
 """Options of a task: ``num_cpus``, ``num_gpus``, ``memory``, ``resources``, and others that the
 cluster knows. Empty means one slot."""
@@ -37,29 +34,6 @@ cluster knows. Empty means one slot."""
 
 class FetchTimeoutError(TimeoutError):
     """Values did not arrive within the timeout of `Futures.get`."""
-
-
-@dataclass(frozen=True)
-class Until:
-    """Condition that a coroutine waits for: the first of several to be met.
-
-    Attributes
-    ----------
-    all : collection of refs
-        Met when all of these are finished.
-    any : collection of refs
-        Met when one of these is finished.
-    time : float, optional
-        Met at this time, by `Futures.now`.
-    """
-
-    all: Collection[Ref] = ()
-    any: Collection[Ref] = ()
-    time: float | None = None
-
-
-Steps = Generator[Collection[Ref] | Until, None, T]
-"""A coroutine on the waist: it submits tasks, yields refs to wait for, and returns a `T`."""
 
 
 @dataclass(frozen=True)
@@ -278,92 +252,6 @@ def default() -> Futures:
     return _provider()
 
 
-def drive(futures: Futures, steps: Steps[T], wait: Wait | None = None) -> T:
-    """Run one coroutine alone, to its end.
-
-    Parameters
-    ----------
-    futures : Futures
-        Cluster that ``steps`` submits to.
-    steps : generator
-        Yields collections of refs; goes on when all of one are finished, or see `Until`.
-    wait : callable, optional
-        Called instead of `Futures.wait`; may raise, which ends the coroutine.
-
-    Returns
-    -------
-    object
-        What ``steps`` returns.
-
-    Examples
-    --------
-    >>> from dask_exo.testing import InlineFutures
-    >>> f = InlineFutures()
-    >>> def double_twice(x):
-    ...     ref = f.submit(lambda v: 2 * v, x)
-    ...     yield [ref]
-    ...     return f.submit(lambda v: 2 * v, ref)
-    >>> f.get([drive(f, double_twice(5))])
-    [20]
-    """
-    wait = wait or futures.wait
-    try:
-        while True:
-            waiting = Waiting(next(steps))
-            while not waiting.over(futures.now):
-                done, _ = wait(waiting.refs, waiting.timeout(futures.now))
-                waiting.finished(done)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-
-
-class Waiting:
-    """The unmet part of the condition that a coroutine waits for.
-
-    Parameters
-    ----------
-    asked : collection of refs, or Until
-
-    Examples
-    --------
-    >>> waiting = Waiting(Until(all=["a", "b"], any=["c"], time=9.0))
-    >>> waiting.refs, waiting.timeout(7.5), waiting.over(7.5), waiting.over(9.0)
-    (['a', 'b', 'c'], 1.5, False, True)
-    >>> waiting.finished(["b"]), waiting.refs, waiting.over(8.0)
-    (None, ['a', 'c'], False)
-    >>> waiting.finished(["c"]), waiting.over(8.0)
-    (None, True)
-    """
-
-    def __init__(self, asked: Collection[Ref] | Until = ()) -> None:
-        until = asked if isinstance(asked, Until) else Until(asked)
-        self._all, self._any = dict.fromkeys(until.all), dict.fromkeys(until.any)
-        self._time = until.time
-        self._met = not self._all and not self._any
-
-    @property
-    def refs(self) -> list[Ref]:
-        """Refs that are not finished yet."""
-        return [*self._all, *self._any]
-
-    def timeout(self, now: float) -> float | None:
-        """Return the seconds until the coroutine continues in any case."""
-        return None if self._time is None else max(0.0, self._time - now)
-
-    def finished(self, refs: Collection[Ref]) -> None:
-        """Record finished refs; others than those awaited are ignored."""
-        if not self._met:
-            self._met = any(ref in self._any for ref in refs)
-            had = bool(self._all)
-            for ref in refs:
-                self._all.pop(ref, None)
-            self._met |= had and not self._all
-
-    def over(self, now: float) -> bool:
-        """Return whether the condition is met."""
-        return self._met or (self._time is not None and now >= self._time)
-
-
 _here: ContextVar[str | None] = ContextVar("here", default=None)
 
 
@@ -380,27 +268,3 @@ def on_node(node: str) -> Iterator[None]:
         yield
     finally:
         _here.reset(token)
-
-
-def split_evenly(count: int, groups: int) -> list[range]:
-    """Split ``range(count)`` into contiguous ranges of (nearly) equal length.
-
-    Examples
-    --------
-    >>> split_evenly(5, 2)
-    [range(0, 2), range(2, 5)]
-    """
-    return split_by_weight(count, [1] * groups)
-
-
-def split_by_weight(count: int, weights: Sequence[int]) -> list[range]:
-    """Split ``range(count)`` into contiguous ranges in proportion to weights.
-
-    Examples
-    --------
-    >>> split_by_weight(10, [1, 3, 1])
-    [range(0, 2), range(2, 8), range(8, 10)]
-    """
-    total = sum(weights)
-    cuts = [count * upto // total for upto in accumulate(weights, initial=0)]
-    return [range(a, b) for a, b in pairwise(cuts)]

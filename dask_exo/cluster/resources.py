@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 Resources = Mapping[str, float]
@@ -114,3 +115,27 @@ def combine_requests(requests: Iterable[ResourceRequest]) -> ResourceRequest:
         least if most is None else min(least, most),
         most,
     )
+
+
+def split_evenly(count: int, groups: int) -> list[range]:
+    """Split ``range(count)`` into contiguous ranges of (nearly) equal length.
+
+    Examples
+    --------
+    >>> split_evenly(5, 2)
+    [range(0, 2), range(2, 5)]
+    """
+    return split_by_weight(count, [1] * groups)
+
+
+def split_by_weight(count: int, weights: Sequence[int]) -> list[range]:
+    """Split ``range(count)`` into contiguous ranges in proportion to weights.
+
+    Examples
+    --------
+    >>> split_by_weight(10, [1, 3, 1])
+    [range(0, 2), range(2, 8), range(8, 10)]
+    """
+    total = sum(weights)
+    cuts = [count * upto // total for upto in accumulate(weights, initial=0)]
+    return [range(a, b) for a, b in pairwise(cuts)]

@@ -7,11 +7,13 @@ travel beside the results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
+
+from dask_exo.cluster.resources import Resources, fits
 
 
 @dataclass(frozen=True)
@@ -115,3 +117,153 @@ def collect_outputs(call: str) -> Iterator[list[OutputDigest]]:
         yield outputs
     finally:
         _running.reset(token)
+
+
+FULL = 0.95  # of a store: the rest is too small for most values
+MOST_NAMES = 4  # of tasks in a message
+_GONE = (
+    "their files have been removed or cannot be read. Compute again; persist again the values that "
+    "were stored there"
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State of a cluster on which nothing has happened for a while.
+
+    Attributes
+    ----------
+    activity : Activity
+        Status of the tasks that the loop waits for.
+    names : sequence of str
+        Names of those tasks.
+    gone : collection of str
+        Ids of nodes that have died or left.
+    used, store : int
+        Bytes in the object stores, and their capacity.
+    full : str, optional
+        A directory for spilled values that is full.
+    seconds : float
+        Since the last event.
+    spilled : int
+        Bytes written to disk since the cluster began.
+    place : str, optional
+        A directory for spilled values.
+    """
+
+    activity: Activity
+    names: Sequence[str]
+    gone: Collection[str]
+    used: int
+    store: int
+    full: str | None
+    seconds: float
+    spilled: int = 0
+    place: str | None = None
+
+
+def diagnose(seen: Snapshot) -> str | None:
+    """Return the likely cause of a stall; None where progress is still possible.
+
+    Examples
+    --------
+    >>> waits = TaskStatus("pending", {"GPU": 1.0})
+    >>> activity = Activity([waits], nodes={"a": {"CPU": 2.0}})
+    >>> seen = Snapshot(activity, ["infer"], [], 0, 10**9, None, 600.0)
+    >>> print(diagnose(seen))  # doctest: +NORMALIZE_WHITESPACE
+    nothing has happened for 600 s. Waiting for 1 task: infer (waits for 1 GPU).
+    Likely cause: no node has 1 GPU; a (2 CPU).
+    Add a node that has it, or ask for less.
+    Nodes: a (2 CPU). Object stores: 0 MB of 1000 MB.
+    To wait longer, set exo.fault.stall-timeout (0: for ever)
+    """
+    tasks, others = seen.activity.tasks, seen.activity.others
+    if any(one.state in {"running", "unknown"} and one.node not in seen.gone for one in tasks):
+        return None
+    waiting = [one for one in tasks if one.state == "pending"]
+    if others and any(_possible(one, seen.activity.nodes) for one in waiting):
+        return None
+    many = f"{len(seen.names)} task{'s' * (len(seen.names) != 1)}"
+    said = ", ".join(
+        f"{name} ({_state(one)})"
+        for name, one in list(zip(seen.names, tasks, strict=True))[:MOST_NAMES]
+    )
+    more = ", …" if len(seen.names) > MOST_NAMES else ""
+    return (
+        f"nothing has happened for {seen.seconds:.0f} s. Waiting for {many}: {said}{more}. "
+        f"Likely cause: {next(_causes(seen))}. Nodes: {_nodes(seen.activity.nodes)}. "
+        f"Object stores: {seen.used / 1e6:.0f} MB of {seen.store / 1e6:.0f} MB. "
+        f"To wait longer, set exo.fault.stall-timeout (0: for ever)"
+    )
+
+
+def _causes(seen: Snapshot) -> Iterator[str]:
+    """Iterate over the possible causes, the likeliest first."""
+    waiting = [one for one in seen.activity.tasks if one.state == "pending"]
+    impossible = [one for one in waiting if not _possible(one, seen.activity.nodes)]
+    lost = f" (lost: {', '.join(sorted(seen.gone))})" if seen.gone else ""
+    if impossible:
+        yield (
+            f"no node has {_amounts(impossible[0].needs)}{lost}; {_nodes(seen.activity.nodes)}. "
+            f"Add a node that has it, or ask for less"
+        )
+    if any(one.state == "spilled" for one in seen.activity.tasks):
+        yield f"these values were written to disk{_place(seen)}, and {_GONE}"
+    if seen.full is not None:
+        yield f"the disk of {seen.full!r} is full. Free space there, or set exo.spill-directory"
+    if seen.used >= FULL * seen.store:
+        yield (
+            "the object store is full. Let go of persisted values, or raise exo.object-store-memory"
+        )
+    if seen.gone:
+        yield (
+            f"nodes have died{lost}, and what they had does not come back. Compute again; "
+            f"persisted values on them have to be made anew"
+        )
+    if seen.spilled and any(_possible(one, seen.activity.free) for one in waiting):
+        yield (
+            f"there are slots, so that it is inputs that do not come. {seen.spilled / 1e6:.0f} MB "
+            f"of values were written to disk{_place(seen)}; if inputs are among them, {_GONE}"
+        )
+    if waiting:
+        yield (
+            "other programs, or actors that do nothing, hold what these tasks wait for. "
+            "Stop those, or add nodes"
+        )
+    yield (
+        "the cluster says that they have ended, and does not hand out what they returned. "
+        "Compute again; see Ray's logs"
+    )
+
+
+def _possible(one: TaskStatus, nodes: Mapping[str, Resources]) -> bool:
+    """Return whether a node has the resources that a task requests."""
+    return any(fits(node, one.needs) for node in nodes.values())
+
+
+def _state(one: TaskStatus) -> str:
+    if one.state == "pending":
+        return f"waits for {_amounts(one.needs)}"
+    said = {"running": "on a node that has died", "spilled": "written to disk"}
+    return said.get(one.state, one.state)
+
+
+def _place(seen: Snapshot) -> str:
+    return "" if seen.place is None else f" (in {seen.place!r})"
+
+
+def _nodes(nodes: Mapping[str, Resources]) -> str:
+    plain = (
+        f"{id_[:8]} ({_amounts({k: v for k, v in node.items() if _counted(k)})})"
+        for id_, node in nodes.items()
+    )
+    return ", ".join(plain) or "none"
+
+
+def _counted(name: str) -> bool:
+    """Return whether tasks request a resource by number."""
+    return name not in {"memory", "object_store_memory"} and not name.startswith("node:")
+
+
+def _amounts(amounts: Resources) -> str:
+    return ", ".join(f"{v:g} {k}" for k, v in amounts.items() if v) or "a slot"

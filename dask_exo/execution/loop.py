@@ -18,7 +18,7 @@ from dask.utils import key_split
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.watchdog import Watchdog, fetch_values
+from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import OutOfMemoryError
 from dask_exo.execution.accounting import OutputVersions, ShuffleAccounting

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.task_status import OutputDigest
-from dask_exo.cluster.watchdog import Watchdog, fetch_values
+from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import Task
 from dask_exo.partitions.ownership import writable

@@ -9,7 +9,8 @@ from typing import Any
 
 from dask_exo import events
 from dask_exo.cluster.failpoints import reach
-from dask_exo.cluster.futures import Futures, Ref, Steps, Waiting
+from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.waiting import Steps, Waiting
 from dask_exo.config import Config
 from dask_exo.execution.accounting import ShuffleAccounting
 from dask_exo.execution.actor_pool import ActorPools, MapActors

@@ -15,8 +15,8 @@ import pandas as pd
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.on_ray.streams import RayStreams
-from dask_exo.cluster.watchdog import Watchdog, fetch_values
+from dask_exo.cluster.on_ray.futures import RayStreams
+from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
 from dask_exo.execution.background import stop_with_all

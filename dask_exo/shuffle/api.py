@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from dask_exo.cluster.futures import Futures, Node, Ref, default, drive
-from dask_exo.cluster.watchdog import Watchdog
+from dask_exo.cluster.futures import Futures, Node, Ref, default
+from dask_exo.cluster.waiting import Watchdog, drive
 from dask_exo.config import Config
 from dask_exo.errors import ShuffleArgumentError
 from dask_exo.shuffle import registry

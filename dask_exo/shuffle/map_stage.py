@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from dask_exo.cluster.futures import Futures, Ref, Steps, Until
+from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.waiting import Steps, Until
 from dask_exo.shuffle.choose import batch_size
 from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.spec import MapOutput, Receipt, Spec

@@ -10,7 +10,9 @@ from itertools import groupby
 from typing import Any
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, Ref, Steps, split_evenly
+from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.resources import split_evenly
+from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_limits import MergeLimits, group_by_bytes

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
-from dask_exo.cluster.futures import Futures, Steps
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.waiting import Steps
 from dask_exo.errors import ConfigError
 from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.choose import Choice, Knobs, Limits, Shape, choose, round_knobs

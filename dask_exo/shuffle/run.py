@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, Steps
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.waiting import Steps
 from dask_exo.config import Config
 from dask_exo.shuffle import registry
 from dask_exo.shuffle.choose import Choice, Limits, Shape

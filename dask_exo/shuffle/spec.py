@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from dask_exo.cluster.futures import Node, Ref, current_node, split_by_weight, split_evenly
+from dask_exo.cluster.futures import Node, Ref, current_node
+from dask_exo.cluster.resources import split_by_weight, split_evenly
 from dask_exo.shuffle.integrity import Tally
 
 

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from weakref import ref
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, Ref, Steps, Until
+from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.waiting import Steps, Until
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.merge_limits import BlockSizes, Owned
 from dask_exo.shuffle.spec import MapOutput, Receipt, Spec

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dask_exo.cluster.futures import DiskUsage, Futures, Node, Steps
+from dask_exo.cluster.futures import DiskUsage, Futures, Node
+from dask_exo.cluster.waiting import Steps
 from dask_exo.errors import OutOfMemoryError, SpillError
 from dask_exo.shuffle.choose import Shape, human_size
 from dask_exo.shuffle.cost_model import ShuffleCost

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dask_exo.cluster.futures import Futures, Ref, Steps
+from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import MapOutput, ReducerInput, Spec, reducer_groups
 

@@ -1,10 +1,10 @@
 """Public test kit: the waist inline and simulated, and faults on real clusters."""
 
 from dask_exo.testing.chaos import Chaos
-from dask_exo.testing.inline import InlineFutures
-from dask_exo.testing.inline_streams import Died, InlineStreams
+from dask_exo.testing.inline import Died, InlineFutures, InlineStreams
 from dask_exo.testing.simulated.futures import SimFutures
-from dask_exo.testing.simulated.model import (
+from dask_exo.testing.simulated.streams import SimStreams
+from dask_exo.testing.simulated.tasks import (
     Call,
     Channels,
     Cost,
@@ -14,7 +14,6 @@ from dask_exo.testing.simulated.model import (
     Stragglers,
     TaskRun,
 )
-from dask_exo.testing.simulated.streams import SimStreams
 
 __all__ = [
     "Call",

@@ -16,7 +16,7 @@ import ray
 
 import dask_exo
 from dask_exo import events, pipeline
-from dask_exo.cluster.on_ray import metrics
+from dask_exo.cluster.on_ray import services
 
 pytestmark = pytest.mark.cluster
 
@@ -76,15 +76,15 @@ def test_counters_are_those_of_the_report(cluster, monkeypatch) -> None:
             assert set(tags or {}) == self.keys
             counted[self.name] = counted.get(self.name, 0) + value
 
-    metrics._counter.cache_clear()
-    monkeypatch.setattr(metrics.metrics, "Counter", Counter)
+    services._counter.cache_clear()
+    monkeypatch.setattr(services.metrics, "Counter", Counter)
     with dask.config.set({"exo.report.prometheus": True}):
         shuffled().compute()
     figures = dask_exo.last_report().figures
     assert counted["dask_exo_tasks_total"] == figures.tasks
     assert counted["dask_exo_shuffled_bytes_total"] == figures.shuffled
     assert counted["dask_exo_runs_total"] == 1
-    metrics.export(on=True)
+    services.export(on=True)
     for event in (
         events.Recovered("late map run a second time", 2),
         events.CallsRepeated({"read": 3, "merge": 4}),
@@ -92,18 +92,18 @@ def test_counters_are_those_of_the_report(cluster, monkeypatch) -> None:
     ):
         events.emit(event)
     assert counted["dask_exo_recovered_total"] == 2 + 3 + 4 + 1
-    metrics._counter.cache_clear()
+    services._counter.cache_clear()
     shuffled().compute()  # without the key nothing is counted
     assert counted["dask_exo_runs_total"] == 1
 
 
 def test_ray_takes_the_counters_and_exports_them(cluster) -> None:
     """Ray's own class takes the names, tags and amounts; its agent shows them, if it has one."""
-    metrics._counter.cache_clear()
+    services._counter.cache_clear()
     with dask.config.set({"exo.report.prometheus": True}):
         shuffled().compute()
-    assert metrics._counter.cache_info().currsize >= 4
-    metrics.export(on=False)
+    assert services._counter.cache_info().currsize >= 4
+    services.export(on=False)
     (node, *_) = ray.nodes()
     port = int(node["MetricsExportPort"] or -1)
     if port <= 0:  # Ray was installed without its metrics: ray[default]

@@ -254,10 +254,10 @@ BUGS = [
     # waiting
     Bug(
         "what runs is called a stall",
-        "cluster/stall_diagnosis.py",
+        "cluster/task_status.py",
         'one.state in {"running", "unknown"}',
         'one.state == "unknown"',
-        (f"{UNIT}/cluster/test_watchdog.py", f"{SIM}/test_stall_sim.py"),
+        (f"{UNIT}/cluster/test_waiting.py", f"{SIM}/test_stall_sim.py"),
     ),
     Bug(
         "tasks of one call see each other's writes",

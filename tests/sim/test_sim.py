@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo.cluster.futures import Node, drive
+from dask_exo.cluster.futures import Node
+from dask_exo.cluster.waiting import drive
 from dask_exo.testing import Channels, Cost, DeadlockError, NodeDeath, SimFutures, TaskRun
 
 BIG = 10**12

@@ -10,7 +10,7 @@ import pytest
 from asv_bench.simulation.runner import Fault, SimRunner
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import FetchTimeoutError, Node
-from dask_exo.cluster.watchdog import Watchdog
+from dask_exo.cluster.waiting import Watchdog
 from dask_exo.errors import StalledError
 from dask_exo.pipeline.policies import PartitionAdmission
 from dask_exo.pipeline.streaming.blocks import Block, StageSpec

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from asv_bench.benchmarks import stragglers
 from dask_exo import shuffle
-from dask_exo.cluster.futures import Node, drive
+from dask_exo.cluster.futures import Node
+from dask_exo.cluster.waiting import drive
 from dask_exo.config import Config
 from dask_exo.shuffle import registry
 from dask_exo.shuffle.choose import Limits

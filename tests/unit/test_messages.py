@@ -20,7 +20,7 @@ from dask_exo import errors, pipeline
 from dask_exo.cli import sort, validate
 from dask_exo.client import Client
 from dask_exo.cluster import on_ray
-from dask_exo.cluster.on_ray import node_usage
+from dask_exo.cluster.on_ray import connection
 from dask_exo.config import Config
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import to_device
@@ -127,7 +127,7 @@ def configured(**keys: object) -> None:
 
 
 def unwritable() -> None:
-    node_usage.usable("/proc/nowhere")
+    connection.usable("/proc/nowhere")
 
 
 def lacking() -> None:

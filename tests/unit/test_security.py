@@ -10,7 +10,7 @@ import pytest
 
 import dask_exo
 from dask_exo.client.future import Future
-from dask_exo.cluster.on_ray.node_usage import own, usable
+from dask_exo.cluster.on_ray.connection import own, usable
 from dask_exo.execution.persisted import Local, Promise
 
 PACKAGE = Path(dask_exo.__file__).parent
@@ -19,7 +19,7 @@ UNPICKLES = {  # what was pickled by this program, or by one of its tasks
     "checkpoint/codec.py", "client/remote_call.py", "client/sync_primitives.py", "remote_error.py",
     "partitions/wire_format.py", "partitions/ownership.py", "execution/tasks/worker.py",
     "execution/checkpoints/writer.py",
-    "cluster/on_ray/serialization.py", "pipeline/sources.py", "shuffle/blocks.py",
+    "cluster/on_ray/translation.py", "pipeline/sources.py", "shuffle/blocks.py",
 }  # fmt: skip
 # from lists of arguments, without a shell
 RUNS_PYTHON = {"cli/bench.py", "partitions/gpu/ipc.py"}

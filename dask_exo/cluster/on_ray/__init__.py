@@ -19,8 +19,7 @@ from dask_exo.cluster.on_ray.connection import (
     token,
 )
 from dask_exo.cluster.on_ray.futures import RayFutures, check_submit_options
-from dask_exo.cluster.on_ray.metrics import export
-from dask_exo.cluster.on_ray.named_actors import Service, service
+from dask_exo.cluster.on_ray.services import Service, export, service
 
 __all__ = [
     "Cluster",

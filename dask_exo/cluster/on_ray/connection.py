@@ -19,11 +19,10 @@ import psutil
 import ray
 
 from dask_exo.cluster.futures import DiskUsage
-from dask_exo.cluster.on_ray.node_usage import Directory, own, usable
-from dask_exo.cluster.on_ray.ray_errors import first_line
-from dask_exo.cluster.on_ray.task_attempt import forget
+from dask_exo.cluster.on_ray.tasks import forget
+from dask_exo.cluster.on_ray.translation import first_line
 from dask_exo.config import Config, given, without_effect
-from dask_exo.errors import ClusterError, ConfigError
+from dask_exo.errors import ClusterError, ConfigError, SpillError
 
 # Big arrays come from reused memory and not from fresh pages (3 → 12 GB/s measured); bounded by
 # the two thresholds, so that a worker still gives back what one large partition took.
@@ -305,3 +304,100 @@ def _spill_batch(store: int | None) -> int:
     """
     store = store or int(0.3 * psutil.virtual_memory().total)  # Ray's own default
     return max(100 * 2**20, store // 4)
+
+
+FULL = 0.95  # of a disk: beyond it Ray writes nothing
+
+
+def usable(path: str) -> Path:
+    """Make a directory to spill to; raise `SpillError` if it cannot be written."""
+    directory = Path(path)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(b"exo")
+    except OSError as error:
+        raise SpillError(
+            f"exo.spill-directory={path!r} cannot be written: {error.strerror}. Name a directory "
+            f"on a disk with room for the data"
+        ) from error
+    return directory
+
+
+def own(path: Path) -> Path:
+    """Make a directory in a usable one that only this user can read."""
+    return Path(tempfile.mkdtemp(prefix="exo-spill-", dir=path))
+
+
+class Directory:
+    """Spill directory of one node.
+
+    Parameters
+    ----------
+    path : Path
+    node : str
+        Id of the node.
+    """
+
+    def __init__(self, path: Path, node: str) -> None:
+        self.path, self._folder = path, path / f"ray_spilled_objects_{node}"
+        self._seen: dict[str, int] = {}
+        self._gone = 0
+        self._lock = threading.Lock()
+
+    def look(self) -> DiskUsage:
+        """Return the bytes in the directory now, and written in total."""
+        with self._lock:
+            now = _files(self._folder)
+            self._gone += sum(size for name, size in self._seen.items() if name not in now)
+            self._seen = now
+            used, disk = sum(now.values()), shutil.disk_usage(self.path)
+            room = max(0, disk.free - int((1 - FULL) * disk.total))
+            return DiskUsage(str(self.path), used, used + self._gone, room)
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """Return the size of each file, by name; empty if there is no such folder."""
+    found = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    found[entry.name] = entry.stat().st_size
+                except FileNotFoundError:  # read for the last time meanwhile
+                    continue
+    except FileNotFoundError:
+        pass
+    return found
+
+
+_CONTAINER = Path("/sys/fs/cgroup")  # of a container, as it sees itself
+
+
+def used_share(group: Path = _CONTAINER) -> float:
+    """Return the used share of memory of the machine, or of a container with a limit."""
+    machine = psutil.virtual_memory()
+    shares = [1 - machine.available / machine.total]
+    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
+    if limit and used is not None:
+        # pages of files that can be dropped at any time count as used there
+        shares.append(max(0, used - _inactive(group / "memory.stat")) / limit)
+    return max(shares)
+
+
+def _number(file: Path) -> int | None:
+    """Read a number; None if there is no file, or no limit."""
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _inactive(file: Path) -> int:
+    try:
+        lines = file.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    found = dict(line.split(maxsplit=1) for line in lines)
+    return int(found.get("inactive_file", 0))

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import dask.config
 
-from dask_exo.cluster.futures import Futures, Ref, Steps, Until
+from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.waiting import Steps, Until
 from dask_exo.execution.checkpoints.outputs import CheckpointKey, ShuffleCheckpoint
 from dask_exo.execution.tasks import messages
 from dask_exo.execution.tasks.serialize import raise_remote

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from dask_exo.cluster.task_status import Activity, TaskStatus
-from dask_exo.cluster.watchdog import Watchdog
+from dask_exo.cluster.waiting import Watchdog
 from dask_exo.events import StageSeen
 from dask_exo.pipeline.streaming.blocks import (
     AGAIN,

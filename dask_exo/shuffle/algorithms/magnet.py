@@ -10,7 +10,8 @@ References: Exoshuffle section 3.3.2.3 (ES-push), after Magnet (Shen et al., VLD
 
 from __future__ import annotations
 
-from dask_exo.cluster.futures import Futures, Steps
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
-from dask_exo.cluster.futures import Futures, Steps, split_evenly
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.resources import split_evenly
+from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import LARGEST_ROUND, MERGED, Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage

@@ -10,7 +10,8 @@ References: Exoshuffle section 3.3.2.1, listing 2 (``simple_shuffle``).
 
 from __future__ import annotations
 
-from dask_exo.cluster.futures import Futures, Steps
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import Limits, Shape
 from dask_exo.shuffle.cost_model import ShuffleCost, crossing, estimate, excess
 from dask_exo.shuffle.map_stage import MapStage

@@ -11,7 +11,8 @@ The listing waits for states that do not exist yet in its first round; that is c
 
 from __future__ import annotations
 
-from dask_exo.cluster.futures import Futures, Steps
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage

@@ -15,7 +15,9 @@ import math
 from collections import deque
 from itertools import count
 
-from dask_exo.cluster.futures import Futures, Steps, split_evenly
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.resources import split_evenly
+from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
 from dask_exo.shuffle.cost_model import ShuffleCost, crossing, estimate, excess
 from dask_exo.shuffle.map_stage import MapStage

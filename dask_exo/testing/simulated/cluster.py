@@ -12,23 +12,25 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from itertools import count as count_up
 from typing import Any
 
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.testing.inline import name, yielded
-from dask_exo.testing.simulated.io import NodeIO, arguments
-from dask_exo.testing.simulated.model import Channels, CostModel, TaskRun
 from dask_exo.testing.simulated.store import (
     FAILED,
     FREED,
     PENDING,
     IndexedSimValue,
+    NodeIO,
     NodeStore,
     SimRef,
     SimValue,
     StoreTotals,
+    arguments,
+    handle,
 )
 from dask_exo.testing.simulated.tasks import (
     DONE,
@@ -36,8 +38,12 @@ from dask_exo.testing.simulated.tasks import (
     READY,
     RUNNING,
     WAITING,
+    Channels,
+    CostModel,
+    NodeDeath,
     SimNode,
     SimTask,
+    TaskRun,
     compute,
     heard,
     nearest,
@@ -340,3 +346,75 @@ class SimCluster:
                 if not waiter.missing:
                     # An argument that was there may have been lost since.
                     (self.admit if self.lineage else self._queue)(waiter)
+
+
+def plan_faults(cluster: SimCluster, faults: Sequence[NodeDeath]) -> None:
+    """Let nodes die, and come back, at their times.
+
+    Raises
+    ------
+    ValueError
+        No node has the id of a fault.
+    """
+    machines = {machine.node.id: machine for machine in cluster.machines}
+    for fault in faults:
+        if fault.node not in machines:
+            raise ValueError(f"{fault}: there are only {sorted(machines)}")
+        machine = machines[fault.node]
+        cluster.plan(fault.at, partial(_die, cluster, machine))
+        if fault.back is not None:
+            cluster.plan(fault.back, partial(_come_back, cluster, machine))
+
+
+def _die(cluster: SimCluster, machine: SimNode) -> None:
+    """Take a node away; its tasks, and those whose arguments are lost, are queued again."""
+    machine.alive = False
+    cluster.idle.pop(machine, None)
+    stopped = list(machine.running)
+    if machine.lane is not None:
+        stopped += machine.lane.ahead
+    for task in stopped:
+        cluster.release(task, "killed")
+    queues = [cluster.anywhere, *(each.queue for each in cluster.machines)]
+    queued = [task for queue in queues for task in queue if task.state == READY]
+    for queue in queues:
+        queue.clear()
+    stopped += sorted(queued, key=lambda task: task.number)
+    for task in stopped:
+        task.state = WAITING
+    lost = machine.store.lose()
+    machine.peak = max(machine.peak, machine.store.peak)
+    cluster.equip(machine)
+    for task in stopped + _to_repeat(cluster, lost):
+        cluster.admit(task)
+
+
+def _come_back(cluster: SimCluster, machine: SimNode) -> None:
+    machine.alive = True
+    if machine.free:
+        cluster.idle[machine] = None
+    cluster.fill(machine)
+
+
+def _to_repeat(cluster: SimCluster, lost: Sequence[SimValue]) -> list[SimTask]:
+    """Find the ended tasks that make lost values, and what those take, and so on."""
+    repeat = []
+    todo = list(reversed(lost))
+    while todo:
+        entry = todo.pop()
+        task = entry.task
+        assert task is not None
+        _unmake(cluster, entry, task)
+        if task.state != DONE:
+            continue
+        task.state = WAITING
+        repeat.append(task)
+        freed = [arg for arg in task.args if isinstance(arg, SimValue) and arg.state == FREED]
+        todo += reversed(dict.fromkeys(freed))
+        task.args = tuple(handle(arg) if isinstance(arg, SimValue) else arg for arg in task.args)
+    return repeat
+
+
+def _unmake(cluster: SimCluster, entry: SimValue, task: SimTask) -> None:
+    entry.state, entry.store, entry.size, entry.value = PENDING, cluster.driver, 0, None
+    task.outs[entry.index] = entry  # type: ignore[attr-defined]  # IndexedSimValue, with lineage

@@ -25,19 +25,20 @@ from typing import Any
 from dask_exo.cluster.futures import DiskUsage, FetchTimeoutError, Node, StoreUsage, SubmitOptions
 from dask_exo.cluster.task_status import Activity, OutputDigest
 from dask_exo.testing.inline import InlineActor, Produce, result, returned, yielded
-from dask_exo.testing.simulated.cluster import SimCluster
-from dask_exo.testing.simulated.faults import plan_faults
-from dask_exo.testing.simulated.model import (
+from dask_exo.testing.simulated.cluster import SimCluster, plan_faults
+from dask_exo.testing.simulated.store import FAILED, PENDING, SimRef, SimValue
+from dask_exo.testing.simulated.tasks import (
     Channels,
     CostModel,
     DeadlockError,
     NodeDeath,
+    SimTask,
     Stragglers,
     TaskRun,
+    doing,
+    explain,
     slowness,
 )
-from dask_exo.testing.simulated.store import FAILED, PENDING, SimRef, SimValue
-from dask_exo.testing.simulated.tasks import SimTask, doing, explain
 
 
 class SimFutures:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dask_exo.cluster.resources import Resources, fits
 from dask_exo.errors import WorkerLostError
-from dask_exo.testing.inline_streams import InlineStreams, Stream
+from dask_exo.testing.inline import InlineStreams, Stream
 
 Seconds = Callable[[str, int], float]
 """``seconds(stage, number)``: of each value of a task, by the number of the source's input."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
-from dask_exo.cluster.on_ray.node_usage import used_share
+from dask_exo.cluster.on_ray.connection import used_share
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
 from dask_exo.execution.admission import LoopState, admit, next_cpu_request
 from dask_exo.execution.memory_pressure import EVERY, MemoryPressure, widen_request

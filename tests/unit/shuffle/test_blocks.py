@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.cluster.futures import split_evenly
+from dask_exo.cluster.resources import split_evenly
 from dask_exo.partitions import pandas_partition
 from dask_exo.partitions.ownership import writable
 from dask_exo.shuffle.blocks import Packed, merge, pack, pickled

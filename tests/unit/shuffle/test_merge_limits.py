@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.cluster.futures import Node, drive
+from dask_exo.cluster.futures import Node
+from dask_exo.cluster.waiting import drive
 from dask_exo.shuffle.algorithms import riffle
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits, Shape

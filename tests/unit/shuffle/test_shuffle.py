@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import shuffle
-from dask_exo.cluster.futures import Node, drive
+from dask_exo.cluster.futures import Node
+from dask_exo.cluster.waiting import drive
 from dask_exo.errors import ConfigError, IntegrityError, SpillError
 from dask_exo.shuffle import registry
 from dask_exo.shuffle.algorithms.simple import simple_objects

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
-from dask_exo.cluster.futures import DiskUsage, Node, drive
-from dask_exo.cluster.on_ray.node_usage import Directory, usable
+from dask_exo.cluster.futures import DiskUsage, Node
+from dask_exo.cluster.on_ray.connection import Directory, usable
+from dask_exo.cluster.waiting import drive
 from dask_exo.errors import SpillError
 from dask_exo.report import recording
 from dask_exo.shuffle.blocks import merge, pack

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dask_exo.cluster.futures import Node, Until, drive
+from dask_exo.cluster.futures import Node
+from dask_exo.cluster.waiting import Until, drive
 from dask_exo.shuffle.stragglers import (
     SpeculationPolicy,
     late,

@@ -2,7 +2,8 @@ import gc
 
 import pytest
 
-from dask_exo.cluster.futures import Node, drive
+from dask_exo.cluster.futures import Node
+from dask_exo.cluster.waiting import drive
 from dask_exo.testing import InlineFutures
 
 

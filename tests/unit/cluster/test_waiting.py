@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from ray.core.generated import common_pb2, gcs_pb2
 
 from dask_exo.cluster.futures import FetchTimeoutError, StoreUsage
-from dask_exo.cluster.on_ray.task_events import judge
-from dask_exo.cluster.stall_diagnosis import Snapshot, diagnose
-from dask_exo.cluster.task_status import Activity, TaskStatus
-from dask_exo.cluster.watchdog import Watchdog, fetch_values
+from dask_exo.cluster.on_ray.tasks import judge
+from dask_exo.cluster.task_status import Activity, Snapshot, TaskStatus, diagnose
+from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.errors import ExoError, StalledError
 from dask_exo.testing import InlineFutures
 
