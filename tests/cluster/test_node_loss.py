@@ -51,7 +51,7 @@ cluster.shutdown()
 """
 
 
-# pieces that kept workers have made lie on the node that dies, before a stage or the consumer
+# outputs of actors are on the node that dies, before a stage or the consumer
 # reads them
 KEPT = """
 import sys, time, numpy as np, pandas as pd, dask.dataframe as dd, ray
@@ -103,7 +103,7 @@ def test_a_node_is_lost_and_another_comes():
 
 
 @pytest.mark.parametrize("reader", ["stage", "consumer"])
-def test_what_kept_workers_had_made_on_a_lost_node_is_made_again(reader):
+def test_outputs_of_actors_on_a_lost_node_are_recomputed(reader):
     assert "all 24" in _run(KEPT, reader)
 
 

@@ -77,7 +77,7 @@ IN_DRIVER = ("between stages", "persisted data")
 NO_SENSE = {
     ("worker killed", "between stages"): "no task runs there",
     ("worker killed", "persisted data"): "no task runs there; the store outlives a worker",
-    ("actor killed", "read"): "plain tasks run there; in a kept worker the place is 'kept worker'",
+    ("actor killed", "read"): "plain tasks run there; in an actor the place is 'actor'",
     ("actor killed", "map"): "maps run in plain tasks",
     ("actor killed", "merge"): "merges run in plain tasks",
     ("actor killed", "reduce"): "reducers run in plain tasks",
@@ -105,7 +105,7 @@ NEVER = Fault("read", "raise", key="no such key")
 def calm() -> list[Cell]:
     """Each program without a fault, to compare times with."""
     jobs = dict.fromkeys(job for job, _ in PLACES.values())
-    return [Cell("none", job, job, NEVER) for job in [*jobs, "kept workers"]]
+    return [Cell("none", job, job, NEVER) for job in [*jobs, "actors"]]
 
 
 def cells() -> list[Cell]:
@@ -125,7 +125,7 @@ def cells() -> list[Cell]:
         errors = ("NonDeterminismError", "IntegrityError")
         found.append(replace(lost, fault="not deterministic", make="fickle", errors=errors))
     kept = Fault("made", "kill", first=3)
-    found.append(Cell("actor killed", "kept worker", "kept workers", kept))
+    found.append(Cell("actor killed", "actor", "actors", kept))
     found.append(
         Cell("actor killed", "stream stage", "pipeline", Fault("piece", "kill", "Double", first=3))
     )

@@ -123,7 +123,7 @@ def piped_to_files(directory: Path, make: Make) -> pd.DataFrame:
     return read(directory)
 
 
-def on_kept_workers(directory: Path, make: Make) -> pd.DataFrame:
+def on_actors(directory: Path, make: Make) -> pd.DataFrame:
     """A class that processes of their own keep, in a Dask graph."""
     double = dask_exo.options(concurrency=2)(Double)
     return halved(frame(make).map_partitions(double, meta=make(0).iloc[:0]).compute())
@@ -141,5 +141,5 @@ JOBS: dict[str, Callable[[Path, Make], pd.DataFrame]] = {
     "persisted": persisted,
     "pipeline": piped,
     "pipeline to files": piped_to_files,
-    "kept workers": on_kept_workers,
+    "actors": on_actors,
 }
