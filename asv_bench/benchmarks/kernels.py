@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from dask_exo.planning.partitioners.rows import RowPartitioner
+from dask_exo.planning.partitioners import RowPartitioner
 
 ROWS = 500_000
 

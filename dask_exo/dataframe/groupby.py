@@ -21,7 +21,7 @@ from dask_exo.dataframe.online import OnlineGroupBy
 from dask_exo.dataframe.sort import SortMethods
 from dask_exo.errors import AggregationError
 from dask_exo.partitions.kernels.quantiles import VALUE
-from dask_exo.planning.expressions.groupby_quantiles import GroupRanks
+from dask_exo.planning.skew_resistant import GroupRanks
 
 REDUCED = ("count", "first", "last", "max", "mean", "min", "prod", "size", "std", "sum", "var")
 RANKS = {"median": None, "quantile": 0.5}

@@ -9,7 +9,7 @@ import dask.dataframe as dd
 
 from dask_exo.dask_adapter import new_collection
 from dask_exo.dataframe.base import FrameMethods
-from dask_exo.planning.expressions.base import CheckpointExpr
+from dask_exo.planning.resume import CheckpointExpr
 
 if TYPE_CHECKING:
     import pandas as pd

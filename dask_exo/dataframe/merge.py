@@ -11,7 +11,7 @@ from dask_exo import validation
 from dask_exo.dask_adapter import Merge, new_collection
 from dask_exo.dataframe.base import FrameMethods
 from dask_exo.errors import MergeArgumentError
-from dask_exo.planning.expressions.skew_join import SpreadMerge
+from dask_exo.planning.skew_resistant import SpreadMerge
 
 
 class MergeMethods(FrameMethods):

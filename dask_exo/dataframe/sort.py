@@ -12,8 +12,7 @@ from dask_exo import validation
 from dask_exo.dask_adapter import new_collection
 from dask_exo.dataframe.base import FrameMethods
 from dask_exo.errors import SortArgumentError
-from dask_exo.planning.expressions.random_shuffle import ShuffleRows
-from dask_exo.planning.expressions.range_sort import SortRows
+from dask_exo.planning.reorder import ShuffleRows, SortRows
 
 
 class SortMethods(FrameMethods):

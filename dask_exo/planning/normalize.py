@@ -11,7 +11,7 @@ from dask.utils import key_split
 
 from dask_exo.dask_adapter import CoreExpr, GraphNode, Task, convert_legacy_graph
 from dask_exo.execution.persisted import fetch, named
-from dask_exo.planning import passes, placement
+from dask_exo.planning import graph_passes, placement
 from dask_exo.planning.rewrite import rewrite
 
 Key = Any  # Dask's: str, bytes, int, float, or a tuple of keys
@@ -67,7 +67,7 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], frozenset[Key
         layers = dsk
     graph = convert_legacy_graph(layers if isinstance(layers, Mapping) else dict(layers))
     graph = cull(graph, names.values())
-    passed = passes.apply(placement.unfuse_mixed(graph, where), set(names.values()))
+    passed = graph_passes.apply(placement.unfuse_mixed(graph, where), set(names.values()))
     graph = graph if passed is graph else cull(passed, names.values())
     return graph, names, placement.gpu_tasks(graph, where)
 

@@ -23,7 +23,7 @@ from dask_exo.dask_adapter import (
     execute_subgraph,
 )
 from dask_exo.partitions import protocol
-from dask_exo.planning.passes.unfuse import expand
+from dask_exo.planning.graph_passes import expand
 
 Key = Any
 Graph = dict[Key, GraphNode]

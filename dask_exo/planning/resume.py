@@ -19,7 +19,7 @@ from typing import Any
 from dask.utils import key_split
 
 from dask_exo.checkpoint import CheckpointStore, StoredValue
-from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task
+from dask_exo.dask_adapter import Alias, Blockwise, DataNode, GraphNode, Task, TaskRef
 from dask_exo.events import CheckpointSeen
 from dask_exo.execution.checkpoints.outputs import (
     CheckpointKey,
@@ -29,9 +29,26 @@ from dask_exo.execution.checkpoints.outputs import (
     restore,
 )
 from dask_exo.execution.persisted import promised
-from dask_exo.planning.fingerprint import Fingerprint, NoFingerprint, fingerprints
+from dask_exo.planning.fingerprint.tasks import Fingerprint, NoFingerprint, fingerprints
 from dask_exo.planning.normalize import Graph, Key, cull, group_of
 from dask_exo.planning.partitioners import ShuffleNode, take
+
+
+class CheckpointExpr(Blockwise):
+    """The same partitions, each through a task that `dask_exo.planning.resume` finds.
+
+    ``ddf.exo.checkpoint()`` makes it.
+    """
+
+    _parameters = ["frame"]  # noqa: RUF012  as Dask's expressions have it
+    _preserves_partitioning_information = True
+
+    @property
+    def _meta(self) -> Any:
+        return self.frame._meta
+
+    def _task(self, name: Any, index: int) -> Task:
+        return Task(name, CheckpointMark(), TaskRef((self.frame._name, index)))
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from dask_exo.dask_adapter import Alias, DataNode, Task, TaskRef, is_p2p_barrier
 from dask_exo.errors import IntegrityError, ShuffleMethodError
 from dask_exo.execution.persisted import Local, Promise, fetch
 from dask_exo.execution.tasks.worker import run_map
+from dask_exo.planning.graph_passes import unfuse
 from dask_exo.planning.normalize import normalize
 from dask_exo.planning.partitioners import ShuffleNode
-from dask_exo.planning.passes.unfuse import unfuse
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 

@@ -914,7 +914,7 @@ def test_no_change_of_what_is_computed(change: str, runs, tmp_path) -> None:
 GRAPHS = """
 import dask.array as da
 import dask_exo
-from dask_exo.planning.fingerprint import fingerprints
+from dask_exo.planning.fingerprint.tasks import fingerprints
 from dask_exo.planning.normalize import normalize
 rows = pd.DataFrame({"k": np.arange(99) % 7, "v": np.arange(99.0)})
 rows["t"] = pd.date_range("2020", periods=99)

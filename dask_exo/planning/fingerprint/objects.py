@@ -1,19 +1,31 @@
-"""Objects that may hold code: containers, data, instances."""
+"""One object of a walk: a text that describes it, and the objects that belong to it."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import copyreg
+import datetime as dt
+import decimal
+import enum
 import functools
+import hashlib
 import logging
 import multiprocessing.synchronize
 import os
+import platform
+import re
+import site
 import sys
+import sysconfig
 import threading
 import types
+import uuid
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from importlib import metadata, util
+from pathlib import Path, PurePath
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -25,8 +37,103 @@ from pandas.api.extensions import ExtensionArray, ExtensionDtype
 from pandas.api.types import infer_dtype, is_object_dtype, is_string_dtype
 
 from dask_exo.dask_adapter import CoreExpr
-from dask_exo.planning.fingerprint.node import ADDRESS, ObjectNode, UnfollowableError, maybe
-from dask_exo.planning.fingerprint.packages import package
+
+LONG = 4096  # characters above which a string is not the name of anything
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_REPEATABLE = (
+    *(type(None), type(...), type(NotImplemented), bool, int, float, complex, range),
+    *(dt.date, dt.time, dt.timedelta, dt.tzinfo, decimal.Decimal, uuid.UUID),
+    *(np.generic, np.dtype, types.GenericAlias, pd.api.typing.NAType),
+)
+"""Types whose `repr` describes a value completely."""
+
+
+class UnfollowableError(Exception):
+    """A value that code reads, and of which no digest can be computed."""
+
+
+class ObjectNode:
+    """An object, and others that belong to it in the order in which they are added.
+
+    Parameters
+    ----------
+    *texts : object
+        Description of it.
+
+    Attributes
+    ----------
+    inner : list of (str, object)
+        Labels and objects that belong to it.
+    given : list of str
+        Strings among its values.
+    literals : list of str
+        Strings in its code.
+    systems : list of AbstractFileSystem
+        File systems in it.
+    does : set of str
+        Of code: ``"builds"`` (strings of others), ``"opens"`` (files), ``"environ"`` (reads it).
+    """
+
+    __slots__ = ("does", "given", "inner", "literals", "systems", "texts")
+
+    def __init__(self, *texts: object) -> None:
+        self.texts = list(map(str, texts))
+        self.inner: list[tuple[str, Any]] = []
+        self.given: list[str] = []
+        self.literals: list[str] = []
+        self.systems: list[AbstractFileSystem] = []
+        self.does: set[str] = set()
+
+    def add(self, label: str, value: Any, *, literal: bool = False) -> Self:
+        """Add an object that belongs to it; a constant becomes a part of the text."""
+        text = constant(value)
+        if text is None:
+            self.inner.append((label, value))
+            self.texts.append(f"{label}=>")
+            return self
+        self.texts.append(f"{label}={text}")
+        if isinstance(value, (str, bytes, PurePath)):
+            names = self.literals if literal else self.given
+            names.append(os.fsdecode(value) if isinstance(value, bytes) else str(value))
+        return self
+
+    def all(self, values: Iterable[Any], label: str = "") -> Self:
+        """Add several."""
+        for value in values:
+            self.add(label, value)
+        return self
+
+
+def maybe(value: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute, or the default if reading it raises anything."""
+    try:
+        return getattr(value, name, default)
+    except Exception:  # noqa: BLE001  it is the object's own code
+        return default
+
+
+def constant(value: Any) -> str | None:
+    """Return the text of a constant; None for what is not one.
+
+    Examples
+    --------
+    >>> constant(10), constant(True), constant([1])
+    ('int 0xa', 'bool True', None)
+    """
+    kind = type(value)
+    if kind is str or kind is bytes:
+        if len(value) <= LONG:
+            return repr(value)
+        data = value if kind is bytes else value.encode(errors="surrogatepass")
+        return f"{kind.__name__} {hashlib.sha256(data).hexdigest()}"
+    if kind is int:
+        return f"int {value:#x}"  # of any length
+    says_all = isinstance(value, (PurePath, *_REPEATABLE)) and not isinstance(value, enum.Enum)
+    if not says_all or package(kind.__module__) is None:
+        return None
+    text = repr(str(value)) if isinstance(value, PurePath) else repr(value)
+    return None if ADDRESS.search(text) else f"{kind.__name__} {text}"
+
 
 _DATA = (
     *(np.ndarray, pd.DataFrame, pd.Series, pd.Index, ExtensionArray, ExtensionDtype),
@@ -243,3 +350,88 @@ KINDS: tuple[tuple[Any, Callable[[Any], ObjectNode | None]], ...] = (
     (logging.Logger, lambda value: ObjectNode("logger", value.name)),
     (_WITHOUT_STATE, lambda value: ObjectNode(type(value).__name__)),
 )
+
+
+def package(module: str) -> str | None:
+    """Return the name and version of the package that a module belongs to.
+
+    Parameters
+    ----------
+    module : str
+        Its full name.
+
+    Returns
+    -------
+    str or None
+        None for a module of no installed package: the main program, files next to it, editable
+        installs, archives, modules that a program creates.
+
+    Examples
+    --------
+    >>> package("json.decoder").startswith("python 3."), package("__main__")
+    (True, None)
+    >>> package("pandas.core.frame").startswith("pandas ")
+    True
+    """
+    if module == "__main__":
+        return None
+    found = sys.modules.get(module)
+    return _package(module, None if found is None else getattr(found, "__file__", None))
+
+
+@lru_cache(10_000)
+def _package(module: str, file: str | None) -> str | None:
+    top = module.partition(".")[0]
+    if top == "dask_exo":
+        return f"dask-exo {metadata.version('dask-exo')}"
+    if top.startswith("_cython_"):  # module of the class of compiled functions
+        return top
+    if file is None and module not in sys.modules:
+        file = _origin(module)
+    if file is None:
+        return _PYTHON if module in sys.builtin_module_names or top in _FROZEN else None
+    path = Path(file)
+    if any(path.is_relative_to(folder) for folder in _installed()):
+        return _version(top)
+    return _PYTHON if any(path.is_relative_to(folder) for folder in _standard()) else None
+
+
+_PYTHON = f"python {platform.python_version()}"
+_FROZEN = {"builtins", "importlib", "zipimport", "_frozen_importlib", "_frozen_importlib_external"}
+
+
+def _origin(module: str) -> str | None:
+    """Return the file of a module that has not been imported."""
+    try:
+        spec = util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return None if spec is None else spec.origin
+
+
+@lru_cache(1)
+def _installed() -> tuple[Path, ...]:
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    folders += [*site.getsitepackages(), site.getusersitepackages()]
+    return tuple({Path(folder) for folder in folders})
+
+
+@lru_cache(1)
+def _standard() -> tuple[Path, ...]:
+    return tuple({Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")})
+
+
+@lru_cache(10_000)
+def _version(top: str) -> str | None:
+    """Return name and version of an installed package; None for files that are not of one."""
+    try:
+        return f"{top} {metadata.version(top)}"
+    except metadata.PackageNotFoundError:
+        pass
+    names = _distributions().get(top, ())
+    return ", ".join(f"{name} {metadata.version(name)}" for name in sorted(names)) or None
+
+
+@lru_cache(1)
+def _distributions() -> dict[str, set[str]]:
+    return {top: set(names) for top, names in metadata.packages_distributions().items()}

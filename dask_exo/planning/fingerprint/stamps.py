@@ -9,25 +9,24 @@ its etag or its time. Data without any of these has no stamp, which is an error.
 from __future__ import annotations
 
 import bisect
+import email.utils
 import glob
 import hashlib
 import itertools
 import os
 import re
 import stat
+import tempfile
+import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import fsspec
 from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
 
-from dask_exo.planning.fingerprint.files import (
-    at_most_files,
-    file_stamp,
-    files_in,
-    is_common_directory,
-)
-from dask_exo.planning.fingerprint.node import LONG, UnfollowableError
-from dask_exo.planning.fingerprint.remote import MAGIC, object_stamp, page_stamp, stamp_in
+from dask_exo.planning.fingerprint.objects import LONG, UnfollowableError
 
 MOST_PAGES = 64  # of one graph
 
@@ -176,3 +175,115 @@ class Stamps:
         if self._pages > MOST_PAGES:
             raise UnfollowableError(f"more than {MOST_PAGES} pages to check, such as {url}")
         return page_stamp(url)
+
+
+SMALL = 16 * 1024  # bytes up to which a file is read: as fast as its metadata
+MOST_FILES = 10_000  # of a directory or pattern
+_DATABASES = (".db", ".sqlite", ".sqlite3")
+
+
+def file_stamp(path: str, found: os.stat_result | None = None) -> str:
+    """Return the stamp of a file: its content if it is small, else its metadata."""
+    try:
+        found = found or Path(path).stat()
+        if found.st_size <= SMALL and not path.endswith(_DATABASES):
+            return f"{found.st_size} {hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    log = f"{path}-wal"  # of a database, which writes there first
+    if path.endswith(_DATABASES) and Path(log).exists():
+        return f"{_state(found)} {file_stamp(log)}"
+    return _state(found)
+
+
+def _state(found: os.stat_result) -> str:
+    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
+
+
+def is_common_directory(path: str) -> bool:
+    """Return whether strings name a directory by chance, or all programs write to it."""
+    temporary = os.path.realpath(tempfile.gettempdir())
+    return not path.strip("./~") or os.path.realpath(path) == temporary
+
+
+def files_in(path: str, besides: str | None) -> Iterator[str]:
+    """Yield a file, or all files of a directory except hidden and compiled ones."""
+    if not os.path.isdir(path):  # noqa: PTH112  of thousands
+        yield path
+        return
+    seen = {besides}
+    for place, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [one for one in folders if not one.startswith((".", "__pycache__"))]
+        yield from (str(Path(place) / one) for one in names if not one.startswith("."))
+
+
+def at_most_files(name: str, paths: Iterator[str]) -> list[str]:
+    """List paths; raise `UnfollowableError` above `MOST_FILES`."""
+    found = []
+    for path in paths:
+        found.append(path)
+        if len(found) > MOST_FILES:
+            raise UnfollowableError(f"{name!r} has more than {MOST_FILES:,} files")
+    return found
+
+
+PATIENCE = 5.0  # seconds until a server has to answer
+STRONG = 2.0  # seconds after which a changed page has another time
+MAGIC = re.compile(r"[*?\[]")
+
+
+def page_stamp(url: str) -> str:
+    """Return the stamp of a web page: its etag, or its time of modification."""
+    request = urllib.request.Request(url, method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            headers = answer.headers
+    except (OSError, ValueError) as error:
+        raise UnfollowableError(f"whether {url} has changed: {error}") from error
+    if headers["ETag"]:
+        return f"{headers['ETag']} {headers['Content-Length']}"
+    changed, now = (_seconds(headers[name]) for name in ("Last-Modified", "Date"))
+    if changed is None or now is None or now - changed < STRONG:
+        raise UnfollowableError(f"whether {url} has changed: it comes with no etag")
+    return f"{changed} {headers['Content-Length']}"
+
+
+def _seconds(date: str | None) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(date or "").timestamp()
+    except ValueError:
+        return None
+
+
+def object_stamp(url: str, protocol: str) -> str:
+    """Return the stamp of files in a file system of fsspec."""
+    if protocol not in fsspec.available_protocols():
+        raise UnfollowableError(f"whether {url} has changed: fsspec does not know {protocol!r}")
+    try:
+        fs, path = url_to_fs(url)
+        fs.invalidate_cache()
+        if MAGIC.search(path) or fs.isdir(path):
+            found: Any = fs.glob(path) if MAGIC.search(path) else fs.find(path)
+            return " ".join(
+                f"{one} {fs.checksum(one)}" for one in at_most_files(url, iter(sorted(found)))
+            )
+        return str(fs.checksum(path)) if fs.exists(path) else ""
+    except UnfollowableError:
+        raise
+    except Exception as error:
+        raise UnfollowableError(f"whether {url} has changed: {error}") from error
+
+
+def stamp_in(systems: Sequence[AbstractFileSystem], path: str) -> str:
+    """Return the stamp of a path in the first file system that has it; else nothing."""
+    for fs in systems:
+        try:
+            return f"{path} {fs.checksum(path)}"
+        except (OSError, NotImplementedError, ValueError):
+            continue
+    return ""

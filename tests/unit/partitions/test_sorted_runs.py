@@ -21,7 +21,7 @@ from dask_exo.partitions.kernels import sort_keys
 from dask_exo.partitions.kernels.kway_merge import merge_sorted_tables, sorted_runs
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import concat, to_wire
-from dask_exo.planning.partitioners import rows as split
+from dask_exo.planning import partitioners as split
 from dask_exo.testing import InlineFutures
 
 VALUES = {

@@ -1,9 +1,16 @@
-"""Sort in one pass over the input: sorted runs, bounds from samples, a shuffle, merges.
+"""Expressions that reorder rows over all partitions: sort and random shuffle.
 
-``run_i = sort(part_i)``, ``bounds = choose(sample(run_0), ...)``, each row of a run gets the number
-of its output, and each output of the shuffle is sorted again, which is fast because it consists of
-sorted runs. Nothing is computed before the graph runs. The shuffle is Dask's own, so that any
-scheduler can run it; `dask_exo.planning.rewrite` makes an Exoshuffle of it.
+A sort passes over its input once. Each partition is sorted to a run, range bounds are chosen from
+samples of all runs, and each row gets the number of its output. Each output of the shuffle is
+sorted again, which is fast because it consists of sorted runs.
+
+A random shuffle draws the output of each row from a generator that is seeded by the partition and
+the seed, and permutes each output. So the same seed gives the same order on any scheduler.
+
+Nothing is computed before the graph runs. The shuffle is Dask's own, so that any scheduler can run
+it; `dask_exo.planning.rewrite` makes an Exoshuffle of it.
+
+References: Exoshuffle section 3.3.3.2, figure 3.2d (random shuffle).
 """
 
 from __future__ import annotations
@@ -16,15 +23,63 @@ import numpy as np
 import pandas as pd
 from dask.dataframe.utils import has_known_categories
 
-from dask_exo.dask_adapter import CoreExpr, Expr, Shuffle, Task, TaskRef
+from dask_exo.dask_adapter import (
+    Alias,
+    CoreExpr,
+    Expr,
+    Projection,
+    Shuffle,
+    Task,
+    TaskRef,
+    determine_column_projection,
+)
 from dask_exo.partitions import protocol
 from dask_exo.partitions.kernels import categories, range_bounds, sort_keys
 from dask_exo.partitions.kernels.range_bounds import RangeBounds
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
-from dask_exo.planning.expressions.base import Reorder
 
-__all__ = ["MergeRuns", "NumberRows", "SortRows"]
+
+class Reorder(Expr):
+    """Rows in another order, over all partitions; lowered to several expressions.
+
+    Operands of all: ``frame``, the first one, and ``npartitions_out``, None for as many as
+    ``frame`` has.
+    """
+
+    _is_length_preserving = True
+
+    @property
+    def _count_out(self) -> int:
+        return self.operand("npartitions_out") or self.frame.npartitions
+
+    @property
+    def _order_columns(self) -> list[Any]:
+        """Columns that the order depends on."""
+        return []
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self._count_out + 1)
+
+    def _simplify_up(self, parent: CoreExpr, dependents: Any) -> CoreExpr | None:
+        """Read only the columns that the readers need, or that the order depends on."""
+        if not isinstance(parent, Projection):
+            return None
+        needed = determine_column_projection(
+            self, parent, dependents, additional_columns=self._order_columns
+        )
+        needed = set(needed) if isinstance(needed, list) else {needed}
+        columns = [name for name in self.frame.columns if name in needed]
+        if len(columns) == len(self.frame.columns):
+            return None
+        narrow = type(self)(self.frame[columns], *self.operands[1:])
+        return type(parent)(narrow, *parent.operands[1:])
+
+    def _layer(self) -> dict[Any, Any]:
+        """Return the lowered tasks: Dask up to 2026.1 infers the type of collection from them."""
+        lowered = self.lower_completely()
+        names = [((self._name, i), (lowered._name, i)) for i in range(lowered.npartitions)]
+        return {**lowered.__dask_graph__(), **{name: Alias(name, to) for name, to in names}}
 
 
 class SortRows(Reorder):
@@ -216,3 +271,74 @@ def _merge(
     if starts is None:
         return merged
     return merged.set_axis(pd.RangeIndex(starts[j], starts[j] + len(merged)))
+
+
+class ShuffleRows(Reorder):
+    """Rows in random order over all partitions; a seed (a tuple of numbers) determines it."""
+
+    _parameters = ["frame", "seed", "npartitions_out"]  # noqa: RUF012  as Dask's expressions have it
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.frame._meta
+
+    def _lower(self) -> CoreExpr:
+        drawn = DrawNumbers(self.frame, self.seed, self._count_out)
+        shuffled = Shuffle(drawn, PARTITION_COLUMN, self._count_out, False, "tasks")  # noqa: FBT003
+        return MixRows(shuffled, self.seed, self._meta)
+
+
+class DrawNumbers(Expr):
+    """Rows with a column of the output number of each.
+
+    The other columns are called "0", "1", ..., so that no user label collides.
+    """
+
+    _parameters = ["frame", "seed", "pieces"]  # noqa: RUF012
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return _draw(self.frame._meta, self.seed, 0, self.pieces)
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        name, below = self._name, self.frame._name
+        tasks = [
+            Task((name, i), _draw, TaskRef((below, i)), self.seed, i, self.pieces)
+            for i in range(self.frame.npartitions)
+        ]
+        return {task.key: task for task in tasks}
+
+
+class MixRows(Expr):
+    """Outputs of a shuffle by drawn numbers, each in random order."""
+
+    _parameters = ["frame", "seed", "meta"]  # noqa: RUF012
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.operand("meta")
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        name, below = self._name, self.frame._name
+        tasks = [
+            Task((name, j), _mix, TaskRef((below, j)), self.seed, j, self._meta.columns)
+            for j in range(self.frame.npartitions)
+        ]
+        return {task.key: task for task in tasks}
+
+
+def _draw(part: Any, seed: tuple[int, ...], i: int, pieces: int) -> Any:
+    numbers = np.random.default_rng([*seed, 0, i]).integers(0, pieces, len(part))
+    plain = part.set_axis([str(i) for i in range(part.shape[1])], axis=1)
+    return plain.assign(**{PARTITION_COLUMN: numbers})
+
+
+def _mix(part: Any, seed: tuple[int, ...], j: int, labels: Any) -> Any:
+    order = np.random.default_rng([*seed, 1, j]).permutation(len(part))
+    return part.drop(columns=PARTITION_COLUMN).take(order).set_axis(labels, axis=1)

@@ -1,1 +1,0 @@
-"""Expressions of Dask that dask_exo adds: sorts, joins and groups of its own."""

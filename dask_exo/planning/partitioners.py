@@ -1,0 +1,435 @@
+"""Partitioners: how a map divides a partition into blocks, and a reducer assembles them.
+
+A shuffle algorithm moves blocks without looking into them. A `Partitioner` makes and reads them:
+`RowPartitioner` for frames, `ChunkPartitioner` for arrays, `ItemPartitioner` for bags. A
+`ShuffleNode` is a whole shuffle as one node of a graph.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from dask.tokenize import tokenize
+from tlz import groupby, partition_all
+
+from dask_exo.dask_adapter import Task, concatenate3
+from dask_exo.errors import IntegrityError
+from dask_exo.partitions import pandas_partition, protocol
+from dask_exo.partitions.kernels.kway_merge import merge_sorted_tables
+from dask_exo.partitions.kernels.sort_keys import SortKey
+from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
+from dask_exo.shuffle.blocks import HeterogeneousBlocks, Mergeable, Packed, Pickled, pack, pickled
+from dask_exo.shuffle.choose import LARGEST_BATCH
+from dask_exo.shuffle.integrity import Tally, tally
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Partitioner(abc.ABC):
+    """Divides inputs into blocks, and assembles outputs from them.
+
+    Attributes
+    ----------
+    count : int
+        Number of outputs before any selection.
+    kept : tuple of int, optional
+        Requested outputs, each once; None means all.
+    checked : bool
+        Whether to add up key hashes, and not only counts.
+    """
+
+    count: int
+    kept: tuple[int, ...] | None = None
+    checked: bool = True
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """(R,) number of each output among all."""
+        return range(self.count) if self.kept is None else self.kept
+
+    def select(self, used: Sequence[int]) -> Self:
+        """Return a partitioner with only some of the outputs."""
+        return replace(self, kept=tuple(self.numbers[j] for j in used))
+
+    def without_checks(self) -> Self:
+        """Return a partitioner that does not add up key hashes."""
+        return replace(self, checked=False)
+
+    def with_merge_limit(self, limit: int) -> Self:  # noqa: ARG002  for those that can
+        """Return a partitioner that assembles outputs above ``limit`` bytes a chunk at a time."""
+        return self
+
+    @abc.abstractmethod
+    def cut(
+        self, parts: Sequence[Any], owned: Sequence[range]
+    ) -> tuple[Sequence[Mergeable], Tally]:
+        """Divide inputs, and pack the blocks for each node.
+
+        Parameters
+        ----------
+        parts : sequence
+            Consecutive inputs, in their order.
+        owned : (W,)
+            Outputs of each node, as positions in `numbers`.
+
+        Returns
+        -------
+        blocks : (W,)
+        sent : Tally
+        """
+
+    @abc.abstractmethod
+    def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:
+        """Assemble an output.
+
+        Parameters
+        ----------
+        packed : sequence of Blocks
+            In the order of the parts.
+        slot : int
+            Block of each that belongs to this output.
+        column : int
+            Position of the output in `numbers`.
+
+        Returns
+        -------
+        output : object
+        arrived : Tally
+        """
+
+    def __call__(self, *parts: Any) -> list[Any]:
+        """Shuffle in one process: (M,) parts in, (R,) outputs out."""
+        columns = range(len(self.numbers))
+        (blocks,), _ = self.cut(parts, [columns])
+        return [self.assemble([blocks], j, j)[0] for j in columns]
+
+
+class ShuffleNode(Task):
+    """The node of one whole shuffle: M inputs, a list of R outputs.
+
+    The driver loop runs it as an Exoshuffle. Any other scheduler can call it as a plain task with
+    the same result. Each output is read by exactly one task, which calls `take`.
+
+    Parameters
+    ----------
+    key : tuple
+    partitioner : Partitioner
+        Divides the inputs.
+    *parts : TaskRef
+        (M,) the parts.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, key: Any, func: Partitioner, /, *parts: Any) -> None:
+        super().__init__(key, func, *parts)
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """The node's partitioner."""
+        partitioner = self.func
+        assert isinstance(partitioner, Partitioner)
+        return partitioner
+
+
+def take(outputs: list[Any], j: int) -> Any:
+    """Return output ``j`` of a `ShuffleNode`."""
+    return outputs[j]
+
+
+CHUNKS = 8  # at least, of an output that is merged by chunks, of which two are held beside it
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RowPartitioner(Partitioner):
+    """Partitioner of rows by a column of partition numbers, or by a hash.
+
+    Attributes
+    ----------
+    column : label or list of labels
+        Column of partition numbers, or columns to hash.
+    keys : tuple of labels
+        Columns that the partition numbers come from, for the integrity check.
+    ignore_index : bool
+        Whether output partitions get a new index.
+    drop : bool
+        Whether the column of partition numbers is left out of the output.
+    runs : tuple of SortKey, optional
+        Keys by which the rows of each input are sorted.
+    limit : int, optional
+        Bytes of an output above which sorted runs are merged a chunk at a time, if their columns
+        are plain arrays; smaller ones are concatenated, which is faster.
+    """
+
+    column: Any
+    keys: tuple[Any, ...] = ()
+    ignore_index: bool = False
+    drop: bool = False
+    runs: tuple[SortKey, ...] | None = None
+    limit: int | None = None
+
+    def with_merge_limit(self, limit: int) -> Self:
+        """Return a partitioner that merges sorted runs above ``limit`` bytes a chunk at a time."""
+        return replace(self, limit=limit) if self.runs else self
+
+    def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[list[Packed], Tally]:
+        """Divide the rows of some inputs by output."""
+        frame = pandas_partition.concat(parts)
+        kernels = protocol.kernels(frame)
+        ids = kernels.partition_ids(frame, self.column, self.count)
+        mark = kernels.partition_column(frame, self.column, ids)
+        if mark is not None:
+            frame = frame.drop(columns=pandas_partition.PARTITION_COLUMN)
+        elif self.drop:
+            frame = frame.drop(columns=self.column)
+        if self.kept is not None:
+            frame, ids = self._some(frame, ids)
+        blocks = pack(frame, ids, owned, mark, ignore_index=self.ignore_index)
+        counts = np.concatenate([np.diff(block.offsets) for block in blocks])
+        return blocks, self._tally(frame, counts)
+
+    def _some(self, frame: Any, ids: Any) -> tuple[Any, Any]:
+        """Return the rows of requested outputs, and the slot of each."""
+        assert self.kept is not None
+        places = np.full(self.count, -1)
+        places[list(self.kept)] = np.arange(len(self.kept))
+        here = protocol.kernels(frame).array(frame, places)[ids]
+        mask = here >= 0
+        return frame[mask], here[mask].astype(np.min_scalar_type(len(self.kept)))
+
+    def assemble(
+        self, packed: Sequence[Packed | HeterogeneousBlocks], slot: int, column: int
+    ) -> tuple[Any, Tally]:
+        """Assemble one output partition."""
+        rows = self._together([p.part(slot) for p in packed])
+        frame = rows.to_frame()
+        arrived = self._tally(frame, np.array([len(frame)]), column)
+        mark = packed[0].partition_column
+        if mark is not None and not self.drop:
+            place, dtype = mark
+            frame = frame.copy(deep=False)
+            frame.insert(
+                place,
+                pandas_partition.PARTITION_COLUMN,
+                np.full(len(frame), self.numbers[column], dtype),
+            )
+        return frame, arrived
+
+    def _together(self, tables: Sequence[WireRows]) -> WireRows:
+        limit = self.limit
+        large = limit is not None and sum(table.nbytes for table in tables) > limit
+        if (
+            self.runs
+            and limit is not None
+            and large
+            and same_schema(tables)
+            and is_pandas(tables[0])
+        ):
+            return merge_sorted_tables(tables, self.runs, min(limit // CHUNKS, LARGEST_BATCH))
+        return concat(tables, ignore_index=self.ignore_index)
+
+    def _tally(self, frame: Any, counts: np.ndarray, first: int = 0) -> Tally:
+        dtypes, keys = protocol.kernels(frame).checksum(frame, self.keys if self.checked else ())
+        return tally(counts, first, dtypes=dtypes, keys=keys)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ItemPartitioner(Partitioner):
+    """Partitioner of items by a function of the user's groups.
+
+    Attributes
+    ----------
+    place : callable
+        ``place(part, count) -> {number: items}``: the items of a part that go to each output.
+    """
+
+    place: Callable[[Iterable[Any], int], Mapping[int, Sequence[Any]]]
+
+    def cut(
+        self, parts: Sequence[Iterable[Any]], owned: Sequence[range]
+    ) -> tuple[list[Pickled], Tally]:
+        """Divide the items of some inputs by output."""
+        slots = {number: slot for slot, number in enumerate(self.numbers)}
+        lists: list[list[Any]] = [[] for _ in slots]
+        for part in parts:
+            for number, items in self.place(part, self.count).items():
+                if number in slots:
+                    lists[slots[number]].extend(items)
+        return pickled(lists, owned), tally(np.array([len(items) for items in lists]))
+
+    def assemble(self, packed: Sequence[Pickled], slot: int, column: int) -> tuple[Any, Tally]:
+        """Assemble the items of one output, in the order of the inputs."""
+        items = [item for p in packed for item in p.block(slot)]
+        return items, tally(np.array([len(items)]), column)
+
+
+def by_hash(pairs: Iterable[tuple[int, Any]], count: int) -> dict[int, list[Any]]:
+    """Place pairs of a hash and an item as ``Bag.groupby(shuffle="tasks")`` does.
+
+    Examples
+    --------
+    >>> by_hash([(7, "a"), (5, "b"), (3, "c")], 4)
+    {3: [(7, 'a'), (3, 'c')], 1: [(5, 'b')]}
+    """
+    found: dict[int, list[Any]] = defaultdict(list)
+    for pair in pairs:
+        found[int(pair[0] % count)].append(pair)
+    return dict(found)
+
+
+def by_group(
+    items: Iterable[Any], count: int, *, grouper: Callable[[Any], Any], together: int
+) -> dict[int, list[Any]]:
+    """Place items as ``Bag.groupby(shuffle="disk")`` does.
+
+    Parameters
+    ----------
+    items : iterable
+    count : int
+        Number of outputs.
+    grouper : callable
+        Gives the key of an item's group.
+    together : int
+        Items that are grouped at a time. The first of equal keys among them, such as 1, 1.0 and
+        True, determines the output.
+    """
+    found: dict[int, list[Any]] = defaultdict(list)
+    for some in partition_all(together, items):
+        for key, group in groupby(grouper, some).items():
+            found[int(tokenize(key), 16) % count].extend(group)
+    return dict(found)
+
+
+Index = tuple[int, ...]
+"""(ndim,) position in a grid."""
+
+
+class Chunk(NamedTuple):
+    """One input: a chunk, and its position in the grid of old chunks."""
+
+    at: Index
+    data: Any
+
+
+class ChunkSlice(NamedTuple):
+    """Along one axis: the slice of an old chunk that a new one gets.
+
+    Attributes
+    ----------
+    chunk : int
+        The new chunk.
+    place : int
+        Position of this slice among those of the new chunk.
+    where : slice
+        Slice of the old chunk.
+    """
+
+    chunk: int
+    place: int
+    where: slice
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChunkPartitioner(Partitioner):
+    """Partitioner of the chunks of an array by another grid.
+
+    Attributes
+    ----------
+    pieces : list
+        (ndim, old chunks along the axis) the slices that each old chunk is divided into.
+    grid : list
+        (ndim, new chunks along the axis) number of slices that each new chunk consists of.
+
+    Examples
+    --------
+    >>> halves = ChunkPartitioner.of(
+    ...     [[[(0, slice(0, 3))], [(0, slice(3, 4)), (1, slice(0, 2))]]], [(4, 2)]
+    ... )
+    >>> halves(Chunk((0,), np.arange(4)), Chunk((1,), np.arange(4, 6)))
+    [array([0, 1, 2]), array([3, 4, 5])]
+    """
+
+    pieces: Sequence[Sequence[Sequence[ChunkSlice]]]
+    grid: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(
+        cls,
+        recipes: Sequence[Sequence[Sequence[tuple[int, slice]]]],
+        old: Sequence[Sequence[float]],
+        kept: Sequence[Index] | None = None,
+    ) -> ChunkPartitioner:
+        """Follow Dask's recipes.
+
+        Parameters
+        ----------
+        recipes : list
+            (ndim, new chunks along the axis) old chunks, and the slices of them.
+        old : sequence
+            (ndim, old chunks along the axis) sizes of the old chunks.
+        kept : sequence of tuple of int, optional
+            Requested new chunks; None means all.
+        """
+        pieces: list[list[list[ChunkSlice]]] = [[[] for _ in axis] for axis in old]
+        for mine, axis in zip(pieces, recipes, strict=True):
+            for chunk, recipe in enumerate(axis):
+                for place, (source, where) in enumerate(recipe):
+                    mine[source].append(ChunkSlice(chunk, place, where))
+        grid = [[len(recipe) for recipe in axis] for axis in recipes]
+        shape = [len(axis) for axis in grid]
+        numbers = None if kept is None else tuple(_number(index, shape) for index in kept)
+        return cls(count=math.prod(shape), kept=numbers, pieces=pieces, grid=grid)
+
+    def cut(self, parts: Sequence[Chunk], owned: Sequence[range]) -> tuple[list[Pickled], Tally]:
+        """Divide some chunks along the new grid."""
+        shape = [len(axis) for axis in self.grid]
+        slots = {number: slot for slot, number in enumerate(self.numbers)}
+        lists: list[list[Any]] = [[] for _ in slots]
+        counts = np.zeros(len(slots), np.int64)
+        for at, data in parts:
+            for crossing in product(*(axis[i] for axis, i in zip(self.pieces, at, strict=True))):
+                chunk, place, where = zip(*crossing, strict=True)
+                slot = slots.get(_number(chunk, shape))
+                if slot is not None:
+                    piece = _compact(data[where])
+                    lists[slot].append((place, piece))
+                    counts[slot] += piece.size
+        return pickled(lists, owned), tally(counts)
+
+    def assemble(self, packed: Sequence[Pickled], slot: int, column: int) -> tuple[Any, Tally]:
+        """Assemble one new chunk."""
+        lengths = [len(axis) for axis in self.grid]
+        at = tuple(map(int, np.unravel_index(self.numbers[column], lengths)))
+        shape = tuple(axis[i] for axis, i in zip(self.grid, at, strict=True))
+        placed = [piece for p in packed for piece in p.block(slot)]
+        if len(placed) != math.prod(shape):
+            raise IntegrityError(
+                f"chunk {at} of an array needs {math.prod(shape)} blocks, and {len(placed)} "
+                f"arrived; no result is returned: compute again"
+            )
+        nested = np.empty(shape, dtype=object)
+        for place, piece in placed:
+            nested[place] = piece
+        size = sum(piece.size for _, piece in placed)
+        return concatenate3(nested.tolist()), tally(np.array([size]), column)
+
+
+def _number(index: Sequence[int], shape: Sequence[int]) -> int:
+    """Return the position of a new chunk among all; the last axis varies fastest."""
+    number = 0
+    for i, n in zip(index, shape, strict=True):
+        number = number * n + i
+    return number
+
+
+def _compact(piece: Any) -> Any:
+    """Make elements contiguous, so that their bytes are copied only once."""
+    if type(piece) is np.ndarray and not (piece.flags.c_contiguous or piece.flags.f_contiguous):
+        return piece.copy()
+    return piece
