@@ -45,8 +45,7 @@ from dask_exo.planning.plan import Plan, plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
 from dask_exo.planning.resume import Checkpoints, resume
 from dask_exo.remote_error import Failure
-from dask_exo.report.callbacks import Callbacks
-from dask_exo.report.progress import showing
+from dask_exo.report.progress import Callbacks, showing
 from dask_exo.shuffle import registry
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")

@@ -75,8 +75,8 @@ def report(file: Path, *, as_numbers: bool) -> None:
     FILE is a page that dask_exo.performance_report has written, or holds what to_json() of a report
     returns.
     """
+    from dask_exo.report.render import text
     from dask_exo.report.summary import as_json, read_summary
-    from dask_exo.report.text import text
 
     try:
         figures = read_summary(file)

@@ -91,7 +91,7 @@ def top(url: str | None, *, once: bool) -> None:
     URL is the address in the repr of its dask_exo.enable(); by default, that of the one which was
     started last.
     """
-    from dask_exo.report.top import watch
+    from dask_exo.report.live import watch
 
     with _errors_as_lines(), contextlib.suppress(KeyboardInterrupt):
         watch(url, once=once)
@@ -268,7 +268,7 @@ def session(cluster: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
 
 
 def _report(job: _Job, stages: StageTimer, stats: Collector) -> None:
-    from dask_exo.report.text import describe_recovery
+    from dask_exo.report.render import describe_recovery
 
     click.echo(f"data            {format_bytes(job.nbytes)}, {job.frame.npartitions} partitions")
     for line in stages.lines():

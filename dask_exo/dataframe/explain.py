@@ -19,7 +19,7 @@ from dask_exo.events import CheckpointSeen
 from dask_exo.planning.plan import Plan, Stage
 from dask_exo.planning.plan_summary import GroupSummary, summarize
 from dask_exo.planning.skew_resistant import SkewResistant
-from dask_exo.report.svg import Box, svg
+from dask_exo.report.render import Box, svg
 from dask_exo.scheduler import plan_of
 from dask_exo.shuffle.choose import Choice, Limits, Shape
 from dask_exo.shuffle.cost_model import ShuffleCost

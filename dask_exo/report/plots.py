@@ -16,8 +16,8 @@ from dask.utils import format_bytes
 
 from dask_exo.report.collector import Collector
 from dask_exo.report.plot_data import Sample, ShuffleMatrix, TaskSpan, merge_spans
+from dask_exo.report.render import duration
 from dask_exo.report.summary import TaskGroup
-from dask_exo.report.text import duration
 
 COLORS = Category20[20]
 SHOWN = 5_000  # spans

@@ -11,9 +11,8 @@ from pathlib import Path
 from dask_exo import events
 from dask_exo.config import Config
 from dask_exo.report.collector import Collector
-from dask_exo.report.html import fragment, page, require_bokeh
+from dask_exo.report.render import fragment, page, require_bokeh, text
 from dask_exo.report.summary import Figures, as_json
-from dask_exo.report.text import text
 
 
 class Report:

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 from dask_exo import Scheduler, events
 from dask_exo.cli.main import main
 from dask_exo.errors import LiveError
-from dask_exo.report.live import Live, latest_url
-from dask_exo.report.top import poll, watch
+from dask_exo.report.live import Live, latest_url, poll, watch
 from dask_exo.testing import InlineFutures
 
 

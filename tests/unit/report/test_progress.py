@@ -12,8 +12,8 @@ import pytest
 
 import dask_exo
 from dask_exo import Scheduler, events
+from dask_exo.report.collector import ProgressRow, ProgressState
 from dask_exo.report.progress import Lines, Notebook, Progress, Terminal, kind_of_display, showing
-from dask_exo.report.progress_rows import ProgressRow, ProgressState
 from dask_exo.testing import InlineFutures
 
 

@@ -25,6 +25,7 @@ from dask_exo.events import CallSpan
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
 from dask_exo.report.plot_data import CELLS, ShuffleMatrix, Spans, TaskSpan, merge_spans
+from dask_exo.report.render import text
 from dask_exo.report.summary import (
     Figures,
     ShuffleSummary,
@@ -34,7 +35,6 @@ from dask_exo.report.summary import (
     from_json,
     read_summary,
 )
-from dask_exo.report.text import text
 from dask_exo.testing import InlineFutures
 
 HOSTILE = "</script><img src=x onerror=alert(1)>$$\\href{javascript:alert(1)}{x}$$&\"'"

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.report.svg import Box, layers, svg
+from dask_exo.report.render import Box, layers, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,0 +1,424 @@
+"""Text, HTML and SVG: everything that is drawn without bokeh; all names are escaped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from dask.utils import format_bytes
+
+from dask_exo.errors import MissingPackageError
+from dask_exo.report.advice import advise
+from dask_exo.report.summary import Figures, TaskSummary, as_json
+
+if TYPE_CHECKING:
+    from dask_exo.report.collector import Collector
+from dataclasses import dataclass
+
+LINES = 12  # of one table
+
+
+def text(figures: Figures) -> str:
+    """Return the report as lines of text.
+
+    Examples
+    --------
+    >>> print(text(Figures()))
+    nothing has run on dask_exo in this process yet
+    """
+    if not figures.runs:
+        return "\n".join(advise(figures)) or "nothing has run on dask_exo in this process yet"
+    return "\n".join([*_totals(figures), *_shuffles(figures), *_work(figures), *_end(figures)])
+
+
+def facts(figures: Figures) -> Iterator[tuple[str, str]]:
+    """Yield the totals as pairs of name and text."""
+    yield "time", duration(figures.seconds)
+    yield "tasks", f"{figures.tasks:,} in {figures.calls:,} calls, {figures.objects:,} refs"
+    where = f"{figures.nodes} node(s), {figures.slots} slots"
+    yield "cluster", f"{where}, {format_bytes(figures.store)} object store"
+    yield "busy", f"{100 * figures.busy:.0f} % of the slots' time in tasks"
+    if figures.gpu_busy is not None:
+        yield "GPUs busy", f"{100 * figures.gpu_busy:.0f} % of {figures.gpus:g}"
+    if figures.shuffled:
+        yield "shuffled", format_bytes(figures.shuffled)
+    yield "spilled", f"{format_bytes(figures.spilled)}, {format_bytes(figures.restored)} restored"
+    if figures.peak_store:
+        yield "most in the store", format_bytes(figures.peak_store)
+    if figures.peak_rss:
+        yield "most of all workers", format_bytes(figures.peak_rss)
+    if figures.cost is not None:
+        per = figures.cost_per_terabyte
+        each = "" if per is None else f", $ {per:.2f} per TB shuffled"
+        yield "cost", f"{figures.node_hours:.4f} node-hours, $ {figures.cost:.4f}{each}"
+    for what, count in figures.recovered.items():
+        yield "done again", f"{what}: {count}"
+    for group, reason in figures.refused.items():
+        yield "no checkpoint", f"{group}: {reason}"
+
+
+def duration(seconds: float) -> str:
+    """Return a readable duration.
+
+    Examples
+    --------
+    >>> duration(0.0123), duration(12.34), duration(3723.0)
+    ('12 ms', '12.3 s', '1 h 02 min')
+    """
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 600:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def describe_recovery(repeated: Mapping[str, int], total: int) -> str:
+    """Describe recomputed partitions.
+
+    Parameters
+    ----------
+    repeated : mapping
+        Group → recomputed partitions.
+    total : int
+        Number of all partitions; 0 if unknown.
+
+    Examples
+    --------
+    >>> describe_recovery({"read": 2, "merge": 1}, 100)
+    'recovered 3 of 100 partitions after a loss of workers or nodes: read 2, merge 1'
+    """
+    count, of = sum(repeated.values()), f" of {total}" if total else ""
+    names = ", ".join(f"{name} {n}" for name, n in repeated.items())
+    return f"recovered {count}{of} partitions after a loss of workers or nodes: {names}"
+
+
+def _totals(figures: Figures) -> Iterator[str]:
+    runs = f"{figures.runs} computation(s)" + (f", {figures.failed} failed" * bool(figures.failed))
+    yield runs
+    for name, fact in facts(figures):
+        yield f"  {name:<20} {fact}"
+
+
+def _shuffles(figures: Figures) -> Iterator[str]:
+    for one in figures.shuffles:
+        yield (
+            f"  shuffle {one.name}: {one.algorithm}, {one.maps:,} → {one.reducers:,}, "
+            f"{format_bytes(one.nbytes)}, {one.rows:,} rows in {duration(one.seconds)}: "
+            f"{one.reason}"
+        )
+        if one.largest is not None:
+            yield f"    largest output {format_bytes(one.largest)}, {one.skew:.1f} x the mean"
+
+
+def _work(figures: Figures) -> Iterator[str]:
+    for group in sorted(figures.groups, key=lambda one: -one.seconds)[:LINES]:
+        yield (
+            f"  {group.count:>8,} x {group.name}: {duration(group.seconds)} of work, "
+            f"{format_bytes(group.nbytes)}"
+        )
+    for stage in figures.stages:
+        waits = ", ".join(f"{100 * share:.0f} % {why}" for why, share in stage.waits.items())
+        yield (
+            f"  {stage.outputs:>8,} x stage {stage.name}: {duration(stage.seconds)} of work, "
+            f"{format_bytes(stage.nbytes)}" + (f", waited for {waits}" if waits else "")
+        )
+
+
+def _end(figures: Figures) -> Iterator[str]:
+    for path, nbytes in figures.directories.items():
+        if nbytes:
+            yield f"  {format_bytes(nbytes)} were written to {path}"
+    if figures.slowest:
+        yield f"  slowest: {figures.slowest[0].name}, {duration(figures.slowest[0].seconds)}"
+    if figures.largest:
+        yield f"  largest: {figures.largest[0].name}, {format_bytes(figures.largest[0].nbytes)}"
+    for line in advise(figures):
+        yield f"  ▸ {line}"
+
+
+STYLE = """
+.exo { font: 15px/1.45 system-ui, sans-serif; color: #1a1a1a; overflow-wrap: anywhere; }
+.exo h1 { font-size: 1.4em; } .exo h2 { font-size: 1.1em; margin: 1.6em 0 .3em; }
+.exo dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(15em, 1fr)); gap: .5em; }
+.exo dl div { background: #f2f5f8; border-radius: 6px; padding: .5em .8em; }
+.exo dt { color: #566; font-size: .85em; } .exo dd { margin: 0; font-weight: 600; }
+.exo ul { background: #fff6dd; border-radius: 6px; padding: .6em .8em .6em 2em; }
+.exo table { border-collapse: collapse; font-size: .9em; }
+.exo .wide { overflow-x: auto; }
+.exo td, .exo th { text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px solid #ddd;
+  vertical-align: top; }
+.exo td, .exo th { overflow-wrap: normal; }
+.exo td:first-child { overflow-wrap: anywhere; min-width: 9em; }
+.exo p { color: #444; margin: .2em 0 .6em; }
+"""
+BODY = "body { margin: 0 auto; max-width: 1100px; padding: 0 14px 3em; background: #fff; }"
+# a browser may run the inline scripts, and load nothing
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:"
+)
+
+
+def fragment(figures: Figures) -> str:
+    """Return the figures as HTML, without plots."""
+    parts = [
+        "<div class='exo'>",
+        f"<style>{STYLE}</style>",
+        _facts_html(figures),
+        _advice_html(figures),
+    ]
+    return "".join([*parts, *_tables_html(figures), "</div>"])
+
+
+def page(record: Collector, figures: Figures, title: str) -> str:
+    """Return the whole page.
+
+    Raises
+    ------
+    MissingPackageError
+        There is no bokeh.
+    """
+    require_bokeh()
+    from bokeh.embed import components
+    from bokeh.resources import Resources
+
+    from dask_exo.report.plots import plots
+
+    drawn = list(plots(record, figures.groups))
+    script, divs = components([plot for _, _, plot in drawn]) if drawn else ("", [])
+    resources = Resources(mode="inline", components=["bokeh"]) if drawn else None
+    pictures = [
+        f"<h2>{escape(heading)}</h2><p>{escape(said)}</p>{div}"
+        for (heading, said, _), div in zip(drawn, divs, strict=True)
+    ]
+    return "\n".join(
+        [
+            "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            "<meta name='viewport' content='width=device-width, initial-scale=1'>",
+            f"<title>{escape(title)}</title><style>{STYLE}{BODY}</style>",
+            "" if resources is None else resources.render_js(),
+            f"</head><body><div class='exo'><h1>{escape(title)}</h1>",
+            _facts_html(figures),
+            _advice_html(figures),
+            *pictures,
+            *_tables_html(figures),
+            "</div>",
+            script,
+            f"<script type='application/json' id='figures'>{_json(figures)}</script>",
+            "</body></html>",
+        ]
+    )
+
+
+def require_bokeh() -> None:
+    """Raise `MissingPackageError` if there is no bokeh."""
+    try:
+        import bokeh  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(
+            "a report is drawn by bokeh, which is not installed: add it by "
+            "pip install 'dask-exo[report]'. "
+            "dask_exo.last_report() has the figures without it"
+        ) from error
+
+
+def _json(figures: Figures) -> str:
+    """Return JSON that can be embedded in a script element."""
+    return json.dumps(as_json(figures)).replace("<", "\\u003c")
+
+
+def _facts_html(figures: Figures) -> str:
+    cells = (
+        f"<div><dt>{escape(name)}</dt><dd>{escape(fact)}</dd></div>"
+        for name, fact in facts(figures)
+    )
+    return f"<dl>{''.join(cells)}</dl>"
+
+
+def _advice_html(figures: Figures) -> str:
+    lines = "".join(f"<li>{escape(line)}</li>" for line in advise(figures))
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _tables_html(figures: Figures) -> Iterator[str]:
+    yield _table(
+        "Shuffles",
+        ["", "algorithm", "parts → outputs", "bytes", "largest", "time", "why"],
+        (
+            [
+                one.name,
+                one.algorithm,
+                f"{one.maps:,} → {one.reducers:,}",
+                format_bytes(one.nbytes),
+                "" if one.largest is None else f"{format_bytes(one.largest)}, {one.skew:.1f} x",
+                duration(one.seconds),
+                one.reason,
+            ]
+            for one in figures.shuffles
+        ),
+    )
+    yield _table(
+        "Tasks",
+        ["", "count", "work", "results"],
+        (
+            [one.name, f"{one.count:,}", duration(one.seconds), format_bytes(one.nbytes)]
+            for one in sorted(figures.groups, key=lambda group: -group.seconds)
+        ),
+    )
+    yield _table(
+        "Stages of pipelines",
+        ["", "outputs", "work", "bytes", "waited for"],
+        (
+            [
+                one.name,
+                f"{one.outputs:,}",
+                duration(one.seconds),
+                format_bytes(one.nbytes),
+                ", ".join(f"{100 * share:.0f} % {why}" for why, share in one.waits.items()),
+            ]
+            for one in figures.stages
+        ),
+    )
+    yield _top("Slowest", figures.slowest)
+    yield _top("Largest", figures.largest)
+
+
+def _top(heading: str, tasks: Sequence[TaskSummary]) -> str:
+    rows = ([one.name, duration(one.seconds), format_bytes(one.nbytes)] for one in tasks)
+    return _table(heading, ["", "time", "bytes"], rows)
+
+
+def _table(heading: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table, or an empty string without rows."""
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    if not body:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    return f"<h2>{escape(heading)}</h2><div class='wide'><table><tr>{head}</tr>{body}</table></div>"
+
+
+LETTER, LINE, PAD = 7.3, 16, 8  # pixels of 12 px monospace, and around the text of a box
+ACROSS, DOWN = 24, 36  # pixels between boxes, and between layers
+BOX_STYLE = {
+    "tasks": 'fill="#eef3fb" stroke="#3b6fb6"',
+    "shuffle": 'fill="#fdf1dc" stroke="#b9770e"',
+}
+
+
+@dataclass(frozen=True)
+class Box:
+    """One box.
+
+    Attributes
+    ----------
+    kind : {"tasks", "shuffle"}
+    lines : tuple of str
+        Its text.
+    """
+
+    kind: str
+    lines: tuple[str, ...]
+
+    @property
+    def width(self) -> float:
+        """Pixels."""
+        return LETTER * max(map(len, self.lines)) + 2 * PAD
+
+    @property
+    def height(self) -> float:
+        """Pixels."""
+        return LINE * len(self.lines) + 2 * PAD
+
+
+def layers(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """Put each name below all from which an edge leads to it.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Edges from a later to an earlier one are left out, so that there is no circle.
+    edges : iterable of (str, str)
+
+    Examples
+    --------
+    >>> layers(["read", "sum", "join"], [("read", "sum"), ("read", "join"), ("sum", "join")])
+    [['read'], ['sum'], ['join']]
+    """
+    place = {name: i for i, name in enumerate(names)}
+    above: dict[str, list[str]] = {name: [] for name in names}
+    for start, end in edges:
+        if place[start] < place[end]:
+            above[end].append(start)
+    depth: dict[str, int] = {}
+    for name in names:
+        depth[name] = max((depth[one] + 1 for one in above[name]), default=0)
+    found: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for name in names:
+        found[depth[name]].append(name)
+    return found
+
+
+def svg(boxes: Mapping[str, Box], edges: Sequence[tuple[str, str]]) -> str:
+    """Draw boxes, and a line for each edge.
+
+    Parameters
+    ----------
+    boxes : mapping
+        Name → box; none stands before one that leads to it, as far as there is such an order.
+    edges : sequence of (str, str)
+
+    Returns
+    -------
+    str
+        An ``<svg>`` element, at most as wide as its container; all text in it is escaped.
+
+    Examples
+    --------
+    >>> text = svg({"a": Box("tasks", ("read <x>",)), "b": Box("shuffle", ("sort",))}, [("a", "b")])
+    >>> text.count("<rect"), text.count("<path"), "read &lt;x&gt;" in text
+    (2, 1, True)
+    """
+    rows = layers(list(boxes), edges)
+    widths = [sum(boxes[n].width for n in row) + ACROSS * (len(row) - 1) for row in rows]
+    whole, top = max(widths, default=0.0) + 2 * PAD, float(PAD)
+    corners: dict[str, tuple[float, float]] = {}
+    for row, width in zip(rows, widths, strict=True):
+        left = (whole - width) / 2
+        for name in row:
+            corners[name] = left, top
+            left += boxes[name].width + ACROSS
+        top += max(boxes[name].height for name in row) + DOWN
+    high = top - DOWN + PAD if rows else 2 * PAD
+    inner = [_line(boxes, corners, edge) for edge in edges]
+    inner += [_drawn(box, *corners[name]) for name, box in boxes.items()]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole:.0f} {high:.0f}" '
+        f'width="{whole:.0f}" style="max-width:100%;height:auto" font-family="monospace" '
+        f'font-size="12" role="img">' + "".join(inner) + "</svg>"
+    )
+
+
+def _drawn(box: Box, left: float, top: float) -> str:
+    texts = "".join(
+        f'<text x="{left + PAD:.1f}" y="{top + PAD + LINE * (i + 0.75):.1f}">{escape(line)}</text>'
+        for i, line in enumerate(box.lines)
+    )
+    size = f'width="{box.width:.1f}" height="{box.height:.1f}"'
+    return f'<rect x="{left:.1f}" y="{top:.1f}" {size} rx="4" {BOX_STYLE[box.kind]}/>{texts}'
+
+
+def _line(
+    boxes: Mapping[str, Box], corners: Mapping[str, tuple[float, float]], edge: tuple[str, str]
+) -> str:
+    """Draw a curve from the bottom of one box to the top of the other."""
+    (x, y), (u, v) = corners[edge[0]], corners[edge[1]]
+    x, y, u = x + boxes[edge[0]].width / 2, y + boxes[edge[0]].height, u + boxes[edge[1]].width / 2
+    middle = (y + v) / 2
+    path = f"M{x:.1f} {y:.1f} C{x:.1f} {middle:.1f} {u:.1f} {middle:.1f} {u:.1f} {v:.1f}"
+    return f'<path d="{path}" fill="none" stroke="#888"/>'
