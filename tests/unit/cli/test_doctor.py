@@ -10,16 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 import dask_exo
-from dask_exo.cli import main
-from dask_exo.cli.doctor import (
+from dask_exo.cli import doctor, main
+from dask_exo.cli.doctor import gather
+from dask_exo.cli.doctor_checks import (
     Facts,
     Finding,
     Machine,
     ProgramFacts,
     Speed,
     diagnose,
-    gather,
-    machine,
 )
 from dask_exo.client import Client
 from dask_exo.cluster import on_ray
@@ -180,7 +179,7 @@ def test_facts_are_those_of_this_machine(tmp_path) -> None:
     facts = gather(Spilling(str(tmp_path / "spill")))
     assert [m.slots for m in facts.machines] == [2, 2]
     one = facts.machines[0]
-    assert one.versions.items() >= {"python": machine.platform.python_version()}.items()
+    assert one.versions.items() >= {"python": doctor.platform.python_version()}.items()
     assert one.versions["dask"] == dask.__version__
     assert one.spill is not None
     assert not one.spill.error
@@ -194,7 +193,7 @@ def test_facts_are_those_of_this_machine(tmp_path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_is_a_fact() -> None:
-    assert machine.speed("/proc/nowhere").error
+    assert doctor.speed("/proc/nowhere").error
 
 
 def test_settings_that_are_overridden_are_facts() -> None:

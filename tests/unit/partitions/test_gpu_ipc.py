@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from dask_exo.cli.doctor import gather
-from dask_exo.cli.doctor.machine import look
+from dask_exo.cli.doctor import gather, look
 from dask_exo.cluster.futures import Node
 from dask_exo.partitions.gpu import ipc
 from dask_exo.testing import InlineFutures

@@ -1,13 +1,183 @@
-"""Checks of the collected facts. Each finding says what to change."""
+"""Checks of `dask exo doctor`: facts about machines and settings, and a finding for each; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from dask.utils import format_bytes
 from packaging.specifiers import SpecifierSet
 
-from dask_exo.cli.doctor.facts import Facts, Finding, Level, Machine
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of one check.
+
+    Attributes
+    ----------
+    level : {"ok", "warn", "fail"}
+        ``warn``: it works, but slower or less safely than it could. ``fail``: something will not
+        work.
+    name : str
+        Of the check.
+    what : str
+        What there is, with numbers.
+    remedy : str
+        What to do; empty where nothing need be done.
+    """
+
+    level: Level
+    name: str
+    what: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Throughput of a directory.
+
+    Attributes
+    ----------
+    path : str
+    kind : str
+        Of file system (``"ext4"``, ``"nfs4"``, ``"tmpfs"``), if known.
+    total, free : int
+        Bytes of the disk.
+    write, read : float
+        Bytes per second of one file, past the page cache; 0 where it was not measured.
+    error : str
+        Why it cannot be used; empty if it can.
+    """
+
+    path: str
+    kind: str = ""
+    total: int = 0
+    free: int = 0
+    write: float = 0.0
+    read: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine of the cluster.
+
+    Attributes
+    ----------
+    name : str
+    versions : mapping
+        Package (or ``"python"``) → version; those that are not installed are missing.
+    cores : int
+        That a process there may use.
+    slots : int
+        Tasks that Ray runs there side by side.
+    memory, store, shared : int
+        Bytes of memory, of the object store, and of ``/dev/shm``.
+    spill : Speed or None
+        Where values go that do not fit the store; None if Ray does not tell.
+    open_files : int
+        How many files a process there may open; -1 for any number.
+    huge_pages : str
+        Policy of transparent huge pages: ``always``, ``madvise``, ``never``, or empty.
+    allocator : mapping
+        Environment variables of glibc's allocator, as workers have them.
+    gpus : int
+        Devices that Ray knows there.
+    cupy : bool
+        Whether cupy can be imported there.
+    devices : int
+        Devices that cupy sees there; -1 where Ray hides them from tasks that ask for none.
+    ipc : str, optional
+        Why one process cannot open memory of a device that another one has there; empty if a
+        probe could, None where it was not tried.
+    skew : float
+        Seconds by which its clock is ahead of the driver's.
+    doubt : float
+        Seconds by which that may be wrong.
+    """
+
+    name: str
+    versions: Mapping[str, str]
+    cores: int = 1
+    slots: int = 1
+    memory: int = 0
+    store: int = 0
+    shared: int = 0
+    spill: Speed | None = None
+    open_files: int = -1
+    huge_pages: str = ""
+    allocator: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
+    cupy: bool = False
+    devices: int = 0
+    ipc: str | None = None
+    skew: float = 0.0
+    doubt: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProgramFacts:
+    """Settings and packages of this process.
+
+    Attributes
+    ----------
+    required : mapping
+        Package (or ``"python"``) → the versions of it that dask_exo needs, as in ``">=2.50"``.
+    versions : mapping
+        Package (or ``"python"``) → the version here.
+    scheduler : str
+        Name of the scheduler that Dask is set to; empty if none is set.
+    method : str
+        ``dataframe.shuffle.method``; empty if it is not set.
+    algorithm : str
+        ``exo.shuffle.algorithm``.
+    algorithms : tuple of str
+        Those that there are.
+    settings : mapping
+        Every ``exo.*`` key that is not at its default, and its value.
+    errors : tuple of str
+        What is wrong with the configuration.
+    """
+
+    required: Mapping[str, str]
+    versions: Mapping[str, str]
+    scheduler: str = ""
+    method: str = ""
+    algorithm: str = "auto"
+    algorithms: tuple[str, ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the checks see.
+
+    Attributes
+    ----------
+    program : ProgramFacts
+    machines : tuple of Machine
+        Of the cluster; this machine alone, if there is none.
+    address : str
+        Of the cluster; empty if there is none.
+    private : bool
+        Whether this process started it.
+    token : {"off", "used", "missing"}
+        Whether the cluster is protected by a token, and it is there.
+    unreachable : str
+        Why there is no cluster; empty if there is.
+    """
+
+    program: ProgramFacts
+    machines: tuple[Machine, ...]
+    address: str = ""
+    private: bool = True
+    token: Literal["off", "used", "missing"] = "off"
+    unreachable: str = ""
+
 
 Check = Callable[[Facts], Iterator[Finding]]
 
@@ -271,3 +441,67 @@ OF_EACH: tuple[Callable[[Machine], Finding], ...] = (
     gpu,
     clocks,
 )
+
+
+MARKS = {"ok": "  ok", "warn": "WARN", "fail": "FAIL"}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All findings; the text has a line for each, and one more for each remedy.
+
+    Attributes
+    ----------
+    program : tuple of Finding
+        Of this process and the cluster as a whole.
+    machines : tuple of (str, tuple of Finding)
+        Of each machine, by name.
+    """
+
+    program: tuple[Finding, ...]
+    machines: tuple[tuple[str, tuple[Finding, ...]], ...]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All of them."""
+        return [*self.program, *(one for _, found in self.machines for one in found)]
+
+    @property
+    def failed(self) -> bool:
+        """True if a check failed."""
+        return any(one.level == "fail" for one in self.findings)
+
+    def __str__(self) -> str:
+        """Lines for people."""
+        lines = list(_lines(self.program))
+        for name, found in self.machines:
+            lines += ["", name, *_lines(found)]
+        count = {mark: sum(one.level == mark for one in self.findings) for mark in MARKS}
+        lines += ["", f"{count['ok']} ok, {count['warn']} to look at, {count['fail']} failed"]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def diagnose(facts: Facts) -> Diagnosis:
+    """Check facts.
+
+    Examples
+    --------
+    >>> from dask_exo.cli.doctor_checks import Machine, ProgramFacts
+    >>> sizes = {"memory": 8 * 2**30, "store": 2**30, "shared": 2**26}
+    >>> machine = Machine("n1", {}, **sizes, allocator={"MALLOC_TRIM_THRESHOLD_": "1000000000"})
+    >>> found = diagnose(Facts(ProgramFacts({}, {}), (machine,)))
+    >>> [one.name for one in found.findings if one.level != "ok"]
+    ['/dev/shm']
+    """
+    program = tuple(one for check in OF_ALL for one in check(facts))
+    machines = [(m.name, tuple(check(m) for check in OF_EACH)) for m in facts.machines]
+    return Diagnosis(program, tuple(machines))
+
+
+def _lines(found: tuple[Finding, ...]) -> Iterator[str]:
+    for one in found:
+        yield f"{MARKS[one.level]}  {one.name:<13} {one.what}"
+        if one.remedy:
+            yield f"{'':<20}→ {one.remedy}"
