@@ -30,7 +30,7 @@ from dask_exo.dask_adapter import (
     nested_get,
     rebuild_composite,
 )
-from dask_exo.errors import ShuffleMethodError
+from dask_exo.errors import Failure, ShuffleMethodError
 from dask_exo.execution import local_threads
 from dask_exo.execution.background import BackgroundRun
 from dask_exo.execution.loop import Run
@@ -44,7 +44,6 @@ from dask_exo.planning.normalize import Graph, Key, cull, normalize
 from dask_exo.planning.plan import Plan, plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
 from dask_exo.planning.resume import Checkpoints, resume
-from dask_exo.remote_error import Failure
 from dask_exo.report.progress import Callbacks, showing
 from dask_exo.shuffle import registry
 

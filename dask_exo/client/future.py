@@ -14,11 +14,10 @@ from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.waiting import fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import TaskRef
-from dask_exo.errors import CancelledError
+from dask_exo.errors import CancelledError, Failure
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.callbacks import PromiseCallbacks
 from dask_exo.execution.persisted import Local, Promise, Remote, named, wait
-from dask_exo.remote_error import Failure
 
 
 class Future(TaskRef):

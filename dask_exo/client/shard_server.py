@@ -18,11 +18,10 @@ from dask_exo.client.future import Future
 from dask_exo.client.leases import REFRESH, Semaphore
 from dask_exo.client.sync_primitives import Queue
 from dask_exo.dask_adapter import GraphNode, Task
-from dask_exo.errors import ClusterError, ExoError
+from dask_exo.errors import ClusterError, ExoError, Failure
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch, promised
 from dask_exo.partitions.batching import RowSpan
-from dask_exo.remote_error import Failure
 
 LOOK = 1.0  # seconds between two looks whether the program ends
 PATIENCE = 60.0  # seconds in which a live driver takes a request

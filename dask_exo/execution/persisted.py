@@ -22,8 +22,8 @@ from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import Task
+from dask_exo.errors import Failure
 from dask_exo.partitions.ownership import writable
-from dask_exo.remote_error import Failure
 
 POLL = 0.02  # seconds between two looks at promises that another thread fulfils
 LONG = 1.0  # seconds of a wait after which it is watched

@@ -13,13 +13,12 @@ import pandas as pd
 from dask_exo.client.shard_server import RemoteShards, ShardServer, Source
 from dask_exo.client.shard_server import ShardRows as Rows
 from dask_exo.dask_adapter import Task
-from dask_exo.errors import PipelineError
+from dask_exo.errors import Failure, PipelineError
 from dask_exo.execution.persisted import Promise, Remote, fetch
 from dask_exo.partitions.batching import RowSpan, rebatch
 from dask_exo.pipeline.run import PipelineRun
 from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.transforms import FORMATS
-from dask_exo.remote_error import Failure
 
 AHEAD = 2  # blocks for each consumer that may wait, so that few have to be cut
 

@@ -22,9 +22,9 @@ from dask_exo.client import Client
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.on_ray import connection
 from dask_exo.config import Config
+from dask_exo.errors import Failure
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import to_device
-from dask_exo.remote_error import Failure
 from dask_exo.shuffle.choose import Shape
 from dask_exo.shuffle.integrity import Tally, verify
 from dask_exo.shuffle.spill_guard import check_disk_space

@@ -16,11 +16,11 @@ import numpy as np
 
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.dask_adapter import GraphNode
+from dask_exo.errors import Failure
 from dask_exo.events import CallSpan
 from dask_exo.execution.checkpoints.outputs import PartCheckpoint
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Partitioner
-from dask_exo.remote_error import Failure
 from dask_exo.shuffle.integrity import Tally
 
 

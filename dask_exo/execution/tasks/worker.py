@@ -21,7 +21,7 @@ from dask.utils import key_split
 
 from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.task_status import OutputDigest, report_output
-from dask_exo.errors import StoreFullError
+from dask_exo.errors import Failure, StoreFullError
 from dask_exo.events import call_span
 from dask_exo.execution.persisted import substituting_values
 from dask_exo.execution.tasks.copy_on_write import write_or_copy
@@ -40,7 +40,6 @@ from dask_exo.execution.tasks.serialize import paused_gc
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.ownership import is_plain_data, isolated_view
 from dask_exo.planning.normalize import Key, group_of
-from dask_exo.remote_error import Failure
 from dask_exo.shuffle.spec import Receipt
 
 T = TypeVar("T")

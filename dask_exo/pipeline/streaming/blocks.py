@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from dask_exo.cluster.task_status import Activity
+from dask_exo.errors import Failure
 from dask_exo.partitions.gpu.memory import GpuMemoryUse
 from dask_exo.pipeline.streaming.snapshot import PipelineView
-from dask_exo.remote_error import Failure
 
 SHOWN = 3  # ranges that a text names
 

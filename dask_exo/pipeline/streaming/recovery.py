@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from dask_exo import events
 from dask_exo.cluster.resources import fits
-from dask_exo.errors import NonDeterminismError, ValueLostError, WorkerLostError
+from dask_exo.errors import Failure, NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
 from dask_exo.pipeline.streaming.blocks import (
     Block,
@@ -26,7 +26,6 @@ from dask_exo.pipeline.streaming.task import BlockMetadata
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
 from dask_exo.pipeline.streaming.transforms import call_name
 from dask_exo.pipeline.streaming.waist import Streams
-from dask_exo.remote_error import Failure
 
 MAX_REPLACEMENTS = 3  # how often a dead actor is replaced for one task
 

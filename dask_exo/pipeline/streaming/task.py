@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.cluster.failpoints import reach
+from dask_exo.errors import Failure
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.shuffle import begin
@@ -29,7 +30,6 @@ from dask_exo.pipeline.streaming.transforms import (
     frame_of,
     on_host,
 )
-from dask_exo.remote_error import Failure
 
 
 class StageCode(NamedTuple):

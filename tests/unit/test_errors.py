@@ -9,7 +9,7 @@ import pytest
 import tblib.pickling_support
 
 from dask_exo import errors
-from dask_exo.remote_error import MOST_FRAMES, Failure
+from dask_exo.errors import MOST_FRAMES, Failure
 
 LEAVES = [
     cls
