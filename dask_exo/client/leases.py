@@ -1,4 +1,4 @@
-"""Locks and semaphores: leases that end with their holder. See `dask_exo.sync`."""
+"""Locks and semaphores: leases that end with their holder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dask_exo.cluster import on_ray
 Self = TypeVar("Self", bound="_Leases")
 REFRESH = SyncService.lease / 6  # seconds between two signs of life
 
-_service = on_ray.service("dask_exo.sync", SyncService)
+_service = on_ray.service("dask_exo.locks", SyncService)
 
 
 class NamedPrimitive:

@@ -1,4 +1,4 @@
-"""The actor that holds the state of locks, events, queues and variables (`dask_exo.sync`).
+"""The actor that holds the state of locks, events, queues and variables.
 
 All calls run in one event loop, so that each has the desk for itself until it waits.
 """

@@ -14,7 +14,7 @@ import pytest
 import ray
 
 import dask_exo
-from dask_exo.sync import Event
+from dask_exo.client import Event
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 

@@ -276,6 +276,6 @@ def test_without_ray_it_says_what_to_do(monkeypatch) -> None:
 
 def test_a_service_that_is_slow(client) -> None:
     with pytest.raises(TimeoutError, match="event_wait"):
-        service("dask_exo.sync", SyncService).call(
+        service("dask_exo.locks", SyncService).call(
             "event_wait", uuid.uuid4().hex, None, timeout=0.1
         )
