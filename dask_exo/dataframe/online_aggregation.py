@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.dataframe.hyperloglog import STANDARD_ERROR, Sketch, merge_sketches, sketch
+from dask_exo.partitions.kernels.cardinality import STANDARD_ERROR, Sketch, merge_sketches, sketch
 
 TOTALS = ("sum", "count")
 KNOWN: Mapping[str, tuple[str, ...]] = {  # what has to be known of each partition

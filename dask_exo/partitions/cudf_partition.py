@@ -20,14 +20,14 @@ from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu.shuffle import counting_argsort
 from dask_exo.partitions.kernels.sort_keys import SortKey
-from dask_exo.partitions.pandas_partition import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
+from dask_exo.partitions.protocol import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
 from dask_exo.partitions.wire_format import WireTable
 
 LIBRARY = "cudf"
 
 
 def partition_ids(frame: Any, column: Any, npartitions: int) -> Any:
-    """Implement `dask_exo.partitions.pandas_partition.partition_ids`."""
+    """Implement `dask_exo.partitions.protocol.partition_ids`."""
     columns = [column] if isinstance(column, str) else list(column)
     if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
         ids = frame[columns[0]].values
@@ -39,7 +39,7 @@ def partition_ids(frame: Any, column: Any, npartitions: int) -> Any:
 
 
 def partition_column(frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
-    """Implement `dask_exo.partitions.pandas_partition.partition_column`."""
+    """Implement `dask_exo.partitions.protocol.partition_column`."""
     if (
         column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
         or list(frame.columns).count(PARTITION_COLUMN) != 1

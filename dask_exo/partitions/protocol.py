@@ -1,4 +1,4 @@
-"""Dispatch of shuffle kernels by the kind of frame.
+"""Shuffle kernels by the kind of frame: the protocol, its functions for pandas, and the dispatch.
 
 A library's frames are registered with an object that has the functions of `Kernels`, in the same
 way and at the same time as with Dask's dispatch functions: when its package is imported.
@@ -11,10 +11,13 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
+from dask.dataframe.dispatch import hash_object_dispatch
 from dask.utils import Dispatch
 
-from dask_exo.partitions import pandas_partition, wire_format
-from dask_exo.partitions.kernels import categories, integer_sort, sort_keys
+from dask_exo.dask_adapter import concat_partitions
+from dask_exo.partitions import wire_format
+from dask_exo.partitions.kernels import argsort, sort_keys
 from dask_exo.partitions.kernels.sort_keys import SortKey
 
 
@@ -25,15 +28,15 @@ class Kernels(Protocol):
     """
 
     def partition_ids(self, frame: Any, column: Any, npartitions: int) -> Any:
-        """Implement `dask_exo.partitions.pandas_partition.partition_ids`."""
+        """Implement `dask_exo.partitions.protocol.partition_ids`."""
         ...
 
     def partition_column(self, frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
-        """Implement `dask_exo.partitions.pandas_partition.partition_column`."""
+        """Implement `dask_exo.partitions.protocol.partition_column`."""
         ...
 
     def counting_argsort(self, ids: Any, count: int) -> tuple[Any, np.ndarray]:
-        """Implement `dask_exo.partitions.kernels.integer_sort.counting_argsort`.
+        """Implement `dask_exo.partitions.kernels.argsort.counting_argsort`.
 
         Offsets are on the host.
         """
@@ -46,11 +49,11 @@ class Kernels(Protocol):
         ...
 
     def checksum(self, frame: Any, columns: Any) -> tuple[tuple[str, ...], int]:
-        """Implement `dask_exo.partitions.pandas_partition.checksum`."""
+        """Implement `dask_exo.partitions.protocol.checksum`."""
         ...
 
     def recode(self, frame: Any, keys: Sequence[SortKey]) -> Any:
-        """Implement `dask_exo.partitions.kernels.categories.recode`."""
+        """Implement `dask_exo.partitions.kernels.sort_keys.recode`."""
         ...
 
     def sort(self, frame: Any, keys: Sequence[SortKey]) -> Any:
@@ -62,15 +65,100 @@ class Kernels(Protocol):
         ...
 
 
+Frame = Any
+"""A pandas ``DataFrame``."""
+
+PARTITION_COLUMN = "_partitions"
+"""Column of partition numbers that Dask adds before it shuffles."""
+
+JOIN_PARTITION_COLUMN = "__hash_partition"
+"""Column of partition numbers in Dask's p2p hash joins."""
+
+
+def concat(frames: Sequence[Frame], *, ignore_index: bool = False) -> Frame:
+    """Concatenate partitions as Dask does: categories are united, empty ones skipped."""
+    return frames[0] if len(frames) == 1 else concat_partitions(list(frames), ignore_index)
+
+
+def partition_ids(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
+    """Compute the partition number of each row, as Dask's task shuffle does.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        (n,) rows.
+    column : label or list of labels
+        `PARTITION_COLUMN` or `JOIN_PARTITION_COLUMN`, or columns to hash.
+    npartitions : int
+        Number of output partitions.
+
+    Returns
+    -------
+    ndarray : (n,)
+        In the smallest unsigned type that holds ``npartitions``.
+    """
+    columns = [column] if isinstance(column, str) else list(column)
+    if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
+        ids = np.asarray(frame[columns[0]])
+    else:
+        ids = hash_object_dispatch(frame[columns] if columns else frame, index=False)
+    small = np.min_scalar_type(max(npartitions - 1, 0))
+    if len(ids) and (ids.min() < 0 or ids.max() >= npartitions):
+        ids = ids % npartitions
+    return ids.astype(small)
+
+
+def partition_column(frame: Frame, column: Any, ids: np.ndarray) -> tuple[int, Any] | None:
+    """Return position and dtype of `PARTITION_COLUMN`, or None if ``ids`` do not restore it."""
+    if (
+        column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
+        or list(frame.columns).count(PARTITION_COLUMN) != 1
+    ):
+        return None
+    numbers = frame[PARTITION_COLUMN]
+    if not isinstance(numbers.dtype, np.dtype) or not np.array_equal(numbers.to_numpy(), ids):
+        return None
+    return int(frame.columns.get_loc(PARTITION_COLUMN)), numbers.dtype
+
+
+def checksum(frame: Frame, columns: Sequence[Any]) -> tuple[tuple[str, ...], int]:
+    """Compute a sum over the named columns of fixed width that no order of rows changes.
+
+    It adds up words and their squares, so that lost, duplicated and changed rows show, at the
+    speed of one read.
+
+    Returns
+    -------
+    dtypes : tuple of str
+        Dtypes of the columns; only sums of equal dtypes can be compared.
+    sum : int
+        Modulo 2**64.
+    """
+    total = 0
+    dtypes = []
+    for name in columns:
+        column = frame[name] if name in frame.columns else None
+        if not isinstance(column, pd.Series):
+            continue
+        dtypes.append(str(column.dtype))
+        if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "iufmMb":
+            continue
+        words = column.to_numpy().view(f"u{column.dtype.itemsize}")
+        with np.errstate(over="ignore"):
+            wide = words.astype(np.uint64, copy=False)
+            total += int(wide.sum(dtype=np.uint64)) + 3 * int(np.dot(wide, wide))
+    return tuple(dtypes), total % 2**64
+
+
 _kernels = Dispatch("kernels")
 _device = Dispatch("device")
 _HOST: Any = SimpleNamespace(
-    partition_ids=pandas_partition.partition_ids,
-    partition_column=pandas_partition.partition_column,
-    counting_argsort=integer_sort.counting_argsort,
+    partition_ids=partition_ids,
+    partition_column=partition_column,
+    counting_argsort=argsort.counting_argsort,
     to_wire=wire_format.to_wire,
-    checksum=pandas_partition.checksum,
-    recode=categories.recode,
+    checksum=checksum,
+    recode=sort_keys.recode,
     sort=sort_keys.sort,
     array=lambda _, values: values,
 )

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_exo.partitions.kernels.string_sort import is_arrow_string, string_buffers, to_large_string
+from dask_exo.partitions.kernels.argsort import is_arrow_string, string_buffers, to_large_string
 
 CACHED = 2**24  # bytes; prefetching more than this evicts its own beginning
 _FAST = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}  # item sizes that numpy is fast with

@@ -25,7 +25,7 @@ from dask.sizeof import sizeof
 
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.partitions import wire_dtypes
-from dask_exo.partitions.kernels.string_sort import string_buffers
+from dask_exo.partitions.kernels.argsort import string_buffers
 from dask_exo.partitions.ownership import PANDAS_3, is_plain_data
 
 _INDEX = -1

@@ -21,7 +21,7 @@ from tlz import groupby, partition_all
 
 from dask_exo.dask_adapter import Task, concatenate3
 from dask_exo.errors import IntegrityError
-from dask_exo.partitions import pandas_partition, protocol
+from dask_exo.partitions import protocol
 from dask_exo.partitions.kernels.kway_merge import merge_sorted_tables
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
@@ -180,12 +180,12 @@ class RowPartitioner(Partitioner):
 
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[list[Packed], Tally]:
         """Divide the rows of some inputs by output."""
-        frame = pandas_partition.concat(parts)
+        frame = protocol.concat(parts)
         kernels = protocol.kernels(frame)
         ids = kernels.partition_ids(frame, self.column, self.count)
         mark = kernels.partition_column(frame, self.column, ids)
         if mark is not None:
-            frame = frame.drop(columns=pandas_partition.PARTITION_COLUMN)
+            frame = frame.drop(columns=protocol.PARTITION_COLUMN)
         elif self.drop:
             frame = frame.drop(columns=self.column)
         if self.kept is not None:
@@ -216,7 +216,7 @@ class RowPartitioner(Partitioner):
             frame = frame.copy(deep=False)
             frame.insert(
                 place,
-                pandas_partition.PARTITION_COLUMN,
+                protocol.PARTITION_COLUMN,
                 np.full(len(frame), self.numbers[column], dtype),
             )
         return frame, arrived

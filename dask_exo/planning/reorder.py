@@ -34,10 +34,10 @@ from dask_exo.dask_adapter import (
     determine_column_projection,
 )
 from dask_exo.partitions import protocol
-from dask_exo.partitions.kernels import categories, range_bounds, sort_keys
-from dask_exo.partitions.kernels.range_bounds import RangeBounds
+from dask_exo.partitions.kernels import range_partition, sort_keys
+from dask_exo.partitions.kernels.range_partition import RangeBounds
 from dask_exo.partitions.kernels.sort_keys import SortKey
-from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
+from dask_exo.partitions.protocol import PARTITION_COLUMN
 
 
 class Reorder(Expr):
@@ -159,14 +159,14 @@ class NumberRows(Expr):
         parts = [TaskRef((self.frame._name, i)) for i in range(count)]
         keys, tasks = self._known_keys(parts)
         runs = [Task((f"run-{name}", i), _sorted_run, parts[i], keys) for i in range(count)]
-        size = range_bounds.sample_size(count, pieces)
+        size = range_partition.sample_size(count, pieces)
         samples = [
-            Task((f"sample-{name}", i), range_bounds.sample_run, run.ref(), self.keys, i, size)
+            Task((f"sample-{name}", i), range_partition.sample_run, run.ref(), self.keys, i, size)
             for i, run in enumerate(runs)
         ]
         chosen = Task(
             (f"bounds-{name}", 0),
-            range_bounds.choose_bounds,
+            range_partition.choose_bounds,
             self.keys,
             pieces,
             *(s.ref() for s in samples),
@@ -175,7 +175,7 @@ class NumberRows(Expr):
         for i, run in enumerate(runs):
             where = (self.keys, i, chosen.ref(), pieces)
             if self.with_cuts:
-                cut = Task(self.cut_key(i), range_bounds.cut_run, run.ref(), *where)
+                cut = Task(self.cut_key(i), range_partition.cut_run, run.ref(), *where)
                 tasks += [cut, Task((name, i), _number, run.ref(), cut.ref())]
             else:
                 tasks.append(Task((name, i), _cut_and_number, run.ref(), *where))
@@ -193,7 +193,7 @@ class NumberRows(Expr):
         ]
         keys = Task(
             (f"keys-{self._name}", 0),
-            categories.unify_categories,
+            sort_keys.unify_categories,
             self.keys,
             *(look.ref() for look in looks),
         )
@@ -233,8 +233,8 @@ def _plain(frame: Any) -> Any:
     return frame.set_axis([str(i) for i in range(frame.shape[1])], axis=1)
 
 
-def _categories(part: Any, keys: Sequence[SortKey]) -> categories.Dtypes:
-    return categories.key_categories(_plain(part), keys)
+def _categories(part: Any, keys: Sequence[SortKey]) -> sort_keys.Dtypes:
+    return sort_keys.key_categories(_plain(part), keys)
 
 
 def _sorted_run(part: Any, keys: Sequence[SortKey]) -> Any:
@@ -245,7 +245,7 @@ def _sorted_run(part: Any, keys: Sequence[SortKey]) -> Any:
 def _cut_and_number(
     run: Any, keys: Sequence[SortKey], number: int, chosen: RangeBounds, pieces: int
 ) -> Any:
-    return _number(run, range_bounds.cut_run(run, keys, number, chosen, pieces))
+    return _number(run, range_partition.cut_run(run, keys, number, chosen, pieces))
 
 
 def _number(run: Any, edges: np.ndarray) -> Any:

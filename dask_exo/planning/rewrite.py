@@ -50,17 +50,17 @@ from dask_exo.dask_adapter import (
     optimize_blockwise_fusion,
     percentiles_summary,
 )
-from dask_exo.partitions.kernels import array_join, radix_groupby
+from dask_exo.partitions.kernels import array_join, groupby
+from dask_exo.partitions.kernels.groupby import partial_groups
 from dask_exo.partitions.kernels.hash_partition import assign_partitions
 from dask_exo.partitions.kernels.parquet import ParquetEngine
-from dask_exo.partitions.kernels.partial_aggregation import partial_groups
 from dask_exo.partitions.kernels.range_partition import (
     partition_numbers,
     sort_index,
     sort_values,
     summary,
 )
-from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
+from dask_exo.partitions.protocol import PARTITION_COLUMN
 from dask_exo.planning.partitioners import RowPartitioner, ShuffleNode, take
 from dask_exo.planning.reorder import NumberRows
 
@@ -351,7 +351,7 @@ class AggregateGroups(Aggregate):
     @property
     def operation(self) -> Any:  # type: ignore[override]
         """Function of one partition."""
-        return functools.partial(radix_groupby.aggregate, whole=self.aggregate)
+        return functools.partial(groupby.aggregate, whole=self.aggregate)
 
     @functools.cached_property
     def _kwargs(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from dask_exo.dask_adapter import (
 from dask_exo.partitions.kernels import heavy_hitters, quantiles
 from dask_exo.partitions.kernels.heavy_hitters import KEPT, SPLITTING, KeyCounts, Placement
 from dask_exo.partitions.kernels.quantiles import EdgeGroups, SpanningGroup
-from dask_exo.partitions.pandas_partition import PARTITION_COLUMN
+from dask_exo.partitions.protocol import PARTITION_COLUMN
 
 HASHES = 2**62  # a hash that is not negative in 64 bits
 AGAIN = "_again"  # column that tells other copies than the first

@@ -16,7 +16,7 @@ import numpy as np
 
 from dask_exo.cluster.failpoints import reach
 from dask_exo.partitions import protocol
-from dask_exo.partitions.kernels import integer_sort
+from dask_exo.partitions.kernels import argsort
 from dask_exo.partitions.wire_format import WireRows, concat, concat_same_schema, same_schema
 
 B = TypeVar("B", bound="Blocks")
@@ -139,7 +139,7 @@ class Packed:
                 ids.append(np.repeat(run, p.offsets[here + 1] - p.offsets[here]))
         places = np.zeros(slots[-1] + 1, np.min_scalar_type(len(slots)))
         places[list(slots)] = np.arange(len(slots))
-        order, offsets = integer_sort.counting_argsort(places[np.concatenate(ids)], len(slots))
+        order, offsets = argsort.counting_argsort(places[np.concatenate(ids)], len(slots))
         return cls(concat_same_schema(parts).take(order), offsets, packed[0].partition_column)
 
 

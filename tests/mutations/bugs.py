@@ -32,7 +32,7 @@ AS_DASK = (f"{PARITY}::test_a_dataframe_is_computed_as_by_dask",)
 IN_ORDER = (f"{PARITY}::test_input_order_is_kept_within_an_output_partition",)
 LATE = (f"{SIM}/test_stragglers.py",)
 STREAM = (f"{UNIT}/pipeline/test_runner.py",)
-ORDER = (f"{UNIT}/partitions/test_multikey_order.py::test_rows_are_in_the_order_of_pandas",)
+ORDER = (f"{UNIT}/partitions/test_sort_keys.py::test_rows_are_in_the_order_of_pandas",)
 
 BUGS = [
     # rows
@@ -104,7 +104,7 @@ BUGS = [
         "partitions/kernels/kway_merge.py",
         "at += chunk.length",
         "at += chunk.length - (at == 0)",
-        (f"{UNIT}/partitions/test_sorted_runs.py",),
+        (f"{UNIT}/partitions/test_kway_merge.py",),
     ),
     Bug(
         "a merge of runs goes past the end of a chunk",
@@ -269,7 +269,7 @@ BUGS = [
     # kernels in the place of Dask's
     Bug(
         "a bound itself belongs to the partition before it",
-        "partitions/kernels/integer_sort.py",
+        "partitions/kernels/argsort.py",
         'np.greater if side == "left" else np.greater_equal',
         "np.greater if side else np.greater_equal",
         (
@@ -278,14 +278,14 @@ BUGS = [
     ),
     Bug(
         "a row that is not grouped counts its nulls",
-        "partitions/kernels/partial_aggregation.py",
+        "partitions/kernels/groupby.py",
         "return values.notna()",
         "return values.notna() | True",
         (f"{UNIT}/partitions/test_partial_aggregation.py",),
     ),
     Bug(
         "a cluster of groups is left out",
-        "partitions/kernels/radix_groupby.py",
+        "partitions/kernels/groupby.py",
         "in pairwise(offsets)",
         "in pairwise(offsets[1:])",
         (f"{UNIT}/partitions/test_radix_groupby.py",),

@@ -31,7 +31,7 @@ FOREIGN = [
     for path in (
         PACKAGE / "dask_adapter.py",
         PACKAGE / "cluster" / "on_ray" / "futures.py",
-        PACKAGE / "partitions" / "kernels" / "integer_sort.py",
+        PACKAGE / "partitions" / "kernels" / "argsort.py",
     )
     for module, name in imported(path)
     if module.split(".")[0] in ("dask", "distributed", "pandas", "ray")

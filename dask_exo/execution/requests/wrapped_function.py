@@ -20,8 +20,7 @@ from dask.tokenize import TokenizationError, normalize_token, tokenize
 from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.dask_adapter import inferring
 from dask_exo.errors import OptionsError
-from dask_exo.partitions.batching import concat_results, has_rows, split_rows
-from dask_exo.partitions.oom_split import call_in_halves
+from dask_exo.partitions.batching import call_in_halves, concat_results, has_rows, split_rows
 
 MOST_INSTANCES = 8  # per process
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dask_exo.config import Config
 from dask_exo.errors import DeviceError
-from dask_exo.partitions.kernels.integer_sort import stable_argsort
+from dask_exo.partitions.kernels.argsort import stable_argsort
 
 HOST, DEVICE = "numpy", "cupy"
 

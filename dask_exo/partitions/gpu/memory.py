@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_exo.config import Config
+from dask_exo.partitions.batching import is_out_of_memory
 from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.oom_split import is_out_of_memory
 
 ALIGNED = 256  # bytes: where cupy's own allocations begin
 

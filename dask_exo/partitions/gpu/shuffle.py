@@ -26,7 +26,7 @@ from dask_exo.partitions.gpu_frames.interop import encode, look_up, recategorize
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 from dask_exo.partitions.kernels.hash_partition import combine
 from dask_exo.partitions.kernels.sort_keys import SortKey
-from dask_exo.partitions.pandas_partition import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
+from dask_exo.partitions.protocol import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
 from dask_exo.partitions.wire_format import WireColumns, dump_schema, load_schema
 
 
@@ -203,7 +203,7 @@ def to_wire(
 def partition_ids(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
     """Compute the partition number of each row on the GPU, as Dask's task shuffle does.
 
-    See `dask_exo.partitions.pandas_partition.partition_ids`.
+    See `dask_exo.partitions.protocol.partition_ids`.
     """
     columns = [column] if isinstance(column, str) else list(column)
     if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
@@ -216,7 +216,7 @@ def partition_ids(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
 
 
 def partition_column(frame: DeviceFrame, column: Any, ids: Any) -> tuple[int, Any] | None:
-    """Implement `dask_exo.partitions.pandas_partition.partition_column`."""
+    """Implement `dask_exo.partitions.protocol.partition_column`."""
     if (
         column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
         or list(frame.columns).count(PARTITION_COLUMN) != 1
@@ -231,7 +231,7 @@ def partition_column(frame: DeviceFrame, column: Any, ids: Any) -> tuple[int, An
 def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
     """Argsort ids on the GPU; return offsets on the host.
 
-    See `dask_exo.partitions.kernels.integer_sort.counting_argsort`.
+    See `dask_exo.partitions.kernels.argsort.counting_argsort`.
     """
     xp = arrays.of(ids)
     wide = ids.astype(np.int64)
@@ -244,7 +244,7 @@ def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
 def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
     """Compute a sum over the named columns of fixed width, on the GPU.
 
-    See `dask_exo.partitions.pandas_partition.checksum`.
+    See `dask_exo.partitions.protocol.checksum`.
     """
     total = 0
     dtypes = []
@@ -263,7 +263,7 @@ def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
 def recode(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
     """Give the categorical key columns of a frame the categories of the keys.
 
-    See `dask_exo.partitions.kernels.categories.recode`.
+    See `dask_exo.partitions.kernels.sort_keys.recode`.
     """
     for key in keys:
         if key.dtype is None or not len(frame):

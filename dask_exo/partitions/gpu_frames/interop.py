@@ -26,8 +26,8 @@ from dask_exo.partitions.gpu_frames.column import (
     kind_of,
     numpy_of,
 )
-from dask_exo.partitions.kernels import string_sort
-from dask_exo.partitions.kernels.string_sort import to_large_string
+from dask_exo.partitions.kernels import argsort
+from dask_exo.partitions.kernels.argsort import to_large_string
 
 
 def encode(values: pa.Array | pa.ChunkedArray, dtype: Any, xp: Any) -> Column:
@@ -48,7 +48,7 @@ def encode(values: pa.Array | pa.ChunkedArray, dtype: Any, xp: Any) -> Column:
     ([1, -1, 0, 1], ['a', 'b'])
     """
     parts = to_large_string(values).dictionary_encode()
-    found = string_sort.argsort_strings(parts.dictionary)
+    found = argsort.argsort_strings(parts.dictionary)
     ranks = np.empty(len(found), np.int32)
     ranks[found] = np.arange(len(found))
     codes = parts.indices.fill_null(-1).to_numpy(zero_copy_only=False)

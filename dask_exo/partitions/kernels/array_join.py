@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.dask_adapter import merge_chunk
-from dask_exo.partitions.kernels.integer_sort import counting_argsort
+from dask_exo.partitions.kernels.argsort import counting_argsort
 from dask_exo.partitions.wire_format import to_wire
 
 SPARSE = 8  # most entries a row; above it a hash table is smaller

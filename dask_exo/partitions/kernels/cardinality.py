@@ -1,13 +1,25 @@
-"""Estimate the number of distinct values from two samples of the rows.
+"""Estimate the number of distinct values: from samples of rows, or for each group by a sketch.
 
-Rows spread over all of them show how many values there are; runs of neighbours show values that
-are clustered, as in sorted data. Estimates are rather too low than too high: if some values are
-frequent and most are not, their repeats look like those of fewer values.
+Of the samples, rows spread over all of them show how many values there are; runs of neighbours show
+values that are clustered, as in sorted data. Estimates are rather too low than too high: if some
+values are frequent and most are not, their repeats look like those of fewer values.
+
+A HyperLogLog sketch hashes each value to 64 bits. The first ``PRECISION`` of them name one of the
+group's registers, which stores the most leading zeros of the other bits, plus one. Empty registers
+are not stored, so a small group takes a few bytes for each of its values, and no group more than 5
+bytes (9 beyond a million groups) for each of its 4,096 registers.
+
+References: Flajolet, Fusy, Gandouet and Meunier, "HyperLogLog" (AofA 2007); Heule, Nunkesser and
+Hall, "HyperLogLog in practice" (EDBT 2013), for 64 bits and sparse registers; Ertl, "New
+cardinality estimation algorithms for HyperLogLog sketches" (arXiv:1702.01284), algorithm 6, whose
+estimate needs no tables of biases.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -95,3 +107,132 @@ def _distinct_if_uniform(rows: int, repeats: int) -> float:
 
 def _expected_distinct(distinct: float, rows: int) -> float:
     return -distinct * math.expm1(-rows / distinct)
+
+
+PRECISION = 12
+REGISTERS = 1 << PRECISION
+LARGEST = 64 - PRECISION + 1
+"""Rank of a hash whose other bits are all zero."""
+STANDARD_ERROR = 1.04 / np.sqrt(REGISTERS)
+"""Of an estimate, relative to it."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Registers of some groups.
+
+    Attributes
+    ----------
+    groups : Index
+        (G,) of groups.
+    places : ndarray
+        (n,) numbers of those registers that have seen something, rising: those of the first group
+        first.
+    ranks : ndarray
+        (n,) what they keep.
+
+    Examples
+    --------
+    >>> values = pd.Series([1, 2, 2, 1, None])
+    >>> one = sketch(pd.Index(["de", "fr"]), np.array([0, 0, 0, 1, 1]), values)
+    >>> merge_sketches([one, one]).counts().round(2).to_dict()
+    {'de': 2.0, 'fr': 1.0}
+    """
+
+    groups: pd.Index
+    places: np.ndarray
+    ranks: np.ndarray
+
+    def counts(self) -> pd.Series:
+        """Return (G,) estimates of the number of distinct values of each group."""
+        numbers = self.places // REGISTERS
+        kinds = LARGEST + 1
+        seen = np.bincount(
+            numbers.astype("int64") * kinds + self.ranks, minlength=len(self.groups) * kinds
+        ).reshape(len(self.groups), kinds)
+        seen[:, 0] = REGISTERS - seen.sum(axis=1)
+        return pd.Series(_estimated(seen), self.groups, dtype="float64")
+
+
+def sketch(groups: pd.Index, numbers: np.ndarray, values: pd.Series) -> Sketch:
+    """Sketch the values of some groups.
+
+    Parameters
+    ----------
+    groups : Index
+        (G,)
+    numbers : ndarray
+        (n,) group of each value, counted from 0; -1 for none.
+    values : Series
+        (n,) missing ones are not counted.
+    """
+    mask = (numbers >= 0) & values.notna().to_numpy()
+    hashes = pd.util.hash_pandas_object(values[mask], index=False, categorize=False).to_numpy()
+    # a one behind the bits that are left ends the zeros
+    rest = (hashes << np.uint64(PRECISION)) | np.uint64(1 << (PRECISION - 1))
+    places = numbers[mask].astype("int64") * REGISTERS
+    places += (hashes >> np.uint64(64 - PRECISION)).astype("int64")
+    return _largest(groups, places, _leading_zeros(rest) + 1)
+
+
+def merge_sketches(sketches: Sequence[Sketch]) -> Sketch:
+    """Return the sketch of all values of ``sketches``."""
+    groups = sketches[0].groups
+    for one in sketches[1:]:
+        groups = groups.union(one.groups, sort=False)
+    places = [
+        groups.get_indexer(one.groups)[one.places // REGISTERS] * REGISTERS + one.places % REGISTERS
+        for one in sketches
+    ]
+    return _largest(groups, np.concatenate(places), np.concatenate([one.ranks for one in sketches]))
+
+
+def _largest(groups: pd.Index, places: np.ndarray, ranks: np.ndarray) -> Sketch:
+    """Keep the largest rank of each register."""
+    # both in one number, of which the largest of each place is the last
+    both = np.sort(places.astype("uint64") << np.uint64(8) | ranks.astype("uint64"))
+    places = both >> np.uint64(8)
+    last = np.append(places[1:] != places[:-1], True)[: len(places)]
+    small = "uint32" if len(groups) * REGISTERS <= 1 << 32 else "uint64"
+    return Sketch(groups, places[last].astype(small), both[last].astype("uint8"))
+
+
+def _leading_zeros(x: np.ndarray) -> np.ndarray:
+    """Count leading zeros of (n,) nonzero 64-bit numbers."""
+    zeros = np.zeros(len(x), "uint8")
+    for bits in (32, 16, 8, 4, 2, 1):
+        none = x < np.uint64(1 << (64 - bits))
+        zeros += np.uint8(bits) * none
+        x = np.where(none, x << np.uint64(bits), x)
+    return zeros
+
+
+def _estimated(seen: np.ndarray) -> np.ndarray:
+    """Return (G,) estimates from (G, LARGEST + 1) counts of registers by rank."""
+    m = REGISTERS
+    z = m * _tau(1 - seen[:, LARGEST] / m)
+    for k in range(LARGEST - 1, 0, -1):
+        z = (z + seen[:, k]) / 2
+    z = z + m * _sigma(seen[:, 0] / m)
+    return m * m / (2 * np.log(2)) / z
+
+
+def _sigma(x: np.ndarray) -> np.ndarray:
+    """Of registers that have seen nothing: x + Σ x^(2^k)·2^(k-1), infinite for 1."""
+    power, weight, total = x, 1.0, x
+    with np.errstate(under="ignore"):
+        for _ in range(64):
+            power = power * power
+            total = total + power * weight
+            weight *= 2
+    return np.where(x == 1, np.inf, total)
+
+
+def _tau(x: np.ndarray) -> np.ndarray:
+    """Of registers that can keep no more: (1 - x - Σ (1 - x^(2^-k))²·2^-k) / 3."""
+    power, weight, total = x, 1.0, 1 - x
+    for _ in range(64):
+        power = np.sqrt(power)
+        weight /= 2
+        total = total - (1 - power) ** 2 * weight
+    return np.where((x == 0) | (x == 1), 0.0, total / 3)

@@ -19,8 +19,12 @@ from pandas.util import hash_array
 
 from dask_exo.dask_adapter import AssignPartitioningIndex
 from dask_exo.partitions.kernels import cardinality
-from dask_exo.partitions.kernels.integer_sort import counting_argsort
-from dask_exo.partitions.kernels.string_sort import is_arrow_string, string_words, to_large_string
+from dask_exo.partitions.kernels.argsort import (
+    counting_argsort,
+    is_arrow_string,
+    string_words,
+    to_large_string,
+)
 
 FEWEST = 10_000  # fewest strings that are sampled
 REPEATED = 4  # mean repeats of a string above which pandas is faster

@@ -16,10 +16,9 @@ import pandas as pd
 
 from dask_exo.errors import Failure
 from dask_exo.partitions import protocol
-from dask_exo.partitions.batching import as_numpy
+from dask_exo.partitions.batching import as_numpy, call_in_halves
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import to_device
-from dask_exo.partitions.oom_split import call_in_halves
 from dask_exo.pipeline.streaming.blocks import Frame, Origin, RejectReason
 
 

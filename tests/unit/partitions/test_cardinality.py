@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.partitions.kernels.cardinality import (
+    REGISTERS,
     SAMPLE,
+    STANDARD_ERROR,
+    Sketch,
     distinct_of_repeats,
+    merge_sketches,
     neighbour_rows,
+    sketch,
     spread_rows,
 )
 
@@ -57,3 +63,66 @@ def test_samples_are_rows_in_order_and_none_twice(rows) -> None:
 @given(st.integers(SAMPLE, 10**7), st.integers(0, SAMPLE - 1), st.integers(0, SAMPLE - 1))
 def test_a_guess_is_between_one_and_all(rows, there, here) -> None:
     assert 0.9 < distinct_of_repeats(rows, there, here) <= rows
+
+
+PAIRS = st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.integers(0, 30))))
+
+
+def of(pairs) -> Sketch:
+    frame = pd.DataFrame(pairs, columns=["k", "x"]).astype({"x": "float64"})
+    groups = pd.Index(sorted(set(frame["k"])), dtype="object")
+    return sketch(groups, groups.get_indexer(frame["k"]), frame["x"])
+
+
+def registers(one: Sketch) -> dict[tuple[str, int], int]:
+    """Of each group and register the rank."""
+    return {
+        (one.groups[place // REGISTERS], place % REGISTERS): rank
+        for place, rank in zip(one.places.tolist(), one.ranks.tolist(), strict=True)
+    }
+
+
+@given(st.lists(PAIRS, min_size=1, max_size=4))
+def test_a_merged_sketch_is_that_of_all_values(lists) -> None:
+    whole = of([pair for pairs in lists for pair in pairs])
+    assert registers(merge_sketches([of(pairs) for pairs in lists])) == registers(whole)
+    assert registers(merge_sketches([of(pairs) for pairs in lists[::-1]])) == registers(whole)
+    assert registers(merge_sketches([whole, whole])) == registers(whole)
+
+
+@given(PAIRS)
+def test_a_few_values_are_counted_exactly(pairs) -> None:
+    one = of(pairs)
+    for key, count in one.counts().items():
+        distinct = {x for k, x in pairs if k == key and x is not None}
+        # two of 31 values may share one of 4,096 registers
+        assert len(distinct) - 1.1 < count < len(distinct) + 0.5
+
+
+@pytest.mark.parametrize("count", [3_000, 10_000, 30_000, 300_000])
+def test_the_error_is_what_is_said(count: int) -> None:
+    rng = np.random.default_rng(count)
+    groups = pd.RangeIndex(20 if count < 10**5 else 4)
+    off = []
+    for group in groups:
+        numbers = np.full(count, group)
+        values = pd.Series(rng.permutation(2 * count)[:count] * 7919)
+        off.append(sketch(groups, numbers, values).counts()[group] / count - 1)
+    assert abs(np.mean(off)) < 4 * STANDARD_ERROR / len(groups) ** 0.5
+    assert np.std(off) < 1.8 * STANDARD_ERROR
+
+
+def test_a_group_takes_no_more_than_its_registers() -> None:
+    one = sketch(pd.Index(["a"]), np.zeros(10**5, "int64"), pd.Series(range(10**5)))
+    assert one.places.nbytes + one.ranks.nbytes <= 5 * REGISTERS
+
+
+def test_values_of_any_type_can_be_counted() -> None:
+    zeros = np.zeros(4, "int64")
+    for values in (
+        pd.Series(["x", "y", "y", None], dtype="string"),
+        pd.Series(["x", "y", "y", None], dtype="category"),
+        pd.Series(pd.to_datetime(["2020-01-01", "2021-01-01", "2021-01-01", None])),
+        pd.Series([True, False, False, None], dtype="boolean"),
+    ):
+        assert round(sketch(pd.Index(["a"]), zeros, values).counts()["a"], 1) == 2

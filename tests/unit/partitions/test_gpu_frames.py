@@ -17,7 +17,7 @@ from dask_exo.errors import DeviceOperationError, DeviceTypeError
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import dispatch
 from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceIndex, DeviceSeries, concat
-from dask_exo.partitions.kernels import integer_sort
+from dask_exo.partitions.kernels import argsort
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import concat_same_schema, same_schema
 
@@ -292,7 +292,7 @@ def test_sort_keys_are_those_of_the_host(frame: pd.DataFrame, by: list[str]) -> 
 
 
 def test_who_registers_nothing_is_treated_as_the_host_is() -> None:
-    assert protocol.kernels(pd.DataFrame()).counting_argsort is integer_sort.counting_argsort
+    assert protocol.kernels(pd.DataFrame()).counting_argsort is argsort.counting_argsort
 
 
 @pytest.mark.parametrize(

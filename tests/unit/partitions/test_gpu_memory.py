@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 import dask_exo
 from dask_exo import Scheduler
 from dask_exo.errors import DeviceMemoryError
+from dask_exo.partitions.batching import call_in_halves
 from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.memory import Arena
 from dask_exo.partitions.gpu.shuffle import begin
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
-from dask_exo.partitions.oom_split import call_in_halves
 from dask_exo.testing import InlineFutures
 
 

@@ -11,7 +11,7 @@ import pytest
 from pandas.testing import assert_frame_equal, assert_series_equal
 
 from dask_exo import Scheduler
-from dask_exo.partitions.kernels import partial_aggregation
+from dask_exo.partitions.kernels import groupby
 from dask_exo.testing import InlineFutures
 
 EXO = Scheduler(InlineFutures())
@@ -45,13 +45,13 @@ def frame() -> pd.DataFrame:
 def ungrouped(monkeypatch) -> list[str]:
     """What is made of columns that are not grouped."""
     seen: list[str] = []
-    original = partial_aggregation._ungrouped
+    original = groupby._ungrouped
 
     def see(frame, source, method):
         seen.append(method)
         return original(frame, source, method)
 
-    monkeypatch.setattr(partial_aggregation, "_ungrouped", see)
+    monkeypatch.setattr(groupby, "_ungrouped", see)
     return seen
 
 

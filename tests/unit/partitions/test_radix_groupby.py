@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal, assert_series_equal
 
 from dask_exo import Scheduler
-from dask_exo.partitions.kernels import radix_groupby
-from dask_exo.partitions.kernels.integer_sort import counting_argsort
+from dask_exo.partitions.kernels import groupby
+from dask_exo.partitions.kernels.argsort import counting_argsort
 from dask_exo.testing import InlineFutures
 
 EXO = Scheduler(InlineFutures())
@@ -43,15 +43,15 @@ def frame() -> pd.DataFrame:
 def cut(monkeypatch) -> list[int]:
     """How many clusters were made, each time; frames are small here."""
     seen: list[int] = []
-    original = radix_groupby.radix_clusters
+    original = groupby.radix_clusters
 
     def see(frame, count):
         seen.append(count)
         return original(frame, count)
 
-    monkeypatch.setattr(radix_groupby, "FEWEST", 5000)
-    monkeypatch.setattr(radix_groupby, "CACHED", 50)
-    monkeypatch.setattr(radix_groupby, "radix_clusters", see)
+    monkeypatch.setattr(groupby, "CLUSTERED", 5000)
+    monkeypatch.setattr(groupby, "CACHED", 50)
+    monkeypatch.setattr(groupby, "radix_clusters", see)
     return seen
 
 
@@ -111,7 +111,7 @@ KEYS = ["int8", "uint8", "int32", "uint64", "int64"]
 )
 def test_all_rows_of_a_key_are_in_one_cluster_in_their_order(keys, dtype, power) -> None:
     rows = pd.DataFrame({"at": range(len(keys))}, index=pd.Index(keys, dtype=dtype, name="k"))
-    cut = list(radix_groupby.radix_clusters(rows, 2**power))
+    cut = list(groupby.radix_clusters(rows, 2**power))
     assert len(cut) <= 2**power
     assert all(map(len, cut))
     assert sum(len(set(one.index)) for one in cut) == len(set(keys))
@@ -121,8 +121,8 @@ def test_all_rows_of_a_key_are_in_one_cluster_in_their_order(keys, dtype, power)
 
 def test_there_are_as_many_clusters_as_their_groups_need(frame, cut) -> None:
     rows = frame.set_index("key")[["x"]]
-    options = {"aggfunc": radix_groupby.methodcaller("sum"), "levels": 0, "sort": None}
-    got = radix_groupby.aggregate(rows, whole=lambda inputs, **_: inputs[0], options=options)
+    options = {"aggfunc": groupby.methodcaller("sum"), "levels": 0, "sort": None}
+    got = groupby.aggregate(rows, whole=lambda inputs, **_: inputs[0], options=options)
     assert cut == [256]  # 12,000 groups, at most 50 in each
     assert len(got) == ROWS
 

@@ -12,13 +12,13 @@ from dask.utils import M, random_state_data
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_exo.partitions.kernels.argsort import count_up_to
 from dask_exo.partitions.kernels.range_partition import (
     partition_numbers,
     sort_index,
     sort_values,
     summary,
 )
-from dask_exo.partitions.kernels.string_sort import count_up_to
 from dask_exo.partitions.wire_dtypes import prefetch
 
 # few characters, so that words agree: one that is a zero byte, and ones of two to four bytes

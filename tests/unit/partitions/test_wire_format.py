@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.partitions import pandas_partition, wire_dtypes
+from dask_exo.partitions import protocol, wire_dtypes
 from dask_exo.partitions.wire_format import (
     WireColumns,
     WireFrame,
@@ -172,7 +172,7 @@ def test_other_frames_travel_as_they_are(name: str) -> None:
     assert isinstance(rows, WireFrame)
     pd.testing.assert_frame_equal(sent(rows).to_frame(), frame.take(order))
     both = concat([rows, rows.slice(0, 1)], ignore_index=True)
-    expected = pandas_partition.concat([frame.take(order), frame.take([1])], ignore_index=True)
+    expected = protocol.concat([frame.take(order), frame.take([1])], ignore_index=True)
     pd.testing.assert_frame_equal(both.to_frame(), expected)
     alone = concat([rows.slice(1, 2)], ignore_index=True)
     pd.testing.assert_frame_equal(alone.to_frame(), frame.take([0]).reset_index(drop=True))
@@ -192,7 +192,7 @@ def test_frames_that_differ_are_put_together_as_dask_does_it() -> None:
     ints, floats = pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [0.5]})
     one, other = (to_wire(f, np.array([0])) for f in (ints, floats))
     assert not same_schema([one, other])
-    same(concat([one, other]).to_frame(), pandas_partition.concat([ints, floats]))
+    same(concat([one, other]).to_frame(), protocol.concat([ints, floats]))
     named = to_wire(ints.rename_axis("i"), np.array([0]))
     assert not same_schema([one, named])
 

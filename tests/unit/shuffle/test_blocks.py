@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.cluster.resources import split_evenly
-from dask_exo.partitions import pandas_partition
+from dask_exo.partitions import protocol
 from dask_exo.partitions.ownership import writable
 from dask_exo.shuffle.blocks import Packed, merge, pack, pickled
 
@@ -72,7 +72,7 @@ def test_merging_packed_blocks_is_concatenation_block_by_block(data, width) -> N
     slots = [range(at, min(at + width, reducers)) for at in range(0, reducers, width)]
     for mine, merged in zip(slots, merge(slots, *packed), strict=True):
         for r in mine:
-            expected = pandas_partition.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
+            expected = protocol.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
             pd.testing.assert_frame_equal(merged.part(r).to_frame(), expected)
 
 
@@ -88,7 +88,7 @@ def test_blocks_collected_for_one_call_are_those_assembled_one_by_one(data, draw
     if collected is not None:
         assert one_schema
         for i, r in enumerate(slots):
-            expected = pandas_partition.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
+            expected = protocol.concat([p[n == r] for p, n in zip(parts, ids, strict=True)])
             pd.testing.assert_frame_equal(collected.part(i).to_frame(), expected)
 
 
@@ -130,14 +130,14 @@ def test_arrays_in_a_pickled_block_are_views_of_it() -> None:
 
 def test_partition_numbers_out_of_range_wrap_as_in_dask() -> None:
     frame = pd.DataFrame({"_partitions": [-1, 0, 5, 7]})
-    assert pandas_partition.partition_ids(frame, "_partitions", 5).tolist() == [4, 0, 0, 2]
-    assert pandas_partition.partition_column(frame, "_partitions", np.array([4, 0, 0, 2])) is None
+    assert protocol.partition_ids(frame, "_partitions", 5).tolist() == [4, 0, 0, 2]
+    assert protocol.partition_column(frame, "_partitions", np.array([4, 0, 0, 2])) is None
 
 
 def test_a_column_of_partition_numbers_is_restored_from_the_ids() -> None:
     frame = pd.DataFrame({"a": [1, 2], "_partitions": np.array([3, 1], dtype="int32")})
-    ids = pandas_partition.partition_ids(frame, "_partitions", 4)
-    assert pandas_partition.partition_column(frame, "_partitions", ids) == (1, np.dtype("int32"))
+    ids = protocol.partition_ids(frame, "_partitions", 4)
+    assert protocol.partition_column(frame, "_partitions", ids) == (1, np.dtype("int32"))
 
 
 @pytest.mark.parametrize("npartitions", [2, 3, 200, 300, 70_000])
@@ -145,7 +145,7 @@ def test_ids_have_the_smallest_type_and_equal_a_dask_hash(npartitions: int) -> N
     from dask.dataframe.dispatch import hash_object_dispatch
 
     frame = pd.DataFrame({"k": range(1000)})
-    ids = pandas_partition.partition_ids(frame, ["k"], npartitions)
+    ids = protocol.partition_ids(frame, ["k"], npartitions)
     assert ids.dtype == np.min_scalar_type(npartitions - 1)
     expected = hash_object_dispatch(frame[["k"]], index=False) % npartitions
     np.testing.assert_array_equal(ids, expected)

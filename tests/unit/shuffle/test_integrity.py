@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.errors import IntegrityError
-from dask_exo.partitions import pandas_partition
+from dask_exo.partitions import protocol
 from dask_exo.shuffle import integrity
 from dask_exo.shuffle.integrity import Tally, verify
 
@@ -17,7 +17,7 @@ ROWS = st.lists(st.tuples(st.integers(-(2**62), 2**62), st.integers(0, 6)), min_
 
 
 def tally(frame: pd.DataFrame, columns: list[str], counts: np.ndarray, first: int = 0) -> Tally:
-    dtypes, keys = pandas_partition.checksum(frame, columns)
+    dtypes, keys = protocol.checksum(frame, columns)
     return integrity.tally(counts, first, dtypes=dtypes, keys=keys)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dask_exo.partitions.kernels.integer_sort import _BLOCK, count_below
+from dask_exo.partitions.kernels.argsort import _BLOCK, count_below
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint64", "float32", "float64"])

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_exo.errors import SortKeyError
-from dask_exo.partitions.kernels import categories, range_bounds, sort_keys
-from dask_exo.partitions.kernels.integer_sort import stable_argsort
+from dask_exo.partitions.kernels import range_partition, sort_keys
+from dask_exo.partitions.kernels.argsort import stable_argsort
 from dask_exo.partitions.kernels.sort_keys import SortKey, encode
 
 TIMES = [pd.NaT, *map(pd.Timestamp, ["2026-01-01", "1999-12-31 23:59:59", "2026-03-29 03:00"])]
@@ -203,9 +203,9 @@ def test_a_bound_is_located_in_many_rows() -> None:
 def cut_all(
     runs: list[pd.DataFrame], keys: list[SortKey], pieces: int, size: int
 ) -> list[np.ndarray]:
-    samples = [range_bounds.sample_run(run, keys, i, size) for i, run in enumerate(runs)]
-    chosen = range_bounds.choose_bounds(keys, pieces, *samples)
-    return [range_bounds.cut_run(run, keys, i, chosen, pieces) for i, run in enumerate(runs)]
+    samples = [range_partition.sample_run(run, keys, i, size) for i, run in enumerate(runs)]
+    chosen = range_partition.choose_bounds(keys, pieces, *samples)
+    return [range_partition.cut_run(run, keys, i, chosen, pieces) for i, run in enumerate(runs)]
 
 
 @given(keyed(), st.integers(1, 5), st.integers(1, 9), st.integers(1, 50))
@@ -244,7 +244,7 @@ def test_pieces_are_even_whatever_the_data(values, pieces) -> None:
     ends = np.cumsum([0, *lengths])
     keys = [SortKey("a", "0")]
     runs = [pd.DataFrame({"0": np.sort(data[a:b])}) for a, b in itertools.pairwise(ends)]
-    edges = np.sum(cut_all(runs, keys, pieces, range_bounds.sample_size(count, pieces)), axis=0)
+    edges = np.sum(cut_all(runs, keys, pieces, range_partition.sample_size(count, pieces)), axis=0)
     assert edges[0] == 0
     assert edges[-1] == rows
     assert np.abs(np.diff(edges) - rows / pieces).max() <= rows / pieces / 4
@@ -252,7 +252,7 @@ def test_pieces_are_even_whatever_the_data(values, pieces) -> None:
 
 @given(st.integers(1, 10**5), st.integers(1, 10**5))
 def test_samples_fit_one_task(runs, pieces) -> None:
-    size = range_bounds.sample_size(runs, pieces)
+    size = range_partition.sample_size(runs, pieces)
     assert 1 <= size <= 8 * pieces
     assert size == 1 or runs * size <= 2**22
 
@@ -263,12 +263,12 @@ def test_categories_are_united_in_the_order_they_are_met() -> None:
         pd.DataFrame({"0": pd.Categorical(values), "1": range(len(values))})
         for values in (["b", "c"], [None, None], ["a", "c"], [])
     ]
-    united = categories.unify_categories(
-        keys, *(categories.key_categories(part, keys) for part in parts)
+    united = sort_keys.unify_categories(
+        keys, *(sort_keys.key_categories(part, keys) for part in parts)
     )
     assert united[0].dtype.categories.tolist() == ["b", "c", "a"]
     assert united[1] == keys[1]
-    got = categories.recode(parts[2], united)
+    got = sort_keys.recode(parts[2], united)
     assert got["0"].dtype == united[0].dtype
     assert got["0"].tolist() == ["a", "c"]
 
@@ -277,12 +277,12 @@ def test_ordered_categories_that_differ_are_refused() -> None:
     keys = [SortKey("c", "0")]
     found = [(pd.CategoricalDtype(list(c), ordered=True),) for c in ("ab", "ba")]
     with pytest.raises(SortKeyError, match="ordered categories of sort key 'c' differ"):
-        categories.unify_categories(keys, *found)
+        sort_keys.unify_categories(keys, *found)
 
 
 def test_a_value_that_is_no_known_category_is_refused() -> None:
     keys = [SortKey("c", "0", dtype=pd.CategoricalDtype(["b", "a"]))]
     part = pd.DataFrame({"0": pd.Categorical(["a", "b", None])})
-    assert categories.recode(part, keys)["0"].cat.codes.tolist() == [1, 0, -1]
+    assert sort_keys.recode(part, keys)["0"].cat.codes.tolist() == [1, 0, -1]
     with pytest.raises(SortKeyError, match="'c' has the value 'x', which is none of the cat"):
-        categories.recode(pd.DataFrame({"0": pd.Categorical(["x", "a"])}), keys)
+        sort_keys.recode(pd.DataFrame({"0": pd.Categorical(["x", "a"])}), keys)
