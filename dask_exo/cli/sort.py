@@ -18,7 +18,7 @@ import pyarrow as pa
 from dask.utils import format_bytes
 
 from dask_exo.cli.validate import Checksum, checksum
-from dask_exo.dataframe.to_parquet import atomic_rename
+from dask_exo.dataframe import parquet_commit
 from dask_exo.errors import ExoError, InputError, OutputError, OutputExistsError, SortKeyError
 from dask_exo.partitions.kernels.parquet import ParquetEngine
 from dask_exo.partitions.ownership import PANDAS_3
@@ -302,9 +302,9 @@ def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
         ) from error
     try:
         yield temporary
-        atomic_rename.publish(temporary, target, overwrite=overwrite)
+        parquet_commit.publish(temporary, target, overwrite=overwrite)
     except BaseException as error:
-        atomic_rename.remove(temporary)
+        parquet_commit.remove(temporary)
         if isinstance(error, ExoError) or not _is_full(error):
             raise
         have = format_bytes(shutil.disk_usage(target.parent).free)

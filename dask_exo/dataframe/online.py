@@ -12,25 +12,19 @@ a report is a frame of the caller's, and so is the state. `dask_exo.shuffle.stre
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import dask.base
 import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 from dask.delayed import delayed
 
-from dask_exo.dataframe.online_aggregation import (
-    AGGREGATES,
-    AggregationSpec,
-    Estimate,
-    PartialAggregate,
-    aggregate_partition,
-    combine,
-    estimate,
-)
 from dask_exo.errors import AggregationError
+from dask_exo.partitions.kernels.cardinality import STANDARD_ERROR, Sketch, merge_sketches, sketch
 from dask_exo.validation import aggregates, check_columns
 
 AHEAD = 2
@@ -150,4 +144,246 @@ def step_of(partitions: int, every: float) -> int:
     return max(1, min(partitions, round(every * partitions if every <= 1 else every)))
 
 
-__all__ = ["OnlineGroupBy", "estimate_points", "step_of"]
+TOTALS = ("sum", "count")
+KNOWN: Mapping[str, tuple[str, ...]] = {  # what has to be known of each partition
+    "sum": ("sum",),
+    "count": ("count",),
+    "min": ("min",),
+    "max": ("max",),
+    "mean": ("count", "sum", "var"),
+    "var": ("count", "sum", "var"),
+    "std": ("count", "sum", "var"),
+    "nunique": (),
+    "approx_nunique": (),
+}
+AGGREGATES = tuple(KNOWN)
+Column = tuple[Any, str]
+"""A column, and what is known of it."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated result of a groupby.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        A row for each group seen (or for the top ones of them), columns as `pandas.DataFrame.agg`
+        has them. Sums and counts are scaled up; min, max, var, std, nunique and approx_nunique are
+        of the partitions seen.
+    error : DataFrame
+        Standard errors, in the shape of ``frame``: of sums and counts from the third partition on,
+        of means always, of approx_nunique that of its sketch; NaN for the others.
+    share : float
+        Of the partitions that have been seen, up to 1.
+    exact : bool
+        Whether all have. All is exact then but approx_nunique.
+    """
+
+    frame: pd.DataFrame
+    error: pd.DataFrame
+    share: float
+    exact: bool
+
+
+@dataclass(frozen=True)
+class AggregationSpec:
+    """The requested aggregates.
+
+    Attributes
+    ----------
+    by : list
+        Columns of the groups.
+    columns : sequence of Column
+    flat : bool
+        Whether estimates have plain columns.
+    top : int, optional
+        How many groups estimates have at most.
+    """
+
+    by: list[Any]
+    columns: Sequence[Column]
+    flat: bool
+    top: int | None = None
+
+    def of(self, aggregate: str) -> list[Any]:
+        """Return the columns with a request for ``aggregate``."""
+        return [column for column, name in self.columns if name == aggregate]
+
+    @property
+    def read(self) -> list[Any]:
+        """The columns to read."""
+        return list(dict.fromkeys([*self.by, *(column for column, _ in self.columns)]))
+
+    @property
+    def known(self) -> dict[Any, list[str]]:
+        """Column → aggregates that each partition computes."""
+        wanted: dict[Any, list[str]] = {}
+        for column, name in self.columns:
+            mine = wanted.setdefault(column, [])
+            mine += [total for total in KNOWN[name] if total not in mine]
+        found = {column: names for column, names in wanted.items() if names}
+        # groups are needed even if only distinct values are requested
+        return found or {self.columns[0][0]: ["count"]}
+
+
+@dataclass(frozen=True)
+class PartialAggregate:
+    """Aggregates of some partitions.
+
+    Attributes
+    ----------
+    known : DataFrame
+        A row for each group; of "var" the sum of squared distances from the mean.
+    distinct : list of DataFrame
+        For each column of which nunique is asked its values, once for each group.
+    sketches : list of Sketch
+        For each column of which approx_nunique is asked.
+    squares : DataFrame
+        Of each group and each total, squares of those of the partitions, added up.
+    partitions : int
+        Behind it.
+    """
+
+    known: pd.DataFrame
+    distinct: list[pd.DataFrame]
+    sketches: list[Sketch]
+    squares: pd.DataFrame
+    partitions: int = 1
+
+
+def aggregate_partition(frame: pd.DataFrame, asked: AggregationSpec) -> PartialAggregate:
+    """Aggregate one partition."""
+    groups = frame.groupby(asked.by, observed=True)
+    known = groups.agg(asked.known)
+    for column, name in known.columns:
+        if name == "var":
+            count = known[column, "count"]
+            known[column, name] = (known[column, name] * (count - 1)).where(count > 1, 0.0)
+    distinct = [
+        frame[list(dict.fromkeys([*asked.by, column]))].drop_duplicates()
+        for column in asked.of("nunique")
+    ]
+    sketches: list[Sketch] = []
+    if sketched := asked.of("approx_nunique"):
+        numbers = groups.ngroup().fillna(-1).to_numpy("int64")  # no number: a key is missing
+        sketches = [sketch(known.index, numbers, frame[column]) for column in sketched]
+    totals = [column for column in known.columns if column[-1] in TOTALS]
+    return PartialAggregate(known, distinct, sketches, known[totals].astype("float64") ** 2)
+
+
+def combine(parts: Sequence[PartialAggregate]) -> PartialAggregate:
+    """Combine partial aggregates."""
+    return PartialAggregate(
+        _known([one.known for one in parts]),
+        [
+            pd.concat(frames).drop_duplicates()
+            for frames in zip(*(one.distinct for one in parts), strict=True)
+        ],
+        [
+            merge_sketches(sketches)
+            for sketches in zip(*(one.sketches for one in parts), strict=True)
+        ],
+        _grouped(pd.concat([one.squares for one in parts])).sum(),
+        sum(one.partitions for one in parts),
+    )
+
+
+def _grouped(frame: pd.DataFrame) -> Any:
+    levels = list(range(frame.index.nlevels))
+    return frame.groupby(level=levels, observed=True, dropna=False)
+
+
+def _known(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    rows = pd.concat(list(parts))
+    groups = _grouped(rows)
+    by_name = {
+        how: [column for column in rows.columns if _combined(column[-1]) == how]
+        for how in ("sum", "min", "max")
+    }
+    found = [groups[columns].agg(how) for how, columns in by_name.items() if columns]
+    known = pd.concat(found, axis=1)[list(rows.columns)] if len(found) > 1 else found[0]
+    for column, name in rows.columns:
+        if name != "var":
+            continue
+        count = rows[column, "count"]
+        mean = rows[column, "sum"] / count.where(count > 0)
+        total = (known[column, "sum"] / known[column, "count"]).reindex(rows.index)
+        between = _grouped(((mean - total) ** 2 * count).to_frame("between")).sum()["between"]
+        known[column, name] += between
+    return known
+
+
+def _combined(name: str) -> str:
+    return name if name in ("min", "max") else "sum"
+
+
+def estimate(found: PartialAggregate, asked: AggregationSpec, partitions: int) -> Estimate:
+    """Estimate the aggregates of all partitions.
+
+    Parameters
+    ----------
+    found : PartialAggregate
+    asked : AggregationSpec
+    partitions : int
+        All that there are.
+    """
+    known, share = found.known, found.partitions / partitions
+    exact = found.partitions == partitions
+    values: dict[Column, Any] = {}
+    errors: dict[Column, Any] = {}
+    for column, name in asked.columns:
+        one = column, name
+        errors[one] = pd.Series(0.0 if exact else np.nan, known.index)
+        if name in TOTALS:
+            values[one] = known[one] if exact else known[one] / share
+            errors[one] = errors[one] if exact else _error(found, one, partitions)
+        elif name in ("min", "max"):
+            values[one] = known[one]
+        elif name == "nunique":
+            pairs = found.distinct[asked.of(name).index(column)]
+            counts = pairs.groupby(asked.by, observed=True)[column].nunique()
+            values[one] = counts.reindex(known.index)
+        elif name == "approx_nunique":
+            counts = found.sketches[asked.of(name).index(column)].counts()
+            values[one] = counts.reindex(known.index)
+            errors[one] = values[one] * STANDARD_ERROR
+        else:
+            values[one], off = _moment(known, one)
+            if name == "mean" and not exact:
+                errors[one] = off * np.sqrt(1 - share)
+    frame, error = (pd.DataFrame(one, index=known.index) for one in (values, errors))
+    if asked.flat:
+        frame.columns = error.columns = pd.Index([column for column, _ in asked.columns])
+    if asked.top is not None:
+        frame = _top(frame, asked.top)
+        error = error.reindex(frame.index)
+    return Estimate(frame, error, share, exact)
+
+
+def _moment(known: pd.DataFrame, one: Column) -> tuple[Any, Any]:
+    """Return a mean, variance or deviation, and the standard error of the mean."""
+    column, name = one
+    count, squares = known[column, "count"], known[column, "var"]
+    variance = (squares / (count - 1)).where(count > 1)
+    if name == "mean":
+        value = (known[column, "sum"] / count).where(count > 0)
+    else:
+        value = variance if name == "var" else np.sqrt(variance)
+    return value, np.sqrt(variance / count)
+
+
+def _error(found: PartialAggregate, one: Column, partitions: int) -> Any:
+    """Return the standard error of a scaled total, from the variance of partitions' totals."""
+    n, known, squares = found.partitions, found.known[one], found.squares[one]
+    if n < 3:
+        return pd.Series(np.nan, known.index)
+    variance = (squares - known.astype("float64") ** 2 / n) / (n - 1)
+    return partitions * np.sqrt(variance.clip(lower=0) / n * (1 - n / partitions))
+
+
+def _top(frame: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Return the rows with the largest values of the first column, largest first, stably."""
+    # negated ranks, not a descending sort, keep ties in order, and rank whatever can be compared
+    ranks = frame.iloc[:, 0].rank(method="min", ascending=False, na_option="bottom")
+    return frame.iloc[np.argsort(ranks.to_numpy(), kind="stable")[:count]]

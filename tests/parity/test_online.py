@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo.dataframe.online_aggregation import AGGREGATES
+from dask_exo.dataframe.online import AGGREGATES
 from dask_exo.errors import AggregationError, ColumnError
 
 

@@ -17,8 +17,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_exo import Scheduler
 from dask_exo.checkpoint import atomic_io
-from dask_exo.dataframe.to_parquet import atomic_rename, committed
-from dask_exo.dataframe.to_parquet.writer import WriteOptions, write_part
+from dask_exo.dataframe import parquet_commit
+from dask_exo.dataframe.to_parquet import WriteOptions, committed, write_part
 from dask_exo.errors import ColumnError, OutputError, OutputExistsError
 from dask_exo.testing import InlineFutures
 
@@ -242,8 +242,8 @@ def test_death_at_any_step_on_a_disk(tmp_path: Path, kept: None, monkeypatch) ->
     whole = tree(tmp_path / "whole")
     death = Death()
     monkeypatch.setattr(atomic_io, "put", death.before(atomic_io.put))
-    monkeypatch.setattr(atomic_rename, "exchange", death.before(atomic_rename.exchange))
-    monkeypatch.setattr(atomic_rename, "remove", death.before(atomic_rename.remove))
+    monkeypatch.setattr(parquet_commit, "exchange", death.before(parquet_commit.exchange))
+    monkeypatch.setattr(parquet_commit, "remove", death.before(parquet_commit.remove))
     for step in itertools.count():
         out = tmp_path / f"out-{step}"
         death.spare()
@@ -305,7 +305,7 @@ def test_where_names_cannot_be_exchanged_the_old_data_comes_back(tmp_path, monke
     out, df = tmp_path / "out[1]", table()
     collection(df).exo.to_parquet(str(out))
     before = tree(out)
-    monkeypatch.setattr(atomic_rename, "exchange", lambda one, two: False)
+    monkeypatch.setattr(parquet_commit, "exchange", lambda one, two: False)
     collection(df).exo.to_parquet(str(out), overwrite=True)
     assert tree(out) == before
     out.rename(tmp_path / ".out[1].exo-123.old")  # it died between two renames

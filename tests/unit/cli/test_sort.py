@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dask_exo.cli import sort
 from dask_exo.cli.sort import input_checksum, read, sort_rows, sort_to_parquet
 from dask_exo.cli.validate import checksum, require, validate
-from dask_exo.dataframe.to_parquet import atomic_rename
+from dask_exo.dataframe import parquet_commit
 from dask_exo.errors import InputError, OutputError, OutputExistsError, SortKeyError
 from dask_exo.testing.gensort import KEYS, frame, records
 
@@ -184,7 +184,7 @@ def test_failure_leaves_things_as_they_were(tmp_path, monkeypatch, error, stage,
         def refuse(*args, **kwargs):
             raise error
 
-        monkeypatch.setattr(atomic_rename, "exchange", refuse)
+        monkeypatch.setattr(parquet_commit, "exchange", refuse)
         if not overwrite:
             monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(type(error)):
@@ -199,7 +199,7 @@ def test_failure_leaves_things_as_they_were(tmp_path, monkeypatch, error, stage,
 @pytest.mark.parametrize("exchange", [True, False])
 def test_overwrite(tmp_path, monkeypatch, exchange):
     if not exchange:
-        monkeypatch.setattr(atomic_rename, "exchange", lambda one, two: False)
+        monkeypatch.setattr(parquet_commit, "exchange", lambda one, two: False)
     target = sort_to_parquet(
         dd.from_pandas(pd.DataFrame({"b": range(9)}), 3), "b", tmp_path / "out"
     )
@@ -217,7 +217,7 @@ def test_failed_rename_puts_the_old_output_back(tmp_path, monkeypatch):
             raise OSError(errno.EIO, "broken")
         return rename(self, to)
 
-    monkeypatch.setattr(atomic_rename, "exchange", lambda one, two: False)
+    monkeypatch.setattr(parquet_commit, "exchange", lambda one, two: False)
     monkeypatch.setattr(Path, "rename", fail_second)
     with pytest.raises(OSError, match="broken"):
         sort_to_parquet(small()[["a"]], "a", target, overwrite=True)

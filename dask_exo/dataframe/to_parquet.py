@@ -1,28 +1,108 @@
-"""The tasks that write partitions, into files named by a digest of their content.
+"""Write a collection as Parquet, all of it or nothing.
 
-Two attempts of a deterministic task write the same files. Otherwise names differ, and the receipt
-that reached the driver decides which files count. A receipt is a frame with a row for
-each file: ``file``, ``rows`` and ``nbytes``.
+Tasks write partitions into files named by a digest of their content, so two attempts of a
+deterministic task write the same files. Otherwise names differ, and the receipt that reached the
+driver decides which files count. A receipt is a frame with a row for each file: ``file``, ``rows``
+and ``nbytes``.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
+import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from dask.tokenize import tokenize
+from dask.utils import parse_bytes
+from pandas.api.types import is_object_dtype
 
+from dask_exo import validation
 from dask_exo.checkpoint import atomic_io
-from dask_exo.dask_adapter import Expr, Task, TaskRef
+from dask_exo.config import Config
+from dask_exo.dask_adapter import Expr, Task, TaskRef, new_collection
+from dask_exo.dataframe.parquet_commit import LocalCommitter, ObjectStoreCommitter, committed
 from dask_exo.errors import OutputError
 from dask_exo.execution.checkpoints.outputs import CheckpointMark
 from dask_exo.partitions.kernels import parquet
+
+
+class Committer(Protocol):
+    """Commit protocol of an output, for disks or object stores."""
+
+    @property
+    def staging(self) -> str:
+        """The URL or directory that tasks write to."""
+        ...
+
+    def begin(self, *, overwrite: bool) -> None:
+        """Recover an interrupted commit; check that the output may be written."""
+        ...
+
+    def commit(self, written: Collection[str], *, overwrite: bool) -> None:
+        """Make exactly these files the output."""
+        ...
+
+    def abandon(self) -> None:
+        """Delete what has been written."""
+        ...
+
+
+def write(  # noqa: PLR0913  all by name
+    frame: dd.DataFrame,
+    path: str,
+    *,
+    target_file_size: int | str | None = None,
+    partition_on: Sequence[Any] = (),
+    overwrite: bool = False,
+    write_index: bool = True,
+    compression: str = "snappy",
+    schema: pa.Schema | None = None,
+) -> pd.DataFrame:
+    """Write a dataframe; see `dask_exo.dataframe.io.OutputMethods.to_parquet`."""
+    by = (partition_on,) if isinstance(partition_on, str) else tuple(partition_on)
+    validation.check_columns(list(by), frame, "to make directories of")
+    if len(by) == len(frame.columns):
+        raise OutputError(f"partition_on={list(by)} leaves no column to be written: name fewer")
+    target = None if target_file_size is None else int(parse_bytes(target_file_size))
+    if target is not None and target <= 0:
+        raise OutputError(
+            f"target_file_size={target_file_size!r} is not above 0: give bytes, or '256MB'"
+        )
+    if schema is None:
+        schema = _schema(frame._meta_nonempty.drop(columns=list(by)), index=write_index)
+    how = WriteOptions(schema, target, by, write_index, compression)
+    fs, root = atomic_io.located(path)
+    token = tokenize(root, how)[:12]  # stable across programs, unlike Dask's names
+    local = atomic_io.is_local(fs)
+    committer = LocalCommitter(root, token) if local else ObjectStoreCommitter(fs, root, token)
+    committer.begin(overwrite=overwrite)
+    try:
+        written = new_collection(WriteParts(frame.expr, committer.staging, how)).compute()
+    except BaseException:
+        if Config.current().checkpoint_path is None:  # else the next program goes on from there
+            committer.abandon()
+        raise
+    committer.commit(written["file"].tolist(), overwrite=overwrite)
+    return written.reset_index(drop=True)
+
+
+def _schema(example: pd.DataFrame, *, index: bool) -> pa.Schema:
+    """Return the types of the columns of an example; columns of objects become strings."""
+    texts = pd.Series(["text"] * len(example), index=example.index, dtype=object)
+    for place, dtype in enumerate(example.dtypes):
+        if is_object_dtype(dtype):
+            example.isetitem(place, texts)
+    if is_object_dtype(example.index.dtype) and example.index.nlevels == 1:
+        example.index = pd.Index(texts.to_numpy(), dtype=object, name=example.index.name)
+    return pa.Schema.from_pandas(example, preserve_index=index)
+
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -156,3 +236,6 @@ def _parquet(table: pa.Table, how: WriteOptions) -> memoryview:
     chosen = parquet.dictionaries(len(table), table.take)
     pq.write_table(table, sink, compression=how.compression, use_dictionary=chosen)
     return memoryview(sink.getvalue())
+
+
+__all__ = ["committed", "write"]

@@ -1,0 +1,256 @@
+"""Commit Parquet files as one output: all of them, or nothing.
+
+On a local file system, files are staged in a hidden directory beside the output, which then takes
+its name. A reader sees what was there before, or all that is new. Where the system cannot exchange
+two names at once and there was something before, there is a moment without any; a program that dies
+in it has left the old data under a hidden name, from which the next one restores it.
+
+In an object store nothing can be renamed, and no two objects change at once. Tasks write below
+``_exo-staging-…/`` of the output, which readers of Parquet ignore. One small object,
+``_exo_commit.json``, then decides: with it the new files count, and the next writer finishes the
+commit if the program has died. Files are copied to their places, then ``_exo_manifest.json`` is
+replaced, then the old ones are deleted. A reader that calls `committed` sees the old files or the
+new ones; one that lists may see both, between the first copy and the last deletion.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import json
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from dask_exo.checkpoint import atomic_io
+from dask_exo.errors import InputError, OutputError, OutputExistsError
+
+OLD = ".old"
+
+
+def publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
+    """Give ``temporary`` the name ``target``; replace an existing one if ``overwrite``.
+
+    Raises
+    ------
+    OutputExistsError
+        ``target`` exists, and ``overwrite`` is false.
+    OutputError
+        It cannot be renamed.
+    """
+    if overwrite and target.exists():
+        if not exchange(temporary, target):
+            old = temporary.with_name(temporary.name + OLD)
+            target.rename(old)
+            try:
+                temporary.rename(target)
+            except BaseException:
+                old.rename(target)
+                raise
+            temporary = old
+        remove(temporary)
+        return
+    try:
+        temporary.rename(target)
+    except OSError as error:
+        if target.exists():
+            raise OutputExistsError(
+                f"the output {str(target)!r} was created by another program: choose another"
+            ) from error
+        raise OutputError(
+            f"cannot write {str(target)!r}: {error.strerror}; choose another output"
+        ) from error
+
+
+def exchange(one: Path, two: Path) -> bool:
+    """Exchange two directories' names at once, where the system can (Linux ``renameat2``)."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and not rename(here, os.fsencode(one), here, os.fsencode(two), flag)
+
+
+def remove(directory: Path) -> None:
+    """Delete a directory, also one that grows meanwhile."""
+    # tasks that still run may add a file between two looks
+    for _ in range(10):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+
+
+class LocalCommitter:
+    """Implements `dask_exo.dataframe.to_parquet.Committer`.
+
+    Parameters
+    ----------
+    path : str
+        Absolute.
+    token : str
+        Of how it is written: the next program finds the files again.
+    """
+
+    def __init__(self, path: str, token: str) -> None:
+        self._target = Path(path)
+        self._temporary = self._target.parent / f".{self._target.name}.exo-{token}"
+
+    @property
+    def staging(self) -> str:
+        """The URL or directory that tasks write to."""
+        return str(self._temporary)
+
+    def begin(self, *, overwrite: bool) -> None:
+        """Recover an interrupted commit; check that the output may be written."""
+        target = self._target
+        for old in target.parent.glob(f".{glob.escape(target.name)}.exo-*{OLD}"):
+            if target.exists():
+                remove(old)
+            else:
+                old.rename(target)
+        if target.exists() and not overwrite:
+            raise OutputExistsError(
+                f"the output {str(target)!r} is already there: give another one, or overwrite=True"
+            )
+        other = [] if target.is_dir() or not target.exists() else [target]
+        other += [file for file in target.rglob("*") if file.is_file() and not _is_parquet(file)]
+        if other:  # replacing would remove it
+            raise OutputError(
+                f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file; "
+                f"give another path, or move that away"
+            )
+        try:
+            self._temporary.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"cannot write to {str(target.parent)!r}: {error.strerror}; choose another output"
+            ) from error
+
+    def commit(self, written: Collection[str], *, overwrite: bool) -> None:
+        """Make exactly these files the output."""
+        kept = {self._temporary / file for file in written}
+        for file in self._temporary.rglob("*"):
+            if file.is_file() and file not in kept:
+                file.unlink()  # of an attempt that did not count
+        publish(self._temporary, self._target, overwrite=overwrite)
+
+    def abandon(self) -> None:
+        """Delete what has been written."""
+        remove(self._temporary)
+
+
+def _is_parquet(file: Path) -> bool:
+    return file.suffix == ".parquet" or file.name in ("_metadata", "_common_metadata")
+
+
+COMMIT = "_exo_commit.json"
+MANIFEST = "_exo_manifest.json"
+
+
+class ObjectStoreCommitter:
+    """Implements `dask_exo.dataframe.to_parquet.Committer`.
+
+    Parameters
+    ----------
+    fs : AbstractFileSystem
+    path : str
+    token : str
+        Of how it is written: the next program finds the files again.
+    """
+
+    def __init__(self, fs: AbstractFileSystem, path: str, token: str) -> None:
+        self._fs, self._path = fs, path
+        self._folder = f"_exo-staging-{token}"
+
+    @property
+    def staging(self) -> str:
+        """The URL or directory that tasks write to."""
+        return str(self._fs.unstrip_protocol(f"{self._path}/{self._folder}"))
+
+    def begin(self, *, overwrite: bool) -> None:
+        """Finish an interrupted commit; check that the output may be written."""
+        self._finish()
+        if not overwrite and (there := self._data_files()):
+            raise OutputExistsError(
+                f"the output {self._path!r} is already there ({there[0]!r}, for one): give another "
+                f"one, or overwrite=True"
+            )
+
+    def commit(self, written: Collection[str], *, overwrite: bool) -> None:
+        """Make exactly these files the output."""
+        old = sorted(set(self._data_files()) - set(written)) if overwrite else []
+        decided = {"files": sorted(written), "old": old, "staging": self._folder}
+        self._write(COMMIT, decided)
+        self._finish()
+
+    def abandon(self) -> None:
+        """Delete what has been written."""
+        self._delete(f"{self._path}/{self._folder}")
+
+    def _finish(self) -> None:
+        """Execute the recorded commit; idempotent."""
+        decided = _json(self._fs, f"{self._path}/{COMMIT}")
+        if decided is None:
+            return
+        staging = f"{self._path}/{decided['staging']}"
+        for file in decided["files"]:
+            if self._fs.exists(f"{staging}/{file}"):
+                self._fs.cp_file(f"{staging}/{file}", f"{self._path}/{file}")
+        self._write(MANIFEST, {"files": decided["files"]})
+        for file in decided["old"]:
+            if self._fs.exists(f"{self._path}/{file}"):
+                self._fs.rm_file(f"{self._path}/{file}")
+        self._delete(staging)
+        self._fs.rm_file(f"{self._path}/{COMMIT}")
+
+    def _data_files(self) -> list[str]:
+        """Return the files of the output, relative to its path."""
+        self._fs.invalidate_cache()
+        found = [file.removeprefix(f"{self._path}/") for file in self._fs.find(self._path)]
+        return sorted(file for file in found if not file.startswith("_exo"))
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        atomic_io.put(self._fs, f"{self._path}/{name}", [json.dumps(content, indent=1).encode()])
+
+    def _delete(self, folder: str) -> None:
+        self._fs.invalidate_cache()
+        if self._fs.exists(folder):
+            self._fs.rm(folder, recursive=True)
+
+
+def committed(path: str) -> list[str]:
+    """Return the committed files of an output in an object store.
+
+    Parameters
+    ----------
+    path : str
+        As it was given to ``ddf.exo.to_parquet``.
+
+    Returns
+    -------
+    list of str
+        URLs, for `pandas.read_parquet` and all others.
+
+    Raises
+    ------
+    InputError
+        Nothing has been committed there.
+    """
+    fs, root = atomic_io.located(path)
+    fs.invalidate_cache()
+    manifest = _json(fs, f"{root}/{MANIFEST}")
+    if manifest is None:
+        raise InputError(
+            f"there is no {MANIFEST} in {path!r}: ddf.exo.to_parquet writes it to object stores; "
+            f"on a local disk, use the directory itself"
+        )
+    return [str(fs.unstrip_protocol(f"{root}/{file}")) for file in manifest["files"]]
+
+
+def _json(fs: AbstractFileSystem, path: str) -> Any:
+    try:
+        return json.loads(fs.cat_file(path))
+    except FileNotFoundError:
+        return None
