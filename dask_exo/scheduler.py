@@ -34,9 +34,9 @@ from dask_exo.errors import Failure, ShuffleMethodError
 from dask_exo.execution import local_threads
 from dask_exo.execution.background import BackgroundRun
 from dask_exo.execution.loop import Run
+from dask_exo.execution.messages import paused_gc
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
 from dask_exo.execution.run_metrics import RunObserver, observed
-from dask_exo.execution.tasks.serialize import paused_gc
 from dask_exo.partitions.ownership import writable
 from dask_exo.planning.annotations import options_of
 from dask_exo.planning.inline import fits_in_process

@@ -15,8 +15,7 @@ from dask_exo.cluster.waiting import fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import TaskRef
 from dask_exo.errors import CancelledError, Failure
-from dask_exo.execution.background import stop_with_all
-from dask_exo.execution.callbacks import PromiseCallbacks
+from dask_exo.execution.background import PromiseCallbacks, stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, named, wait
 
 

@@ -21,9 +21,9 @@ from dask.utils import key_split, typename
 from dask_exo.client.future import Future
 from dask_exo.cluster.futures import LARGE, Futures, Ref, SubmitOptions
 from dask_exo.errors import ExoError, Failure, SerializationError
+from dask_exo.execution import messages
 from dask_exo.execution.persisted import Local, Promise, collecting_refs, substituting_values
-from dask_exo.execution.tasks import messages
-from dask_exo.execution.tasks.copy_on_write import write_or_copy
+from dask_exo.execution.worker import write_or_copy
 from dask_exo.scheduler import Scheduler
 
 

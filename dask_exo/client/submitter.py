@@ -20,7 +20,7 @@ from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures
 from dask_exo.dask_adapter import get_annotations
 from dask_exo.errors import ClusterError, SerializationError, UnsupportedError
-from dask_exo.execution.callbacks import PromiseCallbacks
+from dask_exo.execution.background import PromiseCallbacks
 from dask_exo.execution.persisted import Promise, Remote, named
 from dask_exo.planning.annotations import KNOWN, options_from, request_of
 

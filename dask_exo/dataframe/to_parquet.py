@@ -29,7 +29,7 @@ from dask_exo.config import Config
 from dask_exo.dask_adapter import Expr, Task, TaskRef, new_collection
 from dask_exo.dataframe.parquet_commit import LocalCommitter, ObjectStoreCommitter, committed
 from dask_exo.errors import OutputError
-from dask_exo.execution.checkpoints.outputs import CheckpointMark
+from dask_exo.execution.checkpoints import CheckpointMark
 from dask_exo.partitions.kernels import parquet
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dask_exo import events
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.errors import IntegrityError, NonDeterminismError
-from dask_exo.execution.checkpoints.cost import write_seconds
-from dask_exo.execution.tasks import messages
+from dask_exo.execution import messages
+from dask_exo.execution.admission import write_seconds
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Stage
 from dask_exo.shuffle.integrity import Tally, verify

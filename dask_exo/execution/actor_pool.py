@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_exo.cluster.futures import Actor, Futures, Node, Ref
-from dask_exo.cluster.resources import count_fitting, resources_of
+from dask_exo.cluster.resources import ResourceRequest, count_fitting, resources_of
 from dask_exo.errors import OptionsError
 from dask_exo.execution.admission import (
     AHEAD,
@@ -22,7 +22,6 @@ from dask_exo.execution.admission import (
     fits_with_reserve,
     largest_amounts,
 )
-from dask_exo.execution.requests import ResourceRequest
 from dask_exo.planning.annotations import asking_in
 from dask_exo.planning.plan import Bundle, Plan, Stage
 

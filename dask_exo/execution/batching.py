@@ -11,8 +11,8 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.execution.ready_queue import Entry, ReadyQueue
-from dask_exo.execution.requests import ResourceRequest
 from dask_exo.planning.plan import Bundle
 from dask_exo.shuffle.choose import LARGEST_BATCH
 

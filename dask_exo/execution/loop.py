@@ -18,23 +18,32 @@ from dask.utils import key_split
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import OutOfMemoryError
+from dask_exo.execution import messages
 from dask_exo.execution.accounting import OutputVersions, ShuffleAccounting
 from dask_exo.execution.actor_pool import ActorPools, PooledActor
 from dask_exo.execution.admission import LoopState, admit, bottleneck
 from dask_exo.execution.batching import TaskStats, gather
-from dask_exo.execution.memory_pressure import MemoryPressure, widen_request
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote
-from dask_exo.execution.ready_queue import Consumer, ReadyQueue, RunAbandoned
-from dask_exo.execution.requests import ResourceRequest
-from dask_exo.execution.run_metrics import RunObserver, StoreSampler, tasks_per_group
+from dask_exo.execution.ready_queue import Consumer, ReadyQueue, RunAbandoned, Values
+from dask_exo.execution.run_metrics import (
+    MemoryPressure,
+    RunObserver,
+    StoreSampler,
+    tasks_per_group,
+)
 from dask_exo.execution.shuffle_stage import RunningShuffles
-from dask_exo.execution.tasks import messages
-from dask_exo.execution.tasks.in_flight import TaskCall, receipts
-from dask_exo.execution.tasks.serialize import build_jobs, raise_remote, serialize_call
-from dask_exo.execution.values import Values
+from dask_exo.execution.submission import (
+    TaskCall,
+    build_jobs,
+    raise_remote,
+    receipts,
+    serialize_call,
+    widen_request,
+)
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, Plan
 

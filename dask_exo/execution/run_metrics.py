@@ -1,4 +1,4 @@
-"""Measurements of a run for observers: samples of the object stores, and totals at its end."""
+"""Measurements of a run: memory of the nodes, samples of the object stores, and totals."""
 
 from __future__ import annotations
 
@@ -141,3 +141,28 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
 
 def _written(futures: Futures) -> dict[str, int]:
     return {disk.path: disk.written for disk in futures.disks()}
+
+
+TIGHT = 0.9  # of a machine's memory; Ray kills tasks at 0.95 of it by default
+
+
+class MemoryPressure:
+    """Look at the memory of all machines, at most once a second.
+
+    Parameters
+    ----------
+    futures : Futures
+    """
+
+    def __init__(self, futures: Futures) -> None:
+        self._futures = futures
+        self._until, self._tight = futures.now, False
+
+    @property
+    def tight(self) -> bool:
+        """Return whether the memory of a machine is nearly full, as of at most a second ago."""
+        if self._futures.now >= self._until:
+            used = self._futures.memory()
+            self._tight = used is not None and used >= TIGHT
+            self._until = self._futures.now + EVERY
+        return self._tight

@@ -1,32 +1,34 @@
-"""The running shuffles of one computation, and the calls of their maps."""
+"""The running shuffles of one computation: calls of their maps, and checkpoints of outputs."""
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Collection, Iterator
+import warnings
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import dask.config
 
 from dask_exo import events
 from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.waiting import Steps, Waiting
+from dask_exo.cluster.waiting import Steps, Until, Waiting
 from dask_exo.config import Config
+from dask_exo.execution import messages
 from dask_exo.execution.accounting import ShuffleAccounting
 from dask_exo.execution.actor_pool import ActorPools, MapActors
-from dask_exo.execution.checkpoints.outputs import CheckpointingSplit, ShuffleCheckpoint
-from dask_exo.execution.checkpoints.writer import checkpoint_outputs
-from dask_exo.execution.ready_queue import ReadyQueue
+from dask_exo.execution.checkpoints import CheckpointingSplit, CheckpointKey, ShuffleCheckpoint
+from dask_exo.execution.ready_queue import PendingOutput, ReadyQueue, Values
 from dask_exo.execution.run_metrics import RunObserver, stage_keys
-from dask_exo.execution.tasks import messages
-from dask_exo.execution.tasks.serialize import build_jobs, raise_remote, serialize_call
-from dask_exo.execution.tasks.worker import run_map
-from dask_exo.execution.values import PendingOutput, Values
+from dask_exo.execution.submission import build_jobs, raise_remote, serialize_call
+from dask_exo.execution.worker import catch_failure, distinct, load_call, run_map
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import OutputKey, Stage
 from dask_exo.shuffle.blocks import merge
 from dask_exo.shuffle.run import Shuffled, limits_of, run_shuffle
-from dask_exo.shuffle.spec import Receipt, Spec
+from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
 
 BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the ones it is made of
 
@@ -300,3 +302,107 @@ class RunningShuffles:
             self._queue.exempt(part)
         for column in shuffling.stage.columns:
             self._queue.fail(column, error)
+
+
+TOGETHER = 32 * 2**20  # bytes of outputs that one task writes
+
+
+class Output(NamedTuple):
+    """An output that a task writes: its block in each argument, its number, and its checkpoint."""
+
+    slot: int
+    place: int
+    label: CheckpointKey
+
+
+def checkpoint_outputs(  # noqa: PLR0913  what is kept, where, and how many at a time
+    futures: Futures,
+    columns: Sequence[tuple[OutputKey, ReducerInput]],
+    keeping: ShuffleCheckpoint,
+    split: Partitioner,
+    *,
+    nbytes: int,
+    window: int,
+    settings: Any,
+) -> Steps[None]:
+    """Assemble the outputs of a shuffle and write their checkpoints, before other tasks read them.
+
+    If the readers wrote the checkpoints one by one, a program that dies meanwhile would leave a
+    shuffle with some outputs, and the next program would have to recompute all maps for the others.
+
+    Parameters
+    ----------
+    futures : Futures
+    columns : sequence of (OutputKey, ReducerInput)
+        (R,) what is to be read for each output.
+    keeping : ShuffleCheckpoint
+        Checkpoint of the shuffle.
+    split : Partitioner
+        Assembles an output.
+    nbytes : int
+        Approximate size of an output.
+    window : int
+        Tasks in flight.
+    settings : dict
+        ``dask.config`` of the tasks.
+
+    Raises
+    ------
+    CheckpointError
+        An output differs from the checkpoint of an earlier program.
+    """
+    data = messages.dumps((split, settings))
+    in_flight: list[Ref] = []
+    for column, outputs in _calls(columns, keeping, max(1, TOGETHER // max(nbytes, 1))):
+        if len(in_flight) >= window:
+            yield Until(any=list(in_flight))
+            in_flight = _settled(futures, in_flight)
+        in_flight.append(futures.submit(_keep, data, outputs, *column.refs, node=column.node))
+    while in_flight:
+        yield Until(any=list(in_flight))
+        in_flight = _settled(futures, in_flight)
+
+
+def _calls(
+    columns: Sequence[tuple[OutputKey, ReducerInput]], keeping: ShuffleCheckpoint, most: int
+) -> Iterator[tuple[ReducerInput, list[Output]]]:
+    """Group the outputs by task: neighbours whose blocks are stored in the same objects."""
+    first: ReducerInput | None = None
+    outputs: list[Output] = []
+    for place, (key, column) in enumerate(columns):
+        label = keeping.labels.get(key.slot)
+        if label is None:
+            continue
+        if first is not None and (first.refs is not column.refs or len(outputs) == most):
+            yield first, outputs
+            first, outputs = None, []
+        first = first or column
+        outputs.append(Output(column.slot, place, label))
+    if first is not None:
+        yield first, outputs
+
+
+def _settled(futures: Futures, in_flight: list[Ref]) -> list[Ref]:
+    """Return the unfinished tasks; raise the error of one that failed."""
+    done, pending = futures.wait(in_flight, timeout=0)
+    for one in futures.get(done):
+        raise_remote(one)
+    return list(pending)
+
+
+def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.JobReceipt:
+    """Write the checkpoints of some outputs."""
+    split, settings = load_call(data, packed)
+    start = time.perf_counter()
+
+    def write() -> None:
+        for output in outputs:
+            value, _ = split.assemble(packed, output.slot, output.place)
+            output.label.keep(value)
+
+    with dask.config.set(settings), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, failure = catch_failure(outputs[0].label.group, write)
+    return messages.JobReceipt(
+        time.perf_counter() - start, warned=distinct(caught), failure=failure
+    )

@@ -9,14 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_exo.cluster.futures import SubmitOptions
+from dask_exo.cluster.resources import ONE_CPU, ResourceRequest, combine_requests
 from dask_exo.dask_adapter import CoreExpr, GraphNode, Task
 from dask_exo.errors import ConfigError
-from dask_exo.execution.requests import (
-    ONE_CPU,
-    ResourceBoundFunction,
-    ResourceRequest,
-    combine_requests,
-)
+from dask_exo.execution.requests import ResourceBoundFunction
 
 Key = Any
 

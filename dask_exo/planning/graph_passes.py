@@ -17,6 +17,7 @@ from typing import Any
 from dask.utils import key_split
 from tlz import groupby
 
+from dask_exo.cluster.resources import ONE_CPU
 from dask_exo.dask_adapter import (
     Alias,
     DataNode,
@@ -30,9 +31,8 @@ from dask_exo.dask_adapter import (
     role,
 )
 from dask_exo.errors import ShuffleMethodError
-from dask_exo.execution.checkpoints.outputs import CheckpointMark
+from dask_exo.execution.checkpoints import CheckpointMark
 from dask_exo.execution.persisted import promised
-from dask_exo.execution.requests import ONE_CPU
 from dask_exo.partitions.kernels.hash_partition import assign_partitions
 from dask_exo.planning.annotations import request_of
 from dask_exo.planning.partitioners import (

@@ -21,7 +21,7 @@ from dask.utils import key_split
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, role
 from dask_exo.events import CheckpointSeen
-from dask_exo.execution.checkpoints.outputs import PartCheckpoint, ShuffleCheckpoint
+from dask_exo.execution.checkpoints import PartCheckpoint, ShuffleCheckpoint
 from dask_exo.execution.persisted import Promise, promised
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
 from dask_exo.planning.normalize import Graph, Key, group_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from dask_exo.cluster.futures import Node
 from dask_exo.config import Config
 from dask_exo.errors import DeviceError
-from dask_exo.execution.checkpoints.outputs import PartCheckpoint
+from dask_exo.execution.checkpoints import PartCheckpoint
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, Plan, Stage

@@ -21,7 +21,7 @@ from dask.utils import key_split
 from dask_exo.checkpoint import CheckpointStore, StoredValue
 from dask_exo.dask_adapter import Alias, Blockwise, DataNode, GraphNode, Task, TaskRef
 from dask_exo.events import CheckpointSeen
-from dask_exo.execution.checkpoints.outputs import (
+from dask_exo.execution.checkpoints import (
     CheckpointKey,
     CheckpointMark,
     ShuffleCheckpoint,

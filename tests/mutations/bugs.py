@@ -59,7 +59,7 @@ BUGS = [
     ),
     Bug(
         "a reducer reads its neighbour's block",
-        "execution/tasks/worker.py",
+        "execution/worker.py",
         "return packed, source.slot",
         "return packed, max(source.slot - 1, packed[0].first)",
         AS_DASK,
@@ -195,7 +195,7 @@ BUGS = [
     # memory
     Bug(
         "a ref outlives its last reader",
-        "execution/values.py",
+        "execution/ready_queue.py",
         "if not self._readers[key]:\n            del self._held[key]",
         "if self._readers[key] < 0:\n            del self._held[key]",
         (
@@ -239,7 +239,7 @@ BUGS = [
     ),
     Bug(
         "a task without memory is sent again as it was",
-        "execution/memory_pressure.py",
+        "execution/submission.py",
         '"num_cpus": slots}',
         '"num_cpus": had.get("num_cpus", 1)}',
         (f"{UNIT}/execution/test_memory_pressure.py",),
@@ -261,7 +261,7 @@ BUGS = [
     ),
     Bug(
         "tasks of one call see each other's writes",
-        "execution/tasks/worker.py",
+        "execution/worker.py",
         "shared = len(jobs) > 1 or",
         "shared = len(jobs) < 0 or",
         (f"{PARITY}::test_tasks_that_share_a_call_do_not_see_each_others_writes",),

@@ -22,7 +22,7 @@ import dask_exo
 from dask_exo import Scheduler
 from dask_exo.checkpoint import CheckpointStore, atomic_io
 from dask_exo.errors import CheckpointError, IntegrityError
-from dask_exo.execution.checkpoints import cost
+from dask_exo.execution import admission
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -196,7 +196,7 @@ def test_what_took_long_on_the_way_to_a_shuffle_is_kept_as_it_is_made(kind, monk
         ddf = ddf.shuffle("k") if kind == "shuffle" else ddf.exo.sort_values("v")
         return ddf.compute(**options)
 
-    monkeypatch.setattr(cost, "FILE", 0.0)
+    monkeypatch.setattr(admission, "FILE", 0.0)
     whole = run(scheduler="sync")
     made.clear()
     monkeypatch.setitem(mood, "dies", 2)
@@ -216,7 +216,7 @@ def test_what_took_long_on_the_way_to_a_shuffle_is_kept_as_it_is_made(kind, monk
 @pytest.fixture
 def two_parts_kept(monkeypatch):
     """A program has died, and left two parts of its shuffle."""
-    monkeypatch.setattr(cost, "FILE", 0.0)
+    monkeypatch.setattr(admission, "FILE", 0.0)
     monkeypatch.setitem(mood, "dies", 2)
     with dask.config.set({"exo.checkpoint.overhead": 1.0}):
         with pytest.raises(Killed):

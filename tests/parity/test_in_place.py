@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from dask_exo import Scheduler
-from dask_exo.execution.tasks import copy_on_write
+from dask_exo.execution import worker
 from dask_exo.testing import InlineFutures
 
 ROWS = 6000
@@ -34,7 +34,7 @@ X = np.arange(40_000.0).reshape(200, 200) - 1000
 @pytest.fixture
 def exo(monkeypatch):
     """A scheduler that keeps almost every value in its store, and has seen nobody write."""
-    monkeypatch.setattr(copy_on_write, "_writing", set())
+    monkeypatch.setattr(worker, "_writing", set())
     with dask.config.set({"exo.scheduler.small-result": 100, "dataframe.convert-string": False}):
         yield Scheduler(InlineFutures())
 

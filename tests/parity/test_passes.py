@@ -18,7 +18,7 @@ from dask_exo.cluster.futures import Node
 from dask_exo.dask_adapter import Alias, DataNode, Task, TaskRef, is_p2p_barrier, role
 from dask_exo.errors import IntegrityError, ShuffleMethodError
 from dask_exo.execution.persisted import Local, Promise, fetch
-from dask_exo.execution.tasks.worker import run_map
+from dask_exo.execution.worker import run_map
 from dask_exo.planning.graph_passes import unfuse
 from dask_exo.planning.normalize import normalize
 from dask_exo.planning.partitioners import ShuffleNode

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import ConfigError, IntegrityError
-from dask_exo.execution.tasks.worker import run_map
+from dask_exo.execution.worker import run_map
 from dask_exo.planning.normalize import normalize
 from dask_exo.planning.partitioners import ShuffleNode
 from dask_exo.report import recording

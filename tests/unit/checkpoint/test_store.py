@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dask_exo.checkpoint import CheckpointStore, atomic_io, codec
 from dask_exo.cli.main import main
 from dask_exo.errors import CheckpointError
-from dask_exo.execution.checkpoints.cost import worth_checkpointing, write_seconds
+from dask_exo.execution.admission import worth_checkpointing, write_seconds
 
 KEY = "0123456789abcdef" * 2
 

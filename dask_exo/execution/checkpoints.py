@@ -1,4 +1,4 @@
-"""Checkpoints of values: markers in a graph, and the code that writes and reads in tasks."""
+"""Checkpoints of values: markers in a graph, and the code that writes and reads them in tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dask.sizeof import sizeof
 
 from dask_exo.checkpoint import CheckpointStore, StoredValue
 from dask_exo.errors import CheckpointError
-from dask_exo.execution.checkpoints.cost import single_write_seconds, worth_checkpointing
+from dask_exo.execution.admission import single_write_seconds, worth_checkpointing
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.shuffle.blocks import Mergeable
 from dask_exo.shuffle.integrity import Tally

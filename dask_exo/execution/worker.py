@@ -1,8 +1,14 @@
-"""Code that runs inside a task: bundles of the graph, and the map of a shuffle."""
+"""Code that runs inside a task: bundles of the graph, and the map of a shuffle.
+
+Arrays from the object store are read-only. Code runs on them as they are. If it fails because it
+writes into one, it runs again on copies, and from then on tasks of that group get copies at once.
+No attempt sees what another one wrote.
+"""
 
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 import time
 import traceback
@@ -23,9 +29,7 @@ from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.task_status import OutputDigest, report_output
 from dask_exo.errors import Failure, StoreFullError
 from dask_exo.events import call_span
-from dask_exo.execution.persisted import substituting_values
-from dask_exo.execution.tasks.copy_on_write import write_or_copy
-from dask_exo.execution.tasks.messages import (
+from dask_exo.execution.messages import (
     Argument,
     AssembledTally,
     GatheredBlocks,
@@ -35,10 +39,11 @@ from dask_exo.execution.tasks.messages import (
     MapDetail,
     TaskWarning,
     Value,
+    paused_gc,
 )
-from dask_exo.execution.tasks.serialize import paused_gc
+from dask_exo.execution.persisted import substituting_values
 from dask_exo.partitions.digest import digest
-from dask_exo.partitions.ownership import is_plain_data, isolated_view
+from dask_exo.partitions.ownership import is_plain_data, isolated, isolated_view, writable
 from dask_exo.planning.normalize import Key, group_of
 from dask_exo.shuffle.spec import Receipt
 
@@ -84,7 +89,7 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
         whether to tell what each reducer gets.
     """
     start = time.perf_counter()
-    jobs, settings, compared, split, limit, first, told = _load(data, args)
+    jobs, settings, compared, split, limit, first, told = load_call(data, args)
     outs: list[JobOutcome] = []
 
     def cut() -> tuple[Sequence[Any], Any]:
@@ -120,13 +125,14 @@ def _failed_map(nodes: int, failure: Failure) -> list[Any]:
     return [*[None] * nodes, Receipt(detail=MapDetail(failure=failure))]
 
 
-def _load(data: bytes, args: Sequence[Any]) -> Any:
+def load_call(data: bytes, args: Sequence[Any]) -> Any:
+    """Unpickle the content of a task; promises in it get their values from its arguments."""
     with substituting_values(args), paused_gc():
         return pickle.loads(data)  # noqa: S301  our own driver's bytes
 
 
 def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[JobReceipt]]:
-    jobs, settings, compared = _load(data, args)
+    jobs, settings, compared = load_call(data, args)
     values: list[Any] = []
     done: list[JobReceipt] = []
     with dask.config.set(settings):
@@ -226,7 +232,7 @@ def _attempt(
 
     def call(prepare: Callable[[Any], Any]) -> Any:
         arrived.clear()
-        mine = next(unused, None) or _load(data, given.args)[0][i]
+        mine = next(unused, None) or load_call(data, given.args)[0][i]
         if not mine.inputs:
             reach("read", mine.key)
         value = _run(mine, _inputs(mine, given, made, arrived, prepare), prepare)
@@ -325,3 +331,84 @@ def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:
             f"object store takes {limit / 1e6:.0f} MB at a time. Raise exo.object-store-memory, "
             f"or make smaller partitions (blocksize=, .repartition(partition_size=))"
         )
+
+
+MOST_GROUPS = 10_000  # of which a process remembers that they write
+
+_EVERY = ""
+"""The group of all tasks."""
+
+_writing: set[str] = set()
+"""Groups of tasks that have written into their inputs in this process."""
+
+_COMPLAINT = re.compile(r"read[ -]?only|not writ(e?)able|non-writ(e?)able|writeable flag", re.I)
+"""Messages of libraries about read-only memory.
+
+numpy: "assignment destination is read-only", "cannot set WRITEABLE flag to True of this array";
+Cython, and with it scipy and scikit-learn: "buffer source array is read-only"; pybind11: "array is
+not writeable"; numba: "Cannot modify readonly array"; Python: "underlying buffer is not writable".
+"""
+
+_PYTORCH = "The given NumPy array is not writable"
+"""Warning of PyTorch, once in each process, before it writes all the same."""
+
+
+def write_or_copy(
+    call: Callable[[Callable[[Any], Any]], T], group: str, *, shared: bool = True
+) -> T:
+    """Run code on read-only inputs; if it fails to write into them, run it again on copies.
+
+    Parameters
+    ----------
+    call : callable
+        Runs the code. It gets a function, and has to apply it to each input.
+    group : str
+        Group of the task: all of a group write, or none.
+    shared : bool
+        Whether the inputs are read again, by another task or attempt.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.frombuffer(bytes(16))
+    >>> write_or_copy(lambda prepare: np.add(x, 1, out=prepare(x)), "add")
+    array([1., 1.])
+    """
+    if not _writing.isdisjoint((group, _EVERY)):
+        return call(_copied)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", _PYTORCH)
+            return call(isolated if shared else _unchanged)
+    except Exception as error:
+        # whether each is a warning; the exceptions themselves would hold this frame
+        complaints = [isinstance(one, Warning) for one in _chain(error) if _complains(one)]
+        if not complaints:
+            raise
+        if any(complaints):
+            group = _EVERY
+        traceback.clear_frames(error.__traceback__)
+    if len(_writing) < MOST_GROUPS:
+        _writing.add(group)
+    return call(_copied)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _copied(value: Any) -> Any:
+    return writable(isolated(value))
+
+
+def _complains(error: BaseException) -> bool:
+    return not isinstance(error, OSError) and _COMPLAINT.search(str(error)) is not None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, its cause or context, and so on."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,1 +1,0 @@
-"""Checkpoints of the outputs of tasks and shuffles."""

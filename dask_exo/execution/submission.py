@@ -1,0 +1,215 @@
+"""Bundles on their way to a task: serialization, submission, and the errors that come back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dask_exo.cluster.futures import Futures, Node, Ref, SubmitOptions
+from dask_exo.errors import ExoError, OutOfMemoryError, SerializationError
+from dask_exo.execution import messages
+from dask_exo.execution.actor_pool import PooledActor
+from dask_exo.execution.admission import next_cpu_request
+from dask_exo.execution.persisted import Local, Remote, collecting_refs
+from dask_exo.execution.ready_queue import Held, Values
+from dask_exo.execution.worker import run_to_driver, run_to_store
+from dask_exo.planning.normalize import Key
+from dask_exo.planning.plan import Bundle
+
+
+def build_jobs(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job], list[Ref]]:
+    """Return the jobs of some bundles, and the refs that they read, each once.
+
+    Parameters
+    ----------
+    bundles : sequence of Bundle
+        In an order in which they can run: some may read outputs of others.
+    values : Values
+        Of this run.
+
+    Returns
+    -------
+    jobs : list of Job
+        With the positions of their inputs among ``refs``.
+    refs : list
+        Arguments of the call.
+    """
+    places: dict[Ref, int] = {}
+    piles: dict[int, tuple[Any, list[int]]] = {}
+
+    def place(ref: Ref) -> int:
+        return places.setdefault(ref, len(places))
+
+    def source(held: Held) -> messages.Argument | messages.GatheredBlocks | messages.Value:
+        if isinstance(held, Local):
+            return messages.Value(held.value)
+        if isinstance(held, Remote):
+            return messages.Argument(place(held.ref))
+        refs, column = held.column.refs, held.column
+        if id(refs) not in piles:  # reducers of one node share their refs
+            piles[id(refs)] = refs, [place(ref) for ref in refs]
+        return messages.GatheredBlocks(
+            held.key.stage, held.key.slot, column.slot, piles[id(refs)][1], held.split
+        )
+
+    inputs: list[dict[Key, Any]] = []
+    made: dict[Key, int] = {}
+    for i, bundle in enumerate(bundles):
+        sources: dict[Key, Any] = {}
+        for key in bundle.sources:
+            if key in made:
+                values.drop_reader(key)
+                sources[key] = messages.JobOutput(made[key])
+            else:
+                sources[key] = source(values.take(key))
+        given = {name: messages.Value(value) for name, value in bundle.literals.items()}
+        inputs.append({**given, **{name: sources[key] for name, key in bundle.inputs.items()}})
+        made[bundle.key] = i
+    jobs = [
+        messages.Job(b.key, b.nodes, mine, b.options.retries, values.has_readers(b.key), b.label)
+        for b, mine in zip(bundles, inputs, strict=True)
+    ]
+    return jobs, list(places)
+
+
+def serialize_call(content: Any, jobs: Sequence[messages.Job], args: list[Ref]) -> bytes:
+    """Pickle the content of a task, of which ``jobs`` are a part.
+
+    Refs of the promises in it (see `Promise`) are appended to ``args``.
+
+    Raises
+    ------
+    SerializationError
+        A task cannot be pickled.
+    """
+    try:
+        with collecting_refs(args):
+            return messages.dumps(content)
+    except ExoError:
+        raise
+    except Exception as error:
+        culprit = next((job.key for job in jobs if not _sendable(job)), jobs[0].key)
+        raise SerializationError(
+            f"task {culprit!r} cannot be sent to another process: {error}. Open files, locks, "
+            f"connections and generators must be made inside the task"
+        ) from error
+
+
+def _sendable(job: messages.Job) -> bool:
+    try:
+        messages.dumps([job])
+    except Exception:  # noqa: BLE001  whatever it is, it is the reason
+        return False
+    return True
+
+
+_warned_before: dict[Any, Any] = {}  # as each module has it: one place warns once by default
+
+
+def raise_remote(came: messages.JobReceipt | messages.MapDetail) -> None:
+    """Repeat the warnings of user code in a task, and raise its exception."""
+    for one in came.warned:
+        warnings.warn_explicit(
+            one.message, one.category, one.filename, one.lineno, registry=_warned_before
+        )
+    if came.failure is not None:
+        came.failure.reraise()
+
+
+@dataclass(slots=True)
+class TaskCall:
+    """Bundles that run as one task.
+
+    Attributes
+    ----------
+    bundles : list of Bundle
+    data : bytes
+        Pickled code of the bundles.
+    args : sequence of Ref
+        Inputs. They are held as long as the task may have to be resubmitted.
+    kept : list of Key
+        Values that are read outside of the call.
+    small : int, optional
+        Largest value, in bytes, to return in a receipt; None for all values.
+    needs : mapping, optional
+    node : str, optional
+        Node that should run it.
+    expected_bytes : int
+        Expected size of the outputs.
+    actor : PooledActor, optional
+        Actor that runs it.
+    refs : dict
+        Refs of the values that are not in receipts.
+    """
+
+    bundles: list[Bundle]
+    data: bytes
+    args: Sequence[Ref]
+    kept: list[Key]
+    small: int | None
+    needs: SubmitOptions | None
+    node: str | None
+    expected_bytes: int
+    actor: PooledActor | None
+    refs: dict[Key, Ref] = field(default_factory=dict)
+
+    def send(self, futures: Futures) -> Ref:
+        """Submit the task; return the ref of its receipts."""
+        submit: Callable[..., Ref] = partial(futures.submit, node=self.node, needs=self.needs)
+        split: Callable[..., list[Ref]] = partial(futures.split, node=self.node, needs=self.needs)
+        if self.actor is not None:
+            submit, split = self.actor.worker.submit, self.actor.worker.split
+        if self.small is None:
+            return submit(run_to_driver, self.data, *self.args)
+        count = len(self.kept) + 1
+        *refs, done = split(count, run_to_store, self.data, self.small, *self.args)
+        self.refs = dict(zip(self.kept, refs, strict=True))
+        return done
+
+
+def receipts(futures: Futures, refs: Sequence[Ref], kind: type[Exception]) -> list[Any]:
+    """Fetch the receipts of finished tasks; in place of one, an exception of type ``kind``."""
+    try:
+        return futures.get(refs)
+    except kind as error:
+        if len(refs) == 1:
+            return [error]
+        return [receipts(futures, [ref], kind)[0] for ref in refs]
+
+
+def widen_request(
+    needs: SubmitOptions | None, nodes: Sequence[Node], key: Key, error: OutOfMemoryError
+) -> SubmitOptions:
+    """Return the request of a task whose node ran out of memory: more slots, so fewer neighbours.
+
+    Parameters
+    ----------
+    needs : mapping, optional
+        Resource request of the last attempt.
+    nodes : sequence of Node
+    key : Key
+        Key of its first output.
+    error : OutOfMemoryError
+        Error of the last attempt.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The task had a whole node.
+    """
+    largest = max(nodes, key=lambda node: node.slots)
+    had = dict(needs or {})
+    slots = next_cpu_request(float(had.get("num_cpus") or 1), largest.slots)
+    if slots is None:
+        have = (largest.resources or {}).get("memory")
+        known = "" if have is None else f" It has {have / 1e9:.1f} GB for tasks."
+        raise OutOfMemoryError(
+            f"task {key!r} was stopped because its node ran out of memory, at last with no other "
+            f"task beside it.{known} Make smaller partitions: npartitions= of the shuffle before "
+            f"it, blocksize= where it is read, or .repartition(partition_size=); or take nodes "
+            f"with more memory, or a smaller store (exo.object-store-memory). ({error})"
+        ) from error
+    return {**had, "num_cpus": slots}
