@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_exo.shuffle.choose import Shape
-from dask_exo.shuffle.spec import merged_objects
 
 BOOKKEEPING = 2500  # bytes that Ray's driver keeps for a ref, measured: 2 to 3 kB
 
@@ -106,6 +105,14 @@ def merging_objects(calls: int, reducers: int, nodes: int, merges: int, width: i
     which a node gets more than one merge may take count more than once.
     """
     return calls * (nodes + 1) + merges * merged_objects(reducers, nodes, width)
+
+
+def merged_objects(reducers: int, nodes: int, width: int) -> int:
+    """Count the merged blocks of one round, for all nodes: R, or about R / width."""
+    fewer, nodes_with_more = divmod(reducers, nodes)
+    return (nodes - nodes_with_more) * -(-fewer // width) + nodes_with_more * -(
+        -(fewer + 1) // width
+    )
 
 
 def excess(shape: Shape, copies: int = 1) -> int:

@@ -218,14 +218,5 @@ def reducer_groups(owned: range, width: int) -> list[range]:
     >>> reducer_groups(range(5, 10), 2)
     [range(5, 6), range(6, 8), range(8, 10)]
     """
-    count = _group_count(owned, width)
+    count = -(-len(owned) // width)
     return [owned[p.start : p.stop] for p in split_evenly(len(owned), count)] if count else []
-
-
-def merged_objects(reducers: int, nodes: int, width: int) -> int:
-    """Count the merged blocks of one round, for all nodes: R, or R / width."""
-    return sum(_group_count(owned, width) for owned in split_evenly(reducers, nodes))
-
-
-def _group_count(owned: range, width: int) -> int:
-    return -(-len(owned) // width)

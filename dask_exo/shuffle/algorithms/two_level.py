@@ -19,11 +19,11 @@ from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.resources import split_evenly
 from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
-from dask_exo.shuffle.cost_model import ShuffleCost, crossing, estimate, excess
+from dask_exo.shuffle.cost_model import ShuffleCost, crossing, estimate, excess, merged_objects
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_limits import MergeLimits
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
-from dask_exo.shuffle.spec import ReducerInput, Spec, merged_objects
+from dask_exo.shuffle.spec import ReducerInput, Spec
 
 AVOIDS_SLOW_NODES = True
 
