@@ -45,7 +45,7 @@ from dask_exo.planning.plan import Plan, plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
 from dask_exo.planning.resume import Checkpoints, resume
 from dask_exo.report.progress import Callbacks, showing
-from dask_exo.shuffle import registry
+from dask_exo.shuffle import algorithms
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
 KEYWORDS = ("num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries")
@@ -100,7 +100,7 @@ class Scheduler:
         """
         config = Config.current()
         check_shuffle_method()
-        registry.check(config.shuffle_algorithm)
+        algorithms.check(config.shuffle_algorithm)
         if self._in_process(dsk, config):
             return _compute_in_process(dsk, keys)
         with local_callbacks(kwargs.get("callbacks")) as active:
@@ -126,7 +126,7 @@ class Scheduler:
         """
         config = Config.current()
         check_shuffle_method()
-        registry.check(config.shuffle_algorithm)
+        algorithms.check(config.shuffle_algorithm)
         work, context, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
         promises = BackgroundRun(work, context, futures, config, partial(observed, futures)).start()

@@ -14,7 +14,7 @@ import time
 from asv_bench.benchmarks.simulated import Simulated, reduce, run_map, run_merge, shuffle
 from dask_exo.cluster.futures import Futures, Node
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.run import Shuffled
+from dask_exo.shuffle.run_shuffle import Shuffled
 from dask_exo.testing import Call, Cost
 
 PART = 2 * 10**9  # bytes

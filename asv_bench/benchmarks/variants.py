@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from asv_bench.benchmarks.simulated import Simulated, reduce, run_map, run_reduce, shuffle
 from dask_exo.cluster.futures import Node
+from dask_exo.shuffle.algorithms import names
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.registry import names
 from dask_exo.testing import Call, Channels, Cost
 
 DATA = 16 * 10**9  # bytes

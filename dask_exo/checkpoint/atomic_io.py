@@ -13,8 +13,9 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_exo.checkpoint.codec import Bytes
 from dask_exo.errors import CheckpointError
+
+Bytes = bytes | memoryview
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 

@@ -7,12 +7,19 @@ other manifest than the listing, so nothing can contradict it.
 
 from __future__ import annotations
 
+import hashlib
+import io
+import pickle
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask_exo.checkpoint import atomic_io, codec
+import cloudpickle
+
+from dask_exo.checkpoint import atomic_io
+from dask_exo.checkpoint.atomic_io import Bytes
 from dask_exo.errors import CheckpointError
 
 _NAME = re.compile(r"([0-9a-f]{32})-(\d+)-([0-9a-f]{64})\.value")
@@ -121,8 +128,8 @@ class CheckpointStore:
         CheckpointError
             It differs from the value of the earlier program.
         """
-        pieces = codec.dumps(value)
-        digest = codec.digest(pieces)
+        pieces = dumps(value)
+        digest = sha256(pieces)
         if before is not None:
             if digest != before.digest and not _same(self.read(before), value):
                 raise CheckpointError(
@@ -157,7 +164,7 @@ class CheckpointStore:
                 f"the checkpoint {entry.path!r} is gone: somebody has cleaned {self.url!r} since "
                 f"this computation began. Compute again: what was in it is made anew"
             ) from error
-        return codec.loads(data, entry.digest, entry.path)
+        return loads(data, entry.digest, entry.path)
 
     def groups(self) -> Iterator[StoredGroup]:
         """Iterate over the stored collections, in order of name."""
@@ -192,4 +199,70 @@ def _same(one: Any, other: Any) -> bool:
         return bool(one.equals(other))
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
-    return codec.digest(codec.dumps(one)) == codec.digest(codec.dumps(other))
+    return sha256(dumps(one)) == sha256(dumps(other))
+
+
+_COUNT = struct.Struct("<Q")
+
+
+def dumps(value: Any) -> list[Bytes]:
+    """Return the bytes of a value, as buffers to write one after another.
+
+    Raises
+    ------
+    pickle.PicklingError
+        The value has instances of a class that only this program has.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    code = file.getbuffer()
+    raw = [buffer.raw() for buffer in buffers]
+    sizes = [len(code), *(len(one) for one in raw)]
+    head = b"".join(map(_COUNT.pack, [len(sizes), *sizes]))
+    return [head, code, *raw]
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Refuses to pickle classes by value: the next program would get other classes."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and obj.__module__ != "builtins":
+            name = f"{obj.__module__}.{obj.__qualname__}"
+            raise pickle.PicklingError(
+                f"it has instances of {name}, which another program does not have: define this "
+                f"class in a module that can be imported"
+            )
+        return reduced
+
+
+def sha256(pieces: Sequence[Bytes]) -> str:
+    """Return the SHA-256 digest of some buffers, one after another."""
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()
+
+
+def loads(data: bytes | bytearray, expected: str, where: str) -> Any:
+    """Deserialize a value after its bytes passed the check of their digest.
+
+    Raises
+    ------
+    CheckpointError
+        The digest differs; nothing has been unpickled.
+    """
+    view = memoryview(data)
+    if sha256([view]) != expected:
+        raise CheckpointError(
+            f"the checkpoint {where!r} is damaged: its bytes do not have the digest in its name. "
+            f"Delete the file, and run again: what was in it is made anew"
+        )
+    (count,) = _COUNT.unpack_from(data)
+    sizes = [_COUNT.unpack_from(data, _COUNT.size * (1 + i))[0] for i in range(count)]
+    start, pieces = _COUNT.size * (1 + count), []
+    for size in sizes:
+        pieces.append(view[start : start + size])
+        start += size
+    return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301  its digest is the one written

@@ -32,7 +32,7 @@ from dask_exo.cluster.futures import Futures, default
 from dask_exo.config import Config, settings
 from dask_exo.errors import ConfigError, ExoError
 from dask_exo.partitions.gpu import arrays, ipc
-from dask_exo.shuffle import registry
+from dask_exo.shuffle import algorithms
 
 ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 SHARED = Path("/dev/shm")
@@ -221,7 +221,7 @@ def program() -> ProgramFacts:
         scheduler=_scheduler(dask.config.get("scheduler", None)),
         method=str(dask.config.get("dataframe.shuffle.method", None) or ""),
         algorithm=str(dask.config.get("exo.shuffle.algorithm")),
-        algorithms=tuple(registry.names()),
+        algorithms=tuple(algorithms.names()),
         settings=settings(),
     )
 

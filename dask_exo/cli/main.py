@@ -22,7 +22,7 @@ from dask.utils import format_bytes, parse_bytes
 from dask_exo import errors
 from dask_exo.checkpoint.store import CheckpointStore
 from dask_exo.config import Config
-from dask_exo.shuffle import registry
+from dask_exo.shuffle import algorithms
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
@@ -232,7 +232,7 @@ def clean(path: str | None, names: tuple[str, ...], *, yes: bool) -> None:
 @click.option("--address", help="Use the Ray cluster at this address instead.")
 @click.option(
     "--algorithm",
-    type=click.Choice(["auto", *registry.names()]),
+    type=click.Choice(["auto", *algorithms.names()]),
     default="auto",
     show_default=True,
     help="Shuffle algorithm.",

@@ -21,10 +21,9 @@ from dask_exo.planning.plan_summary import GroupSummary, summarize
 from dask_exo.planning.skew_resistant import SkewResistant
 from dask_exo.report.render import Box, svg
 from dask_exo.scheduler import plan_of
-from dask_exo.shuffle.choose import Choice, Limits, Shape
-from dask_exo.shuffle.cost_model import ShuffleCost
-from dask_exo.shuffle.registry import choose_algorithm
-from dask_exo.shuffle.run import limits_of
+from dask_exo.shuffle.algorithms import choose_algorithm
+from dask_exo.shuffle.choose import Choice, Limits, Shape, ShuffleCost
+from dask_exo.shuffle.run_shuffle import limits_of
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from dask_exo.execution.worker import catch_failure, distinct, load_call, run_ma
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import OutputKey, Stage
 from dask_exo.shuffle.blocks import merge
-from dask_exo.shuffle.run import Shuffled, limits_of, run_shuffle
+from dask_exo.shuffle.run_shuffle import Shuffled, limits_of, run_shuffle
 from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
 
 BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the ones it is made of

@@ -24,13 +24,13 @@ from dask_exo.cluster.futures import Futures, Node, Ref, default
 from dask_exo.cluster.waiting import Watchdog, drive
 from dask_exo.config import Config
 from dask_exo.errors import ShuffleArgumentError
-from dask_exo.shuffle import registry
+from dask_exo.shuffle import algorithms
+from dask_exo.shuffle.algorithms.streaming import ReducerStates
 from dask_exo.shuffle.blocks import Pickled, merge, pickled
 from dask_exo.shuffle.integrity import tally
 from dask_exo.shuffle.map_stage import MapStage, Refs
-from dask_exo.shuffle.run import limits_of, run_shuffle
+from dask_exo.shuffle.run_shuffle import limits_of, run_shuffle
 from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
-from dask_exo.shuffle.streaming_state import ReducerStates
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def run(
     ValueError
         There are no parts.
     """
-    registry.check(algorithm)
+    algorithms.check(algorithm)
     if not parts:
         raise ValueError("there are no parts to shuffle")
     futures = futures or default()

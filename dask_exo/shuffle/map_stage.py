@@ -5,6 +5,7 @@ Small parts share a call. The first calls show how many: see `choose.batch_size`
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -13,9 +14,11 @@ from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.waiting import Steps, Until
 from dask_exo.shuffle.choose import batch_size
 from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.spec import MapOutput, Receipt, Spec
+from dask_exo.shuffle.spec import MapOutput, Owned, Receipt, Spec
 from dask_exo.shuffle.speculation import MapAttempts, MapConsumer
 from dask_exo.shuffle.stragglers import SpeculationPolicy
+
+RECENT = 16  # receipts that are averaged; few, to follow parts that grow
 
 
 class Parts(Protocol):
@@ -97,6 +100,7 @@ class MapStage:
         self._parts, self._spec = parts, spec
         self._window, self._target = window, target
         self._attempts = MapAttempts(futures, spec, policy)
+        self._sizes = BlockSizes()
         self._ahead: list[MapOutput] = []
         self._submitted = 0
         self._batch = 1
@@ -128,7 +132,7 @@ class MapStage:
         All T rows are packed for the same reducers.
         """
         self.collect_finished()
-        expected = self._attempts.sizes.expected(rows[0].owned)
+        expected = self._sizes.expected(rows[0].owned)
         return [row.sizes or [row.parts * size for size in expected] for row in rows]
 
     @property
@@ -228,7 +232,8 @@ class MapStage:
 
     def collect_finished(self) -> None:
         """Read the receipts of finished calls; start speculative attempts of late ones."""
-        for size, receipt in self._attempts.collect_finished():
+        for owned, size, receipt in self._attempts.collect_finished():
+            self._sizes.record(owned, size, receipt.sizes, receipt.nbytes)
             self._parts.note_receipt(receipt)
             self.parts += size
             self.nbytes += receipt.nbytes
@@ -242,3 +247,57 @@ class MapStage:
                 slots=self._spec.slots,
                 target=self._target,
             )
+
+
+class BlockSizes:
+    """Estimated sizes of blocks whose maps still run.
+
+    Examples
+    --------
+    >>> sizes = BlockSizes()
+    >>> halves = (range(4), range(4, 8))
+    >>> sizes.record(halves, 2, (20, 180))
+    >>> sizes.expected(halves), sizes.expected((range(2), range(2, 8)))
+    ([10.0, 90.0], [5.0, 95.0])
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Owned, deque[list[float]]] = {}
+        self._last: Owned | None = None
+
+    def record(self, owned: Owned, parts: int, sizes: Sequence[int], nbytes: int = 0) -> None:
+        """Record the sizes of a finished map call.
+
+        Parameters
+        ----------
+        owned : (W,) ranges
+            Reducers whose blocks are packed together.
+        parts : int
+            Parts of the call.
+        sizes : (W,) or empty
+            Bytes of each packed block.
+        nbytes : int
+            Bytes of all blocks; if ``sizes`` is empty, all reducers are taken to get the same.
+        """
+        if not sizes:
+            reducers = max(sum(map(len, owned)), 1)
+            sizes = [nbytes * len(part) // reducers for part in owned]
+        known = self._seen.setdefault(owned, deque(maxlen=RECENT))
+        known.append([size / max(parts, 1) for size in sizes])
+        self._last = owned
+
+    def expected(self, owned: Owned) -> list[float]:
+        """Return (W,) bytes of each packed block, for one part; 0 if nothing is known."""
+        if owned in self._seen:
+            known = self._seen[owned]
+            return [sum(column) / len(known) for column in zip(*known, strict=True)]
+        if self._last is None:
+            return [0.0] * len(owned)
+        theirs = list(zip(self._last, self.expected(self._last), strict=True))
+        return [sum(size * _share(other, mine) for other, size in theirs) for mine in owned]
+
+
+def _share(other: range, mine: range) -> float:
+    """Return the share of the reducers in ``other`` that are also in ``mine``."""
+    both = min(other.stop, mine.stop) - max(other.start, mine.start)
+    return max(both, 0) / len(other) if other else 0.0

@@ -14,8 +14,8 @@ from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.resources import split_evenly
 from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle import stragglers
+from dask_exo.shuffle.choose import MergeLimits
 from dask_exo.shuffle.map_stage import MapStage
-from dask_exo.shuffle.merge_limits import MergeLimits, group_by_bytes
 from dask_exo.shuffle.spec import (
     BlockRefs,
     MapOutput,
@@ -315,3 +315,32 @@ class MergeStage:
 def _nothing(*blocks: Ref) -> list[Ref]:  # noqa: ARG001  as a merge is submitted
     """Return no outputs."""
     return []
+
+
+def group_by_bytes(sizes: Sequence[float], cap: int | None) -> list[range]:
+    """Divide neighbouring blocks into groups of at most ``cap`` bytes.
+
+    Parameters
+    ----------
+    sizes : (T,)
+        Bytes of each block.
+    cap : int, optional
+        Without it, all blocks are one group. A larger block is a group of its own.
+
+    Examples
+    --------
+    >>> group_by_bytes([3, 3, 3, 9, 1], cap=6)
+    [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
+    >>> group_by_bytes([3, 3], cap=None)
+    [range(0, 2)]
+    """
+    if cap is None:
+        return [range(len(sizes))] if sizes else []
+    groups: list[range] = []
+    start, held = 0, 0.0
+    for i, size in enumerate(sizes):
+        if i > start and held + size > cap:
+            groups.append(range(start, i))
+            start, held = i, 0.0
+        held += size
+    return [*groups, range(start, len(sizes))] if sizes else []

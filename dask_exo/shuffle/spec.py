@@ -16,6 +16,9 @@ from dask_exo.cluster.futures import Node, Ref, current_node
 from dask_exo.cluster.resources import split_by_weight, split_evenly
 from dask_exo.shuffle.integrity import Tally
 
+Owned = tuple[range, ...]
+"""(W,) reducers whose blocks are packed together."""
+
 
 class MapOutput(list[Ref]):
     """(W,) packed blocks of one map call.

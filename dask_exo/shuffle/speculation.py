@@ -16,8 +16,7 @@ from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.waiting import Steps, Until
 from dask_exo.shuffle import stragglers
-from dask_exo.shuffle.merge_limits import BlockSizes, Owned
-from dask_exo.shuffle.spec import MapOutput, Receipt, Spec
+from dask_exo.shuffle.spec import MapOutput, Owned, Receipt, Spec
 from dask_exo.shuffle.stragglers import SpeculationPolicy
 
 CHECKS = 8  # for finished calls within ``SpeculationPolicy.floor``, at most
@@ -91,8 +90,6 @@ class MapAttempts:
         Other tasks of this shuffle that take slots.
     copies : int
         Speculative attempts so far.
-    sizes : BlockSizes
-        Sizes of blocks, by the receipts.
     """
 
     def __init__(self, futures: Futures, spec: Spec, policy: SpeculationPolicy | None) -> None:
@@ -106,7 +103,6 @@ class MapAttempts:
         self._times: dict[str, list[float]] = defaultdict(list)
         self._slow: frozenset[str] = frozenset()
         self.consumers: list[MapConsumer] = []
-        self.sizes = BlockSizes()
         self.copies = 0
 
     def __len__(self) -> int:
@@ -160,8 +156,8 @@ class MapAttempts:
         copies = [attempt.copy.receipt for attempt in late if attempt.copy is not None]
         return Until(refs, [*(attempt.receipt for attempt in late), *copies], self._next_check())
 
-    def collect_finished(self) -> list[tuple[int, Receipt]]:
-        """Return sizes and receipts of finished calls; start attempts of late ones."""
+    def collect_finished(self) -> list[tuple[Owned, int, Receipt]]:
+        """Return packing, size and receipt of finished calls; start attempts of late ones."""
         refs = [attempt.receipt for attempt in self._in_flight]
         refs += [attempt.copy.receipt for attempt in self._in_flight if attempt.copy is not None]
         if not refs:
@@ -178,14 +174,13 @@ class MapAttempts:
             self._keep_first(attempt, copied=attempt in copied)
         receipts: list[Receipt] = self._futures.get([attempt.receipt for attempt in finished])
         for attempt, receipt in zip(finished, receipts, strict=True):
-            self.sizes.record(attempt.owned, attempt.size, receipt.sizes, receipt.nbytes)
             if (row := attempt.output()) is not None:
                 row.sizes = receipt.sizes
         if self.speculates:
             for attempt, receipt in zip(finished, receipts, strict=True):
                 self._record_duration(attempt, receipt, copied=attempt in copied)
             self._launch_speculative()
-        return [(f.size, receipt) for f, receipt in zip(finished, receipts, strict=True)]
+        return [(f.owned, f.size, receipt) for f, receipt in zip(finished, receipts, strict=True)]
 
     def slow_nodes(self) -> frozenset[str]:
         """Return the slow nodes; from now on they get no maps if others can run them."""

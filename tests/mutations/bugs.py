@@ -27,7 +27,7 @@ class Bug(NamedTuple):
 
 
 UNIT, SIM, PARITY = "tests/unit", "tests/sim", "tests/parity/test_scheduler.py"
-SHUFFLE = (f"{UNIT}/shuffle/test_shuffle.py::test_every_row_arrives_once_and_in_input_order",)
+SHUFFLE = (f"{UNIT}/shuffle/test_algorithms.py::test_every_row_arrives_once_and_in_input_order",)
 AS_DASK = (f"{PARITY}::test_a_dataframe_is_computed_as_by_dask",)
 IN_ORDER = (f"{PARITY}::test_input_order_is_kept_within_an_output_partition",)
 LATE = (f"{SIM}/test_stragglers.py",)
@@ -204,10 +204,10 @@ BUGS = [
     ),
     Bug(
         "the limit of a merge is ignored",
-        "shuffle/merge_limits.py",
+        "shuffle/merge_stage.py",
         "if i > start and held + size > cap:",
         "if cap < 0:",
-        (f"{UNIT}/shuffle/test_merge_limits.py",),
+        (f"{UNIT}/shuffle/test_merge_stage.py",),
     ),
     Bug(
         "the store's budget is ignored",
@@ -246,10 +246,10 @@ BUGS = [
     ),
     Bug(
         "a full disk is not noticed",
-        "shuffle/spill_guard.py",
+        "shuffle/run_shuffle.py",
         "if d.room < reserve and",
         "if d.room < 0 and",
-        (f"{UNIT}/shuffle/test_spill_guard.py",),
+        (f"{UNIT}/shuffle/test_run_shuffle.py",),
     ),
     # waiting
     Bug(

@@ -14,10 +14,10 @@ from dask_exo import shuffle
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.waiting import drive
 from dask_exo.config import Config
-from dask_exo.shuffle import registry
+from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.choose import Limits
 from dask_exo.shuffle.map_stage import Refs
-from dask_exo.shuffle.run import limits_of, run_shuffle
+from dask_exo.shuffle.run_shuffle import limits_of, run_shuffle
 from dask_exo.shuffle.spec import ReducerInput, Spec
 from dask_exo.shuffle.stragglers import SpeculationPolicy
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
@@ -142,7 +142,7 @@ def test_a_slow_node_gets_no_reducers_and_few_maps(algorithm) -> None:
 
 
 def test_an_algorithm_that_knows_nothing_of_stragglers_gets_rows_that_stay(monkeypatch) -> None:
-    monkeypatch.setattr(registry, "_algorithms", dict(registry._algorithms))
+    monkeypatch.setattr(algorithms, "_algorithms", dict(algorithms._algorithms))
 
     @shuffle.register
     def plain(futures, maps, spec):

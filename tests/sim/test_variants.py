@@ -8,7 +8,7 @@ import pytest
 
 from asv_bench.benchmarks import variants
 from asv_bench.benchmarks.variants import CHANNELS, DATA, NODES, PARTITIONS, STORES
-from dask_exo.shuffle.registry import names
+from dask_exo.shuffle.algorithms import names
 
 run = cache(variants.run)
 

@@ -27,7 +27,7 @@ from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import to_device
 from dask_exo.shuffle.choose import Shape
 from dask_exo.shuffle.integrity import Tally, verify
-from dask_exo.shuffle.spill_guard import check_disk_space
+from dask_exo.shuffle.run_shuffle import check_disk_space
 from dask_exo.testing import InlineFutures
 
 PACKAGE = Path(dask_exo.__file__).parent

@@ -1,1 +1,189 @@
-"""The shuffle algorithms, one file each."""
+"""The shuffle algorithms by name: what each runs, costs and takes.
+
+Every module of this folder is one: it has ``run``, ``cost`` and, if ``run`` takes
+knobs, ``tune``. `register` adds others from outside.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.waiting import Steps
+from dask_exo.errors import ConfigError
+from dask_exo.shuffle.choose import Choice, Knobs, Limits, Shape, ShuffleCost, choose, round_knobs
+from dask_exo.shuffle.map_stage import MapStage
+from dask_exo.shuffle.spec import ReducerInput, Spec
+
+Run = Callable[..., Steps[list[ReducerInput]]]
+"""``run(futures, maps, spec, **knobs) -> (R,) columns``; its knobs are keyword-only parameters."""
+
+A = TypeVar("A", bound=Run)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A shuffle algorithm.
+
+    Attributes
+    ----------
+    run : callable
+        See `Run`.
+    cost : callable, optional
+        ``cost(shape, limits) -> ShuffleCost``.
+    tune : callable, optional
+        ``tune(shape, limits)`` returns knobs by name.
+    avoids_slow_nodes : bool
+        See `register`.
+    """
+
+    run: Run
+    cost: Callable[[Shape, Limits], ShuffleCost] | None = None
+    tune: Callable[[Shape, Limits], Knobs] | None = None
+    avoids_slow_nodes: bool = False
+
+    @property
+    def knobs(self) -> list[str]:
+        """Names of its knobs."""
+        parameters = inspect.signature(self.run).parameters.values()
+        return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+
+_algorithms: dict[str, Algorithm] = {}
+
+
+def register(
+    algorithm: A,
+    *,
+    name: str | None = None,
+    cost: Callable[[Shape, Limits], ShuffleCost] | None = None,
+    tune: Callable[[Shape, Limits], Knobs] | None = None,
+    avoids_slow_nodes: bool = False,
+) -> A:
+    """Add an algorithm; also as a decorator.
+
+    Parameters
+    ----------
+    algorithm : callable
+        ``algorithm(futures, maps, spec, **knobs)``, a coroutine that returns (R,) columns.
+    name : str, optional
+        By default that of the function (``two_level`` is ``"two-level"``).
+    cost : callable, optional
+        ``cost(shape, limits) -> ShuffleCost``, for `explain` and to check the room on the disks.
+    tune : callable, optional
+        ``tune(shape, limits)`` returns knobs by name. Without it the algorithm may take the knobs
+        of the others.
+    avoids_slow_nodes : bool
+        Whether it can take rows that are packed for different reducers, as it has to where slow
+        nodes are avoided. `MergeStage` and `reducer_inputs` can.
+
+    Raises
+    ------
+    ConfigError
+        It has a keyword that is no knob.
+    """
+    name = (name or algorithm.__name__).replace("_", "-")
+    if (old := _algorithms.get(name)) is not None:
+        cost, tune = cost or old.cost, tune or old.tune
+    added = Algorithm(algorithm, cost, tune, avoids_slow_nodes)
+    known = _tuned(added, Shape(1, 1, 1, 1, 1, 1), Limits())
+    if unknown := set(added.knobs) - set(known):
+        raise ConfigError(
+            f"shuffle algorithm {name!r} has unknown keywords: {', '.join(unknown)}. Use some of "
+            f"{', '.join(known)}, or return them from tune"
+        )
+    _algorithms[name] = added
+    return algorithm
+
+
+def names() -> list[str]:
+    """Return the names of all algorithms.
+
+    Examples
+    --------
+    >>> names()[:6]
+    ['magnet', 'push', 'riffle', 'simple', 'streaming', 'two-level']
+    """
+    return list(_algorithms)
+
+
+def check(name: str) -> None:
+    """Raise `ConfigError` if there is no such algorithm.
+
+    Examples
+    --------
+    >>> check("pull")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    dask_exo.errors.ConfigError: exo.shuffle.algorithm='pull' is no shuffle algorithm: there are ...
+    """
+    if name not in ("auto", *_algorithms):
+        raise ConfigError(
+            f"exo.shuffle.algorithm={name!r} is no shuffle algorithm: there are "
+            f"{', '.join(['auto', *_algorithms])}"
+        )
+
+
+def costs(shape: Shape, limits: Limits) -> dict[str, ShuffleCost]:
+    """Estimate the cost of each algorithm that has one.
+
+    Examples
+    --------
+    >>> shape = Shape(10**10, parts=100, reducers=100, nodes=1, slots=2, store=2 * 10**9)
+    >>> found = costs(shape, Limits())
+    >>> found["simple"].restored // 10**9, found["push"].restored // 10**9
+    (800, 16)
+    """
+    each = _algorithms.items()
+    return {name: a.cost(shape, limits) for name, a in each if a.cost is not None}
+
+
+def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, ShuffleCost]]:
+    """Choose the algorithm and the knobs of one shuffle; also return the cost of each algorithm.
+
+    Examples
+    --------
+    >>> shape = Shape(16 * 10**9, 1024, 1024, nodes=4, slots=16, store=40 * 10**9)
+    >>> choice, found = choose_algorithm(shape, Limits())
+    >>> choice.algorithm, found["simple"].seconds > found["push"].seconds
+    ('push', True)
+    """
+    estimates = costs(shape, limits)
+    name, why = choose(shape, limits, {name: cost.seconds for name, cost in estimates.items()})
+    knobs = _tuned(_algorithms.get(name), shape, limits)
+    return Choice(name, knobs["per_round"], why, knobs["whole"], knobs), estimates
+
+
+def start(
+    choice: Choice, futures: Futures, maps: MapStage, spec: Spec
+) -> Steps[list[ReducerInput]]:
+    """Start the algorithm that was chosen, with the knobs that it takes."""
+    algorithm = _algorithms[choice.algorithm]
+    if algorithm.avoids_slow_nodes:
+        spec = maps.exclude_slow_nodes()
+    return algorithm.run(futures, maps, spec, **{k: choice.knobs[k] for k in algorithm.knobs})
+
+
+def _tuned(algorithm: Algorithm | None, shape: Shape, limits: Limits) -> dict[str, Any]:
+    """Return all knobs by name; those of ``algorithm`` take precedence."""
+    knobs: dict[str, Any] = round_knobs(shape, limits)._asdict()
+    for source in (*_algorithms.values(), algorithm):
+        if source is not None and source.tune is not None:
+            knobs |= source.tune(shape, limits)
+    return knobs
+
+
+for _found in pkgutil.iter_modules(__path__):
+    _module = import_module(f"{__name__}.{_found.name}")
+    register(
+        _module.run,
+        name=_found.name,
+        cost=_module.cost,
+        tune=getattr(_module, "tune", None),
+        avoids_slow_nodes=getattr(_module, "AVOIDS_SLOW_NODES", False),
+    )

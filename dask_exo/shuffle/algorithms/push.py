@@ -17,10 +17,16 @@ from collections import deque
 
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
-from dask_exo.shuffle.cost_model import ShuffleCost, estimate_merging
+from dask_exo.shuffle.choose import (
+    Knobs,
+    Limits,
+    MergeLimits,
+    Shape,
+    ShuffleCost,
+    estimate_merging,
+    round_knobs,
+)
 from dask_exo.shuffle.map_stage import MapStage
-from dask_exo.shuffle.merge_limits import MergeLimits
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
 from dask_exo.shuffle.spec import ReducerInput, Spec
 

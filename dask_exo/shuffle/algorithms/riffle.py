@@ -16,10 +16,18 @@ from typing import Any
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.resources import split_evenly
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import LARGEST_ROUND, MERGED, Knobs, Limits, Shape, round_knobs
-from dask_exo.shuffle.cost_model import ShuffleCost, estimate_merging
+from dask_exo.shuffle.choose import (
+    LARGEST_ROUND,
+    MERGED,
+    Knobs,
+    Limits,
+    MergeLimits,
+    Shape,
+    ShuffleCost,
+    estimate_merging,
+    round_knobs,
+)
 from dask_exo.shuffle.map_stage import MapStage
-from dask_exo.shuffle.merge_limits import MergeLimits
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
 from dask_exo.shuffle.spec import ReducerInput, Spec
 

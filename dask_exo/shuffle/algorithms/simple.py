@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import Limits, Shape
-from dask_exo.shuffle.cost_model import ShuffleCost, crossing, estimate, excess
+from dask_exo.shuffle.choose import Limits, Shape, ShuffleCost, crossing, estimate, excess
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import ReducerInput, Spec, reducer_inputs
 

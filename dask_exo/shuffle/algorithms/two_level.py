@@ -18,10 +18,19 @@ from itertools import count
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.resources import split_evenly
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import Knobs, Limits, Shape, round_knobs
-from dask_exo.shuffle.cost_model import ShuffleCost, crossing, estimate, excess, merged_objects
+from dask_exo.shuffle.choose import (
+    Knobs,
+    Limits,
+    MergeLimits,
+    Shape,
+    ShuffleCost,
+    crossing,
+    estimate,
+    excess,
+    merged_objects,
+    round_knobs,
+)
 from dask_exo.shuffle.map_stage import MapStage
-from dask_exo.shuffle.merge_limits import MergeLimits
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
 from dask_exo.shuffle.spec import ReducerInput, Spec
 

@@ -17,9 +17,8 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import InputError
 from dask_exo.report import recording
-from dask_exo.shuffle.choose import Limits, Shape
-from dask_exo.shuffle.cost_model import BOOKKEEPING
-from dask_exo.shuffle.registry import choose_algorithm, costs
+from dask_exo.shuffle.algorithms import choose_algorithm, costs
+from dask_exo.shuffle.choose import BOOKKEEPING, Limits, Shape
 from dask_exo.testing import InlineFutures
 
 

@@ -16,9 +16,9 @@ from dask_exo.shuffle.algorithms import riffle
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits, Shape
 from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.map_stage import Refs
-from dask_exo.shuffle.merge_limits import BlockSizes, group_by_bytes
-from dask_exo.shuffle.run import run_shuffle
+from dask_exo.shuffle.map_stage import BlockSizes, Refs
+from dask_exo.shuffle.merge_stage import group_by_bytes
+from dask_exo.shuffle.run_shuffle import run_shuffle
 from dask_exo.shuffle.spec import Receipt, Spec
 from dask_exo.testing import InlineFutures
 
