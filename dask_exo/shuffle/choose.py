@@ -10,7 +10,7 @@ track, `two_level` makes M·√W of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dask_exo.shuffle.stragglers import SpeculationPolicy
@@ -126,25 +126,24 @@ class RoundKnobs(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm, its knobs, and the reason in words.
+    """An algorithm, the reason in words, and knobs by name.
 
-    Attributes
-    ----------
-    algorithm : str
-    per_round : int
-        See `RoundKnobs`.
-    reason : str
-    whole : int, optional
-        See `RoundKnobs`.
-    knobs : mapping
-        All knobs by name; an algorithm takes those that are its keyword-only parameters.
+    An algorithm takes those knobs that are its keyword-only parameters.
     """
 
     algorithm: str
-    per_round: int
     reason: str
-    whole: int | None = None
-    knobs: Knobs = field(default_factory=dict)
+    knobs: Knobs
+
+    @property
+    def per_round(self) -> int:
+        """See `RoundKnobs`."""
+        return int(self.knobs["per_round"])
+
+    @property
+    def whole(self) -> int:
+        """See `RoundKnobs`."""
+        return int(self.knobs["whole"])
 
 
 def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, target: float) -> int:

@@ -83,6 +83,8 @@ class MapStage:
     ----------
     calls, parts, nbytes, seconds, tally
         Totals of the receipts of all finished calls.
+    rounds : int
+        Times that the algorithm took maps.
     merges, merged : int
         Merges that were submitted, and those that are known to be finished.
     """
@@ -105,7 +107,7 @@ class MapStage:
         self._submitted = 0
         self._batch = 1
         self.policy = policy
-        self.calls = self.parts = self.nbytes = self.merges = self.merged = 0
+        self.calls = self.parts = self.nbytes = self.rounds = self.merges = self.merged = 0
         self.seconds = 0.0
         self.tally = Tally()
 
@@ -149,7 +151,7 @@ class MapStage:
         while self._attempts.on_time:
             yield from self._attempts.wait()
             self.collect_finished()
-        self._ahead = rows
+        self._ahead, self.rounds = rows, 0
 
     def exclude_slow_nodes(self) -> Spec:
         """Give no more maps and no reducers to nodes that were slow in `probe`.
@@ -199,6 +201,7 @@ class MapStage:
             T is less than ``count`` where parts share a call. A row knows which
             reducers are packed together.
         """
+        self.rounds += 1
         owned = self._spec.owned if owned is None else owned
         taken = 0 if self._ahead else self._submitted
         stop = min(taken + count, len(self._parts))

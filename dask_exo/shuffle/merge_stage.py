@@ -98,11 +98,7 @@ class MergeStage:
         caps: MergeLimits | None = None,
     ) -> None:
         self._futures, self._maps, self._spec, self._caps = futures, maps, spec, caps
-        self._groups = [
-            ReducerGroup(w, reducers, [])
-            for w, owned in enumerate(spec.owned)
-            for reducers in reducer_groups(owned, width)
-        ]
+        self._groups = reducer_groups(spec, width)
         self._starts = [group.reducers.start for group in self._groups]
         self._measured = maps.probed
 

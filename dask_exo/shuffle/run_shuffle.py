@@ -252,11 +252,10 @@ def run_shuffle(
     watch = SpillWatch(name, futures, maps, spec)
     steps = algorithms.start(choice, futures, maps, spec)
     inputs = yield from watch.run(_with_progress(steps, name, futures, maps))
-    rounds = 1 if choice.algorithm == "simple" else -(-m // choice.per_round)
     seconds = time.perf_counter() - started
     events.emit(
         events.ShuffleFinished(
-            name, *how, rounds, maps.calls, maps.tally.rows, maps.nbytes, seconds
+            name, *how, maps.rounds, maps.calls, maps.tally.rows, maps.nbytes, seconds
         )
     )
     return Shuffled(inputs, choice, maps.calls, maps.nbytes, maps.tally)

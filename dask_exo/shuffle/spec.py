@@ -213,13 +213,18 @@ def overlap(a: range, b: range) -> range:
     return range(max(a.start, b.start), min(a.stop, b.stop))
 
 
-def reducer_groups(owned: range, width: int) -> list[range]:
-    """Divide the reducers of a node into groups of about ``width`` that share merged blocks.
+def reducer_groups(spec: Spec, width: int) -> list[ReducerGroup]:
+    """Divide the reducers of each node into groups of about ``width``, without blocks yet.
 
     Examples
     --------
-    >>> reducer_groups(range(5, 10), 2)
+    >>> spec = Spec(10, (Node("a", 1, 0), Node("b", 1, 0)), list, iter)
+    >>> [group.reducers for group in reducer_groups(spec, 2) if group.w == 1]
     [range(5, 6), range(6, 8), range(8, 10)]
     """
-    count = -(-len(owned) // width)
-    return [owned[p.start : p.stop] for p in split_evenly(len(owned), count)] if count else []
+    return [
+        ReducerGroup(w, owned[part.start : part.stop], [])
+        for w, owned in enumerate(spec.owned)
+        if owned
+        for part in split_evenly(len(owned), -(-len(owned) // width))
+    ]

@@ -53,6 +53,11 @@ class Algorithm:
         parameters = inspect.signature(self.run).parameters.values()
         return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
+    def tuned(self, shape: Shape, limits: Limits) -> dict[str, Any]:
+        """Return the knobs that all algorithms share, and those of its ``tune``."""
+        own = self.tune(shape, limits) if self.tune is not None else {}
+        return {**round_knobs(shape, limits)._asdict(), **own}
+
 
 _algorithms: dict[str, Algorithm] = {}
 
@@ -76,8 +81,7 @@ def register(
     cost : callable, optional
         ``cost(shape, limits) -> ShuffleCost``, for `explain` and to check the room on the disks.
     tune : callable, optional
-        ``tune(shape, limits)`` returns knobs by name. Without it the algorithm may take the knobs
-        of the others.
+        ``tune(shape, limits)`` returns knobs by name, besides those of `RoundKnobs`.
     avoids_slow_nodes : bool
         Whether it can take rows that are packed for different reducers, as it has to where slow
         nodes are avoided. `MergeStage` and `reducer_inputs` can.
@@ -88,10 +92,8 @@ def register(
         It has a keyword that is no knob.
     """
     name = (name or algorithm.__name__).replace("_", "-")
-    if (old := _algorithms.get(name)) is not None:
-        cost, tune = cost or old.cost, tune or old.tune
     added = Algorithm(algorithm, cost, tune, avoids_slow_nodes)
-    known = _tuned(added, Shape(1, 1, 1, 1, 1, 1), Limits())
+    known = added.tuned(Shape(1, 1, 1, 1, 1, 1), Limits())
     if unknown := set(added.knobs) - set(known):
         raise ConfigError(
             f"shuffle algorithm {name!r} has unknown keywords: {', '.join(unknown)}. Use some of "
@@ -155,8 +157,7 @@ def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, Sh
     """
     estimates = costs(shape, limits)
     name, why = choose(shape, limits, {name: cost.seconds for name, cost in estimates.items()})
-    knobs = _tuned(_algorithms.get(name), shape, limits)
-    return Choice(name, knobs["per_round"], why, knobs["whole"], knobs), estimates
+    return Choice(name, why, _algorithms[name].tuned(shape, limits)), estimates
 
 
 def start(
@@ -167,15 +168,6 @@ def start(
     if algorithm.avoids_slow_nodes:
         spec = maps.exclude_slow_nodes()
     return algorithm.run(futures, maps, spec, **{k: choice.knobs[k] for k in algorithm.knobs})
-
-
-def _tuned(algorithm: Algorithm | None, shape: Shape, limits: Limits) -> dict[str, Any]:
-    """Return all knobs by name; those of ``algorithm`` take precedence."""
-    knobs: dict[str, Any] = round_knobs(shape, limits)._asdict()
-    for source in (*_algorithms.values(), algorithm):
-        if source is not None and source.tune is not None:
-            knobs |= source.tune(shape, limits)
-    return knobs
 
 
 for _found in pkgutil.iter_modules(__path__):

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import (
-    Knobs,
     Limits,
     MergeLimits,
     Shape,
@@ -61,8 +60,3 @@ def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
     knobs = round_knobs(shape, limits)
     return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width, held=2)
-
-
-def tune(shape: Shape, limits: Limits) -> Knobs:
-    """Compute the knobs of `run`."""
-    return round_knobs(shape, limits)._asdict()

@@ -18,7 +18,6 @@ from collections import deque
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import (
-    Knobs,
     Limits,
     MergeLimits,
     Shape,
@@ -71,8 +70,3 @@ def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
     knobs = round_knobs(shape, limits)
     return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width)
-
-
-def tune(shape: Shape, limits: Limits) -> Knobs:
-    """Compute the knobs of `run`."""
-    return round_knobs(shape, limits)._asdict()

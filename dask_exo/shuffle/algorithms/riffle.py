@@ -77,9 +77,9 @@ def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     return estimate_merging(shape, merges, round_knobs(shape, limits).width)
 
 
-def tune(shape: Shape, limits: Limits) -> Knobs:
-    """Compute the knobs of `run`."""
-    return {**round_knobs(shape, limits)._asdict(), "factor": _factor(shape)}
+def tune(shape: Shape, limits: Limits) -> Knobs:  # noqa: ARG001
+    """Compute the knob that other algorithms do not have."""
+    return {"factor": _factor(shape)}
 
 
 def _factor(shape: Shape) -> int:

@@ -12,13 +12,14 @@ The listing waits for states that do not exist yet in its first round; that is c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import Knobs, Limits, Shape, ShuffleCost, estimate_merging, round_knobs
+from dask_exo.shuffle.choose import Limits, Shape, ShuffleCost, estimate_merging, round_knobs
 from dask_exo.shuffle.map_stage import MapStage
-from dask_exo.shuffle.spec import MapOutput, ReducerInput, Spec, reducer_groups
+from dask_exo.shuffle.spec import MapOutput, ReducerGroup, ReducerInput, Spec, reducer_groups
 
 
 def run(
@@ -43,35 +44,20 @@ def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width)
 
 
-def tune(shape: Shape, limits: Limits) -> Knobs:
-    """Compute the knobs of `run`."""
-    return round_knobs(shape, limits)._asdict()
-
-
 class ReducerStates:
     """States of all reducers: the combined blocks of the rounds so far.
 
-    Parameters
-    ----------
-    futures : Futures
-    maps : MapStage
-    spec : Spec
-    width : int
-        Number of neighbouring reducers that share a state.
+    ``width`` neighbouring reducers share a state.
     """
 
     def __init__(self, futures: Futures, maps: MapStage, spec: Spec, width: int) -> None:
         self._futures, self._maps, self._spec = futures, maps, spec
-        # (W, G) reducers that share a state, and its blocks
-        self._groups = [reducer_groups(owned, width) for owned in spec.owned]
-        self._blocks: list[list[list[Ref]]] = [[[] for _ in groups] for groups in self._groups]
+        self._groups = reducer_groups(spec, width)
         self._pending: list[Ref] = []
         self._rows: list[MapOutput] = []
-        self._started = 0
 
     def start_maps(self, count: int) -> Steps[None]:
         """Submit maps of the next round, for ``count`` parts."""
-        self._started += count
         self._rows += yield from self._maps.take(count)
 
     def round(self, count: int) -> Steps[list[ReducerInput]]:
@@ -82,10 +68,11 @@ class ReducerStates:
         list of ReducerInput : (R,)
             Inputs of the reducers for all parts so far; read them before the next round.
         """
-        yield from self.start_maps(max(0, count - self._started))
+        yield from self.start_maps(max(0, count - sum(row.parts for row in self._rows)))
         yield self._pending  # of the round before
-        self._pending = [self._combine(w)[-1] for w, owned in enumerate(self._spec.owned) if owned]
-        self._rows, self._started = [], 0
+        on_nodes = groupby(self._groups, key=lambda group: group.w)
+        self._pending = [self._combine(w, list(groups)) for w, groups in on_nodes]
+        self._rows = []
         return self._inputs()
 
     def finish(self) -> Steps[list[ReducerInput]]:
@@ -94,36 +81,22 @@ class ReducerStates:
         yield self._pending
         return self._inputs()
 
-    def _combine(self, w: int) -> list[Ref]:
-        """Combine the round with the states of node ``w``, on that node."""
-        groups, blocks_of_groups = self._groups[w], self._blocks[w]
-        states = (
-            [block for held in blocks_of_groups for block in held] if self._spec.combines else []
-        )
-        blocks = self._futures.stream(
-            len(groups),
-            combine_states,
-            self._spec.merge,
-            groups,
-            len(states),
-            *states,
-            *[row[w] for row in self._rows],
-            node=self._spec.nodes[w].id,
-        )  # (G,)
-        for held, block in zip(blocks_of_groups, blocks, strict=True):
-            if self._spec.combines:
-                held.clear()
-            held.append(block)
-        return blocks
+    def _combine(self, w: int, groups: list[ReducerGroup]) -> Ref:
+        """Combine the round with the states of node ``w``, on that node; return the last state."""
+        combines, slots = self._spec.combines, [group.reducers for group in groups]
+        states = [state for group in groups for state in group.blocks] if combines else []
+        args = [self._spec.merge, slots, len(states), *states, *[row[w] for row in self._rows]]
+        node = self._spec.nodes[w].id
+        blocks = self._futures.stream(len(groups), combine_states, *args, node=node)
+        for group, block in zip(groups, blocks, strict=True):
+            group.blocks = [block] if combines else [*group.blocks, block]
+        return blocks[-1]
 
     def _inputs(self) -> list[ReducerInput]:
         return [
-            ReducerInput(tuple(held), slot, self._spec.place(w))
-            for w, (groups, blocks_of_groups) in enumerate(
-                zip(self._groups, self._blocks, strict=True)
-            )
-            for reducers, held in zip(groups, blocks_of_groups, strict=True)
-            for slot in reducers
+            ReducerInput(group.blocks, slot, self._spec.place(group.w))
+            for group in self._groups
+            for slot in group.reducers
         ]
 
 
@@ -132,16 +105,8 @@ def combine_states(
 ) -> Iterator[Any]:
     """Merge packed blocks; combine each merged block with its state.
 
-    Parameters
-    ----------
-    merge : callable
-        See `Spec`.
-    groups : sequence of range
-        (G,) reducers that share a state.
-    count : int
-        Number of states: G, or 0 in the first round.
-    *blocks
-        (count + T,) states and packed blocks.
+    ``blocks`` are ``count`` states, one for each of the ``groups`` of reducers (none in the first
+    round), and T packed blocks.
     """
     states, packed = blocks[:count], blocks[count:]
     merged = merge(groups, *packed)

@@ -18,18 +18,8 @@ from itertools import count
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.resources import split_evenly
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import (
-    Knobs,
-    Limits,
-    MergeLimits,
-    Shape,
-    ShuffleCost,
-    crossing,
-    estimate,
-    excess,
-    merged_objects,
-    round_knobs,
-)
+from dask_exo.shuffle import choose
+from dask_exo.shuffle.choose import Knobs, Limits, MergeLimits, Shape, ShuffleCost
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
 from dask_exo.shuffle.spec import ReducerInput, Spec
@@ -80,48 +70,32 @@ def run(  # noqa: PLR0913  its knobs are its keywords
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
     m, r, w = shape.parts, shape.reducers, shape.nodes
-    knobs, groups, probes = round_knobs(shape, limits), _groups(shape), min(m, shape.slots)
+    knobs, groups, probes = choose.round_knobs(shape, limits), _groups(shape), min(m, shape.slots)
     rounds = 1 + -(-(m - probes) // knobs.per_round)
-    return estimate(
+    return choose.estimate(
         shape,
         passes=3,
-        objects=two_level_objects(
-            m, r, w, groups=groups, rounds=rounds, width=knobs.width, probes=probes
-        ),
+        objects=packed_objects(m, w, groups, probes)
+        + rounds * choose.merged_objects(r, w, knobs.width),
         taken=m * groups + rounds * r,
-        spilled=excess(shape),
-        restored=excess(shape) * knobs.width,
-        sent=crossing(shape) * min(2, groups),
+        spilled=choose.excess(shape),
+        restored=choose.excess(shape) * knobs.width,
+        sent=choose.crossing(shape) * min(2, groups),
     )
 
 
-def tune(shape: Shape, limits: Limits) -> Knobs:
-    """Compute the knobs of `run`."""
-    return {**round_knobs(shape, limits)._asdict(), "groups": _groups(shape)}
+def tune(shape: Shape, limits: Limits) -> Knobs:  # noqa: ARG001
+    """Compute the knob that other algorithms do not have."""
+    return {"groups": _groups(shape)}
 
 
 def _groups(shape: Shape) -> int:
     return math.ceil(math.sqrt(max(shape.nodes, 1)))
 
 
-def two_level_objects(  # noqa: PLR0913  each is a number of its own
-    calls: int,
-    reducers: int,
-    nodes: int,
-    *,
-    groups: int,
-    rounds: int,
-    width: int = 1,
-    probes: int = 0,
-) -> int:
-    """Count the objects of a shuffle: M·(G + 1) + rounds·R, with probes·(W - G) more.
+def packed_objects(calls: int, nodes: int, groups: int, probes: int) -> int:
+    """Count packed blocks and receipts: M·(G + 1), with probes·(W - G) more.
 
-    Parameters
-    ----------
-    calls, probes : int
-        Map calls, and those among them that were measured first.
-    rounds : int
-        Rounds of merges, with that of the probes.
+    ``probes`` of the ``calls`` were measured first, when there were no groups.
     """
-    packed = calls * (groups + 1) + probes * (nodes - groups)
-    return packed + rounds * merged_objects(reducers, nodes, width)
+    return calls * (groups + 1) + probes * (nodes - groups)

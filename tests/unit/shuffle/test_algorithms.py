@@ -21,11 +21,10 @@ from dask_exo.cluster.futures import Node
 from dask_exo.cluster.waiting import drive
 from dask_exo.errors import ConfigError, IntegrityError, SpillError
 from dask_exo.shuffle import algorithms
-from dask_exo.shuffle.algorithms import choose_algorithm
+from dask_exo.shuffle.algorithms import choose_algorithm, two_level
 from dask_exo.shuffle.algorithms.simple import simple_objects
-from dask_exo.shuffle.algorithms.two_level import two_level_objects
 from dask_exo.shuffle.blocks import merge, pack
-from dask_exo.shuffle.choose import Limits, Shape, batch_size, merging_objects
+from dask_exo.shuffle.choose import Limits, Shape, batch_size, merged_objects, merging_objects
 from dask_exo.shuffle.integrity import Tally, verify
 from dask_exo.shuffle.map_stage import Refs
 from dask_exo.shuffle.run_shuffle import run_shuffle
@@ -134,8 +133,9 @@ def test_an_algorithm_makes_as_many_objects_as_it_says(m: int, w: int, algorithm
         "riffle": lambda: merging_objects(
             calls, r, w, riffle_merges(m, probes, choice.knobs["factor"]), width
         ),
-        "two-level": lambda: two_level_objects(
-            calls, r, w, groups=choice.knobs["groups"], rounds=1 + after, width=width, probes=probes
+        "two-level": lambda: (
+            two_level.packed_objects(calls, w, choice.knobs["groups"], probes)
+            + (1 + after) * merged_objects(r, w, width)
         ),
     }
     assert f.objects - m == expected[algorithm]()
@@ -242,11 +242,11 @@ def test_a_round_fits_its_share_of_the_store_unless_slots_would_idle(
 
 @given(st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 10**7))
 def test_objects_beyond_the_cap_are_shuffled_in_two_levels(parts, w, most) -> None:
-    choice = choose_algorithm(Shape(10**15, parts, 1, w, w, w * 10**9), Limits(most_objects=most))[
-        0
-    ]
+    shape, limits = Shape(10**15, parts, 1, w, w, w * 10**9), Limits(most_objects=most)
+    choice, _ = choose_algorithm(shape, limits)
     assert (choice.algorithm == "two-level") == (parts * w > most)
-    assert choice.knobs["groups"] ** 2 >= w > (choice.knobs["groups"] - 1) ** 2
+    groups = two_level.tune(shape, limits)["groups"]
+    assert groups**2 >= w > (groups - 1) ** 2
 
 
 def test_the_users_word_is_taken() -> None:
