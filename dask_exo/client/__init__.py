@@ -5,8 +5,7 @@
 
 from dask_exo.client.client import Client, default_client, get_client, rejoin, secede, worker_client
 from dask_exo.client.future import Future
-from dask_exo.client.leases import Lock, Semaphore
-from dask_exo.client.sync_primitives import Event, Queue, Variable
+from dask_exo.client.sync_primitives import Event, Lock, Queue, Semaphore, Variable
 from dask_exo.client.wait import (
     ALL_COMPLETED,
     FIRST_COMPLETED,

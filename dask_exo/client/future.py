@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -209,3 +210,34 @@ def rebuild(key: Any, promise: Promise, report: Ref | None = None) -> Future:
     """Return the future of a key in this process, or a new one."""
     found = named.get(key)
     return found if isinstance(found, Future) else Future(key, promise, report)
+
+
+def unresolved_promises(content: Any) -> list[Promise]:
+    """Return the promises among arguments that have no ref yet."""
+    return [future.promise for future in futures_in(content) if not future.promise.known]
+
+
+def futures_in(content: Any) -> Iterator[Future]:
+    """Yield the futures in nested lists, tuples, sets and dictionaries."""
+    if isinstance(content, Future):
+        yield content
+    elif isinstance(content, (list, tuple, set, frozenset)):
+        for item in content:
+            yield from futures_in(item)
+    elif isinstance(content, dict):
+        for item in content.values():
+            yield from futures_in(item)
+
+
+def map_nested(content: Any, new: Callable[[Any], Any], kind: type) -> Any:
+    """Return ``content`` with all objects of a ``kind`` in nested containers replaced."""
+    if isinstance(content, kind):
+        return new(content)
+    again = partial(map_nested, new=new, kind=kind)
+    if type(content) in (list, tuple, set, frozenset):
+        return type(content)(map(again, content))
+    if isinstance(content, tuple) and hasattr(content, "_make"):
+        return content._make(map(again, content))
+    if type(content) is dict:
+        return {key: again(item) for key, item in content.items()}
+    return content

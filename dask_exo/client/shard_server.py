@@ -15,8 +15,7 @@ from collections.abc import Collection
 from typing import Any, Protocol
 
 from dask_exo.client.future import Future
-from dask_exo.client.leases import REFRESH, Semaphore
-from dask_exo.client.sync_primitives import Queue
+from dask_exo.client.sync_primitives import REFRESH, Queue, Semaphore
 from dask_exo.dask_adapter import GraphNode, Task
 from dask_exo.errors import ClusterError, ExoError, Failure
 from dask_exo.execution.background import stop_with_all

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from dask.base import is_dask_collection
 from dask.utils import parse_timedelta
 
-from dask_exo.client.future import Future, failures, rebuild
-from dask_exo.client.remote_call import futures_in, map_nested
+from dask_exo.client.future import Future, failures, futures_in, map_nested, rebuild
 from dask_exo.cluster.futures import Ref
 from dask_exo.cluster.waiting import fetch_values
 from dask_exo.config import Config
