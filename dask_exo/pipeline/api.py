@@ -1,4 +1,4 @@
-"""`Pipeline`: ``ddf.exo.pipeline()`` and the methods that add and run stages.
+"""`Pipeline`, and the functions that begin one.
 
 References: Luan et al., "The streaming batch model for efficient and fault-tolerant heterogeneous
 execution"; thesis chapter 2.
@@ -17,8 +17,6 @@ import pandas as pd
 from dask.utils import parse_bytes
 from fsspec.core import url_to_fs
 
-from dask_exo.cluster.futures import Futures
-from dask_exo.cluster.resources import resources_of
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.operators import (
@@ -26,11 +24,12 @@ from dask_exo.pipeline.operators import (
     Union,
     amounts,
     check_format,
+    make_step,
     name_of,
     parse_error_policy,
     planned,
 )
-from dask_exo.pipeline.run import Batches, PipelineRun, Rejects, execute, rejects_of
+from dask_exo.pipeline.run import Batches, PipelineRun, Rejects, execute
 from dask_exo.pipeline.shards import SharedRun, Split
 from dask_exo.pipeline.sources import (
     ChainedSources,
@@ -40,15 +39,14 @@ from dask_exo.pipeline.sources import (
     read,
     source_of,
 )
-from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.transforms import FORMATS, RAISE, ErrorPolicy, Transform
+from dask_exo.pipeline.streaming.transforms import FORMATS, RAISE, ErrorPolicy
 from dask_exo.pipeline.to_dask import collect_dataframes, infer_meta, lazy_dataframe
-from dask_exo.validation import concurrency, number_from
+from dask_exo.validation import number_from
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Partitions of a source and the their stages; nothing runs before a result is requested.
+    """Partitions of a source and their stages; nothing runs before a result is requested.
 
     Each method that adds a stage returns a new pipeline. Neighbouring stages with equal resource
     requests run in the same tasks. Stages with different requests run at the same time, each on
@@ -71,11 +69,11 @@ class Pipeline:
     target: int | None = None
     rows: int | None = None
     error_policy: ErrorPolicy = RAISE
-    _runs: list[Rejects] = field(default_factory=list, init=False, repr=False, compare=False)
+    _runs: list[Rejects] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def rejects(self) -> Rejects:
-        """Return the inputs that the last run set aside; see ``on_error``."""
+        """Inputs that the last run set aside; see ``on_error``."""
         return self._runs[-1] if self._runs else Rejects()
 
     def map_partitions(self, func: Any, *args: Any, **options: Any) -> Pipeline:
@@ -84,15 +82,15 @@ class Pipeline:
         Parameters
         ----------
         func : callable or class
-            A class is instantiated once in each of its actors, with the arguments, and the
-            instance is called with each partition: a model is loaded once. It returns a frame, or
-            yields several.
+            Returns a frame, or yields several. A class is instantiated once in each of its actors,
+            with the arguments, and the instance is called with each partition: a model is loaded
+            once.
         *args
         **options
             ``num_cpus`` (1), ``num_gpus`` (0) and ``resources`` of one call; ``concurrency``, how
-            many calls run side by side at most, or at least and at most; ``retries`` of a call
-            that raises an exception, and ``on_error``, what happens then: "raise", or "skip", which
-            sets its input aside (see `rejects`; by default both are those of the pipeline); all
+            many calls run at once at most, or at least and at most; ``retries`` of a call that
+            raises an exception, and ``on_error``, what happens then: "raise", or "skip", which
+            sets its input aside (see `rejects`; by default both are those of the pipeline). All
             others go to ``func``.
         """
         return self._with("partitions", func, args, options)
@@ -105,19 +103,18 @@ class Pipeline:
         Parameters
         ----------
         func : callable or class
-            See `map_partitions`. Partitions with fewer rows are put together first.
+            See `map_partitions`. Partitions with fewer rows are concatenated first.
         *args
         batch_size : int, optional
             Rows; the last batch of a task may have fewer.
         **options
             Those of `map_partitions`, and ``format``: "pandas" (the default), "numpy" (a dict of
-            arrays), "arrow", or "device": a `DeviceFrame` in the memory of a GPU, of which
-            ``num_gpus`` is ``exo.gpu.per-task`` then. What is returned may be one too, and stays
-            there for the next stage with an equal request. Where a batch does not fit a device,
-            the function gets half of it, and the other half.
+            arrays), "arrow", or "device": a `DeviceFrame` in GPU memory. With that, ``num_gpus``
+            is ``exo.gpu.per-task`` by default, and a `DeviceFrame` that the function returns stays
+            on the GPU for the next stage with an equal request. A batch that does not fit the GPU
+            is split in halves.
         """
-        if batch_size is not None:
-            number_from(1, "batch_size", batch_size, PipelineError)
+        _check_batch_size(batch_size)
         return self._with("batches", func, args, options, batch_size=batch_size)
 
     def filter(self, func: Any, **options: Any) -> Pipeline:
@@ -127,7 +124,7 @@ class Pipeline:
     def flat_map(self, func: Any, **options: Any) -> Pipeline:
         """Call ``func(row)`` with each row as a dict; it returns or yields any number of dicts.
 
-        Options as of `map_partitions`. A row that is set aside is one row.
+        Options as of `map_partitions`. With ``on_error="skip"`` single rows are set aside.
         """
         return self._with("rows", func, (), options)
 
@@ -135,7 +132,8 @@ class Pipeline:
         """Stop after ``rows`` rows; the last stage of a pipeline."""
         if rows < 0:
             raise PipelineError(f"limit({rows!r}): need a number from 0")
-        return replace(self, rows=rows if self.rows is None else min(rows, self.rows))
+        least = rows if self.rows is None else min(rows, self.rows)
+        return replace(self, rows=least, _runs=[])
 
     def iter_batches(self, batch_size: int | None = None, *, format: str = "pandas") -> Batches:  # noqa: A002
         """Run, and iterate over the output in the order in which it arrives.
@@ -147,7 +145,7 @@ class Pipeline:
         format : {"pandas", "numpy", "arrow"}
         """
         check_format(format)
-        return Batches(partial(self._start, self._runs), batch_size, FORMATS[format])
+        return Batches(self._start, batch_size, FORMATS[format])
 
     def iter_split(
         self,
@@ -166,23 +164,22 @@ class Pipeline:
         count : int
             Consumers.
         equal : bool
-            Whether all get the same number of rows, for training in step. Fewer rows than there
-            are consumers are left out then, and one that is ahead waits for the others.
+            Give all consumers the same number of rows, for training in step. Then fewer rows than
+            there are consumers are left out, and one that is ahead waits for the others.
         batch_size, format
             As in `iter_batches`.
 
         Returns
         -------
         list of Split
-            Iterators, which can be pickled until they have given a batch. One that ends early, is
-            closed, dropped, or dies, leaves the rest to the others (that a process has died is
-            seen after half a minute); what it has had is gone.
+            Iterators, which can be pickled before their first batch. One that ends early, is
+            closed, dropped, or dies, leaves the rest to the others (the death of a process is
+            detected after half a minute). The rows that it got are gone.
         """
         number_from(1, "count", count, PipelineError)
-        if batch_size is not None:
-            number_from(1, "batch_size", batch_size, PipelineError)
+        _check_batch_size(batch_size)
         check_format(format)
-        shared = SharedRun(partial(self._start, self._runs), count, equal=equal)
+        shared = SharedRun(self._start, count, equal=equal)
         return [Split(shared, i, batch_size, format) for i in range(count)]
 
     def materialize(self) -> dd.DataFrame:
@@ -190,7 +187,7 @@ class Pipeline:
 
         Its partitions stay in the object store as long as it is referenced.
         """
-        return collect_dataframes(self._start(self._runs))[0]
+        return collect_dataframes(self._start())[0]
 
     def compute(self) -> pd.DataFrame:
         """Run, and return the output as one frame, in the order of the input."""
@@ -200,25 +197,25 @@ class Pipeline:
     def to_dask(self, *, meta: Any = None) -> dd.DataFrame:
         """Return a Dask dataframe of the output; the pipeline runs when it is first computed.
 
-        What comes of one partition of the source is one partition, and is there as soon as it is
-        complete, in whatever order: what Dask makes of it, runs at the same time. As with
-        `persist`, it is computed once, and stays in the object store as long as it is referenced.
+        Each partition of the source becomes one partition, which is available as soon as it is
+        complete, in any order. Tasks on the Dask dataframe run at the same time. As with `persist`,
+        it is computed once, and stays in the object store as long as it is referenced.
 
         Parameters
         ----------
         meta : pandas.DataFrame, optional
-            What comes out, without rows. By default functions are called with made-up rows to see,
-            as Dask does; where a stage is a class, or the source no Dask dataframe, it is needed.
+            The output without rows. By default functions are called with made-up rows to infer it,
+            as Dask does. Required if a stage is a class, or the source is no Dask dataframe.
 
         Raises
         ------
         PipelineError
-            It cannot be known how many partitions there will be, or which columns.
+            The number of partitions or the columns cannot be known.
         """
         if self.rows is not None:
             raise PipelineError("to_dask() cannot stop after a limit(): use materialize()")
         columns = infer_meta(self.source, self.steps, meta)
-        return lazy_dataframe(partial(self._executor, self._runs), self.source.count, columns)
+        return lazy_dataframe(partial(execute, [self]), self.source.count, columns)
 
     def to_parquet(self, path: str, *, compute: bool = True, **options: Any) -> Any:
         """Run, and write each block to a file in a directory; return the files.
@@ -226,11 +223,10 @@ class Pipeline:
         Parameters
         ----------
         path : str
-            Directory, or its URL; made if it is not there.
+            Directory, or its URL; created if it does not exist.
         compute : bool
-            False: nothing runs, and what is returned is a pipeline that writes them, with their
-            names in a column ``file``. It can be run together with others, see
-            `dask_exo.pipeline.materialize`.
+            False: do not run, but return a pipeline that writes the files, with their names in a
+            column ``file``. It can run together with others, see `dask_exo.pipeline.materialize`.
         **options
             For `pandas.DataFrame.to_parquet`.
 
@@ -243,7 +239,8 @@ class Pipeline:
         written = self._with("write", _write, (str(path), options), {"on_error": "raise"})
         if not compute:
             return written
-        batches = Batches(partial(written._start, self._runs), None, FORMATS["pandas"])
+        running = replace(written, _runs=self._runs)
+        batches = Batches(running._start, None, FORMATS["pandas"])
         return sorted(name for batch in batches for name in batch["file"].tolist())
 
     def _with(
@@ -255,33 +252,15 @@ class Pipeline:
         *,
         batch_size: int | None = None,
     ) -> Pipeline:
-        if not callable(func):
-            raise PipelineError(f"{func!r} cannot be called: need a function or a class")
         if self.rows is not None:
             raise PipelineError("limit() has to be the last stage: move it behind the others")
-        rest = dict(options)
-        form = rest.pop("format", "pandas")
-        check_format(form)
-        if form == "device":
-            rest.setdefault("num_gpus", Config.current().gpu_per_task)
-        named = ("num_cpus", "num_gpus", "resources")
-        asked = resources_of({name: rest.pop(name) for name in named if name in rest})
-        count_fitting = concurrency(rest.pop("concurrency", None), PipelineError)
-        retries = rest.pop("retries", self.error_policy.retries)
-        on_error = rest.pop("on_error", "skip" if self.error_policy.skip else "raise")
-        error_policy = parse_error_policy(retries, on_error)
-        transform = Transform(kind, func, args, rest, batch_size, form, error_policy)
-        step = Step(transform, asked, count_fitting)
-        return replace(self, steps=(*self.steps, step))
+        step = make_step(
+            kind, func, args, options, default=self.error_policy, batch_size=batch_size
+        )
+        return replace(self, steps=(*self.steps, step), _runs=[])
 
-    def _start(self, runs: list[Rejects]) -> PipelineRun:
-        return PipelineRun(*self._executor(runs), self.rows)
-
-    def _executor(self, runs: list[Rejects]) -> tuple[Executor, Futures]:
-        """Prepare a run; its dead letters replace those of the run before in ``runs``."""
-        executor, futures = execute([self], self.memory, self.target)
-        runs[:] = [rejects_of(executor, futures)]
-        return executor, futures
+    def _start(self) -> PipelineRun:
+        return PipelineRun(*execute([self]), self.rows)
 
     def __repr__(self) -> str:
         """Return the stages as text."""
@@ -291,13 +270,6 @@ class Pipeline:
         count = self.source.count
         some = "partitions as they come" if count is None else f"{count} partitions"
         return f"Pipeline of {some}: {names}{end}"
-
-
-def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:
-    """Write a file; a task that runs again writes the same file."""
-    where = f"{path.rstrip('/')}/part-{name}.parquet"
-    frame.to_parquet(where, **options)
-    return pd.DataFrame({"file": [where]})
 
 
 def of(
@@ -314,8 +286,8 @@ def of(
     *sources : dask.dataframe.DataFrame, dask.bag.Bag, or iterable
         The elements of a bag are rows: the items of a dict are its columns, and all else is in one
         column "item". An iterable gives partitions: frames, dicts of columns, Arrow tables, or refs
-        of Ray or futures of those. It is iterated in a thread, no more than a few partitions ahead
-        of the tasks. ChainedSources sources come one after the other.
+        of Ray or futures of those. It is iterated in a thread, at most a few partitions ahead of
+        the tasks. Several sources come one after the other.
     memory : int or str, optional
         Bytes of partitions that there may be between stages; by default
         ``exo.stream.memory-fraction`` of the object store.
@@ -323,15 +295,15 @@ def of(
         Bytes of a partition between stages; by default ``exo.stream.target-partition-size``,
         or an eighth of ``memory`` if that is less.
     retries : int
-        How often a call that raises an exception is tried again, also one that makes a partition.
+        How often to retry a call that raises an exception, also one that makes a partition.
     on_error : {"raise", "skip"}
-        What happens then: the exception ends the pipeline, or the input of the call is set aside,
+        After the last retry, the exception ends the pipeline, or the input of the call is set aside
         and the rest goes on; see `Pipeline.rejects`. Stages can have their own of both.
 
     Raises
     ------
     PipelineError
-        An argument is not one that it can have.
+        An argument has a value that is not allowed.
 
     Examples
     --------
@@ -376,23 +348,17 @@ def from_files(
         There is no such file.
     """
     storage = dict(storage_options or {})
-    target = (
-        Config.current().stream_target if partition_size is None else parse_bytes(partition_size)
-    )
-    pipeline = of(paths_of(list_files(paths, storage), target), **options)
+    size = Config.current().stream_target if partition_size is None else parse_bytes(partition_size)
+    pipeline = of(paths_of(list_files(paths, storage), size), **options)
     return pipeline.flat_map(read, options=storage)
 
 
 def union(*pipelines: Pipeline) -> Pipeline:
     """Continue with the output of several pipelines, as it arrives.
 
-    Where they have been made from the same pipeline, that runs once. Rows that come out of two of
-    them are there twice, as in `dask.dataframe.concat`.
-
-    Parameters
-    ----------
-    *pipelines : Pipeline
-        With ``memory``, ``target``, ``retries`` and ``on_error`` of the first one from here on.
+    A pipeline that several of them were made from runs once. Rows in the output of two of them are
+    there twice, as in `dask.dataframe.concat`. ``memory``, ``target``, ``retries`` and ``on_error``
+    are those of the first one.
 
     Raises
     ------
@@ -420,29 +386,21 @@ def union(*pipelines: Pipeline) -> Pipeline:
 def materialize(*pipelines: Pipeline) -> tuple[dd.DataFrame, ...]:
     """Run several pipelines together; return a Dask dataframe of the output of each.
 
-    Where they have been made from the same pipeline, that runs once, and each of its blocks goes to
-    all of them. So one can write files, see `Pipeline.to_parquet` with ``compute=False``, of what
-    the others go on with.
-
-    Parameters
-    ----------
-    *pipelines : Pipeline
-        With ``memory`` and ``target`` of the first one, for all.
+    A pipeline that several of them were made from runs once, and each of its blocks goes to all of
+    them. So one can write files (`Pipeline.to_parquet` with ``compute=False``) and compute from the
+    same rows. ``memory`` and ``target`` are those of the first one.
 
     Raises
     ------
     PipelineError
         There is none, or one ends with a `Pipeline.limit`.
     """
-    first = _checked(pipelines, "materialize")
-    executor, futures = execute(pipelines, first.memory, first.target)
-    rejects = rejects_of(executor, futures)
-    for pipeline in pipelines:
-        pipeline._runs[:] = [rejects]
-    return tuple(collect_dataframes(PipelineRun(executor, futures, None), len(pipelines)))
+    _checked(pipelines, "materialize")
+    return tuple(collect_dataframes(PipelineRun(*execute(pipelines), None), len(pipelines)))
 
 
 def _checked(pipelines: tuple[Pipeline, ...], what: str) -> Pipeline:
+    """Check the arguments of `union` or `materialize`; return the first one."""
     if not pipelines:
         raise PipelineError(f"{what}() needs a pipeline, or several")
     for number, one in enumerate(pipelines):
@@ -454,3 +412,15 @@ def _checked(pipelines: tuple[Pipeline, ...], what: str) -> Pipeline:
                 f"leave it out, or materialize() that pipeline alone"
             )
     return pipelines[0]
+
+
+def _check_batch_size(rows: int | None) -> None:
+    if rows is not None:
+        number_from(1, "batch_size", rows, PipelineError)
+
+
+def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:
+    """Write a file; a task that runs again writes the same file."""
+    where = f"{path.rstrip('/')}/part-{name}.parquet"
+    frame.to_parquet(where, **options)
+    return pd.DataFrame({"file": [where]})

@@ -1,4 +1,4 @@
-"""Operators that users add to a pipeline, and the stages that run them."""
+"""Operators that users add to a pipeline, and the graph of stages that runs them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_exo.cluster.resources import Resources, fits
+from dask_exo.cluster.resources import Resources, fits, resources_of
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.sources import PipelineSource, sum_of
 from dask_exo.pipeline.streaming.blocks import StageSpec
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import FORMATS, ErrorPolicy, Transform
-from dask_exo.validation import number_from
+from dask_exo.validation import concurrency, number_from
+
+if TYPE_CHECKING:
+    from dask_exo.pipeline.api import Pipeline
 
 ONE_CPU = {"CPU": 1.0}
 
 
 @dataclass(frozen=True)
 class Step:
-    """A transform and its resource request."""
+    """A transform, its resource request, and how many of its calls run at least and at most."""
 
     transform: Transform
     needs: Mapping[str, float]
@@ -31,13 +34,56 @@ class Step:
     def joins(self, other: Step) -> bool:
         """Return whether ``other`` can run in the same tasks, after this one.
 
-        Classes have workers of their own, unless both take frames on a device: what one has made
-        there need not leave it for the next one.
+        Classes have actors of their own, unless both steps take frames on a device: then the output
+        of one can stay there for the next one.
         """
-        alike = (self.needs, self.concurrency) == (other.needs, other.concurrency)
+        if (self.needs, self.concurrency) != (other.needs, other.concurrency):
+            return False
         both = (self.transform, other.transform)
         on_device = all(transform.format == "device" for transform in both)
-        return alike and (on_device or not any(transform.stateful for transform in both))
+        return on_device or not any(transform.stateful for transform in both)
+
+
+def make_step(
+    kind: str,
+    func: Any,
+    args: tuple[Any, ...],
+    options: Mapping[str, Any],
+    *,
+    default: ErrorPolicy,
+    batch_size: int | None = None,
+) -> Step:
+    """Return the step of a user's arguments; ``options`` has keyword arguments of ``func``, too."""
+    if not callable(func):
+        raise PipelineError(f"{func!r} cannot be called: need a function or a class")
+    kwargs = dict(options)
+    form = kwargs.pop("format", "pandas")
+    check_format(form)
+    if form == "device":
+        kwargs.setdefault("num_gpus", Config.current().gpu_per_task)
+    names = ("num_cpus", "num_gpus", "resources")
+    request = resources_of({name: kwargs.pop(name) for name in names if name in kwargs})
+    bounds = concurrency(kwargs.pop("concurrency", None), PipelineError)
+    error_policy = parse_error_policy(
+        kwargs.pop("retries", default.retries),
+        kwargs.pop("on_error", "skip" if default.skip else "raise"),
+    )
+    transform = Transform(kind, func, args, kwargs, batch_size, form, error_policy)
+    return Step(transform, request, bounds)
+
+
+def parse_error_policy(retries: Any, on_error: Any) -> ErrorPolicy:
+    """Return the policy of users' arguments."""
+    number_from(0, "retries", retries, PipelineError)
+    if on_error not in ("raise", "skip"):
+        raise PipelineError(f"on_error={on_error!r}: need 'raise' or 'skip'")
+    return ErrorPolicy(int(retries), on_error == "skip")
+
+
+def check_format(name: Any) -> None:
+    """Raise `PipelineError` if there is no such format of batches."""
+    if name not in FORMATS:
+        raise PipelineError(f"format={name!r}: there are {', '.join(FORMATS)}")
 
 
 def without_gpus(steps: Sequence[Step]) -> list[Step]:
@@ -62,11 +108,9 @@ def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
     """Return steps grouped into stages. If partitions have to be made, one CPU makes them."""
     groups: list[list[Step]] = [[]] if makes else []
     for step in steps:
-        last = groups[-1] if groups else None
-        if last is None or (last and not last[-1].joins(step)):
-            groups.append([step])
-        elif last or step.joins(MAKING):
-            last.append(step)
+        last = (groups[-1] or [MAKING])[-1] if groups else None
+        if last is not None and last.joins(step):
+            groups[-1].append(step)
         else:
             groups.append([step])
     return groups or [[]]
@@ -76,9 +120,8 @@ def stage_of(steps: Sequence[Step]) -> StageSpec:
     """Return the requirements of a stage."""
     if not steps:
         return StageSpec(name_of(steps), ONE_CPU)
-    least = max((step.transform.batch_size or 0) for step in steps[:1])
     low, high = steps[0].concurrency
-    return StageSpec(name_of(steps), steps[0].needs, least, high, low)
+    return StageSpec(name_of(steps), steps[0].needs, steps[0].transform.batch_size or 0, high, low)
 
 
 def code_of(
@@ -88,14 +131,6 @@ def code_of(
     transforms = [step.transform for step in steps]
     name, mode = uuid.uuid4().hex, config.nondeterminism
     return StageCode(name, transforms, target, error_policy, config.settings, mode)
-
-
-def parse_error_policy(retries: Any, on_error: Any) -> ErrorPolicy:
-    """Return the policy of users' arguments."""
-    number_from(0, "retries", retries, PipelineError)
-    if on_error not in ("raise", "skip"):
-        raise PipelineError(f"on_error={on_error!r}: need 'raise' or 'skip'")
-    return ErrorPolicy(int(retries), on_error == "skip")
 
 
 def name_of(steps: Sequence[Step]) -> str:
@@ -109,16 +144,8 @@ def amounts(steps: Sequence[Step]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in needs.items()) or "nothing"
 
 
-def check_format(name: Any) -> None:
-    """Raise `PipelineError` if there is no such format of batches."""
-    if name not in FORMATS:
-        raise PipelineError(f"format={name!r}: there are {', '.join(FORMATS)}")
-
-
 def check_needs(
-    groups: Sequence[Sequence[Step]],
-    total: Resources,
-    nodes: Sequence[Resources],
+    groups: Sequence[Sequence[Step]], total: Resources, nodes: Sequence[Resources]
 ) -> None:
     """Raise `PipelineError` if a task of a stage does not fit any node.
 
@@ -151,35 +178,16 @@ def check_needs(
             )
 
 
-class Chain(Protocol):
-    """Steps after a source, which may be a `Union` of chains; see `Pipeline`."""
-
-    @property
-    def source(self) -> PipelineSource | Union:
-        """Source, or union of pipelines, with which it begins."""
-        ...
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Steps after the source."""
-        ...
-
-    @property
-    def error_policy(self) -> ErrorPolicy:
-        """Reaction to exceptions where partitions are made."""
-        ...
-
-
 class Union:
     """Output of several pipelines."""
 
-    def __init__(self, chains: Sequence[Chain]) -> None:
-        self.chains = tuple(chains)
+    def __init__(self, pipelines: Sequence[Pipeline]) -> None:
+        self.pipelines = tuple(pipelines)
 
     @property
     def count(self) -> int | None:
         """Number of partitions of all sources, each once."""
-        return sum_of([source.count for source in sources_of(self.chains)])
+        return sum_of([source.count for source in sources_of(self.pipelines)])
 
 
 class Part(NamedTuple):
@@ -191,94 +199,98 @@ class Part(NamedTuple):
     error_policy: ErrorPolicy
 
 
-def sources_of(chains: Sequence[Chain]) -> list[PipelineSource]:
-    """Return all sources, each once, in the order in which they are met."""
+def sources_of(pipelines: Sequence[Pipeline]) -> list[PipelineSource]:
+    """Return all sources, each once."""
     found: dict[int, PipelineSource] = {}
-    for chain in chains:
-        source = chain.source
-        some = sources_of(source.chains) if isinstance(source, Union) else [source]
-        found.update({id(one): one for one in some if id(one) not in found})
+    for pipeline in pipelines:
+        source = pipeline.source
+        some = sources_of(source.pipelines) if isinstance(source, Union) else [source]
+        for one in some:
+            found.setdefault(id(one), one)
     return list(found.values())
 
 
 def planned(
-    ends: Sequence[Chain], makes: Callable[[PipelineSource], bool]
+    ends: Sequence[Pipeline], makes: Callable[[PipelineSource], bool]
 ) -> tuple[list[Part], list[tuple[int, ...]]]:
-    """Return the stages of pipelines that run together; common parts are there once.
+    """Return the stages of pipelines that run together.
 
-    Two have the same beginning where they have been made from the same pipeline. There the stages
-    are cut, as each block goes to both.
+    Pipelines that were made from the same one have its stages in common. There the stages are cut,
+    since each block goes to both.
 
     Parameters
     ----------
-    ends : sequence of Chain
+    ends : sequence of Pipeline
     makes : callable
-        Whether a stage has to make the partitions of a source.
+        Tells whether a stage has to make the partitions of a source.
 
     Returns
     -------
     parts : list of Part
         (S,) each after those that it takes from.
     sinks : list of tuple of int
-        Stages that give what comes out of each of ``ends``.
+        Stages whose outputs are those of each of ``ends``.
     """
     plan = _Plan(ends, makes)
-    return plan.parts, [plan.upto(chain, len(chain.steps)) for chain in ends]
+    return plan.parts, [plan.upto(end, len(end.steps)) for end in ends]
 
 
 Key = tuple[int, ...]
-"""Which source, and which steps: the same ones, and not equal ones."""
+"""Identities of a source, and of steps after it."""
 
 
-def _key(chain: Chain, count: int) -> Key:
-    return (id(chain.source), *map(id, chain.steps[:count]))
+def _key(pipeline: Pipeline, count: int) -> Key:
+    return (id(pipeline.source), *map(id, pipeline.steps[:count]))
 
 
 class _Plan:
-    def __init__(self, ends: Sequence[Chain], makes: Callable[[PipelineSource], bool]) -> None:
+    def __init__(self, ends: Sequence[Pipeline], makes: Callable[[PipelineSource], bool]) -> None:
         self.parts: list[Part] = []
         self._makes = makes
         self._found: dict[Key, tuple[int, ...]] = {}
-        self._goes_on: defaultdict[Key, set[Any]] = defaultdict(set)
-        for number, chain in enumerate(ends):
-            self._follow(chain, ("end", number))
+        self._successors: defaultdict[Key, set[Any]] = defaultdict(set)
+        for number, end in enumerate(ends):
+            self._follow(end, ("end", number))
 
-    def _follow(self, chain: Chain, end: Any) -> None:
+    def _follow(self, pipeline: Pipeline, end: Any) -> None:
         """Record the successors of each step."""
-        for n, step in enumerate(chain.steps):
-            self._goes_on[_key(chain, n)].add(id(step))
-        self._goes_on[_key(chain, len(chain.steps))].add(end)
-        if isinstance(chain.source, Union):
-            for number, one in enumerate(chain.source.chains):
-                self._follow(one, (id(chain.source), number))
+        for n, step in enumerate(pipeline.steps):
+            self._successors[_key(pipeline, n)].add(id(step))
+        self._successors[_key(pipeline, len(pipeline.steps))].add(end)
+        if isinstance(pipeline.source, Union):
+            for number, one in enumerate(pipeline.source.pipelines):
+                self._follow(one, (id(pipeline.source), number))
 
-    def upto(self, chain: Chain, count: int) -> tuple[int, ...]:
+    def upto(self, pipeline: Pipeline, count: int) -> tuple[int, ...]:
         """Return the stages that make the output of the first ``count`` steps."""
-        key = _key(chain, count)
+        key = _key(pipeline, count)
         if key not in self._found:
-            branches = [n for n in range(count) if len(self._goes_on[_key(chain, n)]) > 1]
-            source, start = chain.source, max(branches, default=0)
-            if branches:
-                stages = self._append(chain, chain.steps[start:count], self.upto(chain, start))
-            elif isinstance(source, Union):
-                takes = [i for one in source.chains for i in self.upto(one, len(one.steps))]
-                stages = self._append(chain, chain.steps[:count], tuple(takes))
-            else:
-                stages = self._append(chain, chain.steps[:count], (), source)
-            self._found[key] = stages
+            self._found[key] = self._append_upto(pipeline, count)
         return self._found[key]
+
+    def _append_upto(self, pipeline: Pipeline, count: int) -> tuple[int, ...]:
+        branches = [n for n in range(count) if len(self._successors[_key(pipeline, n)]) > 1]
+        if branches:
+            start = branches[-1]
+            before = self.upto(pipeline, start)
+            return self._append(pipeline, pipeline.steps[start:count], before)
+        source, steps = pipeline.source, pipeline.steps[:count]
+        if isinstance(source, Union):
+            takes = [i for one in source.pipelines for i in self.upto(one, len(one.steps))]
+            return self._append(pipeline, steps, tuple(takes))
+        return self._append(pipeline, steps, (), source)
 
     def _append(
         self,
-        chain: Chain,
+        pipeline: Pipeline,
         steps: Sequence[Step],
         takes: tuple[int, ...],
         source: PipelineSource | None = None,
     ) -> tuple[int, ...]:
-        """Add stages one after the other."""
+        """Add stages one after the other; return the last."""
         if source is None and not steps:
             return takes
         for some in groups(steps, makes=source is not None and self._makes(source)):
-            self.parts.append(Part(some, takes, source, chain.error_policy))
+            self.parts.append(Part(some, takes, source, pipeline.error_policy))
             takes, source = (len(self.parts) - 1,), None
         return takes

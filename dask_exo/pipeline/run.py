@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -23,7 +23,6 @@ from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.run_metrics import StoreSampler, observed
 from dask_exo.partitions.batching import rebatch
 from dask_exo.pipeline.operators import (
-    Chain,
     Part,
     check_needs,
     code_of,
@@ -33,7 +32,7 @@ from dask_exo.pipeline.operators import (
     without_gpus,
 )
 from dask_exo.pipeline.policies import POLICIES
-from dask_exo.pipeline.sources import BlockIterator, PipelineSource
+from dask_exo.pipeline.sources import PipelineSource, start_sources
 from dask_exo.pipeline.streaming.blocks import Block, Origin
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.recovery import can_recompute
@@ -41,8 +40,58 @@ from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.report.progress import showing
 from dask_exo.scheduler import Scheduler
 
+if TYPE_CHECKING:
+    from dask_exo.pipeline.api import Pipeline
+
 SOON = 0.02  # seconds until it is looked again whether the consumer wants something
 EVERY = 1.0  # seconds between two reports of how the stages are
+
+
+def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
+    """Prepare a run of pipelines, with memory and target size of the first; common parts run once.
+
+    Raises
+    ------
+    PipelineError
+        No node has the resources that a stage requests.
+    """
+    config, futures = Config.current(), Scheduler().cluster()
+    streams = RayStreams()
+    total = streams.resources()
+    simulate = config.gpu_simulate and not total.get("GPU")
+    parts, _ = _planned(pipelines, lambda _: True, simulate=simulate)
+    check_needs([part.steps for part in parts], total, streams.nodes())
+    first, store = pipelines[0], sum(node.store for node in futures.nodes())
+    memory = first.memory or int(config.stream_memory_fraction * store)
+    target = min(first.target or config.stream_target, max(1, memory // 8))
+    started = start_sources(sources_of(pipelines), config, streams.put)
+    parts, sinks = _planned(pipelines, lambda source: started[id(source)][1], simulate=simulate)
+    stages = [stage_of(part.steps)._replace(takes=part.takes) for part in parts]
+    codes = [code_of(part.steps, target, part.error_policy, config) for part in parts]
+    executor = Executor(
+        stages,
+        [started[id(part.source)][0] for part in parts if part.source is not None],
+        StreamRunner(streams, stages, codes),
+        POLICIES[config.stream_policy](),
+        limit=memory,
+        target=target,
+        sinks=sinks,
+        watchdog=Watchdog(futures, config.stall_timeout),
+    )
+    get = partial(fetch_block, futures, patience=config.stall_timeout)
+    for pipeline in pipelines:
+        pipeline._runs[:] = [Rejects(executor.rejects, get)]
+    return executor, futures
+
+
+def _planned(
+    ends: Sequence[Pipeline], makes: Callable[[PipelineSource], bool], *, simulate: bool
+) -> tuple[list[Part], list[tuple[int, ...]]]:
+    """Return the result of `planned`, without requests of GPUs if these are simulated."""
+    parts, sinks = planned(ends, makes)
+    if simulate:
+        parts = [part._replace(steps=without_gpus(part.steps)) for part in parts]
+    return parts, sinks
 
 
 class StageReporter:
@@ -72,7 +121,7 @@ class PipelineRun(Iterator[Block]):
     left : int or None
         Rows that are still wanted; None for all.
     futures : Futures
-        Where its blocks are.
+        The cluster that stores its blocks.
     """
 
     def __init__(self, executor: Executor, futures: Futures, rows: int | None) -> None:
@@ -82,7 +131,7 @@ class PipelineRun(Iterator[Block]):
         self._out: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
         self._lost: queue.SimpleQueue[Block] = queue.SimpleQueue()
         self._recomputed: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
-        self._asked = threading.Semaphore(0)
+        self._requests = threading.Semaphore(0)
         self._stopped = False
         self._shown = contextlib.ExitStack()
         self._thread = threading.Thread(target=self._main, name="dask_exo-pipeline", daemon=True)
@@ -94,7 +143,7 @@ class PipelineRun(Iterator[Block]):
         if self._stopped or self.left == 0:
             self.stop()
             raise StopIteration
-        self._asked.release()
+        self._requests.release()
         got = self._out.get()
         if isinstance(got, Block):
             if self.left is not None:
@@ -142,20 +191,20 @@ class PipelineRun(Iterator[Block]):
     def _main(self) -> None:
         error: BaseException | None = None
         try:
-            with observed(self.futures) as looks:
+            with observed(self.futures) as sampler:
                 events.emit(events.RunStarted({}))
-                self._run(looks)
+                self._run(sampler)
         except BaseException as raised:  # noqa: BLE001  raised where the next block is requested
             error = raised
         finally:
             self._out.put(error)
             self._recomputed.put(error)
 
-    def _run(self, looks: StoreSampler) -> None:
+    def _run(self, sampler: StoreSampler) -> None:
         executor, owed, reporter = self._executor, 0, StageReporter(self._executor)
         try:
             while not self._stopped:
-                while self._asked.acquire(blocking=False):
+                while self._requests.acquire(blocking=False):
                     owed += 1
                 while not self._lost.empty():
                     executor.recompute(self._lost.get())
@@ -168,11 +217,11 @@ class PipelineRun(Iterator[Block]):
                     if owed:
                         break
                     executor.step(0)  # releases actors; the last block may have to be recomputed
-                    owed += self._asked.acquire(timeout=SOON)
+                    owed += self._requests.acquire(timeout=SOON)
                     continue
                 executor.step(SOON if owed or executor.outputs else 0.1)
                 reporter.report_occasionally()
-                looks.look(executor.bottleneck)
+                sampler.look(executor.bottleneck)
         finally:
             reporter.report()
             executor.cancel()
@@ -207,11 +256,6 @@ class Batches(Iterator[Any]):
                 yield form(batch)
 
 
-def fetch_block(futures: Futures, ref: Ref, *, patience: float | None) -> Any:
-    """Return the value of a block; ``patience`` is `Config.stall_timeout`."""
-    return fetch_values(futures, [ref], patience, lambda _: "a block")[0]
-
-
 def _frames(running: PipelineRun) -> Iterator[pd.DataFrame]:
     """Yield the frames of a pipeline, up to the wanted number of rows."""
     left = running.left
@@ -222,104 +266,27 @@ def _frames(running: PipelineRun) -> Iterator[pd.DataFrame]:
         yield frame
 
 
-MANY = 10**9  # numbers for the partitions of a source that does not say how many it has
-
-
-def execute(
-    ends: Sequence[Chain], memory: int | None, target: int | None
-) -> tuple[Executor, Futures]:
-    """Prepare a run of pipelines; common parts run once.
-
-    Parameters
-    ----------
-    ends : sequence of Chain
-    memory, target : int, optional
-        See `of`.
-
-    Raises
-    ------
-    PipelineError
-        No node has the resources that a stage requests.
-    """
-    config, futures = Config.current(), Scheduler().cluster()
-    streams = RayStreams()
-    total = streams.resources()
-    simulate = config.gpu_simulate and not total.get("GPU")
-    parts, _ = _planned(ends, lambda _: True, simulate=simulate)
-    check_needs([part.steps for part in parts], total, streams.nodes())
-    store = sum(node.store for node in futures.nodes())
-    memory = memory or int(config.stream_memory_fraction * store)
-    target = min(target or config.stream_target, max(1, memory // 8))
-    started = start_sources(sources_of(ends), config, streams.put)
-    parts, sinks = _planned(ends, lambda source: started[id(source)][1], simulate=simulate)
-    stages = [stage_of(part.steps)._replace(takes=part.takes) for part in parts]
-    codes = [code_of(part.steps, target, part.error_policy, config) for part in parts]
-    inputs = [started[id(part.source)][0] for part in parts if part.source is not None]
-    runner = StreamRunner(streams, stages, codes)
-    policy = POLICIES[config.stream_policy]()
-    executor = Executor(
-        stages,
-        inputs,
-        runner,
-        policy,
-        limit=memory,
-        target=target,
-        sinks=sinks,
-        watchdog=Watchdog(futures, config.stall_timeout),
-    )
-    return executor, futures
-
-
-def _planned(
-    ends: Sequence[Chain], makes: Callable[[PipelineSource], bool], *, simulate: bool
-) -> tuple[list[Part], list[tuple[int, ...]]]:
-    """Return the result of `planned`, without requests of GPUs where these are simulated."""
-    parts, sinks = planned(ends, makes)
-    if simulate:
-        parts = [part._replace(steps=without_gpus(part.steps)) for part in parts]
-    return parts, sinks
-
-
-def rejects_of(executor: Executor, futures: Futures) -> Rejects:
-    """Return the dead letters of a run."""
-    patience = Config.current().stall_timeout
-    return Rejects(executor.rejects, partial(fetch_block, futures, patience=patience))
-
-
-def start_sources(
-    sources: Sequence[PipelineSource], config: Config, put: Callable[[Any], Any]
-) -> dict[int, tuple[BlockIterator, bool]]:
-    """Start all sources; return their partitions by id, with numbers that are unique."""
-    found, first = {}, 0
-    for source in sources:
-        blocks, makes = source.start(config, put)
-        found[id(source)] = (_numbered(blocks, first) if first else blocks, makes)
-        first += MANY if source.count is None else source.count
-    return found
-
-
-def _numbered(blocks: BlockIterator, first: int) -> Iterator[Any]:
-    """Yield blocks with numbers from ``first`` on."""
-    for block in blocks:
-        yield block and block._replace(place=(first + block.place[0],))
+def fetch_block(futures: Futures, ref: Ref, *, patience: float | None) -> Any:
+    """Return the value of a block; ``patience`` is `Config.stall_timeout`."""
+    return fetch_values(futures, [ref], patience, lambda _: "a block")[0]
 
 
 @dataclass(frozen=True)
 class Reject:
-    """An input that was set aside.
+    """An input that was set aside (a dead letter).
 
     Attributes
     ----------
     stage, function : str
-        Where it happened; the function "source" makes partitions.
+        The place of the failure; the function "source" makes partitions.
     origin : Origin
-        Rows of the source that it was made of: partition, first row and the one after the last of
-        each range in ``origin.rows``. They are these very rows where ``origin.exact``, which is
-        known as long as functions give as many rows as they take.
+        The rows of the source that the input was made of: partition, first row and the one after
+        the last of each range in ``origin.rows``. ``origin.exact`` is False if functions before it
+        returned another number of rows than they took.
     error : BaseException
-        What the function raised.
+        Raised by the function.
     traceback : str
-        The same as text.
+        Text of the error.
     """
 
     stage: str
@@ -342,16 +309,9 @@ class Reject:
 
 
 class Rejects(Sequence[Reject]):
-    """Inputs that a run of a pipeline has set aside so far.
+    """Inputs that a run of a pipeline has set aside so far, also while it runs.
 
-    It can be looked at while the pipeline runs. The inputs stay in the object store as long as
-    they or the pipeline are referenced.
-
-    Parameters
-    ----------
-    blocks : list of Block
-    get : callable
-        Fetches a value.
+    The inputs stay in the object store as long as they or the pipeline are referenced.
     """
 
     def __init__(
@@ -362,37 +322,25 @@ class Rejects(Sequence[Reject]):
     def __len__(self) -> int:
         return len(self._blocks)
 
-    @overload
-    def __getitem__(self, at: int) -> Reject: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Reject]: ...
-
-    def __getitem__(self, at: int | slice) -> Reject | Sequence[Reject]:
+    def __getitem__(self, at: Any) -> Any:
         """Return one of them, or a slice."""
         if isinstance(at, slice):
             return Rejects(self._blocks[at], self._get)
         block = self._blocks[at]
-        rejected = block.rejected
-        assert rejected is not None
-        return Reject(
-            rejected.stage,
-            rejected.function,
-            rejected.origin,
-            rejected.failure.error(),
-            rejected.failure.text,
-            lambda: self._get(block.value),
-        )
+        assert block.rejected is not None
+        stage, function, origin, failure = block.rejected
+        fetch = partial(self._get, block.value)
+        return Reject(stage, function, origin, failure.error(), failure.text, fetch)
 
     def table(self) -> pd.DataFrame:
         """Return a table with a row for each: stage, function, rows and error."""
         columns = ["stage", "function", "partition", "start", "stop", "exact", "rows", "error"]
         found = []
         for one, block in zip(self, self._blocks, strict=False):
-            first = one.origin.rows[0]
-            where = (one.stage, one.function, first.partition, first.start, first.stop)
             error = f"{type(one.error).__name__}: {one.error}"
-            found.append((*where, one.origin.exact, block.rows, error))
+            found.append(
+                (one.stage, one.function, *one.origin.rows[0], one.origin.exact, block.rows, error)
+            )
         return pd.DataFrame(found, columns=columns).astype({"stop": "Int64"})
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Sources of a pipeline: Dask collections, and partitions that a user has."""
+"""Sources of a pipeline: Dask collections, partitions that a user has, and files."""
 
 from __future__ import annotations
 
@@ -33,29 +33,27 @@ from dask_exo.planning.plan import Bundle
 from dask_exo.scheduler import Scheduler, plan_of
 
 AHEAD = 2  # partitions that an iterator is ahead of the tasks
-LOOK = 0.002  # seconds in which a partition that is as good as there comes
+LOOK = 0.002  # seconds to wait for a partition before None is returned
 ITEM = "item"  # column of the elements of a bag that are no dicts
+MANY = 10**9  # numbers reserved for the partitions of a source of unknown length
 
 BlockIterator = Iterator[Block | None]
-"""Inputs of a pipeline; None where there is none yet."""
+"""Inputs of a pipeline; None where the next one is not there yet."""
+
+Put = Callable[[Any], Any]
+"""Stores a value in the cluster; returns its ref."""
 
 
 class PipelineSource(Protocol):
-    """Source of the partitions of a pipeline.
-
-    Attributes
-    ----------
-    count : int or None
-        How many there are, if that is known.
-    """
+    """Source of the partitions of a pipeline."""
 
     @property
     def count(self) -> int | None:
         """Number of partitions, if known."""
         ...
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
-        """Return partitions, and whether a stage has to make them; see `dask_source.inputs`."""
+    def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
+        """Return partitions, and whether a stage has to make them; see `collection_blocks`."""
         ...
 
 
@@ -70,9 +68,9 @@ class DataFrameSource:
         """Number of partitions."""
         return int(self.frame.npartitions)
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
+    def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""
-        return inputs(self.frame.expr.optimize(), config, put)
+        return collection_blocks(self.frame.expr.optimize(), config, put)
 
 
 class BagSource:
@@ -86,10 +84,10 @@ class BagSource:
         """Number of partitions."""
         return int(self._bag.npartitions)
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
+    def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""
-        made = [delayed(records)(part) for part in self._bag.to_delayed()]
-        return inputs(collections_to_expr(made).optimize(), config, put)
+        frames = [delayed(records)(part) for part in self._bag.to_delayed()]
+        return collection_blocks(collections_to_expr(frames).optimize(), config, put)
 
 
 class IterableSource:
@@ -110,7 +108,7 @@ class IterableSource:
         """Number of partitions, if known."""
         return len(self._items) if isinstance(self._items, Sized) else None
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:  # noqa: ARG002
+    def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:  # noqa: ARG002
         """Start; see `PipelineSource.start`.
 
         Raises
@@ -125,8 +123,7 @@ class IterableSource:
                 "pipeline with a new one, or with a list"
             )
         self._used = True
-        blocks = (_block(item, i, put) for i, item in enumerate(items))
-        return prefetch(blocks), False
+        return prefetch(_block_of_item(item, i, put) for i, item in enumerate(items)), False
 
 
 class ChainedSources:
@@ -140,32 +137,20 @@ class ChainedSources:
         """Number of partitions of all sources, if known."""
         return sum_of([source.count for source in self._sources])
 
-    def start(self, config: Config, put: Callable[[Any], Any]) -> tuple[BlockIterator, bool]:
+    def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""
         started = [source.start(config, put) for source in self._sources]
-        return _numbered([blocks for blocks, _ in started]), any(makes for _, makes in started)
-
-
-def sum_of(counts: Sequence[int | None]) -> int | None:
-    """Return the sum of counts; None if one is not known."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+        return _chained([blocks for blocks, _ in started]), any(makes for _, makes in started)
 
 
 def source_of(given: Any) -> PipelineSource:
-    """Return the source for what a user gives.
-
-    Raises
-    ------
-    PipelineError
-        It is none.
-    """
+    """Return the source for what a user gives; raise `PipelineError` if it is none."""
     if isinstance(given, dd.Series):
         given = given.to_frame()
     if isinstance(given, dd.DataFrame):
         # tasks with GPUs copy frames on GPUs to the host; stages copy them back where they want
-        there = protocol.on_device(given._meta)
-        return DataFrameSource(given.to_backend("pandas") if there else given)
+        on_device = protocol.on_device(given._meta)
+        return DataFrameSource(given.to_backend("pandas") if on_device else given)
     if isinstance(given, db.Bag):
         return BagSource(given)
     single = isinstance(given, (str, bytes, Mapping, pd.DataFrame))
@@ -175,6 +160,24 @@ def source_of(given: Any) -> PipelineSource:
             f"or an iterable of frames or refs; of files, see dask_exo.pipeline.from_files"
         )
     return IterableSource(given)
+
+
+def start_sources(
+    sources: Sequence[PipelineSource], config: Config, put: Put
+) -> dict[int, tuple[BlockIterator, bool]]:
+    """Start all sources; return their partitions by id, with numbers that are unique."""
+    found, first = {}, 0
+    for source in sources:
+        blocks, makes = source.start(config, put)
+        found[id(source)] = (_renumbered(blocks, first), makes)
+        first += MANY if source.count is None else source.count
+    return found
+
+
+def sum_of(counts: Sequence[int | None]) -> int | None:
+    """Return the sum of counts; None if one is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def records(elements: Iterable[Any]) -> pd.DataFrame:
@@ -187,16 +190,112 @@ def records(elements: Iterable[Any]) -> pd.DataFrame:
     >>> records(iter("xy")).to_dict("list")
     {'item': ['x', 'y']}
     """
-    rows = list(elements)
-    dicts = [row if isinstance(row, Mapping) else {ITEM: row} for row in rows]
-    return pd.DataFrame(dicts)
+    return pd.DataFrame([row if isinstance(row, Mapping) else {ITEM: row} for row in elements])
 
 
-def prefetch(items: Iterator[Block]) -> Iterator[Block | None]:
-    """Iterate in a thread, which is at most a few items ahead; yield None while there is none."""
-    asked, ended = threading.Semaphore(AHEAD), threading.Event()
+def collection_blocks(expr: Any, config: Config, put: Put) -> tuple[BlockIterator, bool]:
+    """Return the partitions of an optimized expression, and whether a stage has to make them.
+
+    A stage makes them when they are needed, if each can be made by itself. Others, such as outputs
+    of a shuffle, are computed in the background, and come in the order in which they are ready.
+    """
+    work = plan_of(expr, config)
+    bundles = {bundle.key: bundle for bundle in work.bundles}
+    keys = list(flatten(expr.__dask_keys__()))
+    names = [work.results.get(key, key) for key in keys]
+    if work.stages or work.given or not all(_is_independent(bundles.get(n)) for n in names):
+        return as_completed(list(Scheduler().start(expr, keys).values())), False
+    recipes = (_recipe(bundles[name], put) for name in names)
+    return (Block(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True
+
+
+def _is_independent(bundle: Bundle | None) -> bool:
+    """Return whether a task needs neither an input nor a resource request of its own."""
+    return bundle is not None and not bundle.inputs and bundle.options == NO_OPTIONS
+
+
+def _recipe(bundle: Bundle, put: Put) -> Any:
+    """Return a function that makes a partition: itself if it is short, else a ref of it.
+
+    Arrays in it are not copied to find that out.
+    """
+    recipe = partial(_run_nodes, bundle.nodes, bundle.literals)
+    arrays: list[Any] = []
+    data = cloudpickle.dumps(recipe, protocol=5, buffer_callback=arrays.append)
+    return put(recipe) if arrays or len(data) > LARGE else partial(_run_pickled, data)
+
+
+def _run_nodes(nodes: Any, literals: Mapping[Any, Any]) -> Any:
+    values = dict(literals)
+    for key, node in nodes:
+        values[key] = node(values)
+    return values[nodes[-1][0]]
+
+
+def _run_pickled(data: bytes) -> Any:
+    return pickle.loads(data)()  # noqa: S301  our own driver's bytes
+
+
+def as_completed(promises: Sequence[Promise]) -> BlockIterator:
+    """Yield blocks of a computation in the background, in the order in which they are ready.
+
+    A promise is dropped with its block, so that the consumer of that can release its value.
+    """
+    pending = dict(enumerate(promises))
+    del promises
+    while pending:
+        ready = [i for i, promise in pending.items() if promise.known]
+        for i in ready:
+            yield _block_of_value(pending.pop(i).held(), i)
+        if pending and not ready:
+            yield None
+
+
+def _block_of_value(held: Local | Remote, number: int) -> Block:
+    if isinstance(held, Remote):
+        return Block(held.ref, held.nbytes, 0, (number,))
+    return Block(partial(_same, held.value), 0, 0, (number,), small=True)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _block_of_item(item: Any, number: int, put: Put) -> Block:
+    nbytes = 0
+    if isinstance(item, Future):
+        held = item.promise.held()
+        item = held.value if isinstance(held, Local) else held.ref
+    if isinstance(item, pd.DataFrame):
+        nbytes = size(item)
+    return Block(put(item), nbytes, 0, (number,), small=0 < nbytes <= LARGE)
+
+
+def _chained(sources: Sequence[BlockIterator]) -> BlockIterator:
+    """Yield blocks of one source after the other, numbered in the order of all."""
+    first = 0
+    for blocks in sources:
+        count = 0
+        for block in _renumbered(blocks, first):
+            count += block is not None
+            yield block
+        first += count
+
+
+def _renumbered(blocks: BlockIterator, first: int) -> BlockIterator:
+    """Return blocks with numbers from ``first`` on."""
+    return map(partial(_shifted, first=first), blocks) if first else blocks  # holds no block
+
+
+def _shifted(block: Block | None, first: int) -> Block | None:
+    return block and block._replace(place=(first + block.place[0],))
+
+
+def prefetch(items: Iterator[Block]) -> BlockIterator:
+    """Iterate in a thread, at most a few items ahead; yield None while there is none."""
+    wanted, ended = threading.Semaphore(AHEAD), threading.Event()
     out: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
-    args = (items, asked, ended, out)
+    args = (items, wanted, ended, out)
     threading.Thread(target=_pull, args=args, name="dask_exo-source", daemon=True).start()
     try:
         while True:
@@ -209,22 +308,22 @@ def prefetch(items: Iterator[Block]) -> Iterator[Block | None]:
                 return
             if isinstance(got, BaseException):
                 raise got
-            asked.release()
+            wanted.release()
             yield got
     finally:
         ended.set()
-        asked.release()
+        wanted.release()
 
 
 def _pull(
     items: Iterator[Block],
-    asked: threading.Semaphore,
+    wanted: threading.Semaphore,
     ended: threading.Event,
     out: queue.SimpleQueue[Block | BaseException | None],
 ) -> None:
     end: BaseException | None = None
     try:
-        while asked.acquire() and not ended.is_set():
+        while wanted.acquire() and not ended.is_set():
             block = next(items, None)
             if block is None:
                 break
@@ -233,132 +332,6 @@ def _pull(
     except BaseException as error:  # noqa: BLE001  raised where the next one is requested
         end = error
     out.put(end)
-
-
-def _block(item: Any, number: int, put: Callable[[Any], Any]) -> Block:
-    """Return an input of a pipeline."""
-    nbytes = 0
-    if isinstance(item, Future):
-        held = item.promise.held()
-        item = held.value if isinstance(held, Local) else held.ref
-    if isinstance(item, pd.DataFrame):
-        nbytes = size(item)
-    return Block(put(item), nbytes, 0, (number,), small=0 < nbytes <= LARGE)
-
-
-def _numbered(sources: Sequence[BlockIterator]) -> BlockIterator:
-    """Yield blocks of one source after the other, with new numbers."""
-    number = 0
-    for blocks in sources:
-        for block in blocks:
-            if block is None:
-                yield None
-            else:
-                yield block._replace(place=(number,))
-                number += 1
-
-
-class Recipe:
-    """Tasks of a Dask graph that make a partition and need no other task."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._nodes, self._literals = bundle.nodes, bundle.literals
-
-    def __call__(self) -> Any:
-        """Make the partition."""
-        values = dict(self._literals)
-        for key, node in self._nodes:
-            values[key] = node(values)
-        return values[self._nodes[-1][0]]
-
-
-def inputs(
-    expr: Any, config: Config, put: Callable[[Any], Any]
-) -> tuple[Iterator[Block | None], bool]:
-    """Return the partitions of a collection.
-
-    Where each can be made by itself, a stage of the pipeline makes it when it is wanted. Others,
-    such as those that a shuffle makes, are computed in the background, and come when they do.
-
-    Parameters
-    ----------
-    expr : Expr
-        Optimized.
-    config : Config
-    put : callable
-        Stores a value.
-
-    Returns
-    -------
-    blocks : iterator
-        None where there is none yet.
-    makes : bool
-        Whether a stage has to make them.
-    """
-    work = plan_of(expr, config)
-    bundles = {bundle.key: bundle for bundle in work.bundles}
-    keys = list(flatten(expr.__dask_keys__()))
-    names = [work.results.get(key, key) for key in keys]
-    alone = (
-        not work.stages
-        and not work.given
-        and all(name in bundles and _free(bundles[name]) for name in names)
-    )
-    if alone:
-        recipes = (_sent(Recipe(bundles[name]), put) for name in names)
-        return (Block(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True
-    return as_completed(list(Scheduler().start(expr, keys).values())), False
-
-
-class PickledRecipe:
-    """A recipe as bytes, which travel with the call of its task."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __call__(self) -> Any:
-        """Make the partition."""
-        return pickle.loads(self._data)()  # noqa: S301  our own driver's bytes
-
-
-def _sent(recipe: Recipe, put: Callable[[Any], Any]) -> Any:
-    """Return a recipe to send with the call if it is short, else a ref of it.
-
-    Arrays in it are not copied to find that out.
-    """
-    arrays: list[Any] = []
-    data = cloudpickle.dumps(recipe, protocol=5, buffer_callback=arrays.append)
-    return put(recipe) if arrays or len(data) > LARGE else PickledRecipe(data)
-
-
-def _free(bundle: Bundle) -> bool:
-    """Return whether a task needs neither a value nor a resource request of its own."""
-    return not bundle.inputs and bundle.options == NO_OPTIONS
-
-
-def as_completed(promises: Sequence[Promise]) -> Iterator[Block | None]:
-    """Yield blocks of a computation in the background, in the order in which they arrive.
-
-    A promise is dropped with its block, so that the consumer of that can release its value.
-    """
-    waiting = dict(enumerate(promises))
-    del promises
-    while waiting:
-        come = [i for i, promise in waiting.items() if promise.known]
-        for i in come:
-            yield _block_of_value(waiting.pop(i).held(), i)
-        if waiting and not come:
-            yield None
-
-
-def _block_of_value(held: Local | Remote, number: int) -> Block:
-    if isinstance(held, Remote):
-        return Block(held.ref, held.nbytes, 0, (number,))
-    return Block(partial(_same, held.value), 0, 0, (number,), small=True)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def list_files(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple[str, int]]:
@@ -379,11 +352,9 @@ def list_files(paths: str | Path | Iterable[str | Path], options: Any) -> list[t
     found: list[tuple[str, int]] = []
     for path in [paths] if isinstance(paths, (str, Path)) else paths:
         system, root = url_to_fs(str(path), **options)
-        if fsspec.core.has_magic(root):
-            there = system.glob(root, detail=True)
-        else:
-            there = system.find(root, detail=True)
-        files = {name: about for name, about in there.items() if about["type"] == "file"}
+        search = system.glob if fsspec.core.has_magic(root) else system.find
+        listed = search(root, detail=True)
+        files = {name: info for name, info in listed.items() if info["type"] == "file"}
         if not files:
             raise InputError(
                 f"{path}: there is no such file, and none that the pattern matches: give another "

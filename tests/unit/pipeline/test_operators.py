@@ -93,7 +93,7 @@ def ways(chain):
     """All ways from a source to the end: the source and the steps."""
     own = tuple(map(id, chain.steps))
     if isinstance(chain.source, Union):
-        return [way + own for one in chain.source.chains for way in ways(one)]
+        return [way + own for one in chain.source.pipelines for way in ways(one)]
     return [(id(chain.source), *own)]
 
 

@@ -18,8 +18,16 @@ from dask_exo.config import Config
 from dask_exo.errors import InputError, PipelineError
 from dask_exo.execution.persisted import Promise, Remote
 from dask_exo.pipeline import from_files, of
-from dask_exo.pipeline.run import MANY, start_sources
-from dask_exo.pipeline.sources import AHEAD, as_completed, group_by_bytes, list_files, source_of
+from dask_exo.pipeline.sources import (
+    AHEAD,
+    MANY,
+    ChainedSources,
+    as_completed,
+    group_by_bytes,
+    list_files,
+    source_of,
+    start_sources,
+)
 from dask_exo.pipeline.streaming.blocks import Block
 
 
@@ -150,3 +158,16 @@ def test_a_partition_that_was_taken_is_not_held_while_others_are_waited_for() ->
     assert [ref() for ref in refs] == [None, None]
     last.fulfil(Remote("ref", 10))
     assert [piece and piece.value for piece in came] == ["ref"]
+
+
+def test_chained_sources_keep_the_order_of_their_partitions() -> None:
+    class Shuffled:
+        count = 3
+
+        def start(self, config, put):
+            return iter([Block(i, 0, 0, (i,)) for i in (2, 0, 1)]), False
+
+    found, _ = ChainedSources([Shuffled(), Shuffled()]).start(Config.current(), None)
+    assert [(block.place[0], block.value) for block in found] == [
+        (2, 2), (0, 0), (1, 1), (5, 2), (3, 0), (4, 1)
+    ]  # fmt: skip
