@@ -115,6 +115,7 @@ SAME: dict[str, Op] = {
     "where": lambda df: df.f.where(df.i > 0, -1.0),
     "mask": lambda df: df.f.mask(df.i > 0),
     "replace": lambda df: df.k.replace(2, 9),
+    "replace by dict": lambda df: df.k.replace({1: 2, 2: 3}),
     "map of a dict": lambda df: mapped(df.s),
     "str functions": lambda df: df.s.str.len() + df.s.str.contains("i").astype("float64"),
     "dt fields": lambda df: df.t.dt.year * 10000 + df.t.dt.month * 100 + df.t.dt.day + df.t.dt.hour,

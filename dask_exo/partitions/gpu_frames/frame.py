@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu_frames import interop, reductions, transform
+from dask_exo.partitions.gpu_frames import interop, transform
 from dask_exo.partitions.gpu_frames.column import NUMBERS, Column
 from dask_exo.partitions.gpu_frames.elementwise import refuse
-from dask_exo.partitions.gpu_frames.frame_values import ValuesOfFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
+from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
+from dask_exo.partitions.gpu_frames.summary import SummaryOfFrame
+from dask_exo.partitions.gpu_frames.values import Values
 
 _FIELDS = frozenset({"arrays", "labels", "_index", "index", "columns"})
+_BOOLEANS = (np.dtype(bool), pd.BooleanDtype(), pd.ArrowDtype(pa.bool_()))
 
 
-class DeviceFrame(ValuesOfFrame):
+class DeviceFrame(Values, SummaryOfFrame):
     """Frame in GPU memory with the interface of a pandas DataFrame.
 
     Labels of columns are an index of pandas on the host.
@@ -40,6 +44,8 @@ class DeviceFrame(ValuesOfFrame):
     labels : Index
         (c,) their labels.
     """
+
+    ndim = 2
 
     def __init__(
         self, data: Any = None, index: Any = None, columns: Any = None, dtype: Any = None
@@ -91,6 +97,12 @@ class DeviceFrame(ValuesOfFrame):
         columns = [interop.from_arrow(column, xp) for column in table.columns]
         return cls.of(columns, pd.Index(table.column_names), numbered(table.num_rows, module))
 
+    def _with(self, columns: Sequence[Column], index: DeviceIndex | None = None) -> DeviceFrame:
+        return DeviceFrame.of(columns, self.labels, self._index if index is None else index)
+
+    def _named(self) -> list[tuple[Any, Column]]:
+        return list(zip(self.labels, self.arrays, strict=True))
+
     def __reduce__(self) -> tuple[Any, ...]:
         from dask_exo.partitions.gpu.shuffle import begin, unpacked
 
@@ -109,20 +121,12 @@ class DeviceFrame(ValuesOfFrame):
 
     def to_arrow(self) -> Any:
         """Copy the columns, without the index, to an Arrow table."""
-        import pyarrow as pa
-
         columns = [interop.to_arrow(column) for column in self.arrays]
         return pa.table(columns, names=[str(label) for label in self.labels])
 
     @property
     def _constructor(self) -> type[DeviceFrame]:
         return DeviceFrame
-
-    @property
-    def _constructor_sliced(self) -> type[DeviceSeries]:
-        return DeviceSeries
-
-    ndim = 2
 
     @property
     def columns(self) -> pd.Index:
@@ -204,8 +208,186 @@ class DeviceFrame(ValuesOfFrame):
 
     def items(self) -> Iterator[tuple[Any, DeviceSeries]]:
         """Yield labels and columns."""
-        for label, column in zip(self.labels, self.arrays, strict=True):
+        for label, column in self._named():
             yield label, DeviceSeries.of(column, self._index, label)
+
+    def _places(self) -> pd.DataFrame:
+        """Return positions of columns as a frame of one row, which resolves labels."""
+        return pd.DataFrame([range(len(self.arrays))], columns=self.labels)
+
+    def _at(self, places: pd.Series) -> DeviceFrame:
+        return DeviceFrame.of([self.arrays[int(i)] for i in places], places.index, self._index)
+
+    def choose_columns(self, places: Any) -> Any:
+        """Choose columns by position."""
+        chosen = self._places().iloc[0, places]
+        if isinstance(chosen, pd.Series):
+            return self._at(chosen)
+        place = int(chosen)
+        return DeviceSeries.of(self.arrays[place], self._index, self.labels[place])
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.take_rows(key)
+        if isinstance(key, DeviceFrame):
+            return self.where(key)
+        if getattr(key, "dtype", None) in _BOOLEANS:
+            self._check_labels(key)
+            return self.take_rows(self.positions(as_mask(key)))
+        found = self._places()[key]
+        if isinstance(found, pd.Series):
+            return DeviceSeries.of(self.arrays[int(found.iloc[0])], self._index, found.name)
+        return self._at(found.iloc[0])
+
+    def _check_labels(self, other: Any) -> None:
+        if isinstance(other, LabelledRows) and not self._index.equals(other.index):
+            raise DeviceOperationError(
+                f"{len(self)} and {len(other)} rows under different labels were put together, "
+                f"which are not aligned on a device: merge them on the index, or use "
+                f".to_backend('pandas')"
+            )
+
+    def apply_operator(self, name: str, other: Any, *, reflected: bool = False) -> Any:
+        """Apply an operator to all columns, with a scalar, a frame, or a value for each column."""
+        others: list[Any] = [other] * len(self.arrays)
+        if isinstance(other, DeviceFrame):
+            self._check_labels(other)
+            if not self.labels.equals(other.labels):
+                raise DeviceOperationError(
+                    f"{name} of frames with columns {list(self.labels)} and {list(other.labels)} "
+                    f"does not exist on a device, which does not align them: choose the same"
+                )
+            others = [series for _, series in other.items()]
+        elif isinstance(other, pd.Series):
+            others = [other[label] for label in self.labels]
+        elif isinstance(other, DeviceSeries):
+            raise DeviceOperationError(
+                f"{name} of a frame and a series does not exist on a device: apply it to columns"
+            )
+        made = [
+            series.apply_operator(name, one, reflected=reflected).column
+            for (_, series), one in zip(self.items(), others, strict=True)
+        ]
+        return self._with(made)
+
+    def astype(self, dtype: Any, **_: Any) -> Any:
+        """Convert columns to other dtypes: one for all, or by label."""
+        if not isinstance(dtype, (dict, pd.Series)):
+            return self.each(lambda column: transform.cast(column, dtype))
+        made = self.copy()
+        for label, one in dtype.items():
+            made[label] = made[label].astype(one)
+        return made
+
+    def fillna(self, value: Any = None, **_: Any) -> DeviceFrame:
+        """Replace nulls: by one value for all columns, or by label."""
+        is_by_label = isinstance(value, (dict, pd.Series))
+        by_label = value if is_by_label else dict.fromkeys(self.labels, value)
+        return self._with(
+            [
+                transform.fill(column, by_label[label]) if label in by_label else column
+                for label, column in self._named()
+            ]
+        )
+
+    def _column(self, value: Any) -> Column:
+        if isinstance(value, Column):
+            return value
+        if isinstance(value, DeviceIndex):
+            return value.column
+        if isinstance(value, DeviceSeries):
+            same = self._index.equals(value.index)
+            return value.column if same else value.reindex(self._index).column
+        if pd.api.types.is_scalar(value):
+            return transform.constant(value, len(self), arrays.module(self.module))
+        if hasattr(value, "__cuda_array_interface__"):
+            return Column(value, np.dtype(value.dtype))
+        values = value if isinstance(value, pd.Series) else pd.Series(value)
+        if len(values) != len(self):
+            raise ValueError(f"{len(values)} values were given for {len(self)} rows")
+        return interop.from_pandas(values, arrays.module(self.module))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, DeviceFrame):
+            self.arrays = self.mask(key, value).arrays
+        elif isinstance(key, (list, pd.Index)):
+            for i, label in enumerate(key):
+                self[label] = value.choose_columns(i) if isinstance(value, DeviceFrame) else value
+        elif key in self.labels:
+            self.arrays = list(self.arrays)
+            self.arrays[self.labels.get_loc(key)] = self._column(value)
+        else:
+            self.insert(len(self.arrays), key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        left = self.drop(columns=[key])
+        self.arrays, self.labels = left.arrays, left.labels
+
+    def insert(self, loc: int, column: Any, value: Any, allow_duplicates: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Insert a column at a position."""
+        if column in self.labels and not allow_duplicates:
+            raise ValueError(f"cannot insert {column}, already exists")
+        made = self._column(value)
+        labels = pd.DataFrame([], columns=self.labels)
+        labels.insert(loc, column, None, allow_duplicates)
+        if not len(self.labels):
+            labels.columns = pd.Index([column])
+        self.arrays, self.labels = [*self.arrays[:loc], made, *self.arrays[loc:]], labels.columns
+
+    def assign(self, **columns: Any) -> Any:
+        """Add or replace columns."""
+        made = self.copy()
+        for label, value in columns.items():
+            made[label] = value(made) if callable(value) else value
+        return made
+
+    def drop(
+        self, labels: Any = None, axis: Any = 0, *, columns: Any = None, errors: Any = "raise"
+    ) -> Any:
+        """Drop columns."""
+        if columns is None and axis in (1, "columns"):
+            columns = labels
+        if columns is None:
+            raise DeviceOperationError(
+                "rows cannot be dropped by label on a device: choose those that stay, "
+                "df[~df.index.isin(...)]"
+            )
+        return self._at(self._places().drop(columns=columns, errors=errors).iloc[0])
+
+    def pop(self, item: Any) -> DeviceSeries:
+        """Remove and return a column."""
+        column: DeviceSeries = self[item]
+        del self[item]
+        return column
+
+    def rename(self, mapper: Any = None, *, columns: Any = None, axis: Any = None, **_: Any) -> Any:
+        """Rename columns."""
+        columns = mapper if columns is None and axis in (1, "columns") else columns
+        labels = self._places().rename(columns=columns).columns
+        return DeviceFrame.of(self.arrays, labels, self._index)
+
+    def add_prefix(self, prefix: str, **_: Any) -> Any:
+        """Add a prefix to the labels of columns."""
+        return self.rename(columns=lambda label: f"{prefix}{label}")
+
+    def add_suffix(self, suffix: str, **_: Any) -> Any:
+        """Add a suffix to the labels of columns."""
+        return self.rename(columns=lambda label: f"{label}{suffix}")
+
+    def set_axis(self, labels: Any, *, axis: Any = 0, **_: Any) -> Any:
+        """Replace the labels of rows or columns."""
+        made = self.copy()
+        if axis in (1, "columns"):
+            made.columns = labels
+        else:
+            made.index = labels
+        return made
+
+    def select_dtypes(self, include: Any = None, exclude: Any = None) -> Any:
+        """Choose columns by dtype."""
+        empty = pd.DataFrame({i: pd.Series([], dtype=c.dtype) for i, c in enumerate(self.arrays)})
+        places = empty.select_dtypes(include, exclude).columns
+        return self.choose_columns(list(places))
 
     def groupby(self, by: Any = None, **options: Any) -> Any:
         """Group rows; see `DeviceGroupBy`."""
@@ -233,79 +415,10 @@ class DeviceFrame(ValuesOfFrame):
         suffixes = (lsuffix, rsuffix)
         return self.merge(other, how, right_index=True, suffixes=suffixes, **keys)
 
-    def quantile(
-        self,
-        q: Any = 0.5,
-        *,
-        interpolation: Any = "linear",
-        numeric_only: Any = False,
-        **_: Any,
-    ) -> Any:
-        """Compute quantiles of each column, on the host."""
-        frame = self.select_dtypes("number") if numeric_only else self
-        found = {i: s.quantile(q, interpolation) for i, (_, s) in enumerate(frame.items())}
-        many = not pd.api.types.is_scalar(q)
-        made = pd.DataFrame(found) if many else pd.Series(found, name=q)
-        return made.set_axis(frame.labels, axis=1 if many else 0)
-
-    def agg(self, func: Any, **_: Any) -> Any:
-        """Reduce columns by names of aggregations, on the host."""
-        if isinstance(func, str):
-            return getattr(self, func)()
-        if isinstance(func, dict):
-            found = {label: self[label].agg(one) for label, one in func.items()}
-            many = any(isinstance(one, pd.Series) for one in found.values())
-            return pd.DataFrame(found) if many else pd.Series(found)
-        return pd.DataFrame({label: series.agg(list(func)) for label, series in self.items()})
-
-    aggregate = agg
-
-    def describe(self, percentiles: Any = None, **options: Any) -> pd.DataFrame:
-        """Summarize columns of numbers, on the host."""
-        chosen = self.select_dtypes("number")
-        frame = chosen if len(chosen.labels) else self
-        found = [series.describe(percentiles, **options) for _, series in frame.items()]
-        return pd.concat(found, axis=1)
-
 
 def _of_series(data: dict[Any, Any]) -> DeviceFrame:
     first = next(v for v in data.values() if isinstance(v, DeviceSeries))
     made = DeviceFrame.of([], pd.Index([], dtype=object), first.index)
-    for value in data.values():
-        made.arrays.append(made._column(value))
+    made.arrays = [made._column(value) for value in data.values()]
     made.labels = pd.DataFrame({label: [] for label in data}).columns
     return made
-
-
-def _reduction(name: str) -> Callable[..., Any]:
-    def run(self: DeviceFrame, axis: Any = 0, numeric_only: Any = None, **options: Any) -> Any:
-        if axis not in (0, "index", None):
-            raise DeviceOperationError(
-                f"{name}(axis=1) does not exist on a device: add up columns by name, or use "
-                f".to_backend('pandas')"
-            )
-        frame = self.select_dtypes(["number", "bool"]) if numeric_only is True else self
-        if name in ("any", "all") and options.get("bool_only"):
-            frame = self.select_dtypes("bool")
-        found = [getattr(series, name)(**options) for _, series in frame.items()]
-        dtype = _result_dtype(name, frame.arrays)
-        return pd.Series(found, index=frame.labels, dtype=dtype)
-
-    run.__doc__ = f"{reductions.REDUCTIONS[name].__doc__} Of each column, on the host."
-    return run
-
-
-def _result_dtype(name: str, columns: Sequence[Column]) -> Any:
-    """Return the dtype that pandas gives a Series of results."""
-    ones = {
-        i: pd.Series([1] if column.kind in NUMBERS else [None], dtype=column.dtype)
-        for i, column in enumerate(columns)
-    }
-    try:
-        return getattr(pd.DataFrame(ones), name)().dtype if ones else None
-    except TypeError:
-        return object
-
-
-for _name in reductions.REDUCTIONS:
-    setattr(DeviceFrame, _name, _reduction(_name))

@@ -1,7 +1,8 @@
-"""Row selection of frames and series: by position, label and mask."""
+"""Rows of GPU frames and series: selection by position, label and mask; order and duplicates."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,62 +11,92 @@ from dask.base import normalize_token
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu_frames import sort_keys, transform
+from dask_exo.partitions.gpu_frames import interop, sort_keys, transform
+from dask_exo.partitions.gpu_frames.column import Column
 from dask_exo.partitions.gpu_frames.elementwise import binary
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
+from dask_exo.partitions.gpu_frames.sort_keys import groups
 
 
-def mask(condition: Any) -> Any:
-    """Convert a series or array to an (n,) bool mask on the GPU; nulls are False.
-
-    Raises
-    ------
-    TypeError
-        It is of another dtype.
-    """
-    column = getattr(condition, "column", None)
-    if column is None:
+def as_mask(condition: Any) -> Any:
+    """Convert a series, column or array to an (n,) bool mask on the GPU; nulls are False."""
+    column = getattr(condition, "column", condition)
+    if not isinstance(column, Column):
         return condition
     if column.kind != "b":
-        raise TypeError(f"rows are chosen by booleans, not by a column of {column.dtype}")
+        raise TypeError(f"rows are selected by booleans, not by a column of {column.dtype}")
     return column.values if column.valid is None else column.values & column.valid
 
 
 class LabelledRows:
-    """Base of labelled rows; subclasses implement how to take them."""
+    """Base of `DeviceSeries` and `DeviceFrame`: columns of one length, and labels of the rows.
 
+    Attributes
+    ----------
+    arrays : list of Column
+        (c,) columns of n rows each; one for a series.
+    """
+
+    arrays: list[Column]
     _index: DeviceIndex
 
-    def take_rows(self, rows: Any) -> Any:
-        """Take rows by positions, a mask or a slice."""
+    def _with(self, columns: Sequence[Column], index: DeviceIndex | None = None) -> Any:
+        """Replace the columns, and the index; names stay."""
         raise NotImplementedError
+
+    def _named(self) -> list[tuple[Any, Column]]:
+        """Return the names and columns."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Copy to pandas, on the host."""
+        raise NotImplementedError
+
+    def each(self, change: Callable[[Column], Column]) -> Any:
+        """Apply a function to each column."""
+        return self._with([change(column) for column in self.arrays])
+
+    def copy(self, deep: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002
+        """Return another object of the same immutable columns."""
+        return self._with(self.arrays)
 
     def with_index(self, index: DeviceIndex) -> Any:
         """Replace the index."""
-        raise NotImplementedError
+        return self._with(self.arrays, index)
+
+    def numbered(self) -> Any:
+        """Reset the index to row numbers."""
+        return self.with_index(numbered(len(self), self.module))
 
     def __len__(self) -> int:
         return len(self._index)
 
+    def __bool__(self) -> bool:
+        raise ValueError(
+            f"the truth of a {type(self).__name__} is ambiguous: use .empty, .any() or .all()"
+        )
+
+    def __dask_tokenize__(self) -> Any:
+        return type(self).__name__, self.module, normalize_token(self.to_pandas())
+
     @property
     def index(self) -> DeviceIndex:
-        """The labels."""
+        """Labels of the rows."""
         return self._index
 
     @index.setter
     def index(self, index: Any) -> None:
-        self._index = self._labels(index)
+        if not isinstance(index, DeviceIndex) and hasattr(index, "column"):
+            index = DeviceIndex.of([index.column], [index.name])
+        index = self._as_index(index)
+        if len(index) != len(self._index):
+            raise ValueError(f"{len(index)} labels were given for {len(self._index)} rows")
+        self._index = index
 
-    def _labels(self, index: Any) -> DeviceIndex:
-        made = index
-        if not isinstance(index, DeviceIndex):
-            if hasattr(index, "column"):
-                made = DeviceIndex.of([index.column], [index.name])
-            else:
-                made = from_pandas(pd.Index(index), self.module)
-        if len(made) != len(self._index):
-            raise ValueError(f"{len(made)} labels were given for {len(self._index)} rows")
-        return made
+    def _as_index(self, labels: Any) -> DeviceIndex:
+        if isinstance(labels, DeviceIndex):
+            return labels
+        return from_pandas(pd.Index(labels), self.module)
 
     @property
     def module(self) -> str:
@@ -87,6 +118,17 @@ class LabelledRows:
         """Selector of rows by label or mask."""
         return LabelSelector(self)
 
+    def take_rows(self, rows: Any) -> Any:
+        """Take rows by positions, a mask or a slice."""
+        if not isinstance(rows, slice) and getattr(rows, "dtype", None) == np.dtype(bool):
+            rows = arrays.of(rows).flatnonzero(rows)  # once, not for each column
+        return self._with([c.take(rows) for c in self.arrays], self._index.take(rows))
+
+    def take_or_null(self, rows: Any) -> Any:
+        """Take rows by positions, -1 giving nulls."""
+        columns = [column.take_or_null(rows, name=name) for name, column in self._named()]
+        return self._with(columns, numbered(len(rows), self.module))
+
     def head(self, n: int = 5) -> Any:
         """Return the first rows."""
         return self.take_rows(slice(None, n))
@@ -104,8 +146,7 @@ class LabelledRows:
     def positions(self, rows: Any) -> Any:
         """Convert positions to an array on the GPU."""
         column = getattr(rows, "column", None)
-        values = rows if column is None else column.values
-        return arrays.module(self.module).asarray(values)
+        return arrays.module(self.module).asarray(rows if column is None else column.values)
 
     def reindex(self, index: Any = None, fill_value: Any = None) -> Any:
         """Take rows by label; missing labels give nulls.
@@ -117,18 +158,12 @@ class LabelledRows:
         """
         from dask_exo.partitions.gpu_frames.merge import pairs
 
-        wanted = (
-            index if isinstance(index, DeviceIndex) else from_pandas(pd.Index(index), self.module)
-        )
-        mine, rows = pairs(wanted.levels, self._index.levels, "left")
-        if len(mine) != len(wanted):
+        wanted = self._as_index(index)
+        left, rows = pairs(wanted.levels, self._index.levels, "left")
+        if len(left) != len(wanted):
             raise ValueError("cannot reindex on an axis with duplicate labels")
         made = self.take_or_null(rows).with_index(wanted)
         return made if fill_value is None else made.fillna(fill_value)
-
-    def take_or_null(self, rows: Any) -> Any:
-        """Take rows by positions, -1 giving nulls."""
-        raise NotImplementedError
 
     def sort_index(self, ascending: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
         """Sort rows by the index."""
@@ -147,21 +182,131 @@ class LabelledRows:
         chosen = places.sample(n=n, frac=frac, replace=replace, random_state=random_state)
         return self.take(chosen.to_numpy())
 
-    def numbered(self) -> Any:
-        """Reset the index to row numbers."""
-        return self.with_index(numbered(len(self), self.module))
 
-    def __dask_tokenize__(self) -> Any:
-        return type(self).__name__, self.module, normalize_token(self.to_pandas())
+class RowsOfFrame(LabelledRows):
+    """Mixin of `DeviceFrame`: operations on whole rows."""
 
-    def to_pandas(self) -> Any:
-        """Copy to pandas, on the host."""
-        raise NotImplementedError
+    labels: pd.Index
+    choose_columns: Any
+    drop: Any
+    __getitem__: Callable[..., Any]
 
-    def __bool__(self) -> bool:
-        raise ValueError(
-            f"the truth of a {type(self).__name__} is ambiguous: use .empty, .any() or .all()"
-        )
+    @property
+    def _constructor_sliced(self) -> Any:
+        from dask_exo.partitions.gpu_frames.series import DeviceSeries
+
+        return DeviceSeries
+
+    def row(self, place: int) -> pd.Series:
+        """Return one row, on the host."""
+        place = place % len(self) if -len(self) <= place < 0 else place
+        return self.take_rows(slice(place, place + 1)).to_pandas().iloc[0]
+
+    def squeeze(self, axis: Any = None) -> Any:  # noqa: ARG002
+        """Return the only row on the host, or the only column."""
+        made = self.row(0) if len(self) == 1 else self
+        if len(self.arrays) > 1:
+            return made
+        return made.iloc[0] if len(self) == 1 else self.choose_columns(0)
+
+    def reset_index(self, level: Any = None, *, drop: bool = False, **_: Any) -> Any:
+        """Reset the index to row numbers; it becomes columns, unless it is dropped."""
+        if level is not None:
+            raise DeviceOperationError(
+                "reset_index(level=...) does not exist on a device: use .to_backend('pandas')"
+            )
+        made = self.numbered()
+        if drop:
+            return made
+        index = self._index
+        for i in reversed(range(index.nlevels)):
+            plain = "index" if index.nlevels == 1 else f"level_{i}"
+            name = plain if index.names[i] is None else index.names[i]
+            if self.labels.nlevels > 1 and not isinstance(name, tuple):
+                name = (name, *[""] * (self.labels.nlevels - 1))
+            made.insert(0, name, index.levels[i])
+        return made
+
+    def set_index(self, keys: Any, drop: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
+        """Make columns the index."""
+        several = keys if isinstance(keys, list) else [keys]
+        labels = [key for key in several if not hasattr(key, "column")]
+        series = [key if hasattr(key, "column") else self[key] for key in several]
+        index = DeviceIndex.of([s.column for s in series], [s.name for s in series])
+        frame = self.drop(columns=labels) if drop and labels else self
+        return frame.with_index(index)
+
+    def sort_values(
+        self,
+        by: Any,
+        *,
+        ascending: Any = True,
+        na_position: str = "last",
+        ignore_index: bool = False,
+        **_: Any,
+    ) -> Any:
+        """Sort rows by columns in a stable way."""
+        names = list(by) if isinstance(by, (list, pd.Index)) else [by]
+        ways = list(ascending) if isinstance(ascending, (list, tuple)) else [ascending] * len(names)
+        keys = [
+            sort_keys.of(column, descending=not way, nulls_first=na_position == "first")
+            for column, way in zip(self.key_columns(names), ways, strict=True)
+        ]
+        made = self.take_rows(arrays.argsort(sort_keys.pack(keys)))
+        return made.numbered() if ignore_index else made
+
+    def key_columns(self, names: Sequence[Any]) -> list[Column]:
+        """Return columns by label, or levels of the index by name."""
+        return [
+            self[name].column
+            if name in self.labels
+            else self._index.levels[self._index.place(name)]
+            for name in names
+        ]
+
+    def nlargest(self, n: int, columns: Any, keep: str = "first") -> Any:  # noqa: ARG002
+        """Return the rows with the largest values."""
+        return self.sort_values(columns, ascending=False).head(n)
+
+    def nsmallest(self, n: int, columns: Any, keep: str = "first") -> Any:  # noqa: ARG002
+        """Return the rows with the smallest values."""
+        return self.sort_values(columns).head(n)
+
+    def drop_duplicates(
+        self, subset: Any = None, *, keep: Any = "first", ignore_index: bool = False, **_: Any
+    ) -> Any:
+        """Drop the rows that `duplicated` marks."""
+        made = self.take_rows(~self.duplicated(subset, keep).column.values)
+        return made.numbered() if ignore_index else made
+
+    def duplicated(self, subset: Any = None, keep: Any = "first") -> Any:
+        """Mark rows that another row before (``keep="last"``: after) equals."""
+        names = self.labels if subset is None else subset
+        names = list(names) if isinstance(names, (list, pd.Index)) else [names]
+        repeated = arrays.module(self.module).ones(len(self), bool)
+        if not names or not len(self):
+            repeated &= False
+        else:
+            found = groups([sort_keys.of(self[name].column) for name in names])
+            if keep == "last":
+                repeated[found.order[found.ends() - 1]] = False
+            elif keep == "first":
+                repeated[found.first] = False
+            else:
+                repeated = (found.tally() > 1)[found.ids]
+        return self._constructor_sliced.of(Column(repeated, np.dtype(bool)), self._index)
+
+    def dropna(self, *, how: Any = "any", subset: Any = None, thresh: Any = None, **_: Any) -> Any:
+        """Drop rows with nulls."""
+        columns = self.arrays
+        if subset is not None:
+            names = list(subset) if isinstance(subset, (list, pd.Index)) else [subset]
+            columns = self[names].arrays
+        there = arrays.module(self.module).zeros(len(self), np.int64)
+        for column in columns:
+            there = there + ~column.nulls()
+        few = thresh if isinstance(thresh, int) else (len(columns) if how == "any" else 1)
+        return self.take_rows(there >= few)
 
 
 class PositionSelector:
@@ -171,7 +316,7 @@ class PositionSelector:
         self._owner = owner
 
     def __getitem__(self, key: Any) -> Any:
-        owner, columns = self._owner, slice(None)
+        owner = self._owner
         if isinstance(key, tuple):
             key, columns = key
             owner = owner.choose_columns(columns)
@@ -179,7 +324,7 @@ class PositionSelector:
             return owner.row(int(key))
         if isinstance(key, slice):
             return owner if key == slice(None) else owner.take_rows(key)
-        return owner.take_rows(owner.positions(mask(key)))
+        return owner.take_rows(owner.positions(as_mask(key)))
 
 
 class LabelSelector:
@@ -201,17 +346,13 @@ class LabelSelector:
             if not bool(found.any()):
                 raise KeyError(key)
             return owner.take_rows(found)
-        if (
-            hasattr(key, "dtype")
-            and key.dtype != bool
-            and not isinstance(key.dtype, pd.BooleanDtype)
-        ):
+        if getattr(key, "dtype", "bool") not in ("bool", "boolean"):
             key = list(key)
         if isinstance(key, list) and not all(isinstance(k, (bool, np.bool_)) for k in key):
             return self._of_labels(owner, key)
-        return owner.take_rows(owner.positions(mask(key)))
+        return owner.take_rows(owner.positions(as_mask(key)))
 
-    def _between(self, key: slice) -> Any:
+    def _between(self, key: slice) -> slice:
         index = self._owner.index
         if not index.is_monotonic_increasing:
             raise KeyError(
@@ -222,13 +363,12 @@ class LabelSelector:
         return slice(start, stop, key.step)
 
     def _of_labels(self, owner: Any, labels: list[Any]) -> Any:
-        from dask_exo.partitions.gpu_frames import interop
         from dask_exo.partitions.gpu_frames.merge import pairs
 
-        mine = owner.index.column
-        wanted = interop.from_pandas(pd.Series(labels, dtype=mine.dtype), mine.xp)
-        _, rows = pairs([wanted], [mine], "left")
+        have = owner.index.column
+        wanted = interop.from_pandas(pd.Series(labels, dtype=have.dtype), have.xp)
+        _, rows = pairs([wanted], [have], "left")
         if bool((rows < 0).any()):
-            lost = [label for label in labels if not bool(transform.is_in(mine, [label]).any())]
+            lost = [label for label in labels if not bool(transform.is_in(have, [label]).any())]
             raise KeyError(f"{lost} not in index")
         return owner.take_rows(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,16 @@ import pandas as pd
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
-from dask_exo.partitions.gpu_frames.accessors import Categories, Strings, Times
 from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, TEXT, Column
-from dask_exo.partitions.gpu_frames.elementwise import refuse
+from dask_exo.partitions.gpu_frames.elementwise import binary, refuse
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
-from dask_exo.partitions.gpu_frames.rows import mask
-from dask_exo.partitions.gpu_frames.series_summary import SummaryOfSeries
+from dask_exo.partitions.gpu_frames.rows import as_mask
+from dask_exo.partitions.gpu_frames.summary import SummaryOfSeries
 from dask_exo.partitions.gpu_frames.transform import cast, stack
+from dask_exo.partitions.gpu_frames.values import Categories, Strings, Times
+
+_OPERATORS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv",
+              "true_divide": "truediv", "power": "pow"}  # fmt: skip
 
 
 class DeviceSeries(SummaryOfSeries):
@@ -31,6 +34,8 @@ class DeviceSeries(SummaryOfSeries):
         As of `pandas.Series`.
     """
 
+    ndim = 1
+
     def __init__(
         self, data: Any = (), index: Any = None, dtype: Any = None, name: Any = None
     ) -> None:
@@ -43,7 +48,7 @@ class DeviceSeries(SummaryOfSeries):
             made = pd.Series(data, dtype=dtype, name=name)
             column = interop.from_pandas(made, np)
             labels, name = from_pandas(made.index, arrays.HOST), made.name
-        self.column = column if dtype is None else cast(column, dtype)
+        self.arrays = [column if dtype is None else cast(column, dtype)]
         self._index, self.name = labels, name
         if index is not None:
             self.index = index
@@ -52,7 +57,7 @@ class DeviceSeries(SummaryOfSeries):
     def of(cls, column: Column, index: DeviceIndex, name: Any = None) -> DeviceSeries:
         """Make a series of a column and an index."""
         made = cls.__new__(cls)
-        made.column, made._index, made.name = column, index, name
+        made.arrays, made._index, made.name = [column], index, name
         return made
 
     @classmethod
@@ -61,13 +66,17 @@ class DeviceSeries(SummaryOfSeries):
         column = interop.from_pandas(series, arrays.module(module))
         return cls.of(column, from_pandas(series.index, module), series.name)
 
+    def _with(self, columns: Sequence[Column], index: DeviceIndex | None = None) -> DeviceSeries:
+        return DeviceSeries.of(columns[0], self._index if index is None else index, self.name)
+
+    def _named(self) -> list[tuple[Any, Column]]:
+        return [(self.name, self.column)]
+
+    def _like(self, column: Column) -> DeviceSeries:
+        return self._with([column])
+
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceSeries.of, (self.column, self._index, self.name)
-
-    def to_pandas(self) -> pd.Series:
-        """Copy to pandas, on the host."""
-        made = interop.to_array(self.column)
-        return pd.Series(made, self._index.to_pandas(), self.dtype, self.name)
 
     @property
     def _constructor(self) -> type[DeviceSeries]:
@@ -80,11 +89,11 @@ class DeviceSeries(SummaryOfSeries):
         return DeviceFrame
 
     @property
-    def dtypes(self) -> Any:
+    def dtype(self) -> Any:
         """The dtype of pandas."""
         return self.column.dtype
 
-    ndim = 1
+    dtypes = dtype
 
     @property
     def shape(self) -> tuple[int]:
@@ -105,6 +114,14 @@ class DeviceSeries(SummaryOfSeries):
         """Bytes in memory."""
         return self.nbytes + (self._index.nbytes if index else 0)
 
+    def to_pandas(self) -> pd.Series:
+        """Copy to pandas, on the host."""
+        return pd.Series(self.array, self._index.to_pandas(), self.dtype, self.name)
+
+    def to_arrow(self) -> Any:
+        """Copy the values to an Arrow array."""
+        return interop.to_arrow(self.column)
+
     @property
     def array(self) -> Any:
         """Values on the host, as an extension array or array of pandas."""
@@ -122,6 +139,12 @@ class DeviceSeries(SummaryOfSeries):
         made = pd.Series(self.array, dtype=self.dtype)
         return np.asarray(made.to_numpy(dtype=dtype, **options))
 
+    def tolist(self) -> list[Any]:
+        """Return the values as Python objects."""
+        return list(self.to_pandas().tolist())
+
+    to_list = tolist
+
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return self.to_numpy(dtype)
 
@@ -130,13 +153,11 @@ class DeviceSeries(SummaryOfSeries):
             return NotImplemented
         if len(inputs) == 1:
             return self._like(transform.ufunc(self.column, ufunc.__name__))
-        names = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv",
-                 "true_divide": "truediv", "power": "pow"}  # fmt: skip
-        if ufunc.__name__ not in names:
+        if ufunc.__name__ not in _OPERATORS:
             return NotImplemented
         reflected = inputs[0] is not self
         other = inputs[0] if reflected else inputs[1]
-        return self.apply_operator(names[ufunc.__name__], other, reflected=reflected)
+        return self.apply_operator(_OPERATORS[ufunc.__name__], other, reflected=reflected)
 
     @property
     def __cuda_array_interface__(self) -> Any:
@@ -153,21 +174,49 @@ class DeviceSeries(SummaryOfSeries):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.to_pandas())
 
-    def tolist(self) -> list[Any]:
-        """Return the values as Python objects."""
-        return list(self.to_pandas().tolist())
-
-    to_list = tolist
-
-    def to_arrow(self) -> Any:
-        """Copy the values to an Arrow array."""
-        return interop.to_arrow(self.column)
-
     def __repr__(self) -> str:
         return f"DeviceSeries on {self.module}:\n{self.to_pandas()!r}"
 
     def __getattr__(self, name: str) -> Any:
         return refuse(self, pd.Series, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.take_rows(key)
+        found = self.loc[key]
+        return found.row(0) if pd.api.types.is_scalar(key) and len(found) == 1 else found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        value = value.column if isinstance(value, DeviceSeries) else value
+        keep = ~self.positions(as_mask(key))
+        self.arrays = [transform.choose(keep, self.column, value)]
+
+    def apply_operator(self, name: Any, other: Any, *, reflected: bool = False) -> Any:
+        """Apply an operator elementwise.
+
+        Raises
+        ------
+        DeviceOperationError
+            The other series has other labels.
+        """
+        if hasattr(other, "columns"):
+            return NotImplemented
+        label = self.name
+        if isinstance(other, DeviceSeries):
+            if not self._index.equals(other.index):
+                raise DeviceOperationError(
+                    f"{name} of {len(self)} and {len(other)} rows under different labels does not "
+                    f"exist on a device, which does not align rows: merge them on the index, or "
+                    f"use .to_backend('pandas')"
+                )
+            label = self.name if self.name == other.name else None
+            other = other.column
+        elif isinstance(other, DeviceIndex):
+            other = other.column
+        elif hasattr(other, "shape") and getattr(other, "ndim", 0) == 1:
+            other = Column(self.column.xp.asarray(other), np.dtype(other.dtype))
+        sides = (other, self.column) if reflected else (self.column, other)
+        return DeviceSeries.of(binary(name, *sides), self._index, label)
 
     @property
     def str(self) -> Strings:
@@ -184,18 +233,26 @@ class DeviceSeries(SummaryOfSeries):
         """Functions of categories."""
         return Categories(self.column, self._like)
 
-    def take_rows(self, rows: Any) -> DeviceSeries:
-        """Take rows by positions, a mask or a slice."""
-        return DeviceSeries.of(self.column.take(rows), self._index.take(rows), self.name)
+    def astype(self, dtype: Any, **_: Any) -> DeviceSeries:
+        """Convert values to another dtype."""
+        dtype = dtype.get(self.name, self.dtype) if isinstance(dtype, dict) else dtype
+        return self._like(cast(self.column, dtype))
 
-    def take_or_null(self, rows: Any) -> DeviceSeries:
-        """Take rows by positions, -1 giving nulls."""
-        column = self.column.take_or_null(rows, name=self.name)
-        return DeviceSeries.of(column, numbered(len(column), self.module), self.name)
+    def between(self, left: Any, right: Any, inclusive: Any = "both") -> Any:
+        """Return whether values are between two bounds."""
+        low = self >= left if inclusive in ("both", "left") else self > left
+        high = self <= right if inclusive in ("both", "right") else self < right
+        return low & high
 
-    def with_index(self, index: DeviceIndex) -> DeviceSeries:
-        """Replace the index."""
-        return DeviceSeries.of(self.column, index, self.name)
+    def fillna(self, value: Any = None, **_: Any) -> DeviceSeries:
+        """Replace nulls by a value."""
+        value = value.column if isinstance(value, DeviceSeries) else value
+        return self._like(transform.fill(self.column, value))
+
+    def map(self, arg: Any, na_action: Any = None) -> DeviceSeries:  # noqa: ARG002
+        """Map distinct values with a function or dict of the host; nulls stay null."""
+        arg = arg.to_pandas() if isinstance(arg, DeviceSeries) else arg
+        return self._like(interop.map_distinct(self.column, lambda values: values.map(arg)))
 
     def row(self, place: int) -> Any:
         """Return one value."""
@@ -203,25 +260,9 @@ class DeviceSeries(SummaryOfSeries):
             raise IndexError("single positional indexer is out-of-bounds")
         return reductions.scalar(self.column, place % len(self))
 
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return self.take_rows(key)
-        if pd.api.types.is_scalar(key):
-            found = self.loc[key]
-            return found.row(0) if len(found) == 1 else found
-        return self.loc[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        value = value.column if isinstance(value, DeviceSeries) else value
-        self.column = transform.choose(~self.positions(mask(key)), self.column, value)
-
     def squeeze(self, axis: Any = None) -> Any:  # noqa: ARG002
         """Return the only value, if there is one row."""
         return self.row(0) if len(self) == 1 else self
-
-    def copy(self, deep: bool = True) -> DeviceSeries:  # noqa: ARG002, FBT001, FBT002
-        """Return another series of the same immutable column."""
-        return DeviceSeries.of(self.column, self._index, self.name)
 
     def rename(self, index: Any = None, **_: Any) -> DeviceSeries:
         """Rename the series."""
@@ -231,11 +272,9 @@ class DeviceSeries(SummaryOfSeries):
 
     def to_frame(self, name: Any = None) -> Any:
         """Make a frame of the column."""
-        from dask_exo.partitions.gpu_frames.frame import DeviceFrame
-
         name = self.name if name is None else name
         label = pd.Index([0 if name is None else name])
-        return DeviceFrame.of([self.column], label, self._index)
+        return self._constructor_expanddim.of(self.arrays, label, self._index)
 
     def reset_index(self, level: Any = None, *, drop: bool = False, name: Any = None) -> Any:
         """Reset the index to row numbers; it becomes columns, unless it is dropped."""
@@ -254,7 +293,7 @@ class DeviceSeries(SummaryOfSeries):
         keys = sort_keys.of(
             self.column, descending=not ascending, nulls_first=na_position == "first"
         )
-        made = self.take_rows(arrays.argsort(keys))
+        made: DeviceSeries = self.take_rows(arrays.argsort(keys))
         return made.numbered() if ignore_index else made
 
     def nlargest(self, n: int = 5, keep: Any = "first") -> DeviceSeries:  # noqa: ARG002
@@ -271,31 +310,26 @@ class DeviceSeries(SummaryOfSeries):
         return self.take_rows(~nulls) if bool(nulls.any()) else self
 
     def drop_duplicates(self, keep: Any = "first", ignore_index: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002
-        """Drop rows whose values occur before (or again)."""
+        """Drop rows whose values another row has; see `DeviceFrame.duplicated`."""
         made = self.to_frame("x").drop_duplicates(keep=keep, ignore_index=ignore_index)
-        return DeviceSeries.of(made["x"].column, made.index, self.name)
+        return self._with(made.arrays, made.index)
 
     def searchsorted(self, value: Any, side: Any = "left") -> Any:
         """Count the (m,) sorted values before each of others; nulls come before none."""
         one = pd.api.types.is_scalar(value)
-        other = (
-            value if isinstance(value, DeviceSeries) else DeviceSeries([value] if one else value)
-        )
-        xp = other.column.xp
-        mine = (
-            interop.from_pandas(self.to_pandas(), xp) if xp is not self.column.xp else self.column
-        )
-        if CATEGORY in (mine.kind, other.column.kind):
-            from dask_exo.partitions.gpu_frames.interop import recategorize
-
-            mine = cast(mine, other.dtype) if mine.kind != CATEGORY else mine
-            other = other._like(recategorize(other.column, mine.dtype))
-        if mine.kind in (TEXT, CATEGORY):
-            both = stack([mine, other.column])
-            keys = both.values.astype(np.int64)
-        else:
-            keys = sort_keys.ascending(stack([mine, other.column]))
-        found = xp.searchsorted(keys[: len(mine)], keys[len(mine) :], side=side)
+        if not isinstance(value, DeviceSeries):
+            value = DeviceSeries([value] if one else value)
+        other, xp = value.column, value.column.xp
+        column = self.column
+        if column.xp is not xp:
+            column = interop.from_pandas(self.to_pandas(), xp)
+        if CATEGORY in (column.kind, other.kind):
+            column = cast(column, other.dtype) if column.kind != CATEGORY else column
+            other = interop.recategorize(other, column.dtype)
+        both = stack([column, other])
+        is_coded = column.kind in (TEXT, CATEGORY)
+        keys = both.values.astype(np.int64) if is_coded else sort_keys.ascending(both)
+        found = xp.searchsorted(keys[: len(column)], keys[len(column) :], side=side)
         return int(found[0]) if one else found
 
     def groupby(self, by: Any = None, **options: Any) -> Any:

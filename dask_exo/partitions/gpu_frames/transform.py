@@ -13,6 +13,7 @@ from pandas.api.types import pandas_dtype
 from pandas.errors import IntCastingNaNError
 
 from dask_exo.errors import DeviceOperationError
+from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, sort_keys
 from dask_exo.partitions.gpu_frames.column import (
     CATEGORY,
@@ -26,7 +27,7 @@ from dask_exo.partitions.gpu_frames.column import (
     numpy_of,
     unit_of,
 )
-from dask_exo.partitions.gpu_frames.elementwise import in_unit
+from dask_exo.partitions.gpu_frames.elementwise import binary, in_unit
 from dask_exo.partitions.gpu_frames.interop import (
     factorize,
     map_distinct,
@@ -301,8 +302,6 @@ def propagate(column: Column, *, backward: bool = False) -> Column:
 
 def _running_maximum(values: Any) -> Any:
     """Compute (n,) running maxima by doubling steps: cupy has no ``maximum.accumulate``."""
-    from dask_exo.partitions.gpu import arrays
-
     xp = arrays.of(values)
     step = 1
     while step < len(values):
@@ -355,6 +354,24 @@ def shifted(
     if fill_value is not None:
         return choose(inside, taken, fill_value)
     return column.take_or_null(xp.where(inside, rows, -1), name=name)
+
+
+def difference(column: Column, periods: int) -> Column:
+    """Subtract the values of ``periods`` rows before."""
+    if column.kind in "biu" and not column.nullable:
+        is_small = column.dtype in (np.dtype(np.int8), np.dtype(np.int16))
+        column = cast(column, np.float32 if is_small else np.float64)
+    return binary("sub", column, shifted(column, periods))
+
+
+def clip(column: Column, lower: Any, upper: Any) -> Column:
+    """Clip values to two bounds, each a Column, a scalar or None; nulls stay."""
+    for comparison, bound in (("ge", lower), ("le", upper)):
+        if bound is not None:
+            inside = binary(comparison, column, bound)
+            flags = inside.values if inside.valid is None else inside.values & inside.valid
+            column = choose(flags | column.nulls(), column, bound)
+    return column
 
 
 def is_in(column: Column, values: Any) -> Any:

@@ -1,33 +1,40 @@
-"""Summaries of a GPU series: reductions, quantiles and value counts."""
+"""Summaries of GPU frames and series: reductions, quantiles, counts and descriptions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
 from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, Column
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
-from dask_exo.partitions.gpu_frames.reductions import counted_categories
-from dask_exo.partitions.gpu_frames.series_values import ValuesOfSeries
+from dask_exo.partitions.gpu_frames.rows import RowsOfFrame
 from dask_exo.partitions.gpu_frames.sort_keys import groups
+from dask_exo.partitions.gpu_frames.values import Values
 
 
-class SummaryOfSeries(ValuesOfSeries):
+class SummaryOfSeries(Values):
     """Mixin of `DeviceSeries`: summaries of all values."""
 
+    name: Any
+    of: Callable[..., Any]
     count: Callable[..., int]
     nunique: Callable[..., int]
     max: Callable[..., Any]
 
+    @property
+    def column(self) -> Column:
+        """The only column."""
+        return self.arrays[0]
+
     def unique(self) -> Any:
         """Return distinct values, in order of appearance."""
         found = groups([sort_keys.of(self.column)], sort=False)
-        column = self.column.take(found.first)
-        return self.of(column, numbered(len(column), self.module), self.name)
+        return self._with([self.column.take(found.first)], numbered(found.count, self.module))
 
     def value_counts(
         self,
@@ -38,27 +45,24 @@ class SummaryOfSeries(ValuesOfSeries):
     ) -> Any:
         """Count the rows of each value, the most frequent first."""
         if self.column.kind == CATEGORY:
-            column, counted = counted_categories(self.column, dropna=dropna)
+            column, counted = reductions.counted_categories(self.column, dropna=dropna)
         else:
-            column, counted = self._counted(dropna=dropna)
-        # the dtype of counts depends on who keeps the values
-        dtype = pd.Series([], dtype=self.dtype).value_counts().dtype
+            nulls = self.column.nulls() if dropna else None
+            found = groups([sort_keys.of(self.column)], nulls, sort=False)
+            column, counted = self.column.take(found.first), found.tally()
+        dtype = pd.Series([], dtype=self.column.dtype).value_counts().dtype
         index = DeviceIndex.of([column], [self.name])
         made = self.of(Column(counted, dtype), index, "count")
         made = made.sort_values(ascending=ascending) if sort else made
         return (made / int(counted.sum())).rename("proportion") if normalize else made
 
-    def _counted(self, *, dropna: bool) -> tuple[Column, Any]:
-        nulls = self.column.nulls() if dropna else None
-        found = groups([sort_keys.of(self.column)], nulls, sort=False)
-        return self.column.take(found.first), found.tally()
-
     def quantile(self, q: Any = 0.5, interpolation: Any = "linear") -> Any:
         """Compute quantiles, on the host."""
-        many = not pd.api.types.is_scalar(q)
         made = reductions.quantile(self.column, np.atleast_1d(q), interpolation)
         found = pd.Series(interop.to_array(made), dtype=made.dtype)
-        return pd.Series(found.array, pd.Index(q), name=self.name) if many else found.iloc[0]
+        if pd.api.types.is_scalar(q):
+            return found.iloc[0]
+        return pd.Series(found.array, pd.Index(q), name=self.name)
 
     def median(self, **_: Any) -> Any:
         """Compute the median."""
@@ -110,7 +114,43 @@ class SummaryOfSeries(ValuesOfSeries):
         return transform.monotonic(self.column, descending=True)
 
 
-def _reduction(name: Any) -> Callable[..., Any]:
+class SummaryOfFrame(RowsOfFrame):
+    """Mixin of `DeviceFrame`: summaries of each column, on the host."""
+
+    items: Callable[[], Iterator[tuple[Any, Any]]]
+    select_dtypes: Callable[..., Any]
+
+    def quantile(
+        self, q: Any = 0.5, *, interpolation: Any = "linear", numeric_only: Any = False, **_: Any
+    ) -> Any:
+        """Compute quantiles of each column."""
+        frame = self.select_dtypes("number") if numeric_only else self
+        found = {i: s.quantile(q, interpolation) for i, (_, s) in enumerate(frame.items())}
+        if pd.api.types.is_scalar(q):
+            return pd.Series(found, name=q).set_axis(frame.labels)
+        return pd.DataFrame(found).set_axis(frame.labels, axis=1)
+
+    def agg(self, func: Any, **_: Any) -> Any:
+        """Reduce columns by names of aggregations."""
+        if isinstance(func, str):
+            return getattr(self, func)()
+        if isinstance(func, dict):
+            found = {label: self[label].agg(one) for label, one in func.items()}
+            many = any(isinstance(one, pd.Series) for one in found.values())
+            return pd.DataFrame(found) if many else pd.Series(found)
+        return pd.DataFrame({label: series.agg(list(func)) for label, series in self.items()})
+
+    aggregate = agg
+
+    def describe(self, percentiles: Any = None, **options: Any) -> pd.DataFrame:
+        """Summarize columns of numbers, or all columns if there are none."""
+        chosen = self.select_dtypes("number")
+        frame = chosen if len(chosen.labels) else self
+        found = [series.describe(percentiles, **options) for _, series in frame.items()]
+        return pd.concat(found, axis=1)
+
+
+def _of_series(name: str) -> Callable[..., Any]:
     reduce = reductions.REDUCTIONS[name]
     known = {"skipna", "min_count", "ddof", "dropna"}
 
@@ -121,5 +161,35 @@ def _reduction(name: Any) -> Callable[..., Any]:
     return run
 
 
+def _of_frame(name: str) -> Callable[..., Any]:
+    def run(self: SummaryOfFrame, axis: Any = 0, numeric_only: Any = None, **options: Any) -> Any:
+        if axis not in (0, "index", None):
+            raise DeviceOperationError(
+                f"{name}(axis=1) does not exist on a device: add up columns by name, or use "
+                f".to_backend('pandas')"
+            )
+        frame: Any = self.select_dtypes(["number", "bool"]) if numeric_only is True else self
+        if name in ("any", "all") and options.get("bool_only"):
+            frame = self.select_dtypes("bool")
+        found = [getattr(series, name)(**options) for _, series in frame.items()]
+        return pd.Series(found, index=frame.labels, dtype=_result_dtype(name, frame.arrays))
+
+    run.__doc__ = f"{reductions.REDUCTIONS[name].__doc__} Of each column, on the host."
+    return run
+
+
+def _result_dtype(name: str, columns: Sequence[Column]) -> Any:
+    """Return the dtype that pandas gives a Series of results."""
+    ones = {
+        i: pd.Series([1] if column.kind in NUMBERS else [None], dtype=column.dtype)
+        for i, column in enumerate(columns)
+    }
+    try:
+        return getattr(pd.DataFrame(ones), name)().dtype if ones else None
+    except TypeError:
+        return object
+
+
 for _name in reductions.REDUCTIONS:
-    setattr(SummaryOfSeries, _name, _reduction(_name))
+    setattr(SummaryOfSeries, _name, _of_series(_name))
+    setattr(SummaryOfFrame, _name, _of_frame(_name))

@@ -1,0 +1,352 @@
+"""Elementwise methods of GPU frames and series, and ``.str``, ``.dt`` and ``.cat`` of a series.
+
+Calendar fields are computed from the days since 1970.
+
+References: H. Hinnant, "chrono-compatible low-level date algorithms" (2013), ``civil_from_days``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dask_exo.errors import DeviceOperationError
+from dask_exo.partitions.gpu.arrays import host
+from dask_exo.partitions.gpu_frames import transform
+from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, Column, as_nullable, unit_of
+from dask_exo.partitions.gpu_frames.elementwise import Operators
+from dask_exo.partitions.gpu_frames.interop import map_distinct, recategorize
+from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask
+
+
+class Values(Operators, LabelledRows):
+    """Mixin of `DeviceSeries` and `DeviceFrame`: elementwise methods, column by column."""
+
+    def _per_column(self, operand: Any) -> list[Any]:
+        """Return the operand of each column: that of a frame, or one for all."""
+        if isinstance(operand, Values) and hasattr(operand, "labels"):
+            return operand.arrays
+        return [getattr(operand, "column", operand)] * len(self.arrays)
+
+    def _flags(self, flags: Callable[[Column], Any]) -> Any:
+        return self.each(lambda column: Column(flags(column), np.dtype(bool)))
+
+    def __neg__(self) -> Any:
+        return self.each(transform.negative)
+
+    def __invert__(self) -> Any:
+        return self.each(transform.inverted)
+
+    def abs(self) -> Any:
+        """Return absolute values."""
+        return self.each(transform.absolute)
+
+    def __abs__(self) -> Any:
+        return self.abs()
+
+    def round(self, decimals: int = 0) -> Any:
+        """Round floats to some decimals."""
+        return self.each(lambda column: transform.rounded(column, decimals))
+
+    def clip(self, lower: Any = None, upper: Any = None, **_: Any) -> Any:
+        """Clip values to two bounds; nulls stay."""
+        lower, upper = getattr(lower, "column", lower), getattr(upper, "column", upper)
+        return self.each(lambda column: transform.clip(column, lower, upper))
+
+    def isin(self, values: Any) -> Any:
+        """Return whether values are among some."""
+        return self.each(
+            lambda column: Column(transform.is_in(column, values), as_nullable(bool, column.dtype))
+        )
+
+    def isna(self) -> Any:
+        """Return which values are null."""
+        return self._flags(lambda column: column.nulls())
+
+    isnull = isna
+
+    def notna(self) -> Any:
+        """Return which values are not null."""
+        return self._flags(lambda column: ~column.nulls())
+
+    notnull = notna
+
+    def ffill(self, **_: Any) -> Any:
+        """Replace nulls by the last value before."""
+        return self.each(transform.propagate)
+
+    def bfill(self, **_: Any) -> Any:
+        """Replace nulls by the next value."""
+        return self.each(lambda column: transform.propagate(column, backward=True))
+
+    def where(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
+        """Choose values where a condition holds, and others elsewhere."""
+        return self._where([as_mask(one) for one in self._per_column(cond)], other)
+
+    def mask(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
+        """Replace values where a condition holds."""
+        return self._where([~as_mask(one) for one in self._per_column(cond)], other)
+
+    def _where(self, masks: list[Any], other: Any) -> Any:
+        parts = zip(masks, self.arrays, self._per_column(other), strict=True)
+        return self._with([transform.choose(*part) for part in parts])
+
+    def replace(self, to_replace: Any = None, value: Any = None, **_: Any) -> Any:
+        """Replace some values by another one."""
+        pairs = to_replace if isinstance(to_replace, dict) else {to_replace: value}
+
+        def change(column: Column) -> Column:
+            made = column
+            for old, new in pairs.items():
+                made = transform.choose(~transform.is_in(column, [old]), made, new)
+            return made
+
+        return self.each(change)
+
+    def shift(self, periods: int = 1, fill_value: Any = None, **_: Any) -> Any:
+        """Shift values by some rows; backwards for a negative number."""
+        return self._with(
+            [transform.shifted(c, periods, fill_value, name=name) for name, c in self._named()]
+        )
+
+    def diff(self, periods: int = 1) -> Any:
+        """Subtract the values of rows before."""
+        return self.each(lambda column: transform.difference(column, periods))
+
+
+def _cumulation(name: str) -> Callable[..., Any]:
+    def run(self: Values, axis: Any = None, *_: Any, **__: Any) -> Any:  # noqa: ARG001
+        return self.each(lambda column: transform.cumulated(column, name))
+
+    run.__doc__ = f"Cumulate the values: {name}."
+    return run
+
+
+for _name in ("cumsum", "cumprod", "cummin", "cummax"):
+    setattr(Values, _name, _cumulation(_name))
+
+
+_STRINGS = frozenset(
+    (
+        *("capitalize", "casefold", "center", "contains", "count", "endswith", "find"),
+        *("fullmatch", "get", "isalnum", "isalpha", "isdecimal", "isdigit", "islower"),
+        *("isnumeric", "isspace", "istitle", "isupper", "len", "ljust", "lower"),
+        *("lstrip", "match", "pad", "removeprefix", "removesuffix", "repeat", "replace"),
+        *("rfind", "rjust", "rstrip", "slice", "slice_replace", "startswith", "strip"),
+        *("swapcase", "title", "translate", "upper", "wrap", "zfill"),
+    )
+)
+Like = Callable[[Column], Any]
+
+
+class Strings:
+    """``.str``: functions of pandas that map a string to a value.
+
+    Functions run on the host, once for each distinct string.
+    """
+
+    def __init__(self, column: Column, like: Like) -> None:
+        if column.kind != TEXT:
+            raise AttributeError(
+                f"Can only use .str accessor with string values, not {column.dtype}"
+            )
+        self._column, self._like = column, like
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in _STRINGS:
+            raise DeviceOperationError(
+                f".str.{name} does not exist on a device: do it on the host after "
+                f".to_backend('pandas')"
+            )
+
+        def run(*args: Any, **options: Any) -> Any:
+            def change(values: pd.Series) -> Any:
+                return getattr(values.str, name)(*args, **options)
+
+            empty = change(pd.Series([None], dtype=self._column.dtype))
+            # a predicate of a null is False for str, and null for string
+            missing = bool(empty.iloc[0]) if empty.dtype == bool else None
+            return self._like(map_distinct(self._column, change, missing))
+
+        return run
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._like(map_distinct(self._column, lambda values: values.str[place]))
+
+
+class Times:
+    """``.dt``: fields of times, computed on the GPU."""
+
+    def __init__(self, column: Column, like: Like) -> None:
+        if column.kind not in "mM":
+            raise AttributeError(f"Can only use .dt accessor with times, not {column.dtype}")
+        self._column, self._like = column, like
+
+    def __getattr__(self, name: str) -> Any:
+        column = self._column
+        is_zoned = not isinstance(column.dtype, np.dtype)
+        fields = DURATIONS if column.kind == "m" else FIELDS
+        if name not in fields or is_zoned:
+            raise DeviceOperationError(
+                f".dt.{name} of {column.dtype} does not exist on a device, which has "
+                f"{', '.join(sorted(fields))} (without a time zone): do it on the host after "
+                f".to_backend('pandas')"
+            )
+        return self._like(fields[name](column))
+
+
+class Categories:
+    """``.cat``: the categories of a column."""
+
+    def __init__(self, column: Column, like: Like) -> None:
+        if column.kind != CATEGORY:
+            raise AttributeError(f"Can only use .cat accessor with a category, not {column.dtype}")
+        self._column, self._like = column, like
+
+    @property
+    def categories(self) -> pd.Index:
+        """Categories, on the host."""
+        return self._column.dictionary
+
+    @property
+    def ordered(self) -> bool:
+        """True if the categories are ordered."""
+        return bool(self._column.dtype.ordered)
+
+    @property
+    def codes(self) -> Any:
+        """Code of each row, -1 for nulls."""
+        count = len(self.categories)
+        dtype = next(d for d in (np.int8, np.int16, np.int32) if count <= np.iinfo(d).max)
+        made = self._like(Column(self._column.values.astype(dtype), np.dtype(dtype)))
+        return made.rename(None)
+
+    def set_categories(self, new_categories: Any, ordered: bool | None = None) -> Any:  # noqa: FBT001
+        """Set other categories; values that are not among them become null."""
+        new_categories = getattr(new_categories, "array", new_categories)
+        is_ordered = self.ordered if ordered is None else ordered
+        dtype = pd.CategoricalDtype(new_categories, is_ordered)
+        return self._like(recategorize(self._column, dtype))
+
+    def as_ordered(self) -> Any:
+        """Make the categories ordered."""
+        return self.set_categories(self.categories, ordered=True)
+
+    def as_unordered(self) -> Any:
+        """Make the categories unordered."""
+        return self.set_categories(self.categories, ordered=False)
+
+    def add_categories(self, new_categories: Any) -> Any:
+        """Add categories."""
+        more = [new_categories] if isinstance(new_categories, str) else list(new_categories)
+        return self.set_categories(self.categories.append(pd.Index(more)))
+
+    def remove_unused_categories(self) -> Any:
+        """Remove categories that no row has."""
+        used = self._column.xp.unique(self._column.values)
+        return self.set_categories(self.categories[host(used[used >= 0])])
+
+    def __getattr__(self, name: str) -> Any:
+        raise DeviceOperationError(
+            f".cat.{name} does not exist on a device: do it on the host after .to_backend('pandas')"
+        )
+
+
+_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_INT32 = np.dtype(np.int32)
+
+
+def civil(days: Any) -> tuple[Any, Any, Any]:
+    """Compute year, month and day of days since 1970-01-01.
+
+    Examples
+    --------
+    >>> [int(part[0]) for part in civil(np.array([11016]))]
+    [2000, 2, 29]
+    """
+    days = days + 719468  # since 0000-03-01
+    era = days // 146097  # of 400 years
+    of_era = days - era * 146097
+    year = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * of_year + 2) // 153  # from March on
+    day = of_year - (153 * month + 2) // 5 + 1
+    month = month + 3 - 12 * (month >= 10)
+    return year + era * 400 + (month <= 2), month, day
+
+
+def _days(column: Column) -> Any:
+    return column.values // (86400 * _SECOND[unit_of(column.dtype)])
+
+
+def _field(compute: Callable[[Column], Any]) -> Callable[[Column], Column]:
+    """Convert a field to the dtype of pandas: int32, or float64 if there are nulls."""
+
+    def run(column: Column) -> Column:
+        nulls = column.nulls()
+        found = compute(column)
+        if not bool(nulls.any()):
+            return Column(found.astype(_INT32), _INT32)
+        values = column.xp.where(nulls, np.nan, found.astype(np.float64))
+        return Column(values, np.dtype(np.float64))
+
+    return run
+
+
+def _part(size: int, count: int) -> Callable[[Column], Any]:
+    """Compute a part of the day: units of ``size`` seconds, modulo ``count``."""
+    return lambda c: c.values // (size * _SECOND[unit_of(c.dtype)]) % count
+
+
+def _fraction(steps: int, count: int) -> Callable[[Column], Any]:
+    """Compute a part of the second: units of 1 / ``steps`` seconds, modulo ``count``."""
+
+    def run(column: Column) -> Any:
+        have = _SECOND[unit_of(column.dtype)]
+        if have < steps:
+            return column.values * (steps // have) % count
+        return column.values // (have // steps) % count
+
+    return run
+
+
+def _day_of_year(column: Column) -> Any:
+    days = _days(column)
+    year, _, _ = civil(days)
+    before = year - 1
+    start = 365 * before + before // 4 - before // 100 + before // 400 - 719162
+    return days - start + 1
+
+
+FIELDS: dict[str, Callable[[Column], Column]] = {
+    "year": _field(lambda c: civil(_days(c))[0]),
+    "month": _field(lambda c: civil(_days(c))[1]),
+    "day": _field(lambda c: civil(_days(c))[2]),
+    "quarter": _field(lambda c: (civil(_days(c))[1] + 2) // 3),
+    "dayofweek": _field(lambda c: (_days(c) + 3) % 7),
+    "day_of_week": _field(lambda c: (_days(c) + 3) % 7),
+    "weekday": _field(lambda c: (_days(c) + 3) % 7),
+    "dayofyear": _field(_day_of_year),
+    "day_of_year": _field(_day_of_year),
+    "hour": _field(_part(3600, 24)),
+    "minute": _field(_part(60, 60)),
+    "second": _field(_part(1, 60)),
+    "microsecond": _field(_fraction(10**6, 10**6)),
+    "nanosecond": _field(_fraction(10**9, 1000)),
+}
+"""Of points in time."""
+
+
+def _whole_days(column: Column) -> Column:
+    made = _field(_days)(column)
+    return made if made.kind == "f" else Column(made.values.astype(np.int64), np.dtype(np.int64))
+
+
+DURATIONS: dict[str, Callable[[Column], Column]] = {
+    "days": _whole_days,
+    "seconds": _field(_part(1, 86400)),
+}
+"""Of durations."""
