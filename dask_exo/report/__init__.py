@@ -1,30 +1,6 @@
 """Reports of runs: observers of events, which count, print and draw, and never decide."""
 
-from dask_exo.events import (
-    Event,
-    RunFinished,
-    RunStarted,
-    ShuffleChosen,
-    ShuffleFinished,
-    StageSeen,
-    TasksFinished,
-    emit,
-    listening,
-    observing,
-)
+from dask_exo.events import observing
 from dask_exo.report.collector import Collector, recording
 
-__all__ = [
-    "Collector",
-    "Event",
-    "RunFinished",
-    "RunStarted",
-    "ShuffleChosen",
-    "ShuffleFinished",
-    "StageSeen",
-    "TasksFinished",
-    "emit",
-    "listening",
-    "observing",
-    "recording",
-]
+__all__ = ["Collector", "observing", "recording"]

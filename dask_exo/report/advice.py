@@ -10,10 +10,10 @@ from dask.utils import format_bytes
 from dask_exo.report.summary import Figures
 
 MOST = 3  # lines
-SPILLED = 0.2  # times what was shuffled, and it is worth a line
+SPILLED = 0.2  # of the shuffled bytes
 SKEWED = 4.0  # times the mean
-SHORT = 0.005  # seconds: what a task should take at least
-LONG = 5.0  # times the mean of its group, and at least a tenth of all
+SHORT = 0.005  # seconds of a task
+LONG = 5.0  # times the mean of all tasks
 IDLE = 0.5  # share of slots or GPUs that were busy
 SMALL = (
     "The data is so small that Dask's threads did it, without Ray and without a report: "
@@ -22,23 +22,14 @@ SMALL = (
 
 
 class Advice(NamedTuple):
-    """One line, and about the share of the time that it concerns."""
+    """A line of text, and roughly the share of the time that it concerns."""
 
     weight: float
     text: str
 
 
 def advise(figures: Figures) -> list[str]:
-    """Return advice, most important first.
-
-    Parameters
-    ----------
-    figures : Figures
-
-    Returns
-    -------
-    list of str
-        One to three lines; none if nothing has run.
+    """Return one to three lines of advice, most important first; none if nothing has run.
 
     Examples
     --------
@@ -48,16 +39,19 @@ def advise(figures: Figures) -> list[str]:
     if not figures.runs:
         return [SMALL] if figures.here else []
     found = [line for rule in RULES for line in rule(figures)]
-    found.sort(key=lambda one: -one.weight)
-    fine = f"Nothing stands out: slots were busy {figures.busy:.0%} of the time."
-    return [one.text for one in found[:MOST]] or [fine.replace("%", " %")]
+    found.sort(key=lambda advice: -advice[0])
+    fine = f"Nothing stands out: slots were busy {_percent(figures.busy)} of the time."
+    return [text for _, text in found[:MOST]] or [fine]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _failed(figures: Figures) -> Iterator[Advice]:
     if figures.failed:
-        yield Advice(
-            9.0, f"{figures.failed} of {figures.runs} computations raised: see the error above all."
-        )
+        text = f"{figures.failed} of {figures.runs} computations raised: see the error above all."
+        yield Advice(9.0, text)
 
 
 def _spilled(figures: Figures) -> Iterator[Advice]:
@@ -102,8 +96,8 @@ def _idle(figures: Figures) -> Iterator[Advice]:
     if figures.seconds > 1 and figures.busy < IDLE and 0 < most < 2 * figures.slots:
         yield Advice(
             1 - figures.busy,
-            f"Slots were busy {figures.busy:.0%} of the time, with at most {most} tasks of a kind "
-            f"for {figures.slots} slots: more partitions would use the others.".replace("%", " %"),
+            f"Slots were busy {_percent(figures.busy)} of the time, with at most {most} tasks of a "
+            f"kind for {figures.slots} slots: more partitions would use the others.",
         )
 
 
@@ -121,14 +115,14 @@ def _stands_out(figures: Figures) -> Iterator[Advice]:
 
 
 def _gpus(figures: Figures) -> Iterator[Advice]:
-    """Find GPUs that wait for a stage before them."""
+    """Find GPUs that wait for an earlier stage."""
     busy = figures.gpu_busy
     if busy is None or busy >= IDLE or not figures.gpu_work:
         return
     before = [stage for stage in figures.stages if not stage.gpus]
     worst = max(before, key=lambda stage: stage.seconds, default=None)
     hint = "" if worst is None else f" {worst.name} has most work: more CPUs would feed them."
-    yield Advice(1 - busy, f"GPUs were busy {busy:.0%} of the time.".replace("%", " %") + hint)
+    yield Advice(1 - busy, f"GPUs were busy {_percent(busy)} of the time.{hint}")
 
 
 def _shared_gpus(figures: Figures) -> Iterator[Advice]:
@@ -139,8 +133,8 @@ def _shared_gpus(figures: Figures) -> Iterator[Advice]:
             0.5,
             f"A worker of stage {one.name} needs {format_bytes(one.held)} of a GPU's "
             f"{format_bytes(one.device)}, and {one.asked:.2g} of it are {have}: it takes "
-            f"{one.share:.2g} now, so that fewer share a GPU. Say so from the start (num_gpus=, "
-            f"exo.gpu.per-task), or let it hold less (batch_size=, exo.gpu.memory).",
+            f"{one.share:.2g} now, so that fewer share a GPU. Request that much from the start "
+            f"(num_gpus=, exo.gpu.per-task), or let it use less (batch_size=, exo.gpu.memory).",
         )
 
 
@@ -161,8 +155,7 @@ def _recovered(figures: Figures) -> Iterator[Advice]:
         yield Advice(0.2, f"Work was done again ({what}): a node may be slow, or short of memory.")
 
 
-Rule = Callable[[Figures], Iterator[Advice]]
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Callable[[Figures], Iterator[Advice]], ...] = (
     _failed,
     _spilled,
     _skewed,

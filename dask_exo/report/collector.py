@@ -1,14 +1,16 @@
-"""The accumulator of events that `recording`, reports and the live page read."""
+"""The accumulator of events behind reports, progress and the live page."""
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import re
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import singledispatchmethod
+from typing import Any
 
 from dask.utils import format_bytes, key_split
 
@@ -27,16 +29,8 @@ from dask_exo.report.summary import (
 
 TOP = 10  # tasks that are named
 TOKEN = re.compile(r"-([0-9a-f]{4})[0-9a-f]{28}$")
-DRAWN = 40  # shuffles whose matrix is kept: those with most bytes
-
-
-@dataclass
-class _GroupTotals:
-    count: int = 0
-    seconds: float = 0.0
-    nbytes: int = 0
-    first: float = float("inf")
-    last: float = 0.0
+MATRICES = 40  # only those of the largest shuffles are stored
+MOST_ROWS = 8  # rows of progress that are shown
 
 
 def label(key: object) -> str:
@@ -51,330 +45,31 @@ def label(key: object) -> str:
     return " ".join(map(str, (TOKEN.sub(r"-\1", str(name)), *place)))
 
 
-@dataclass
 class _TopTasks:
-    """The tasks with most of something."""
+    """The `TOP` tasks with most of something."""
 
-    tasks: list[tuple[float, TaskSummary]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Any, float, int]] = []
+        self._count = 0
 
     def add(self, amount: float, key: object, seconds: float, nbytes: int) -> None:
-        """Add a task if it is among the largest."""
-        if len(self.tasks) < TOP or amount > self.tasks[-1][0]:
-            self.tasks.append((amount, TaskSummary(label(key), seconds, nbytes)))
-            self.tasks.sort(key=lambda one: -one[0])
-            del self.tasks[TOP:]
+        """Add a task if it is among the largest; of equal ones the first counts."""
+        self._count += 1
+        add = heapq.heappush if len(self._heap) < TOP else heapq.heappushpop
+        add(self._heap, (amount, -self._count, key, seconds, nbytes))
 
     def all(self) -> tuple[TaskSummary, ...]:
         """Return the tasks, largest first."""
-        return tuple(task for _, task in self.tasks)
-
-
-Name = tuple[int, str]
-"""A run, and a shuffle of it."""
-
-
-class Collector:
-    """An observer that accumulates the events of all runs it sees.
-
-    Parameters
-    ----------
-    detailed : bool
-        Whether to keep data of plots: spans, samples and matrices. Otherwise memory is a few
-        numbers for each group of tasks.
-
-    Attributes
-    ----------
-    spans : Spans
-    samples : list of Sample
-    matrices : dict
-        (run, name of a shuffle) → `ShuffleMatrix`
-    started : float
-        Seconds since 1970, or infinity.
-    calls, objects : int
-        Tasks submitted to Ray, and refs they returned (small ones never enter the store).
-    spilled, restored : int
-        Bytes that the object stores wrote to disk and read back.
-    directories : dict
-        Directory → bytes of the files that a private Ray was seen to spill there. Ray adds a
-        header to each object.
-    repeated : dict
-        Group → partitions that were recomputed after a loss of workers or nodes.
-    shuffles : list of ShuffleFinished
-        In the order in which they ended.
-    checkpoints : list of CheckpointSeen
-        One for each collection that a checkpoint could hold.
-    kept : list of ShuffleKept
-        One for each shuffle whose outputs a checkpoint could hold.
-    stages : dict
-        Name of a pipeline's stage → its last event.
-    gave_way : list of GaveWay
-        Tasks that ran out of memory and were retried with fewer neighbours, one for each retry.
-    """
-
-    def __init__(self, *, detailed: bool = False) -> None:
-        self.detailed = detailed
-        self.spans, self.matrices = Spans(), dict[Name, ShuffleMatrix]()
-        self.samples: list[Sample] = []
-        self.started, self._ended = float("inf"), 0.0
-        self._lock = threading.Lock()
-        self._runs = Counter[str]()
-        self.calls = self.objects = self.spilled = self.restored = 0
-        self._places = events.PlacesSeen(0, 0, 0, 0.0)
-        self._work = self._gpu_work = 0.0
-        self._peak = self._peak_rss = 0
-        self._rss: dict[tuple[str, int], int] = {}
-        self._groups: dict[str, _GroupTotals] = defaultdict(_GroupTotals)
-        self.shuffles: list[events.ShuffleFinished] = []
-        self.checkpoints: list[events.CheckpointSeen] = []
-        self.kept: list[events.ShuffleKept] = []
-        self.gave_way: list[events.GaveWay] = []
-        self.repeated: dict[str, int] = Counter()
-        self._merges = Counter[Name]()
-        self.stages: dict[str, events.StageSeen] = {}
-        self._shares: dict[str, GpuShare] = {}
-        self._waits: dict[str, Counter[str]] = defaultdict(Counter)
-        self._slow, self._large = _TopTasks(), _TopTasks()
-        self._recovered = Counter[str]()
-        self.directories: dict[str, int] = Counter()
-        self._refused: dict[str, str] = {}
-
-    def __call__(self, event: events.Event) -> None:
-        """Accumulate one event."""
-        with self._lock:
-            self._note(event)
-            self._ended = max(self._ended, event.time)
-
-    @property
-    def tasks(self) -> dict[str, int]:
-        """Group → number of graph tasks finished."""
-        return {name: group.count for name, group in self._groups.items()}
-
-    @property
-    def seconds(self) -> float:
-        """Seconds from the start of the first run to the last event."""
-        return max(0.0, self._ended - self.started)
-
-    @singledispatchmethod
-    def _note(self, event: events.Event) -> None:
-        """Ignore other events."""
-
-    @_note.register
-    def _(self, event: events.RunStarted) -> None:
-        self.started = min(self.started, event.time)
-        self._runs["begun"] += 1
-
-    @_note.register
-    def _(self, _event: events.RanHere) -> None:
-        self._runs["here"] += 1
-
-    @_note.register
-    def _(self, event: events.PlacesSeen) -> None:
-        self._places = max(self._places, event, key=lambda one: one.slots)
-
-    @_note.register
-    def _(self, event: events.RunFinished) -> None:
-        self._runs["failed"] += event.failed
-        self.calls += event.calls
-        self.objects += event.objects
-        self.spilled += event.spilled
-        self.restored += event.restored
-        for path, nbytes in event.directories.items():
-            self.directories[path] = self.directories.get(path, 0) + nbytes
-
-    @_note.register
-    def _(self, event: events.ClusterSeen) -> None:
-        self._peak = max(self._peak, event.used)
-        if self.detailed:
-            rss = sum(self._rss.values())
-            self.samples.append(Sample(event.time, event.used, event.spilled, rss, event.in_flight))
-
-    @_note.register
-    def _(self, event: events.TasksFinished) -> None:
-        self._work += event.seconds
-        self._gpu_work += event.seconds * event.gpus
-        ran = event.ran or CallSpan("", 0, event.time - event.seconds, event.seconds, 0)
-        mine = self._groups[event.group]
-        mine.count += event.count
-        mine.seconds += event.seconds
-        mine.nbytes += event.nbytes
-        mine.first = min(mine.first, ran.start)
-        mine.last = max(mine.last, ran.start + ran.seconds)
-        self._rss[ran.node, ran.process] = ran.rss
-        self._peak_rss = max(self._peak_rss, sum(self._rss.values()))
-        for key, seconds, nbytes in event.each:
-            self._slow.add(seconds, key, seconds, nbytes)
-            self._large.add(nbytes, key, seconds, nbytes)
-        if self.detailed:
-            self._span(event, ran)
-
-    def _span(self, event: events.TasksFinished, ran: CallSpan) -> None:
-        """Add the tasks of a call as consecutive spans."""
-        start = ran.start
-        if len(event.each) <= 1:  # a call with several maps reports only their sum
-            stop = start + ran.seconds
-            self.spans.add(
-                TaskSpan(ran.node, ran.process, event.group, start, stop, event.count, event.nbytes)
-            )
-            return
-        for key, seconds, nbytes in event.each:
-            group, count = str(key_split(key)), 1
-            self.spans.add(
-                TaskSpan(ran.node, ran.process, group, start, start + seconds, count, nbytes)
-            )
-            start += seconds
-
-    @_note.register
-    def _(self, event: events.PartsCut) -> None:
-        if not self.detailed:
-            return
-        name = event.run, event.name
-        if name not in self.matrices:
-            self.matrices[name] = ShuffleMatrix(event.parts, len(event.sent))
-        self.matrices[name].add(event.start, event.count, event.sent)
-        if len(self.matrices) > DRAWN:
-            others = [one for one in self.matrices if one != name]
-            del self.matrices[min(others, key=lambda one: self.matrices[one].totals.sum())]
-
-    @_note.register
-    def _(self, event: events.ShuffleSeen) -> None:
-        self._merges[event.run, event.name] = event.merges
-
-    @_note.register
-    def _(self, event: events.ShuffleFinished) -> None:
-        self.shuffles.append(event)
-
-    @_note.register
-    def _(self, event: events.StageSeen) -> None:
-        self.stages[event.name] = event
-        self._waits[event.name][event.waits] += 1
-
-    @_note.register
-    def _(self, event: events.Recovered) -> None:
-        self._recovered[event.what] += event.count
-
-    @_note.register
-    def _(self, event: events.CallsRepeated) -> None:
-        for group, count in event.groups.items():
-            self.repeated[group] = self.repeated.get(group, 0) + count
-            self._recovered[f"{group} made again, since it was lost"] += count
-
-    @_note.register
-    def _(self, event: events.GaveWay) -> None:
-        self.gave_way.append(event)
-        self._recovered[f"{event.group} with fewer neighbours, as memory ran out"] += 1
-
-    @_note.register
-    def _(self, event: events.ShuffleKept) -> None:
-        self.kept.append(event)
-
-    @_note.register
-    def _(self, event: events.CheckpointSeen) -> None:
-        self.checkpoints.append(event)
-        if event.refused:
-            self._refused[label(event.group)] = event.refused
-
-    @_note.register
-    def _(self, event: events.ShareRaised) -> None:
-        known = self._shares.get(event.name)
-        asked = event.before if known is None else known.asked
-        self._shares[event.name] = GpuShare(
-            event.name, asked, event.share, event.held, event.device
-        )
-
-    def figures(self, price: float | None = None) -> Figures:
-        """Return all numbers; ``price`` is that of a node for an hour."""
-        with self._lock:
-            places, stages = self._places, [self._stage(name) for name in self.stages]
-            shuffles = {(event.run, event.name): event for event in self.shuffles}
-            gpu_work = self._gpu_work + sum(stage.seconds * stage.gpus for stage in stages)
-            return Figures(
-                runs=self._runs["begun"],
-                failed=self._runs["failed"],
-                here=self._runs["here"],
-                seconds=self.seconds,
-                nodes=places.nodes,
-                slots=places.slots,
-                store=places.store,
-                gpus=places.gpus,
-                calls=self.calls,
-                objects=self.objects,
-                spilled=self.spilled,
-                restored=self.restored,
-                peak_store=self._peak,
-                peak_rss=self._peak_rss,
-                work=self._work + sum(stage.seconds for stage in stages),
-                gpu_work=gpu_work,
-                price=price,
-                groups=tuple(self._group(name) for name in self._groups),
-                shuffles=tuple(map(self._shuffle, shuffles.values())),
-                stages=tuple(stages),
-                slowest=self._slow.all(),
-                largest=self._large.all(),
-                shares=tuple(self._shares.values()),
-                recovered=dict(self._recovered),
-                directories=dict(self.directories),
-                refused=dict(self._refused),
-            )
-
-    def _group(self, name: str) -> TaskGroup:
-        one, begun = self._groups[name], min(self.started, self._ended)
-        return TaskGroup(
-            name, one.count, one.seconds, one.nbytes, one.first - begun, one.last - begun
-        )
-
-    def _shuffle(self, one: events.ShuffleFinished) -> ShuffleSummary:
-        matrix = self.matrices.get((one.run, one.name))
-        return ShuffleSummary(
-            one.name,
-            one.algorithm,
-            one.reason,
-            one.maps,
-            one.reducers,
-            one.rounds,
-            self._merges[one.run, one.name],
-            one.calls,
-            one.rows,
-            one.nbytes,
-            one.seconds,
-            None if matrix is None else int(matrix.totals.max(initial=0.0)),
-        )
-
-    def _stage(self, name: str) -> StageSummary:
-        one, waits = self.stages[name], self._waits[name]
-        looks = sum(waits.values())
-        shares = {why: n / looks for why, n in waits.items() if why}
-        return StageSummary(name, one.outputs, one.nbytes, one.seconds, one.gpus, shares)
-
-
-@contextlib.contextmanager
-def recording(observe: Callable[[events.Event], None] | None = None) -> Iterator[Collector]:
-    """Count the events of all runs inside the block; ``observe`` is called with each, too."""
-    collector = Collector()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(events.observing(collector))
-        if observe is not None:
-            stack.enter_context(events.observing(observe))
-        yield collector
-
-
-MOST = 8  # rows that are shown
+        tasks = sorted(self._heap, reverse=True)
+        return tuple(TaskSummary(label(key), took, nbytes) for _, _, key, took, nbytes in tasks)
 
 
 @dataclass
 class ProgressRow:
-    """One line.
+    """Progress of a group of tasks, a shuffle or a stage.
 
-    Attributes
-    ----------
-    name : str
-    done, total : int
-        A total of 0 is not known.
-    nbytes : int
-        Bytes of results so far.
-    since : float
-        When the first part of it was done, less the time that took; in seconds since 1970.
-    note : str
-        Further information.
+    ``total`` is 0 if unknown, ``nbytes`` counts results so far, ``since`` is the start in seconds
+    since 1970, ``note`` has further information.
     """
 
     name: str
@@ -413,44 +108,112 @@ class ProgressRow:
         return far, fast, "" if left is None else f"{duration(left)} left", self.note
 
 
-@dataclass
-class ProgressState:
-    """An observer that counts the progress of all runs.
+Name = tuple[int, str]
+"""A run, and a shuffle, group or stage of it."""
+
+
+class Collector:
+    """An observer that accumulates the events of all runs it sees.
+
+    Parameters
+    ----------
+    detailed : bool
+        Whether to store data of plots: spans, samples and matrices. Otherwise memory is a few
+        numbers for each group of tasks and each shuffle.
 
     Attributes
     ----------
-    runs : dict
-        Active run → its start.
+    spans, samples, matrices
+        Data of plots; a matrix for each (run, name of a shuffle).
+    active_runs : dict
+        Run → its start; its progress is in `rows`.
+    started : float
+        Seconds since 1970, or infinity.
+    calls, objects : int
+        Tasks submitted to Ray, and refs they returned (small ones never enter the store).
+    spilled, restored : int
+        Bytes that the object stores wrote to disk and read back.
+    directories : dict
+        Directory → bytes of the files that a private Ray was seen to spill there. Ray adds a
+        header to each object.
+    repeated : dict
+        Group → partitions that were recomputed after a loss of workers or nodes.
+    shuffles : list of ShuffleFinished
+        In the order in which they ended.
+    checkpoints : list of CheckpointSeen
+        One for each collection that a checkpoint could hold.
+    kept : list of ShuffleKept
+        One for each shuffle whose outputs a checkpoint could hold.
+    stages : dict
+        Name of a pipeline's stage → its last event.
+    gave_way : list of GaveWay
+        Tasks that ran out of memory and were retried with fewer neighbours, one for each retry.
     """
 
-    runs: dict[int, float] = field(default_factory=dict)
-    _rows: dict[tuple[int, str], ProgressRow] = field(default_factory=dict)
-    _seen: events.ClusterSeen | None = None
-    _spilled: int | None = None
+    def __init__(self, *, detailed: bool = False) -> None:
+        self.detailed = detailed
+        self.spans, self.matrices = Spans(), dict[Name, ShuffleMatrix]()
+        self.samples: list[Sample] = []
+        self.active_runs: dict[int, float] = {}
+        self.started, self._ended = float("inf"), 0.0
+        self.calls = self.objects = self.spilled = self.restored = 0
+        self.directories, self.repeated = Counter[str](), Counter[str]()
+        self.shuffles: list[events.ShuffleFinished] = []
+        self.checkpoints: list[events.CheckpointSeen] = []
+        self.kept: list[events.ShuffleKept] = []
+        self.stages: dict[str, events.StageSeen] = {}
+        self.gave_way: list[events.GaveWay] = []
+        self._lock = threading.Lock()
+        self._rows: dict[Name, ProgressRow] = {}
+        self._cluster: events.ClusterSeen | None = None
+        self._spilled_before = 0
+        self._runs, self._merges = Counter[str](), Counter[Name]()
+        self._places = events.PlacesSeen(0, 0, 0, 0.0)
+        self._peak = self._peak_rss = 0
+        self._rss: dict[tuple[str, int], int] = {}
+        self._groups: dict[str, TaskGroup] = {}
+        self._gpu_work = 0.0
+        self._shares: dict[str, GpuShare] = {}
+        self._waits: dict[str, Counter[str]] = defaultdict(Counter)
+        self._slowest, self._largest = _TopTasks(), _TopTasks()
+        self._recovered = Counter[str]()
+        self._refused: dict[str, str] = {}
 
     def __call__(self, event: events.Event) -> None:
         """Count one event."""
-        self._note(event)
+        with self._lock:
+            self._note(event)
+            self._ended = max(self._ended, event.time)
 
-    def active(self) -> list[ProgressRow]:
-        """Return active rows, in the order of their start."""
-        rows = sorted((row for row in self._rows.values() if row.active), key=lambda r: r.since)
-        return rows[:MOST]
+    @property
+    def tasks(self) -> dict[str, int]:
+        """Group → number of graph tasks finished."""
+        return {name: group.count for name, group in self._groups.items()}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the start of the first run to the last event."""
+        return max(0.0, self._ended - self.started)
+
+    def rows(self) -> list[ProgressRow]:
+        """Return the rows of what is active, in the order of their start."""
+        active = (row for row in list(self._rows.values()) if row.active)
+        return sorted(active, key=lambda row: row.since)[:MOST_ROWS]
 
     def footer(self, now: float) -> str:
         """Return a line with time, spilled bytes, tasks in flight and the bottleneck."""
-        parts = [duration(now - min(self.runs.values(), default=now))]
-        seen = self._seen
+        parts = [duration(now - min(self.active_runs.values(), default=now))]
+        seen = self._cluster
         if seen is not None:
             parts.append(f"{format_bytes(seen.used)} in the store")
-            parts.append(f"{format_bytes(seen.spilled - (self._spilled or 0))} spilled")
+            parts.append(f"{format_bytes(seen.spilled - self._spilled_before)} spilled")
             parts.append(f"{seen.in_flight} in flight, waits for {seen.waits}")
         return ", ".join(parts)
 
-    def lines(self, now: float) -> list[str]:
-        """Return a line for each active row, and the footer."""
-        rows = [f"{row.name}: {', '.join(filter(None, row.cells(now)))}" for row in self.active()]
-        return [*rows, self.footer(now)]
+    def _row(self, event: events.Event, name: str, since: float) -> ProgressRow:
+        row = self._rows.setdefault((event.run, name), ProgressRow(name))
+        row.since = row.since or since
+        return row
 
     @singledispatchmethod
     def _note(self, event: events.Event) -> None:
@@ -458,45 +221,206 @@ class ProgressState:
 
     @_note.register
     def _(self, event: events.RunStarted) -> None:
-        self.runs[event.run] = event.time
+        self.started = min(self.started, event.time)
+        self._runs["begun"] += 1
+        self.active_runs[event.run] = event.time
         for name, count in event.groups.items():
             self._rows[event.run, name] = ProgressRow(name, total=count)
 
     @_note.register
+    def _(self, _event: events.RanHere) -> None:
+        self._runs["here"] += 1
+
+    @_note.register
+    def _(self, event: events.PlacesSeen) -> None:
+        self._places = max(self._places, event, key=lambda one: one.slots)
+
+    @_note.register
     def _(self, event: events.RunFinished) -> None:
-        self.runs.pop(event.run, None)
-        for run, name in list(self._rows):
-            if run == event.run:
-                del self._rows[run, name]
-        if not self.runs:
-            self._seen = self._spilled = None
+        self._runs["failed"] += event.failed
+        self.calls += event.calls
+        self.objects += event.objects
+        self.spilled += event.spilled
+        self.restored += event.restored
+        self.directories.update(event.directories)
+        self.active_runs.pop(event.run, None)
+        self._rows = {name: row for name, row in self._rows.items() if name[0] != event.run}
+        if not self.active_runs:
+            self._cluster = None
+
+    @_note.register
+    def _(self, event: events.ClusterSeen) -> None:
+        if self._cluster is None:
+            self._spilled_before = event.spilled
+        self._cluster = event
+        self._peak = max(self._peak, event.used)
+        if self.detailed:
+            rss = sum(self._rss.values())
+            self.samples.append(Sample(event.time, event.used, event.spilled, rss, event.in_flight))
 
     @_note.register
     def _(self, event: events.TasksFinished) -> None:
+        ran = event.ran or CallSpan("", 0, event.time - event.seconds, event.seconds, 0)
         row = self._row(event, event.group, event.time - event.seconds)
+        group = self._groups.setdefault(event.group, TaskGroup(event.group))
         row.done += event.count
         row.nbytes += event.nbytes
+        group.count += event.count
+        group.nbytes += event.nbytes
+        group.seconds += event.seconds
+        group.first = min(group.first, ran.start)
+        group.last = max(group.last, ran.start + ran.seconds)
+        self._gpu_work += event.seconds * event.gpus
+        self._rss[ran.node, ran.process] = ran.rss
+        self._peak_rss = max(self._peak_rss, sum(self._rss.values()))
+        for key, seconds, nbytes in event.each:
+            self._slowest.add(seconds, key, seconds, nbytes)
+            self._largest.add(nbytes, key, seconds, nbytes)
+        if self.detailed:
+            self._add_spans(event, ran)
+
+    def _add_spans(self, event: events.TasksFinished, ran: CallSpan) -> None:
+        """Add the tasks of a call as consecutive spans."""
+        if len(event.each) <= 1:  # a call with several maps reports only their sum
+            tasks = [(event.group, ran.seconds, event.count, event.nbytes)]
+        else:
+            tasks = [(str(key_split(key)), took, 1, nbytes) for key, took, nbytes in event.each]
+        start = ran.start
+        for group, took, count, nbytes in tasks:
+            self.spans.add(
+                TaskSpan(ran.node, ran.process, group, start, start + took, count, nbytes)
+            )
+            start += took
+
+    @_note.register
+    def _(self, event: events.PartsCut) -> None:
+        if not self.detailed:
+            return
+        name = event.run, event.name
+        if name not in self.matrices:
+            self.matrices[name] = ShuffleMatrix(event.parts, len(event.sent))
+        self.matrices[name].add(event.start, event.count, event.sent)
+        if len(self.matrices) > MATRICES:
+            others = [one for one in self.matrices if one != name]
+            del self.matrices[min(others, key=lambda one: self.matrices[one].totals.sum())]
 
     @_note.register
     def _(self, event: events.ShuffleSeen) -> None:
+        self._merges[event.run, event.name] = event.merges
         if event.merges:
             row = self._row(event, f"{event.name} merges", event.time)
             row.done, row.total = event.merged, event.merges
             row.note = "so far" if event.mapped < event.parts else ""
 
     @_note.register
+    def _(self, event: events.ShuffleFinished) -> None:
+        self.shuffles.append(event)
+
+    @_note.register
     def _(self, event: events.StageSeen) -> None:
+        self.stages[event.name] = event
+        self._waits[event.name][event.waits] += 1
         row = self._row(event, event.name, event.time)
         row.done, row.nbytes = event.outputs, event.nbytes
         waits = f", waits for {event.waits}" if event.waits else ""
         row.note = f"{event.running} run, {event.queued} wait{waits}"
 
     @_note.register
-    def _(self, event: events.ClusterSeen) -> None:
-        self._seen = event
-        self._spilled = event.spilled if self._spilled is None else self._spilled
+    def _(self, event: events.Recovered) -> None:
+        self._recovered[event.what] += event.count
 
-    def _row(self, event: events.Event, name: str, since: float) -> ProgressRow:
-        row = self._rows.setdefault((event.run, name), ProgressRow(name))
-        row.since = row.since or since
-        return row
+    @_note.register
+    def _(self, event: events.CallsRepeated) -> None:
+        self.repeated.update(event.groups)
+        for group, count in event.groups.items():
+            self._recovered[f"{group} recomputed after a loss"] += count
+
+    @_note.register
+    def _(self, event: events.GaveWay) -> None:
+        self.gave_way.append(event)
+        self._recovered[f"{event.group} with fewer neighbours, as memory ran out"] += 1
+
+    @_note.register
+    def _(self, event: events.ShuffleKept) -> None:
+        self.kept.append(event)
+
+    @_note.register
+    def _(self, event: events.CheckpointSeen) -> None:
+        self.checkpoints.append(event)
+        if event.refused:
+            self._refused[label(event.group)] = event.refused
+
+    @_note.register
+    def _(self, event: events.ShareRaised) -> None:
+        first = self._shares.get(event.name)
+        asked = event.before if first is None else first.asked
+        self._shares[event.name] = GpuShare(
+            event.name, asked, event.share, event.held, event.device
+        )
+
+    def figures(self, price: float | None = None) -> Figures:
+        """Return all numbers; ``price`` is that of a node for an hour."""
+        with self._lock:
+            places, begun = self._places, min(self.started, self._ended)
+            shuffles = {(event.run, event.name): event for event in self.shuffles}
+            stages = [self._stage(event) for event in self.stages.values()]
+            groups = [
+                replace(group, first=group.first - begun, last=group.last - begun)
+                for group in self._groups.values()
+            ]
+            return Figures(
+                runs=self._runs["begun"],
+                failed=self._runs["failed"],
+                here=self._runs["here"],
+                seconds=self.seconds,
+                nodes=places.nodes,
+                slots=places.slots,
+                store=places.store,
+                gpus=places.gpus,
+                calls=self.calls,
+                objects=self.objects,
+                spilled=self.spilled,
+                restored=self.restored,
+                peak_store=self._peak,
+                peak_rss=self._peak_rss,
+                work=sum(one.seconds for one in groups) + sum(one.seconds for one in stages),
+                gpu_work=self._gpu_work + sum(one.seconds * one.gpus for one in stages),
+                price=price,
+                groups=tuple(groups),
+                shuffles=tuple(map(self._shuffle, shuffles.values())),
+                stages=tuple(stages),
+                slowest=self._slowest.all(),
+                largest=self._largest.all(),
+                shares=tuple(self._shares.values()),
+                recovered=dict(self._recovered),
+                directories=dict(self.directories),
+                refused=dict(self._refused),
+            )
+
+    def _shuffle(self, event: events.ShuffleFinished) -> ShuffleSummary:
+        matrix = self.matrices.get((event.run, event.name))
+        shared = {name: value for name, value in vars(event).items() if name not in _OF_ALL}
+        merges = self._merges[event.run, event.name]
+        largest = None if matrix is None else int(matrix.totals.max(initial=0.0))
+        return ShuffleSummary(**shared, merges=merges, largest=largest)
+
+    def _stage(self, event: events.StageSeen) -> StageSummary:
+        waits = self._waits[event.name]
+        shares = {why: n / waits.total() for why, n in waits.items() if why}
+        return StageSummary(
+            event.name, event.outputs, event.nbytes, event.seconds, event.gpus, shares
+        )
+
+
+_OF_ALL = ("run", "time")
+
+
+@contextlib.contextmanager
+def recording(observe: Callable[[events.Event], None] | None = None) -> Iterator[Collector]:
+    """Count the events of all runs inside the block; ``observe`` is called with each, too."""
+    collector = Collector()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(events.observing(collector))
+        if observe is not None:
+            stack.enter_context(events.observing(observe))
+        yield collector

@@ -30,16 +30,18 @@ import psutil
 from dask_exo import events
 from dask_exo.errors import LiveError
 from dask_exo.events import wall_time
-from dask_exo.report.collector import Collector, ProgressState
-from dask_exo.report.render import STYLE, fragment
+from dask_exo.report.collector import Collector
+from dask_exo.report.render import POLICY, STYLE, fragment
 from dask_exo.report.report import Report
 
 PATIENCE = 60.0  # seconds without a reader after which recording stops
 LOOPBACK = "127.0.0.1"
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; font-src data:; connect-src 'self'; frame-ancestors 'none'"
-)
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": f"{POLICY}; connect-src 'self'; frame-ancestors 'none'",
+}
 SHELL = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>dask_exo</title>
 <style>%s body { margin: 0 auto; max-width: 1100px; padding: 0 14px; background: #fff; }</style>
@@ -66,13 +68,8 @@ look();
 </script></body></html>"""
 
 
-class Live:
-    """The page, while the program runs.
-
-    Attributes
-    ----------
-    url : str
-        With the token.
+class Live(contextlib.AbstractContextManager["Live"]):
+    """The page, while the program runs, at ``url``, which has the token.
 
     Examples
     --------
@@ -83,7 +80,7 @@ class Live:
 
     def __init__(self) -> None:
         self._token = secrets.token_urlsafe(16)
-        self._rows, self._record = ProgressState(), Collector(detailed=True)
+        self._progress, self._record = Collector(), Collector(detailed=True)
         self._lock, self._read = threading.Lock(), 0.0
         self._recording = contextlib.ExitStack()
         self._observing = contextlib.ExitStack()
@@ -96,9 +93,6 @@ class Live:
             target=self._server.serve_forever, name="dask_exo-live", daemon=True
         )
         self._thread.start()
-
-    def __enter__(self) -> Live:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -114,7 +108,10 @@ class Live:
 
     def _observe(self, event: events.Event) -> None:
         with self._lock:
-            self._rows(event)
+            self._progress(event)
+            ended = isinstance(event, events.RunFinished)
+            if ended and not self._progress.active_runs:  # a program may run for months
+                self._progress = Collector()
             if self._read and time.monotonic() - self._read > PATIENCE:
                 self._read, self._record = 0.0, Collector(detailed=True)
                 self._recording.close()
@@ -134,8 +131,9 @@ class Live:
             raise KeyError(path)
         now = wall_time()
         with self._lock:
-            rows = [[row.name, *row.cells(now)] for row in self._rows.active()]
-            footer = self._rows.footer(now) if self._rows.runs else "nothing runs"
+            state = self._progress
+        rows = [[row.name, *row.cells(now)] for row in state.rows()]
+        footer = state.footer(now) if state.active_runs else "nothing runs"
         figures = report.figures
         html = fragment(figures) if figures.runs else ""
         return "application/json", json.dumps({"rows": rows, "footer": footer, "html": html})
@@ -154,12 +152,12 @@ class Live:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                asked = urlsplit(self.path)
-                if not live._allowed(self.headers.get("Host", ""), asked.query):
+                url = urlsplit(self.path)
+                if not live._allowed(self.headers.get("Host", ""), url.query):
                     self.send_error(HTTPStatus.FORBIDDEN, "the token is missing or wrong")
                     return
                 try:
-                    kind, text = live.answer(asked.path)
+                    kind, text = live.answer(url.path)
                 except KeyError:
                     self.send_error(HTTPStatus.NOT_FOUND)
                     return
@@ -167,10 +165,8 @@ class Live:
                 self.send_response(HTTPStatus.OK)
                 self.send_header("Content-Type", f"{kind}; charset=utf-8")
                 self.send_header("Content-Length", str(len(data)))
-                self.send_header("Cache-Control", "no-store")
-                self.send_header("Referrer-Policy", "no-referrer")
-                self.send_header("X-Content-Type-Options", "nosniff")
-                self.send_header("Content-Security-Policy", POLICY)
+                for name, value in HEADERS.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(data)
 
@@ -181,19 +177,13 @@ class Live:
 
 
 def latest_url() -> str:
-    """Return the URL of the page of this user's newest program.
-
-    Raises
-    ------
-    LiveError
-        There is none.
-    """
+    """Return the URL of the page of this user's newest program."""
     notes = sorted(_notes(), key=lambda path: path.stat().st_mtime, reverse=True)
     for note in notes:
         if psutil.pid_exists(int(note.stem)):
             return note.read_text(encoding="utf-8")
     raise LiveError(
-        "no program of this user shows what it does on this machine: call dask_exo.enable() in it "
+        "no program of this user has a live page on this machine: call dask_exo.enable() in it "
         "(exo.report.live must be true), or give the address that its repr names"
     )
 
@@ -232,18 +222,7 @@ CLEAR = "\x1b[H\x1b[J"  # clears a terminal
 
 
 def poll(url: str | None) -> Iterator[list[str]]:
-    """Yield the current lines about a program, repeatedly.
-
-    Parameters
-    ----------
-    url : str, optional
-        Its page; by default that of the program of this user which was started last.
-
-    Raises
-    ------
-    LiveError
-        There is no such program, or it does not answer.
-    """
+    """Yield the lines of the page at ``url``, by default `latest_url`, again and again."""
     address = latest_url() if url is None else url
     if urlsplit(address).hostname not in {LOOPBACK, "localhost"}:
         raise LiveError(
@@ -269,9 +248,9 @@ def watch(url: str | None, *, once: bool = False, stream: TextIO | None = None) 
 
 def _read(address: str) -> Any:
     parts = urlsplit(address)
-    asked = parts._replace(path="/now").geturl()
+    now = parts._replace(path="/now").geturl()
     try:
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(now, timeout=10) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         raise LiveError(

@@ -1,4 +1,4 @@
-"""Bounded data for the plots of a report: spans, samples of the cluster, shuffle matrices."""
+"""Bounded data of plots: spans, samples of the cluster, shuffle matrices."""
 
 from __future__ import annotations
 
@@ -7,23 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST_SPANS = 20_000  # more are joined
+MOST_SPANS = 20_000  # more are merged
 CELLS = 64  # along each side of a matrix
 
 
 class TaskSpan(NamedTuple):
-    """Tasks of one group on one worker, one after the other.
+    """Consecutive tasks of one group on one worker.
 
-    Attributes
-    ----------
-    node : str
-    process : int
-    group : str
-    start, stop : float
-        Seconds since 1970.
-    tasks : int
-    nbytes : int
-        Of their results.
+    ``start`` and ``stop`` are seconds since 1970, ``nbytes`` is the size of the results.
     """
 
     node: str
@@ -36,12 +27,7 @@ class TaskSpan(NamedTuple):
 
 
 class Spans:
-    """Keeps spans. When they become too many, neighbours with a short pause between are joined.
-
-    Parameters
-    ----------
-    most : int
-    """
+    """At most ``most`` spans; of more, those with short pauses between them are merged."""
 
     def __init__(self, most: int = MOST_SPANS) -> None:
         self._most = most
@@ -57,10 +43,10 @@ class Spans:
 
 
 def merge_spans(spans: Iterable[TaskSpan], gap: float) -> list[TaskSpan]:
-    """Merge those of one worker and group with no more than ``gap`` seconds between.
+    """Merge spans of one worker and group with no more than ``gap`` seconds between.
 
-    Spans of one worker that are shorter than ``gap`` are joined whatever their group is, under the
-    group of the longer one: they could not be told apart in a picture either.
+    Spans of one worker that are shorter than ``gap`` are merged whatever their group is, under the
+    group of the longer one: a plot could not show them apart.
 
     Examples
     --------
@@ -103,21 +89,10 @@ class Sample(NamedTuple):
 
 
 class ShuffleMatrix:
-    """Bytes from parts to outputs.
+    """Bytes from each of M parts to each of R outputs.
 
-    Parameters
-    ----------
-    parts, outputs : int
-        M and R. Where there are more than `CELLS`, neighbours share a cell.
-
-    Attributes
-    ----------
-    cells : ndarray
-        (min(M, CELLS), min(R, CELLS)) bytes. Parts that were mapped by one call are spread evenly
-        over its rows.
-    parts : int
-    totals : ndarray
-        (R,) bytes of each output.
+    ``cells`` is (min(M, CELLS), min(R, CELLS)): neighbours share a cell, and parts of one call are
+    spread evenly over its rows. ``totals`` is (R,) the bytes of each output.
 
     Examples
     --------

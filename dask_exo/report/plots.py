@@ -43,7 +43,7 @@ def plots(record: Collector, groups: Sequence[TaskGroup]) -> Iterator[tuple[str,
     if record.spans.all:
         yield (
             "Task stream",
-            "What ran when on each worker. Merges of shuffles are not seen, so a gap may be one.",
+            "Tasks of each worker. Merges of shuffles are not recorded: a gap may be one.",
             _stream(record, colors),
         )
     if groups:
@@ -60,116 +60,110 @@ def plots(record: Collector, groups: Sequence[TaskGroup]) -> Iterator[tuple[str,
         )
     for (_, name), matrix in record.matrices.items():
         if matrix.totals.sum():
-            yield f"Shuffle {name}: who sent how much to whom", _skew(matrix), _heat(matrix)
+            yield (
+                f"Shuffle {name}: bytes from each part to each output",
+                _skew(matrix),
+                _heat(matrix),
+            )
 
 
 def _figure(**options: Any) -> Any:
-    made = figure(
+    plot = figure(
         sizing_mode="stretch_width",
         toolbar_location="above",
         active_drag=None,  # a finger on a plot scrolls the page
         active_scroll=None,
         **options,
     )
-    made.toolbar.logo = None
-    return made
+    plot.toolbar.logo = None
+    return plot
+
+
+def _bars(
+    spans: Sequence[TaskSpan],
+    lanes: Sequence[int],
+    work: Sequence[float],
+    colors: dict[str, str],
+    **options: Any,
+) -> Any:
+    """Draw a bar for each span, in its lane and the color of its group."""
+    columns = {
+        "lane": list(lanes),
+        "start": np.round([span.start for span in spans], 4),
+        "stop": np.round([span.stop for span in spans], 4),
+        "color": [colors.get(span.group, "#888888") for span in spans],
+        "group": [plain(span.group) for span in spans],
+        "tasks": [span.tasks for span in spans],
+        "work": [duration(seconds) for seconds in work],
+        "size": [format_bytes(span.nbytes) for span in spans],
+    }
+    ends = {"y": "lane", "left": "start", "right": "stop", "source": ColumnDataSource(columns)}
+    plot = _figure(x_axis_label="seconds", tools=TOOLS, **options)
+    plot.hbar(**ends, height=0.8, color="color", line_width=0)
+    tooltips = [("", "@group"), ("tasks", "@tasks"), ("work", "@work"), ("results", "@size")]
+    plot.add_tools(HoverTool(tooltips=tooltips))
+    plot.ygrid.visible = False
+    return plot
 
 
 def _stream(record: Collector, colors: dict[str, str]) -> Any:
-    spans, gap = record.spans.all, 0.001
+    spans, gap, begun = record.spans.all, 0.001, record.started
     while len(spans) > SHOWN:
         spans, gap = merge_spans(spans, gap), 2 * gap
-    lanes = {lane: i for i, lane in enumerate(sorted({_lane(span) for span in spans}))}
-    nodes = {node: i for i, node in enumerate(sorted({span.node for span in spans}))}
-    source = ColumnDataSource(
-        {
-            "y": [lanes[_lane(span)] for span in spans],
-            "left": np.round([span.start - record.started for span in spans], 4),
-            "right": np.round([span.stop - record.started for span in spans], 4),
-            "color": [colors.get(span.group, "#888888") for span in spans],
-            "group": [plain(span.group) for span in spans],
-            "took": [duration(span.stop - span.start) for span in spans],
-            "count": [span.tasks for span in spans],
-            "size": [format_bytes(span.nbytes) for span in spans],
-        }
+    workers = sorted({(span.node, span.process) for span in spans})
+    lanes = {worker: i for i, worker in enumerate(workers)}
+    nodes = {node: i for i, node in enumerate(sorted({node for node, _ in workers}))}
+    plot = _bars(
+        [span._replace(start=span.start - begun, stop=span.stop - begun) for span in spans],
+        [lanes[span.node, span.process] for span in spans],
+        [span.stop - span.start for span in spans],
+        colors,
+        height=min(120 + 22 * len(lanes), 700),
     )
-    made = _figure(height=min(120 + 22 * len(lanes), 700), x_axis_label="seconds", tools=TOOLS)
-    made.hbar(
-        y="y", left="left", right="right", height=0.8, color="color", line_width=0, source=source
-    )
-    tooltips = [("task", "@group"), ("took", "@took"), ("tasks", "@count"), ("results", "@size")]
-    made.add_tools(HoverTool(tooltips=tooltips))
-    made.yaxis.ticker = list(lanes.values())
-    made.yaxis.major_label_overrides = {
+    plot.yaxis.ticker = list(lanes.values())
+    plot.yaxis.major_label_overrides = {
         i: f"{nodes[node]} · {process}" for (node, process), i in lanes.items()
     }
-    made.yaxis.axis_label = "node · process"
-    made.ygrid.visible = False
-    return made
-
-
-def _lane(span: TaskSpan) -> tuple[str, int]:
-    return span.node, span.process
+    plot.yaxis.axis_label = "node · process"
+    return plot
 
 
 def _timeline(groups: Sequence[TaskGroup], colors: dict[str, str]) -> Any:
     shown = sorted(groups, key=lambda group: group.first)
-    source = ColumnDataSource(
-        {
-            "y": list(range(len(shown))),
-            "left": [round(group.first, 4) for group in shown],
-            "right": [round(group.last, 4) for group in shown],
-            "color": [colors[group.name] for group in shown],
-            "group": [plain(group.name) for group in shown],
-            "count": [group.count for group in shown],
-            "took": [duration(group.seconds) for group in shown],
-            "size": [format_bytes(group.nbytes) for group in shown],
-        }
+    spans = [TaskSpan("", 0, g.name, g.first, g.last, g.count, g.nbytes) for g in shown]
+    plot = _bars(
+        spans,
+        range(len(spans)),
+        [group.seconds for group in shown],
+        colors,
+        height=min(100 + 24 * len(spans), 700),
+        x_range=(0, 1.2 * max(span.stop for span in spans)),  # room for the last name
+        y_range=(len(spans) - 0.4, -0.6),
     )
-    made = _figure(
-        height=min(100 + 24 * len(shown), 700),
-        x_axis_label="seconds",
-        x_range=(0, 1.2 * max(group.last for group in shown)),  # room for the last name
-        y_range=(len(shown) - 0.4, -0.6),
-        tools=TOOLS,
-    )
-    made.hbar(
-        y="y", left="left", right="right", height=0.7, color="color", line_width=0, source=source
-    )
-    made.text(
-        x="left",
-        y="y",
-        text="group",
-        source=source,
-        text_baseline="middle",
-        text_font_size="11px",
-        x_offset=4,
-    )
-    tooltips = [("", "@group"), ("tasks", "@count"), ("work", "@took"), ("results", "@size")]
-    made.add_tools(HoverTool(tooltips=tooltips))
-    made.yaxis.visible = made.ygrid.visible = False
-    return made
+    style = {"text_baseline": "middle", "text_font_size": "11px", "x_offset": 4}
+    names = {"x": "start", "y": "lane", "text": "group"}
+    plot.text(**names, **style, source=plot.renderers[0].data_source)
+    plot.yaxis.visible = False
+    return plot
 
 
 def _memory(samples: Sequence[Sample], started: float) -> Any:
     seconds = [round(sample.time - started, 2) for sample in samples]
     first = samples[0].spilled
-    made = _figure(height=260, x_axis_label="seconds", y_axis_label="GB", tools=TOOLS)
-    curves = {
-        "in the stores": [sample.used / 1e9 for sample in samples],
-        "spilled": [(sample.spilled - first) / 1e9 for sample in samples],
-        "workers": [sample.rss / 1e9 for sample in samples],
-    }
-    for (name, values), color in zip(
-        curves.items(), ("#1f77b4", "#d62728", "#7f7f7f"), strict=True
-    ):
-        rounded = np.round(values, 4)
-        made.line(seconds, rounded, color=color, line_width=2, legend_label=name)
-        made.scatter(seconds, rounded, color=color, size=4, legend_label=name)
-    made.y_range.start = 0
-    made.legend.orientation = "horizontal"
-    made.add_layout(made.legend[0], "above")
-    return made
+    plot = _figure(height=260, x_axis_label="seconds", y_axis_label="GB", tools=TOOLS)
+    curves = (
+        ("in the stores", "#1f77b4", [sample.used for sample in samples]),
+        ("spilled", "#d62728", [sample.spilled - first for sample in samples]),
+        ("workers", "#7f7f7f", [sample.rss for sample in samples]),
+    )
+    for name, color, nbytes in curves:
+        rounded = np.round(np.divide(nbytes, 1e9), 4)
+        plot.line(seconds, rounded, color=color, line_width=2, legend_label=name)
+        plot.scatter(seconds, rounded, color=color, size=4, legend_label=name)
+    plot.y_range.start = 0
+    plot.legend.orientation = "horizontal"
+    plot.add_layout(plot.legend[0], "above")
+    return plot
 
 
 def _skew(matrix: ShuffleMatrix) -> str:
@@ -185,7 +179,7 @@ def _skew(matrix: ShuffleMatrix) -> str:
 
 def _heat(matrix: ShuffleMatrix) -> Any:
     cells = matrix.cells.astype(np.float32)
-    made = _figure(
+    plot = _figure(
         height=340,
         x_axis_label="outputs",
         y_axis_label="parts",
@@ -194,7 +188,7 @@ def _heat(matrix: ShuffleMatrix) -> Any:
         tools="reset",
     )
     mapper = LinearColorMapper(palette=Viridis256, low=0, high=max(float(cells.max()), 1.0))
-    image = made.image(
+    image = plot.image(
         image=[cells],
         x=0,
         y=0,
@@ -203,6 +197,6 @@ def _heat(matrix: ShuffleMatrix) -> Any:
         color_mapper=mapper,
     )
     tooltips = [("output", "$x{0}"), ("part", "$y{0}"), ("bytes of the cell", "@image{0,0}")]
-    made.add_tools(HoverTool(tooltips=tooltips))
-    made.add_layout(image.construct_color_bar(width=10), "right")
-    return made
+    plot.add_tools(HoverTool(tooltips=tooltips))
+    plot.add_layout(image.construct_color_bar(width=10), "right")
+    return plot

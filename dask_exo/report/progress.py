@@ -1,4 +1,4 @@
-"""Progress of computations: lines in a terminal, in a notebook, or printed periodically."""
+"""Progress of computations: in a terminal, in a notebook, as printed lines; Dask's callbacks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from dask.diagnostics.progress import ProgressBar
 from dask_exo import events
 from dask_exo.cluster.futures import current_node
 from dask_exo.dask_adapter import DataNode
-from dask_exo.report.collector import ProgressState
+from dask_exo.report.collector import Collector
 
 SOON = 2.0  # seconds before a run is worth showing
-OFTEN = 0.2  # seconds between two pictures where they replace each other
-SELDOM = 10.0  # seconds between two lines where they do not
+OFTEN = 0.2  # seconds between two updates that replace each other
+SELDOM = 10.0  # seconds between two updates that do not
 
 
 class Display(Protocol):
-    """A place that shows progress."""
+    """A place that shows progress: `soon` seconds after the start, then `every` so many."""
 
     soon: float
     every: float
 
-    def show(self, rows: ProgressState, now: float) -> None:
+    def show(self, state: Collector, now: float) -> None:
         """Show the current state."""
         ...
 
@@ -40,21 +40,19 @@ class Display(Protocol):
 
 
 class Lines:
-    """Prints a few lines periodically.
-
-    Parameters
-    ----------
-    stream : file
-    """
+    """Prints a few lines periodically."""
 
     soon = every = SELDOM
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def show(self, rows: ProgressState, now: float) -> None:
+    def show(self, state: Collector, now: float) -> None:
         """See `Display.show`."""
-        self._stream.write("".join(f"dask_exo: {line}\n" for line in rows.lines(now)))
+        for row in state.rows():
+            cells = ", ".join(filter(None, row.cells(now)))
+            self._stream.write(f"dask_exo: {row.name}: {cells}\n")
+        self._stream.write(f"dask_exo: {state.footer(now)}\n")
         self._stream.flush()
 
     def end(self) -> None:
@@ -62,13 +60,7 @@ class Lines:
 
 
 class Terminal:
-    """Lines that are rewritten in place, by rich.
-
-    Parameters
-    ----------
-    stream : file
-        A terminal.
-    """
+    """Lines that rich rewrites in place."""
 
     soon, every = SOON, OFTEN
 
@@ -78,20 +70,22 @@ class Terminal:
 
         console = Console(file=stream)
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._begun = False
 
-    def show(self, rows: ProgressState, now: float) -> None:
-        """See `Display.show`."""
-        if not self._begun:
-            self._begun = True
-            self._live.start()
-        self._live.update(_grid(rows, now), refresh=True)
+    def show(self, state: Collector, now: float) -> None:
+        """Show a table, and a line below it as wide as the terminal."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        for row in state.rows():
+            table.add_row(Text(row.name, style="bold"), *map(Text, row.cells(now)))
+        self._live.start()
+        self._live.update(Group(table, Text(state.footer(now), style="dim")), refresh=True)
 
     def end(self) -> None:
         """See `Display.end`."""
-        if self._begun:
-            self._begun = False
-            self._live.stop()
+        self._live.stop()
 
 
 class Notebook:
@@ -102,11 +96,17 @@ class Notebook:
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def show(self, rows: ProgressState, now: float) -> None:
+    def show(self, state: Collector, now: float) -> None:
         """See `Display.show`."""
         from IPython.display import HTML, display
 
-        html = HTML(_table(rows, now))
+        rows = "".join(
+            f"<tr><th>{escape(row.name)}</th>"
+            + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells(now))
+            + "</tr>"
+            for row in state.rows()
+        )
+        html = HTML(f"<table>{rows}</table><small>{escape(state.footer(now))}</small>")
         if self._handle is None:
             self._handle = display(html, display_id=True)
         else:
@@ -121,29 +121,25 @@ class Notebook:
 
 
 class Progress:
-    """An observer that shows the progress of runs, except short ones.
-
-    Parameters
-    ----------
-    display : Display
-    """
+    """An observer that shows the progress of runs, except short ones."""
 
     def __init__(self, display: Display) -> None:
-        self._display, self._rows = display, ProgressState()
+        self._display, self._state = display, Collector()
         self._lock = threading.Lock()
         self._shown = 0.0
 
     def __call__(self, event: events.Event) -> None:
         """Count one event; show progress if the last time is long enough ago."""
         with self._lock:
-            self._rows(event)
-            since = min(self._rows.runs.values(), default=event.time)
-            if not self._rows.runs and self._shown:
+            self._state(event)
+            runs = self._state.active_runs
+            since = min(runs.values(), default=event.time)
+            if not runs and self._shown:
                 self._shown = 0.0
                 self._display.end()
             elif event.time >= max(since + self._display.soon, self._shown + self._display.every):
                 self._shown = event.time
-                self._display.show(self._rows, event.time)
+                self._display.show(self._state, event.time)
 
     def end(self) -> None:
         """Stop showing it."""
@@ -151,45 +147,17 @@ class Progress:
             self._display.end()
 
 
-def _grid(rows: ProgressState, now: float) -> Any:
-    """Return a table, and a line below it as wide as the terminal."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2))
-    for row in rows.active():
-        table.add_row(Text(row.name, style="bold"), *map(Text, row.cells(now)))
-    return Group(table, Text(rows.footer(now), style="dim"))
-
-
-def _table(rows: ProgressState, now: float) -> str:
-    """Return the table and the line as HTML."""
-    body = "".join(
-        f"<tr><th>{escape(row.name)}</th>"
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells(now))
-        + "</tr>"
-        for row in rows.active()
-    )
-    return f"<table>{body}</table><small>{escape(rows.footer(now))}</small>"
-
-
 def kind_of_display(setting: str, *, terminal: bool, notebook: bool, quiet: bool) -> str:
-    """Decide where to show progress.
+    """Decide where to show progress: ``"terminal"``, ``"notebook"``, ``"lines"`` or ``""``.
 
     Parameters
     ----------
     setting : str
         ``exo.progress``.
     terminal, notebook : bool
-        Whether standard error is a terminal, and whether this is a notebook.
+        True if standard error is a terminal, and if this is a notebook.
     quiet : bool
-        Whether this is a background thread, or a task.
-
-    Returns
-    -------
-    str
-        ``"terminal"``, ``"notebook"``, ``"lines"`` or ``""``.
+        True in a background thread, or a task.
 
     Examples
     --------
@@ -212,12 +180,10 @@ def _display(setting: str) -> Display | None:
     rich = importlib.util.find_spec("rich") is not None
     terminal, notebook = sys.stderr.isatty() and rich, "ipykernel" in sys.modules
     kind = kind_of_display(setting, terminal=terminal, notebook=notebook, quiet=quiet)
-    made: dict[str, Callable[[], Display]] = {
-        "terminal": lambda: Terminal(sys.stderr),
-        "notebook": Notebook,
-        "lines": lambda: Lines(sys.stderr),
-    }
-    return made[kind]() if kind else None
+    if kind == "notebook":
+        return Notebook()
+    displays: dict[str, Callable[[TextIO], Display]] = {"terminal": Terminal, "lines": Lines}
+    return displays[kind](sys.stderr) if kind else None
 
 
 _showing: list[Progress] = []
@@ -259,35 +225,34 @@ def progress() -> Iterator[None]:
 
 
 Key = Any
-WORKER = "ray"  # which process ran a task is for Ray to know
+Callback = tuple[Callable[..., Any] | None, ...]
+"""``(start, start_state, pretask, posttask, finish)``."""
+WORKER = "ray"  # stands for the process of a task, which only Ray knows
 
 
 class Callbacks:
-    """The callbacks of one computation.
+    """Dask's callbacks (`ProgressBar`, `Profiler`, `Cache`, …) of one computation.
 
-    Parameters
-    ----------
-    callbacks : sequence of tuple
-        ``(start, start_state, pretask, posttask, finish)`` each.
+    They are called as ``dask.local.get_async`` does it.
 
     Attributes
     ----------
     values : bool
-        Whether a callback may read values of tasks. Then every task runs in a call of its own, and
+        True if a callback may read values of tasks. Then every task runs in a call of its own, and
         its value is fetched to this process, as in Dask's own schedulers.
     """
 
-    def __init__(self, callbacks: Sequence[tuple[Callable[..., Any] | None, ...]]) -> None:
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = callbacks
         _, self._prepared, self._before, self._after, _ = unpack_callbacks(callbacks)
-        self._begun: list[tuple[Callable[..., Any] | None, ...]] = []
+        self._begun: list[Callback] = []
         self._graph: dict[Key, Any] = {}
         self._state: dict[str, Any] = {}
         known = (ProgressBar, Profiler, ResourceProfiler)
         self.values = any(type(getattr(f, "__self__", None)) not in known for f in self._after)
 
     def __bool__(self) -> bool:
-        """Return whether there is a callback."""
+        """Return True if there is a callback."""
         return bool(self._callbacks)
 
     def begin(self, graph: dict[Key, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from dask_exo.report.summary import Figures, TaskSummary, as_json
 
 if TYPE_CHECKING:
     from dask_exo.report.collector import Collector
-from dataclasses import dataclass
 
 LINES = 12  # of one table
 
@@ -76,14 +76,7 @@ def duration(seconds: float) -> str:
 
 
 def describe_recovery(repeated: Mapping[str, int], total: int) -> str:
-    """Describe recomputed partitions.
-
-    Parameters
-    ----------
-    repeated : mapping
-        Group → recomputed partitions.
-    total : int
-        Number of all partitions; 0 if unknown.
+    """Describe recomputed partitions of each group; ``total`` counts all, or is 0 if unknown.
 
     Examples
     --------
@@ -96,8 +89,8 @@ def describe_recovery(repeated: Mapping[str, int], total: int) -> str:
 
 
 def _totals(figures: Figures) -> Iterator[str]:
-    runs = f"{figures.runs} computation(s)" + (f", {figures.failed} failed" * bool(figures.failed))
-    yield runs
+    failed = f", {figures.failed} failed" if figures.failed else ""
+    yield f"{figures.runs} computation(s){failed}"
     for name, fact in facts(figures):
         yield f"  {name:<20} {fact}"
 
@@ -120,11 +113,15 @@ def _work(figures: Figures) -> Iterator[str]:
             f"{format_bytes(group.nbytes)}"
         )
     for stage in figures.stages:
-        waits = ", ".join(f"{100 * share:.0f} % {why}" for why, share in stage.waits.items())
+        waits = _shares(stage.waits)
         yield (
             f"  {stage.outputs:>8,} x stage {stage.name}: {duration(stage.seconds)} of work, "
             f"{format_bytes(stage.nbytes)}" + (f", waited for {waits}" if waits else "")
         )
+
+
+def _shares(waits: Mapping[str, float]) -> str:
+    return ", ".join(f"{100 * share:.0f} % {why}" for why, share in waits.items())
 
 
 def _end(figures: Figures) -> Iterator[str]:
@@ -164,23 +161,12 @@ POLICY = (
 
 def fragment(figures: Figures) -> str:
     """Return the figures as HTML, without plots."""
-    parts = [
-        "<div class='exo'>",
-        f"<style>{STYLE}</style>",
-        _facts_html(figures),
-        _advice_html(figures),
-    ]
-    return "".join([*parts, *_tables_html(figures), "</div>"])
+    inner = "".join([_summary_html(figures), *_tables_html(figures)])
+    return f"<div class='exo'><style>{STYLE}</style>{inner}</div>"
 
 
 def page(record: Collector, figures: Figures, title: str) -> str:
-    """Return the whole page.
-
-    Raises
-    ------
-    MissingPackageError
-        There is no bokeh.
-    """
+    """Return the figures and plots as one self-contained page."""
     require_bokeh()
     from bokeh.embed import components
     from bokeh.resources import Resources
@@ -202,8 +188,7 @@ def page(record: Collector, figures: Figures, title: str) -> str:
             f"<title>{escape(title)}</title><style>{STYLE}{BODY}</style>",
             "" if resources is None else resources.render_js(),
             f"</head><body><div class='exo'><h1>{escape(title)}</h1>",
-            _facts_html(figures),
-            _advice_html(figures),
+            _summary_html(figures),
             *pictures,
             *_tables_html(figures),
             "</div>",
@@ -220,9 +205,8 @@ def require_bokeh() -> None:
         import bokeh  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(
-            "a report is drawn by bokeh, which is not installed: add it by "
-            "pip install 'dask-exo[report]'. "
-            "dask_exo.last_report() has the figures without it"
+            "bokeh draws the plots of a report and is not installed: add it by pip install "
+            "'dask-exo[report]'. dask_exo.last_report() has the figures without it"
         ) from error
 
 
@@ -231,17 +215,13 @@ def _json(figures: Figures) -> str:
     return json.dumps(as_json(figures)).replace("<", "\\u003c")
 
 
-def _facts_html(figures: Figures) -> str:
-    cells = (
+def _summary_html(figures: Figures) -> str:
+    cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(fact)}</dd></div>"
         for name, fact in facts(figures)
     )
-    return f"<dl>{''.join(cells)}</dl>"
-
-
-def _advice_html(figures: Figures) -> str:
     lines = "".join(f"<li>{escape(line)}</li>" for line in advise(figures))
-    return f"<ul>{lines}</ul>" if lines else ""
+    return f"<dl>{cells}</dl>" + (f"<ul>{lines}</ul>" if lines else "")
 
 
 def _tables_html(figures: Figures) -> Iterator[str]:
@@ -278,7 +258,7 @@ def _tables_html(figures: Figures) -> Iterator[str]:
                 f"{one.outputs:,}",
                 duration(one.seconds),
                 format_bytes(one.nbytes),
-                ", ".join(f"{100 * share:.0f} % {why}" for why, share in one.waits.items()),
+                _shares(one.waits),
             ]
             for one in figures.stages
         ),
@@ -313,14 +293,7 @@ BOX_STYLE = {
 
 @dataclass(frozen=True)
 class Box:
-    """One box.
-
-    Attributes
-    ----------
-    kind : {"tasks", "shuffle"}
-    lines : tuple of str
-        Its text.
-    """
+    """A box of a graph: its kind, ``"tasks"`` or ``"shuffle"``, and its text."""
 
     kind: str
     lines: tuple[str, ...]
@@ -337,13 +310,7 @@ class Box:
 
 
 def layers(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Put each name below all from which an edge leads to it.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Edges from a later to an earlier one are left out, so that there is no circle.
-    edges : iterable of (str, str)
+    """Put each name below all from which an edge leads to it; ignore edges to earlier names.
 
     Examples
     --------
@@ -365,18 +332,9 @@ def layers(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[list[
 
 
 def svg(boxes: Mapping[str, Box], edges: Sequence[tuple[str, str]]) -> str:
-    """Draw boxes, and a line for each edge.
+    """Return an ``<svg>`` element with boxes, by name, and a line for each edge.
 
-    Parameters
-    ----------
-    boxes : mapping
-        Name → box; none stands before one that leads to it, as far as there is such an order.
-    edges : sequence of (str, str)
-
-    Returns
-    -------
-    str
-        An ``<svg>`` element, at most as wide as its container; all text in it is escaped.
+    It is at most as wide as its container. Boxes come in topological order, if there is one.
 
     Examples
     --------
@@ -395,8 +353,8 @@ def svg(boxes: Mapping[str, Box], edges: Sequence[tuple[str, str]]) -> str:
             left += boxes[name].width + ACROSS
         top += max(boxes[name].height for name in row) + DOWN
     high = top - DOWN + PAD if rows else 2 * PAD
-    inner = [_line(boxes, corners, edge) for edge in edges]
-    inner += [_drawn(box, *corners[name]) for name, box in boxes.items()]
+    inner = [_curve(boxes[start], corners[start], boxes[end], corners[end]) for start, end in edges]
+    inner += [_rectangle(box, *corners[name]) for name, box in boxes.items()]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole:.0f} {high:.0f}" '
         f'width="{whole:.0f}" style="max-width:100%;height:auto" font-family="monospace" '
@@ -404,7 +362,7 @@ def svg(boxes: Mapping[str, Box], edges: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def _drawn(box: Box, left: float, top: float) -> str:
+def _rectangle(box: Box, left: float, top: float) -> str:
     texts = "".join(
         f'<text x="{left + PAD:.1f}" y="{top + PAD + LINE * (i + 0.75):.1f}">{escape(line)}</text>'
         for i, line in enumerate(box.lines)
@@ -413,12 +371,10 @@ def _drawn(box: Box, left: float, top: float) -> str:
     return f'<rect x="{left:.1f}" y="{top:.1f}" {size} rx="4" {BOX_STYLE[box.kind]}/>{texts}'
 
 
-def _line(
-    boxes: Mapping[str, Box], corners: Mapping[str, tuple[float, float]], edge: tuple[str, str]
-) -> str:
+def _curve(above: Box, corner: tuple[float, float], below: Box, end: tuple[float, float]) -> str:
     """Draw a curve from the bottom of one box to the top of the other."""
-    (x, y), (u, v) = corners[edge[0]], corners[edge[1]]
-    x, y, u = x + boxes[edge[0]].width / 2, y + boxes[edge[0]].height, u + boxes[edge[1]].width / 2
+    x, y = corner[0] + above.width / 2, corner[1] + above.height
+    u, v = end[0] + below.width / 2, end[1]
     middle = (y + v) / 2
     path = f"M{x:.1f} {y:.1f} C{x:.1f} {middle:.1f} {u:.1f} {middle:.1f} {u:.1f} {v:.1f}"
     return f'<path d="{path}" fill="none" stroke="#888"/>'

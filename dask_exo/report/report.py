@@ -18,16 +18,7 @@ from dask_exo.report.summary import Figures, as_json
 class Report:
     """Costs of computations, as text, in a notebook, as JSON or as an HTML file.
 
-    Parameters
-    ----------
-    record : Collector
-    price : float, optional
-        Of a node for an hour.
-
-    Attributes
-    ----------
-    figures : dask_exo.report.summary.Figures
-        All numbers, in seconds and bytes.
+    ``price`` is that of a node for an hour.
     """
 
     def __init__(self, record: Collector, price: float | None = None) -> None:
@@ -35,7 +26,7 @@ class Report:
 
     @property
     def figures(self) -> Figures:
-        """The numbers, as they are now."""
+        """All numbers so far, in seconds and bytes."""
         return self._record.figures(self._price)
 
     def __str__(self) -> str:
@@ -58,18 +49,12 @@ class Report:
         return json.dumps(as_json(self.figures), indent=1)
 
     def to_html(self, title: str = "dask_exo report") -> str:
-        """Return a self-contained page.
-
-        Raises
-        ------
-        MissingPackageError
-            There is no bokeh.
-        """
+        """Return a self-contained page; raise `MissingPackageError` without bokeh."""
         return page(self._record, self.figures, title)
 
 
 class _Last:
-    """An observer that keeps the totals of each run, and of the last finished one."""
+    """An observer that collects the totals of each run, and of the last finished one."""
 
     def __init__(self) -> None:
         self._running: dict[int, Collector] = {}
@@ -98,16 +83,11 @@ events.subscribe(_last)
 
 
 def last_report() -> Report:
-    """Return a report of the last computation of this process.
+    """Return a report of the last computation of this process, for a notebook or to print.
 
     Every computation counts its totals at negligible cost. Only `performance_report` records data
     of plots, the matrix of a shuffle, and exact spilling of short runs. For a small computation
     that ran on Dask's threads the report says only that.
-
-    Returns
-    -------
-    Report
-        Shown in a notebook, or printed; see also its ``to_json()``.
 
     Examples
     --------
@@ -125,28 +105,23 @@ def last_report() -> Report:
 def performance_report(
     filename: str | Path = "dask-exo-report.html", *, price: float | None = None
 ) -> Iterator[Report]:
-    """Collector all computations of this process inside the block, and write a page about them.
+    """Record all computations of this process inside the block, and write a page about them.
 
     Parameters
     ----------
     filename : path
-        Of the page to write: one file, without anything from a network. It is written, too, when
-        the block raises.
+        Of the page: one file that loads nothing from a network. It is also written if the block
+        raises.
     price : float, optional
-        Of a node for an hour, in the currency of your choice, to say what it cost; by default
+        Of a node for an hour, in the currency of your choice; by default
         ``exo.report.node-price``.
-
-    Yields
-    ------
-    Report
-        As it grows.
 
     Raises
     ------
     MissingPackageError
         There is no bokeh.
     OSError
-        The file cannot be written; before anything runs.
+        The file cannot be written. Raised before anything runs.
 
     Examples
     --------

@@ -14,29 +14,28 @@ from dask_exo.errors import InputError
 IN_A_PAGE = re.compile(r"<script type='application/json' id='figures'>(.*?)</script>", re.DOTALL)
 HOUR = 3600.0
 TERABYTE = 1e12
-VERSION = 2  # of what `as_json` makes
-UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cost": "$"}
+VERSION = 2  # of the format of `as_json`
 
 
-@dataclass(frozen=True)
+@dataclass
 class TaskGroup:
-    """Tasks of one group.
+    """Tasks of one group: their number, seconds of work, and bytes of results.
 
-    Their number, seconds of work, bytes of results; start of the first and end of the last, in
-    seconds from the start of the report.
+    ``first`` and ``last`` are the start of the first and the end of the last task, in seconds from
+    the start of the report.
     """
 
     name: str
-    count: int
-    seconds: float
-    nbytes: int
-    first: float
-    last: float
+    count: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+    first: float = float("inf")
+    last: float = 0.0
 
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """One task."""
+    """One task: its seconds, and bytes of its result."""
 
     name: str
     seconds: float
@@ -45,20 +44,11 @@ class TaskSummary:
 
 @dataclass(frozen=True)
 class ShuffleSummary:
-    """One shuffle.
+    """One shuffle: its algorithm and the reason for it, and what it moved.
 
-    Attributes
-    ----------
-    name, algorithm, reason : str
-        Name, algorithm, and reason of the choice.
-    maps, reducers, rounds, merges, calls : int
-        M, R, rounds of maps, merges between them, and calls of maps.
-    rows, nbytes : int
-        What the maps sent.
-    seconds : float
-        Until the last map or merge had ended.
-    largest : int or None
-        Bytes of the largest output; None where that was not recorded.
+    Maps (M), reducers (R), rounds of maps, merges between them, and calls of maps; rows and bytes
+    that the maps sent; seconds until the last map or merge ended; bytes of the largest output,
+    None if not recorded.
     """
 
     name: str
@@ -106,14 +96,8 @@ class StageSummary:
 class GpuShare:
     """Share of a GPU of actors that use more of it than they requested.
 
-    Attributes
-    ----------
-    name : str
-        The stages.
-    asked, share : float
-        Of a GPU.
-    held, device : int
-        Bytes: the most that a task has held there, and those that the GPU has for all.
+    The names of their stages, the requested share and the present one, and bytes: the peak of a
+    task, and the memory of the GPU.
     """
 
     name: str
@@ -129,28 +113,27 @@ class Figures:
 
     Attributes
     ----------
-    runs, failed, here : int
-        Computations, those that raised, and those that were left to Dask's threads.
-    seconds : float
+    runs, failed, here
+        Computations, those that raised, and those that ran on Dask's threads.
+    seconds
         From the start of the first to the end of the last.
     nodes, slots, store, gpus
-        Of the cluster: machines, tasks side by side, bytes of object store, GPUs.
-    calls, objects : int
+        Of the cluster: machines, parallel tasks, bytes of object store, GPUs.
+    calls, objects
         Tasks submitted to Ray, and refs that they returned.
-    spilled, restored : int
+    spilled, restored
         Bytes that the object stores wrote to disk, and read back.
-    peak_store, peak_rss : int
-        The most bytes seen in the stores, and as memory of all workers that had been heard of.
-    work, gpu_work : float
-        Seconds of tasks; seconds of tasks times the GPUs that they asked for.
-    price : float or None
-        Of a node for an hour.
-    groups, shuffles, stages, slowest, largest, shares : tuple
-    recovered : mapping
+    peak_store, peak_rss
+        Highest number of bytes in the stores, and in the memory of all known workers.
+    work, gpu_work
+        Seconds of tasks; seconds of tasks times the GPUs that they requested.
+    price
+        Of a node for an hour; None if unknown.
+    recovered
         Kind of recovered work → count.
-    directories : mapping
+    directories
         Spill directory → bytes.
-    refused : mapping
+    refused
         Collections that cannot be checkpointed → reason.
     """
 
@@ -193,12 +176,12 @@ class Figures:
 
     @property
     def busy(self) -> float:
-        """Share of the slots' time in which tasks were seen to run; merges are not seen."""
+        """Share of the slots' time in which tasks ran; merges do not count."""
         return min(1.0, self.work / (self.slots * self.seconds)) if self.slots else 0.0
 
     @property
     def gpu_busy(self) -> float | None:
-        """Share of the GPUs' time in which tasks ran that asked for them; None without GPUs."""
+        """Share of the GPUs' time in which tasks that requested them ran; None without GPUs."""
         whole = self.gpus * self.seconds
         return min(1.0, self.gpu_work / whole) if whole else None
 
@@ -226,6 +209,18 @@ class Figures:
         return self.cost / (self.shuffled / TERABYTE)
 
 
+DERIVED = ("tasks", "shuffled", "busy", "gpu_busy", "node_hours", "cost", "cost_per_terabyte")
+KINDS = {
+    "groups": TaskGroup,
+    "shuffles": ShuffleSummary,
+    "stages": StageSummary,
+    "slowest": TaskSummary,
+    "largest": TaskSummary,
+    "shares": GpuShare,
+}
+UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cost": "$"}
+
+
 def as_json(figures: Figures) -> dict[str, Any]:
     """Return plain values for `json`.
 
@@ -234,19 +229,11 @@ def as_json(figures: Figures) -> dict[str, Any]:
     >>> as_json(Figures(nodes=2, seconds=1800.0))["node_hours"]
     1.0
     """
-    derived = {
-        "tasks": figures.tasks,
-        "shuffled": figures.shuffled,
-        "busy": figures.busy,
-        "gpu_busy": figures.gpu_busy,
-        "node_hours": figures.node_hours,
-        "cost": figures.cost,
-        "cost_per_terabyte": figures.cost_per_terabyte,
-    }
+    derived = {name: getattr(figures, name) for name in DERIVED}
     return {"version": VERSION, "units": UNITS, **asdict(figures), **derived}
 
 
-def from_json(found: Mapping[str, Any]) -> Figures:
+def from_json(values: Mapping[str, Any]) -> Figures:
     """Restore figures from the values of `as_json`.
 
     Raises
@@ -260,19 +247,11 @@ def from_json(found: Mapping[str, Any]) -> Figures:
     >>> from_json(as_json(figures)) == figures
     True
     """
-    if found.get("version") != VERSION:
-        raise ValueError(f"version {found.get('version')!r} is not {VERSION}")
-    kinds = {
-        "groups": TaskGroup,
-        "shuffles": ShuffleSummary,
-        "stages": StageSummary,
-        "slowest": TaskSummary,
-        "largest": TaskSummary,
-        "shares": GpuShare,
-    }
-    plain = {one.name: found[one.name] for one in fields(Figures)}
+    if values.get("version") != VERSION:
+        raise ValueError(f"version {values.get('version')!r} is not {VERSION}")
+    plain = {one.name: values[one.name] for one in fields(Figures)}
     try:
-        lists = {name: tuple(kind(**one) for one in plain[name]) for name, kind in kinds.items()}
+        lists = {name: tuple(kind(**one) for one in plain[name]) for name, kind in KINDS.items()}
     except TypeError as error:
         raise ValueError(str(error)) from error
     return Figures(**{**plain, **lists})

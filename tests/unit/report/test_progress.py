@@ -12,7 +12,7 @@ import pytest
 
 import dask_exo
 from dask_exo import Scheduler, events
-from dask_exo.report.collector import ProgressRow, ProgressState
+from dask_exo.report.collector import Collector, ProgressRow
 from dask_exo.report.progress import Lines, Notebook, Progress, Terminal, kind_of_display, showing
 from dask_exo.testing import InlineFutures
 
@@ -53,19 +53,19 @@ def test_a_long_run_prints_lines_every_ten_seconds() -> None:
 
 
 def test_rows_end_with_their_run_and_know_the_rest() -> None:
-    rows = ProgressState()
+    state = Collector()
     for event in story(25):
-        rows(event)
-    (row,) = rows.active()
+        state(event)
+    (row,) = state.rows()
     assert (row.name, row.done, row.total) == ("map", 25, 100)
     assert row.left(1025.0) == pytest.approx(75.0)
     assert row.rate(1025.0) == pytest.approx(10**6)
-    rows(events.ShuffleSeen("s", 5, 10, 2, 4, 0, run=1, time=1026.0))
-    assert [(r.name, r.done, r.total) for r in rows.active()][-1] == ("s merges", 2, 4)
-    rows(events.StageSeen("read", 3, 2, 7, 9, 100, 1.0, "memory", run=1, time=1027.0))
-    assert "waits for memory" in rows.active()[-1].note
-    rows(events.RunFinished(1.0, 1, 1, 0, 0, failed=False, run=1, time=1028.0))
-    assert rows.active() == []
+    state(events.ShuffleSeen("s", 5, 10, 2, 4, 0, run=1, time=1026.0))
+    assert [(r.name, r.done, r.total) for r in state.rows()][-1] == ("s merges", 2, 4)
+    state(events.StageSeen("read", 3, 2, 7, 9, 100, 1.0, "memory", run=1, time=1027.0))
+    assert "waits for memory" in state.rows()[-1].note
+    state(events.RunFinished(1.0, 1, 1, 0, 0, failed=False, run=1, time=1028.0))
+    assert state.rows() == []
 
 
 def test_nothing_is_left_of_what_is_not_known() -> None:
@@ -158,8 +158,8 @@ def test_a_computation_of_the_user_is_heard(monkeypatch) -> None:
     class Heard(Lines):
         soon = every = 0.0
 
-        def show(self, rows: ProgressState, now: float) -> None:
-            heard.extend((row.name, row.done, row.total) for row in rows.active())
+        def show(self, state: Collector, now: float) -> None:
+            heard.extend((row.name, row.done, row.total) for row in state.rows())
 
     module = sys.modules["dask_exo.report.progress"]
     monkeypatch.setattr(module, "_display", lambda setting: Heard(io.StringIO()))
