@@ -1,51 +1,124 @@
-"""Actors for tasks with equal resource requests, for as long as there is work for them.
+"""Pools of actors that serve calls with equal resource requests, of graphs and of pipelines.
 
-An idle actor still occupies its resources. So some resources are left for tasks that run outside
-of actors, and where nothing else can go on, idle actors are stopped.
+An idle actor still occupies its resources. So a computation leaves some resources for tasks that
+run outside of actors, and where nothing else can go on, idle actors are stopped.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask_exo.cluster.futures import Actor, Futures, Node, Ref
-from dask_exo.cluster.resources import ResourceRequest, count_fitting, resources_of
-from dask_exo.errors import OptionsError
-from dask_exo.execution.admission import (
-    AHEAD,
-    PoolLoad,
-    choose_actor,
-    fits_with_reserve,
-    largest_amounts,
+from dask_exo.cluster.futures import Futures, Node, Ref
+from dask_exo.cluster.resources import (
+    ResourceRequest,
+    Resources,
+    count_fitting,
+    fits,
+    resources_of,
 )
+from dask_exo.errors import OptionsError
 from dask_exo.planning.annotations import asking_in
 from dask_exo.planning.plan import Bundle, Plan, Stage
 
 IDLE = 30.0  # seconds without a call after which an actor is stopped
+AHEAD = 2  # calls of an actor at a time: inputs of the second are fetched while the first runs
 
 
 @dataclass(slots=True, eq=False)
 class PooledActor:
-    """An actor, its unfinished calls, and when it last became idle."""
+    """An actor, the resources that it holds, its unfinished calls, and when it became idle."""
 
-    pool: ResourceRequest
-    worker: Actor
+    handle: Any
+    pool: ActorPool
+    request: Resources
+    since: float
     calls: int = 0
-    since: float = 0.0
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether new actors of its pool request more."""
+        return self.request != self.pool.request
+
+
+class ActorPool:
+    """Actors of one resource request, the most recently used one last.
+
+    Parameters
+    ----------
+    request : mapping
+        Resources of each new actor.
+    stop : callable
+        Stops an actor, given its handle.
+    clock : callable
+        Returns seconds since some moment.
+    """
+
+    def __init__(
+        self, request: Resources, stop: Callable[[Any], object], clock: Callable[[], float]
+    ) -> None:
+        self.request = request
+        self._stop, self._clock = stop, clock
+        self.actors: list[PooledActor] = []
+
+    def __len__(self) -> int:
+        """Return the number of actors."""
+        return len(self.actors)
+
+    @property
+    def idle(self) -> list[PooledActor]:
+        """Actors without a call, the one that has waited longest first."""
+        return [actor for actor in self.actors if not actor.calls]
+
+    def resources(self, actors: int) -> dict[str, float]:
+        """Return the resources of so many actors."""
+        return {name: amount * actors for name, amount in self.request.items()}
+
+    def add(self, handle: Any) -> PooledActor:
+        """Add a new actor, which is idle."""
+        actor = PooledActor(handle, self, self.request, self._clock())
+        self.actors.append(actor)
+        return actor
+
+    def release(self, actor: PooledActor) -> None:
+        """Record that a call of an actor has finished."""
+        actor.calls -= 1
+        actor.since = self._clock()
+        self.actors.remove(actor)
+        self.actors.append(actor)
+
+    def discard(self, actor: PooledActor) -> None:
+        """Forget an actor that has died."""
+        self.actors.remove(actor)
+
+    def stop_idle(self, idle_for: float = 0.0, *, keep: int = 0) -> bool:
+        """Stop actors that were idle for so many seconds; return whether any were stopped.
+
+        Parameters
+        ----------
+        idle_for : float
+            Seconds.
+        keep : int
+            Actors of the pool to keep, idle or not.
+        """
+        since = self._clock() - idle_for
+        gone = [actor for actor in self.idle if actor.since <= since]
+        gone = gone[: max(0, len(self.actors) - keep)]
+        self.stop(gone)
+        return bool(gone)
+
+    def stop(self, actors: Iterable[PooledActor]) -> None:
+        """Stop actors of the pool."""
+        for actor in list(actors):
+            self.actors.remove(actor)
+            self._stop(actor.handle)
 
 
 class ActorPools:
     """The actors of one computation, by resource request.
-
-    Parameters
-    ----------
-    futures : Futures
-    plan : Plan
-    nodes : sequence of Node
 
     Raises
     ------
@@ -55,18 +128,27 @@ class ActorPools:
 
     def __init__(self, futures: Futures, plan: Plan, nodes: Sequence[Node]) -> None:
         self._futures = futures
-        self._actors: dict[ResourceRequest, list[PooledActor]] = defaultdict(list)
         self._slots = sum(node.slots for node in nodes)
         self._total = _total(nodes)
         self._left = _work_per_pool(plan)
         self._width = _max_actors(plan, nodes)
         self._reserve = _reserve(plan) if self._left else {}
         self._has_shuffles = bool(plan.stages)
+        self._pools = {
+            request: ActorPool(
+                dict(request.amounts), lambda actor: actor.stop(), lambda: futures.now
+            )
+            for request in self._left
+        }
+
+    @property
+    def _actors(self) -> list[PooledActor]:
+        return [actor for pool in self._pools.values() for actor in pool.actors]
 
     @property
     def calls(self) -> int:
         """Number of unfinished calls."""
-        return sum(actor.calls for actors in self._actors.values() for actor in actors)
+        return sum(actor.calls for actor in self._actors)
 
     @property
     def slots(self) -> int:
@@ -75,9 +157,9 @@ class ActorPools:
             return self._slots
         return max(0, self._slots - math.ceil(round(self._held()["CPU"], 9)))
 
-    def width(self, pool: ResourceRequest) -> int:
+    def width(self, request: ResourceRequest) -> int:
         """Return how many actors a pool may have."""
-        return self._width[pool]
+        return self._width[request]
 
     def open(self) -> None:
         """Start the first actors of each pool while their inputs are being computed.
@@ -85,167 +167,149 @@ class ActorPools:
         Before a shuffle, start only as many as the user requested: the others would be idle until
         its end.
         """
-        for pool, left in self._left.items():
-            early = pool.min_actors if self._has_shuffles else max(pool.min_actors, 1)
-            for _ in range(min(early, left, self._width[pool])):
-                if self._can_start(pool):
-                    self._start(pool)
+        for request, left in self._left.items():
+            early = request.min_actors if self._has_shuffles else max(request.min_actors, 1)
+            for _ in range(min(early, left, self._width[request])):
+                if self._can_start(request):
+                    self._start(request)
 
     def acquire(
-        self, pool: ResourceRequest, *, may_queue: bool, nothing_else: bool
+        self, request: ResourceRequest, *, may_queue: bool, nothing_else: bool
     ) -> PooledActor | None:
         """Return an actor for one more call, or None if the call has to wait.
 
+        Prefer an idle actor, then a new one, then a busy one, where the inputs of the next call are
+        fetched while this call runs.
+
         Parameters
         ----------
-        pool : ResourceRequest
+        request : ResourceRequest
         may_queue : bool
-            Whether the call may wait for another call of the same actor.
+            Whether there is memory for the inputs of a call that waits for a busy actor.
         nothing_else : bool
             Whether nothing else runs, so that no resources need to be left for it.
         """
-        actors = self._actors[pool]
-        idle = [actor for actor in actors if not actor.calls]
-        open_ = [actor for actor in actors if 0 < actor.calls < AHEAD]
-        load = PoolLoad(len(idle), len(open_), len(actors), self._width[pool])
-        can_start = self._can_start(pool, nothing_else=nothing_else)
-        choice = choose_actor(load, can_start=can_start, may_queue=may_queue)
-        if choice is None:
-            return None
-        if choice == "new":
-            actor = self._start(pool)
+        pool = self._pools[request]
+        idle = pool.idle
+        if idle:
+            actor = idle[-1]  # the most recently used one: the others may be stopped
+        elif self._can_start(request, nothing_else=nothing_else):
+            actor = self._start(request)
         else:
-            # the most recently used one first: the others may be stopped
-            actor = idle[-1] if idle else min(open_, key=lambda a: a.calls)
+            queued = [actor for actor in pool.actors if actor.calls < AHEAD]
+            if not queued or not may_queue:
+                return None
+            actor = queued[0]
         actor.calls += 1
         return actor
 
-    def acquire_or_queue(self, pool: ResourceRequest) -> PooledActor:
+    def acquire_or_queue(self, request: ResourceRequest) -> PooledActor:
         """Return an actor for one more call, which is queued there if the actor is busy.
 
         Start a new actor if there are resources for it, if need be those of idle actors.
         """
-        actors = self._actors[pool]
-        if not actors and not self._can_start(pool):
+        pool = self._pools[request]
+        if not pool.actors and not self._can_start(request):
             self.stop_idle()
-        busy = len(actors) < self._width[pool] and all(actor.calls for actor in actors)
-        if not actors or (busy and self._can_start(pool)):
-            actor = self._start(pool)
+        if not pool.actors or (not pool.idle and self._can_start(request)):
+            actor = self._start(request)
         else:
-            actor = min(actors, key=lambda a: a.calls)
+            actor = min(pool.actors, key=lambda a: a.calls)
         actor.calls += 1
         return actor
 
-    def release(self, actor: PooledActor, bundles: int) -> None:
+    def release(self, request: ResourceRequest, actor: PooledActor, bundles: int) -> None:
         """Record that a call with so many bundles has finished."""
-        actor.calls -= 1
-        actor.since = self._futures.now
-        actors = self._actors[actor.pool]
-        actors.remove(actor)
-        actors.append(actor)
-        self.finish(actor.pool, bundles)
+        self._pools[request].release(actor)
+        self.finish(request, bundles)
 
-    def finish(self, pool: ResourceRequest, count: int) -> None:
+    def finish(self, request: ResourceRequest, count: int) -> None:
         """Record that ``count`` bundles or shuffles of a pool have finished."""
-        self._left[pool] -= count
-        if not self._left[pool]:
-            self._stop_idle(pool, since=self._futures.now)
+        self._left[request] -= count
+        if not self._left[request]:
+            self._pools[request].stop_idle()
 
     def timeout(self) -> float | None:
         """Stop actors that were idle for too long; return seconds until the next one is."""
-        if not self._left:
-            return None
-        now = self._futures.now
-        for pool in self._actors:
-            self._stop_idle(pool, since=now - IDLE)
-        idle = [a.since for actors in self._actors.values() for a in actors if not a.calls]
-        return max(0.0, min(idle) + IDLE - now) if idle else None
+        for pool in self._pools.values():
+            pool.stop_idle(IDLE)
+        idle = [actor.since for actor in self._actors if not actor.calls]
+        return max(0.0, min(idle) + IDLE - self._futures.now) if idle else None
 
     @property
     def blocks_others(self) -> bool:
         """Return whether actors occupy resources that tasks outside of actors need."""
-        if self._total is None or not self._actors:
+        if self._total is None:
             return False
         held = self._held()
         wanted = {name: amount for name, amount in self._reserve.items() if held[name]}
-        return not fits_with_reserve(self._total, held, wanted, {})
+        return not fits(_minus(self._total, held), wanted)
 
     def stop_idle(self) -> bool:
         """Stop all idle actors; return whether there were any."""
-        before = sum(map(len, self._actors.values()))
-        for pool in self._actors:
-            self._stop_idle(pool, since=float("inf"))
-        return sum(map(len, self._actors.values())) < before
+        stopped = [pool.stop_idle() for pool in self._pools.values()]
+        return any(stopped)
 
     def close(self) -> None:
         """Stop all actors, idle or not."""
-        for actors in self._actors.values():
-            for actor in actors:
-                actor.worker.stop()
-        self._actors.clear()
+        for pool in self._pools.values():
+            pool.stop(pool.actors)
 
     def _held(self) -> Counter[str]:
         """Return the resources that all actors occupy."""
         held = Counter[str]()
-        for pool, actors in self._actors.items():
-            held.update({name: amount * len(actors) for name, amount in pool.amounts})
+        for pool in self._pools.values():
+            held.update(pool.resources(len(pool)))
         return held
 
-    def _can_start(self, pool: ResourceRequest, *, nothing_else: bool = False) -> bool:
+    def _can_start(self, request: ResourceRequest, *, nothing_else: bool = False) -> bool:
+        if len(self._pools[request]) >= self._width[request]:
+            return False
         if self._total is None:
             return True
-        reserve = {} if nothing_else else self._reserve
-        return fits_with_reserve(self._total, self._held(), dict(pool.amounts), reserve)
+        free = _minus(self._total, self._held())
+        if not nothing_else:
+            free = _minus(free, self._reserve)
+        return fits(free, dict(request.amounts))
 
-    def _start(self, pool: ResourceRequest) -> PooledActor:
-        actor = PooledActor(pool, self._futures.worker(pool.needs), since=self._futures.now)
-        self._actors[pool].append(actor)
-        return actor
-
-    def _stop_idle(self, pool: ResourceRequest, since: float) -> None:
-        """Stop actors that have been idle since ``since``, or for longer."""
-        gone = [actor for actor in self._actors[pool] if not actor.calls and actor.since <= since]
-        self._actors[pool] = [actor for actor in self._actors[pool] if actor not in gone]
-        for actor in gone:
-            actor.worker.stop()
+    def _start(self, request: ResourceRequest) -> PooledActor:
+        return self._pools[request].add(self._futures.worker(request.needs))
 
 
 class MapActors:
     """The actors that run the maps of one shuffle; see `dask_exo.shuffle.spec.Spec`.
 
     A call counts until it is known to have finished, so that other tasks see which actors are busy.
-
-    Parameters
-    ----------
-    futures : Futures
-    pools : ActorPools
-    pool : ResourceRequest
-        Resource request of a map.
     """
 
-    def __init__(self, futures: Futures, pools: ActorPools, pool: ResourceRequest) -> None:
-        self._futures, self._pools, self._pool = futures, pools, pool
+    def __init__(self, futures: Futures, pools: ActorPools, request: ResourceRequest) -> None:
+        self._futures, self._pools, self._request = futures, pools, request
         self._calls: dict[Ref, PooledActor] = {}
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """Call `Actor.split` of the least busy actor; the call ends with its last value."""
         self.release_finished()
-        actor = self._pools.acquire_or_queue(self._pool)
-        refs = actor.worker.split(count, fn, *args)
+        actor = self._pools.acquire_or_queue(self._request)
+        refs: list[Ref] = actor.handle.split(count, fn, *args)
         self._calls[refs[-1]] = actor
         return refs
 
     def release_finished(self) -> None:
         """Release the actors of finished calls."""
         for ref in self._futures.wait(list(self._calls), timeout=0)[0]:
-            self._pools.release(self._calls.pop(ref), 0)
+            actor = self._calls.pop(ref)
+            actor.pool.release(actor)
 
     def close(self) -> None:
         """Release all actors at the end of the shuffle."""
         for actor in self._calls.values():
-            self._pools.release(actor, 0)
+            actor.pool.release(actor)
         self._calls.clear()
-        self._pools.finish(self._pool, 1)
+        self._pools.finish(self._request, 1)
+
+
+def _minus(resources: Resources, others: Resources) -> dict[str, float]:
+    return {name: amount - others.get(name, 0) for name, amount in resources.items()}
 
 
 def _total(nodes: Iterable[Node]) -> Counter[str] | None:
@@ -288,7 +352,11 @@ def _reserve(plan: Plan) -> dict[str, float]:
     outside = [bundle for bundle in plan.bundles if bundle.options.pool is None]
     if not outside and not plan.stages:
         return {}
-    return largest_amounts([{"CPU": 1.0}, *(resources_of(b.options.needs) for b in outside)])
+    largest = {"CPU": 1.0}
+    for bundle in outside:
+        for name, amount in resources_of(bundle.options.needs).items():
+            largest[name] = max(amount, largest.get(name, 0))
+    return largest
 
 
 def _impossible(bundle: Bundle, asks: ResourceRequest, nodes: Sequence[Node]) -> str:

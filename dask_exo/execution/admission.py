@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
-
-from dask_exo.cluster.resources import Resources, fits
-
-AHEAD = 2  # calls of an actor at a time: inputs of the second are fetched while the first runs
 
 
 @dataclass(frozen=True)
@@ -123,76 +117,6 @@ def next_cpu_request(had: float, most: int) -> int | None:
         return None
     half = max(2, most // 2)
     return half if had < half else most
-
-
-@dataclass(frozen=True)
-class PoolLoad:
-    """Number of actors of one pool, by state.
-
-    Attributes
-    ----------
-    idle : int
-        Actors without a call.
-    open : int
-        Actors with a call that can queue another one.
-    count : int
-        All actors.
-    width : int
-        The most actors that there may be.
-    """
-
-    idle: int
-    open: int
-    count: int
-    width: int
-
-
-def choose_actor(
-    load: PoolLoad, *, can_start: bool, may_queue: bool
-) -> Literal["idle", "new", "open"] | None:
-    """Choose an actor for the next call; return None if the call has to wait.
-
-    1. An idle actor.
-    2. A new one, if there are resources for it.
-    3. A busy one, where the inputs of the next call are fetched while this call runs.
-
-    Parameters
-    ----------
-    load : PoolLoad
-    can_start : bool
-        Whether there are resources for one more actor.
-    may_queue : bool
-        Whether there is memory for inputs that wait.
-
-    Examples
-    --------
-    >>> choose_actor(PoolLoad(idle=0, open=1, count=1, width=2), can_start=True, may_queue=True)
-    'new'
-    >>> choose_actor(PoolLoad(idle=0, open=1, count=1, width=1), can_start=True, may_queue=True)
-    'open'
-    """
-    if load.idle:
-        return "idle"
-    if can_start and load.count < load.width:
-        return "new"
-    return "open" if load.open and may_queue else None
-
-
-def largest_amounts(several: Iterable[Resources]) -> dict[str, float]:
-    """Return the largest amount of each resource."""
-    largest: dict[str, float] = {}
-    for amounts in several:
-        for name, amount in amounts.items():
-            largest[name] = max(amount, largest.get(name, 0))
-    return largest
-
-
-def fits_with_reserve(
-    total: Resources, held: Resources, more: Resources, reserve: Resources
-) -> bool:
-    """Return whether ``more`` fits beside ``held`` so that ``reserve`` is left."""
-    left = {name: total.get(name, 0) - held.get(name, 0) - reserve.get(name, 0) for name in more}
-    return fits(left, more)
 
 
 SPEED = 250e6

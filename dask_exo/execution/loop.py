@@ -306,8 +306,9 @@ class Run:
             if isinstance(dones, OutOfMemoryError):
                 self._resubmit_wider(call, dones)
                 continue
-            if call.actor is not None:
-                self._pools.release(call.actor, len(call.bundles))
+            pool = call.bundles[0].options.pool
+            if call.actor is not None and pool is not None:
+                self._pools.release(pool, call.actor, len(call.bundles))
             self._record(call, dones)
 
     def _receipts(self, refs: Sequence[Ref]) -> list[Any]:

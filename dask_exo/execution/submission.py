@@ -161,7 +161,7 @@ class TaskCall:
         submit: Callable[..., Ref] = partial(futures.submit, node=self.node, needs=self.needs)
         split: Callable[..., list[Ref]] = partial(futures.split, node=self.node, needs=self.needs)
         if self.actor is not None:
-            submit, split = self.actor.worker.submit, self.actor.worker.split
+            submit, split = self.actor.handle.submit, self.actor.handle.split
         if self.small is None:
             return submit(run_to_driver, self.data, *self.args)
         count = len(self.kept) + 1

@@ -1,4 +1,4 @@
-"""Pools of actors that keep instances of users' classes; stages with equal requests share one.
+"""Actor pools of a pipeline; stages with equal resource requests share one.
 
 Where actors hold more of a GPU than they requested, later ones request more. The others end as soon
 as they are idle; the last one stays until one with the larger request has finished a task.
@@ -12,47 +12,21 @@ from typing import Any
 
 from dask_exo import events
 from dask_exo.cluster.resources import Resources, fits
-from dask_exo.pipeline.streaming.autoscaler import (
-    GPU,
-    StageGroup,
-    capacity,
-    gpu_fractions,
-    pool_sizes,
-)
+from dask_exo.execution.actor_pool import IDLE, ActorPool, PooledActor
+from dask_exo.execution.autoscaler import balanced_sizes, capacity, gpu_fraction
 from dask_exo.pipeline.streaming.blocks import StageSpec
-from dask_exo.pipeline.streaming.snapshot import PipelineView
+from dask_exo.pipeline.streaming.snapshot import PipelineView, work_per_byte
 from dask_exo.pipeline.streaming.task import StageActor
 from dask_exo.pipeline.streaming.waist import Streams
 
-PoolKey = frozenset[tuple[str, float]]
-"""Resources of an actor; actors with one key run the tasks of all stages that request them."""
-
-
-def may_prestart(i: int, keys: Sequence[PoolKey], stateless: Sequence[bool]) -> bool:
-    """Return whether actors of a stage may start before it has inputs.
-
-    Parameters
-    ----------
-    i : int
-    keys : sequence of PoolKey
-        (S,) Request of each stage.
-    stateless : sequence of bool
-        (S,) Whether the tasks of a stage need no actors.
-
-    Examples
-    --------
-    >>> cpu, gpu = frozenset({("CPU", 1.0)}), frozenset({("GPU", 1.0)})
-    >>> [may_prestart(i, [cpu, gpu, cpu, gpu], [True, False, False, False]) for i in range(4)]
-    [False, True, False, False]
-    """
-    same = [key == keys[i] and not one for key, one in zip(keys, stateless, strict=True)]
-    names = {name for name, _ in keys[i]}
-    taken = {name for key, one in zip(keys, same, strict=True) if not one for name, _ in key}
-    return same[i] and i == same.index(True) and not names & taken
-
-
-IDLE = 30.0  # seconds after which an idle actor ends
+GPU = "GPU"
 LOOK = 1.0  # seconds between two decisions on sizes
+
+PoolKey = frozenset[tuple[str, float]]
+"""Resources that stages request; actors with one key run the tasks of all of them."""
+
+StageGroup = tuple[int, ...]
+"""Stages with equal requests, whose tasks share actors or slots."""
 
 
 class StageActorPools:
@@ -82,31 +56,26 @@ class StageActorPools:
         self._streams, self._stages, self._codes = streams, stages, codes
         self._stateless, self._now = stateless, now
         self._keys: list[PoolKey] = [frozenset(stage.needs.items()) for stage in stages]
-        self._idle: dict[PoolKey, list[tuple[float, Any]]] = {key: [] for key in self._keys}
-        self._requests: dict[PoolKey, Resources] = {key: dict(key) for key in self._keys}
-        self._actors: dict[PoolKey, set[Any]] = {key: set() for key in self._keys}
-        self._outgrown: set[Any] = set()  # actors whose request is less than that of new ones
-        self._proven: set[PoolKey] = (
-            set()
-        )  # pools in which one with the larger request has finished a task
-        self._minimum: Counter[PoolKey] = Counter()
-        asked = list(zip(self._keys, stateless, strict=True))
-        self._pools: dict[tuple[PoolKey, bool], StageGroup] = {
-            one: tuple(i for i, other in enumerate(asked) if other == one) for one in asked
+        self._pools = {key: ActorPool(dict(key), streams.dismiss, now) for key in self._keys}
+        self._proven: set[PoolKey] = set()  # an actor with the larger request has finished a task
+        self._minimum: dict[PoolKey, int] = {
+            key: max(s.least_workers for s, k in zip(stages, self._keys, strict=True) if k == key)
+            for key in self._pools
+        }
+        kinds = list(zip(self._keys, stateless, strict=True))
+        self._groups: dict[tuple[PoolKey, bool], StageGroup] = {
+            kind: tuple(i for i, other in enumerate(kinds) if other == kind) for kind in kinds
         }
         self._sizes: dict[tuple[PoolKey, bool], int] | None = None
         self._looked = now()
-        for i, stage in enumerate(stages):
-            self._minimum[self._keys[i]] = max(self._minimum[self._keys[i]], stage.least_workers)
-        self._prestartable = [
-            i for i in range(len(stages)) if may_prestart(i, self._keys, stateless)
-        ]
-        self._begun: Counter[int] = Counter()
+        self._prestarted = {
+            i: 0 for i in range(len(stages)) if may_prestart(i, self._keys, stateless)
+        }
 
     def start_minimum(self, resources: Resources) -> None:
         """Start the actors that stages want before there is any input."""
         for i, stage in enumerate(self._stages):
-            while len(self._actors[self._keys[i]]) < stage.least_workers and not self._stateless[i]:
+            while len(self._pool(i)) < stage.least_workers and not self._stateless[i]:
                 self.start_actor(i, resources)
 
     def prestart(self, resources: Resources, started: Counter[int], sources: Sequence[int]) -> None:
@@ -122,72 +91,66 @@ class StageActorPools:
             There is no more than one early actor for each of their tasks.
         """
         made = sum(started[i] for i in sources)
-        for i in self._prestartable:
+        for i, early in self._prestarted.items():
             room = min(self._capacity(i, resources), made)
-            if not started[i] and self._begun[i] < room > len(self._actors[self._keys[i]]):
-                self._begun[i] += 1
+            if not started[i] and early < room > len(self._pool(i)):
+                self._prestarted[i] += 1
                 self.start_actor(i, resources)
 
     def start_actor(self, stage: int, resources: Resources) -> None:
         """Start an actor; idle ones of other pools make room for it."""
-        key = self._keys[stage]
-        needs = self._requests[key]
-        for other in self._idle:
+        pool = self._pool(stage)
+        for other in self._pools.values():
             left = Counter[str](resources)
-            for one, actors in self._actors.items():
-                asks = self._requests[one].items()
-                left.subtract({name: len(actors) * need for name, need in asks})
-            if not fits(left, needs) and self._requests[other].keys() & needs.keys():
-                self._dismiss(other, since=float("inf"))
-        actor = self._streams.worker(StageActor, self._codes[stage], needs=needs)
-        self._actors[key].add(actor)
-        self._idle[key].append((self._now(), actor))
+            for one in self._pools.values():
+                left.subtract(one.resources(len(one)))
+            if not fits(left, pool.request) and other.request.keys() & pool.request.keys():
+                other.stop_idle()
+        pool.add(self._streams.worker(StageActor, self._codes[stage], needs=pool.request))
         self._replace_outgrown()
 
     def needs(self, stage: int) -> Resources:
         """Return the request of an actor: its stage's, or more GPU if it was seen to hold more."""
-        return self._requests[self._keys[stage]]
+        return self._pool(stage).request
 
     def idle(self, stage: int) -> int:
         """Return the number of idle actors of a stage."""
-        return 0 if self._stateless[stage] else len(self._idle[self._keys[stage]])
+        return 0 if self._stateless[stage] else len(self._pool(stage).idle)
 
     def at_target(self, stage: int, resources: Resources) -> bool:
         """Return whether a stage has as many actors as it shall or can have."""
         if self._stateless[stage]:
             return False
-        key = self._keys[stage]
-        most = self._capacity(stage, resources)
-        if self._sizes is not None:
-            most = min(most, max(self._sizes[key, False], self._minimum[key]))
-        return len(self._actors[key]) >= most
+        target, most = self._target(self._keys[stage]), self._capacity(stage, resources)
+        return len(self._pool(stage)) >= (most if target is None else min(most, target))
 
     def must_wait(self, stage: int, resources: Resources) -> bool:
         """Return whether a stage has actors and gets no more: one will be idle."""
-        return bool(self._actors[self._keys[stage]]) and self.at_target(stage, resources)
+        return bool(self._pool(stage).actors) and self.at_target(stage, resources)
 
     def can_prestart(self, stage: int) -> bool:
         """Return whether actors of a stage take nothing that other stages can use."""
-        return stage in self._prestartable
+        return stage in self._prestarted
 
-    def acquire(self, stage: int) -> Any:
-        """Return an idle actor of a stage, which has to have one."""
-        return self._idle[self._keys[stage]].pop()[1]
+    def acquire(self, stage: int) -> PooledActor:
+        """Return the idle actor of a stage that worked last: the others may expire."""
+        actor = self._pool(stage).idle[-1]
+        actor.calls += 1
+        return actor
 
-    def release(self, stage: int, actor: Any) -> None:
-        """Mark an actor as idle."""
-        # the one that worked last is taken first: the others may expire
+    def release(self, stage: int, actor: PooledActor) -> None:
+        """Record that an actor has become idle."""
         key = self._keys[stage]
-        self._idle[key].append((self._now(), actor))
-        if actor not in self._outgrown:
+        self._pools[key].release(actor)
+        if not actor.outgrown:
             self._proven.add(key)
         self._replace_outgrown()
         self._shrink(key)
 
-    def discard(self, stage: int, actor: Any) -> None:
+    def discard(self, actor: PooledActor) -> None:
         """Remove an actor that has died."""
-        self._forget(self._keys[stage], actor)
-        self._streams.stop(actor)
+        actor.pool.discard(actor)
+        self._streams.stop(actor.handle)
 
     def resize(self, view: PipelineView) -> bool:
         """Resize pools by measured rates, and raise requests of GPUs by measured memory.
@@ -203,81 +166,145 @@ class StageActorPools:
             return False
         self._looked = self._now()
         before = None if self._sizes is None else list(self._sizes.values())
-        sizes = pool_sizes(view, list(self._pools.values()), before)
+        sizes = pool_sizes(view, list(self._groups.values()), before)
         if sizes is None or sizes == before:
             return False
-        self._sizes = dict(zip(self._pools, sizes, strict=True))
-        for key in self._idle:
+        self._sizes = dict(zip(self._groups, sizes, strict=True))
+        for key in self._pools:
             self._shrink(key)
         return True
 
     def idle_resources(self) -> Mapping[str, float]:
         """Return the resources that idle actors hold."""
         held = Counter[str]()
-        for key, idle in self._idle.items():
-            asks = self._requests[key].items()
-            held.update({name: len(idle) * need for name, need in asks if idle})
+        for pool in self._pools.values():
+            idle = len(pool.idle)
+            if idle:
+                held.update(pool.resources(idle))
         return held
 
     def dismiss_idle(self) -> None:
         """End all idle actors."""
-        for key in self._idle:
-            self._dismiss(key, since=float("inf"))
+        for pool in self._pools.values():
+            pool.stop_idle()
 
     def dismiss_expired(self) -> None:
         """End actors that have been idle for long."""
-        for key in self._idle:
-            spare = max(0, len(self._actors[key]) - self._minimum[key])
-            self._dismiss(key, since=self._now() - IDLE, most=spare)
+        for key, pool in self._pools.items():
+            pool.stop_idle(IDLE, keep=self._minimum[key])
+
+    def _pool(self, stage: int) -> ActorPool:
+        return self._pools[self._keys[stage]]
 
     def _capacity(self, stage: int, resources: Resources) -> int:
         return capacity(self.needs(stage), self._stages[stage].limit, resources)
 
+    def _target(self, key: PoolKey) -> int | None:
+        """Return the number of actors that a pool shall have, if it is known."""
+        if self._sizes is None or (key, False) not in self._sizes:
+            return None
+        return max(self._sizes[key, False], self._minimum[key])
+
+    def _shrink(self, key: PoolKey) -> None:
+        """End idle actors beyond the size of a pool."""
+        target = self._target(key)
+        if target is not None:
+            self._pools[key].stop_idle(keep=target)
+
     def _raise_fractions(self, view: PipelineView) -> bool:
         """Raise the GPU requests of actors that hold more; return whether any do."""
-        pools = list(self._pools.values())
+        groups = list(self._groups.values())
         more = False
-        for (key, _), pool, share in zip(
-            self._pools, pools, gpu_fractions(view, pools), strict=True
+        for (key, _), group, share in zip(
+            self._groups, groups, gpu_fractions(view, groups), strict=True
         ):
-            asked = self._requests[key].get(GPU, 0.0)
-            if share > asked:
+            pool = self._pools[key]
+            before = pool.request.get(GPU, 0.0)
+            if share > before:
                 more = True
-                self._requests[key] = {**self._requests[key], GPU: share}
-                self._outgrown |= self._actors[key]
+                pool.request = {**pool.request, GPU: share}
                 self._proven.discard(key)
-                most = max((view.stages[k] for k in pool), key=lambda one: one.held)
-                names = ", ".join(self._stages[k].name for k in pool)
-                events.emit(events.ShareRaised(names, asked, share, most.held, most.device))
+                most = max((view.stages[k] for k in group), key=lambda one: one.held)
+                names = ", ".join(self._stages[k].name for k in group)
+                events.emit(events.ShareRaised(names, before, share, most.held, most.device))
         self._replace_outgrown()
         return more
 
     def _replace_outgrown(self) -> None:
         """End actors with too small a request, where others do some work."""
-        for key in self._idle if self._outgrown else ():
-            small = self._actors[key] & self._outgrown
-            gone = [one for one in self._idle[key] if one[1] in small]
-            others = any(self._actors[one] for one in self._idle if one != key and GPU in dict(one))
+        for key, pool in self._pools.items():
+            small = [actor for actor in pool.actors if actor.outgrown]
+            others = any(
+                other.actors and GPU in other.request
+                for other in self._pools.values()
+                if other is not pool
+            )
             least = 0 if others or key in self._proven else 1
-            self._end_actors(key, gone[: max(0, len(small) - least)])
+            gone = [actor for actor in small if not actor.calls]
+            pool.stop(gone[: max(0, len(small) - least)])
 
-    def _shrink(self, key: PoolKey) -> None:
-        """End idle actors beyond the size of a pool."""
-        if self._sizes is not None and (key, False) in self._sizes:
-            size = max(self._sizes[key, False], self._minimum[key])
-            self._dismiss(key, since=float("inf"), most=max(0, len(self._actors[key]) - size))
 
-    def _dismiss(self, key: PoolKey, since: float, most: int | None = None) -> None:
-        """End actors that have been idle since some moment, or for longer."""
-        # the first ones have waited longest
-        self._end_actors(key, [one for one in self._idle[key] if one[0] <= since][:most])
+def pool_sizes(
+    view: PipelineView, groups: Sequence[StageGroup], before: Sequence[int] | None
+) -> list[int] | None:
+    """Return how many tasks of each group of stages shall run at once.
 
-    def _end_actors(self, key: PoolKey, idle: Sequence[tuple[float, Any]]) -> None:
-        for one in idle:
-            self._idle[key].remove(one)
-            self._forget(key, one[1])
-            self._streams.dismiss(one[1])
+    Parameters
+    ----------
+    view : PipelineView
+    groups : sequence of StageGroup
+        (P,) All stages, also those without actors: they share the resources.
+    before : sequence of int, optional
+        (P,) sizes so far.
 
-    def _forget(self, key: PoolKey, actor: Any) -> None:
-        self._actors[key].discard(actor)
-        self._outgrown.discard(actor)
+    Returns
+    -------
+    list of int, optional
+        (P,) None as long as that is not known, or where not even one of each fits.
+    """
+    each = work_per_byte(view)
+    if each is None:
+        return None
+    seconds = [sum(each[k] for k in group if not view.stages[k].finished) for group in groups]
+    requests = [view.stages[group[0]].needs for group in groups]
+    limits = [_limit(view, group) for group in groups]
+    return balanced_sizes(view.total, requests, seconds, limits, before)
+
+
+def _limit(view: PipelineView, group: StageGroup) -> float:
+    """Return the limit of tasks at once: the user's, or the capacity of the cluster."""
+    limits = [view.stages[k].limit for k in group]
+    most = sum(limit if limit is not None else float("inf") for limit in limits)
+    return min(most, max(1, capacity(view.stages[group[0]].needs, None, view.total)))
+
+
+def gpu_fractions(view: PipelineView, groups: Sequence[StageGroup]) -> list[float]:
+    """Return the fraction of a GPU, or number of GPUs, that an actor of each group requests."""
+    stages = [[view.stages[k] for k in group] for group in groups]
+    return [
+        max(gpu_fraction(one.needs.get(GPU, 0.0), one.held, one.device) for one in group)
+        for group in stages
+    ]
+
+
+def may_prestart(i: int, keys: Sequence[PoolKey], stateless: Sequence[bool]) -> bool:
+    """Return whether actors of a stage may start before it has inputs.
+
+    Parameters
+    ----------
+    i : int
+    keys : sequence of PoolKey
+        (S,) Request of each stage.
+    stateless : sequence of bool
+        (S,) Whether the tasks of a stage need no actors.
+
+    Examples
+    --------
+    >>> cpu, gpu = frozenset({("CPU", 1.0)}), frozenset({("GPU", 1.0)})
+    >>> [may_prestart(i, [cpu, gpu, cpu, gpu], [True, False, False, False]) for i in range(4)]
+    [False, True, False, False]
+    """
+    same = [key == keys[i] and not one for key, one in zip(keys, stateless, strict=True)]
+    names = {name for name, _ in keys[i]}
+    taken = {name for key, one in zip(keys, same, strict=True) if not one for name, _ in key}
+    return same[i] and i == same.index(True) and not names & taken

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dask_exo import events
 from dask_exo.cluster.resources import fits
 from dask_exo.errors import Failure, NonDeterminismError, ValueLostError, WorkerLostError
+from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
 from dask_exo.pipeline.streaming.blocks import (
     Block,
@@ -140,7 +141,7 @@ class Recovery:
             if first.has_begun or all(fits(free, needs) for needs in makers):
                 continue
             if not self._stored(first):
-                self._discard(actor, first.stage)
+                self._discard(actor)
                 for task in tasks:
                     task.become(TaskState.RECALLED)
                     del self._in_flight.by_stream[task.stream]
@@ -199,12 +200,12 @@ class Recovery:
         elif task.actor in self._in_flight.by_actor:
             # those behind the first one had not begun
             self._in_flight.by_actor[task.actor][0].losses += 1
-            self._discard(task.actor, task.stage)
+            self._discard(task.actor)
         self.submit_waiting()
 
-    def _discard(self, actor: object, stage: int) -> None:
+    def _discard(self, actor: PooledActor) -> None:
         del self._in_flight.by_actor[actor]
-        self._pools.discard(stage, actor)
+        self._pools.discard(actor)
 
     def _stored(self, task: StreamTask) -> bool:
         return self._streams.there([block.value for block in task.inputs])

@@ -208,7 +208,7 @@ class StreamRunner:
         self._streams.cancel(self._submitted(tasks))
         self.dismiss_idle()
         for actor in self._in_flight.by_actor:
-            self._streams.stop(actor)
+            self._streams.stop(actor.handle)
 
     def activity(self, tasks: Sequence[StreamTask]) -> Activity:
         """Return what tasks do at the moment."""
@@ -250,7 +250,7 @@ class StreamRunner:
             if task.actor is None:
                 self._recovery.wait_for_actor(task)
                 return
-            task.stream = self._streams.start(task.actor, *args, seed=seed)
+            task.stream = self._streams.start(task.actor.handle, *args, seed=seed)
         task.become(TaskState.RUNNING)
         self._in_flight.add(task)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.pipeline.streaming.autoscaler import pool_sizes
+from dask_exo.pipeline.streaming.actor_pools import pool_sizes
 from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView
 
 

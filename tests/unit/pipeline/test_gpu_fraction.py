@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.events import ShareRaised
+from dask_exo.execution.autoscaler import capacity
 from dask_exo.partitions.gpu.memory import GpuMemoryUse
 from dask_exo.pipeline.policies import PartitionAdmission
-from dask_exo.pipeline.streaming.autoscaler import capacity, gpu_fractions
+from dask_exo.pipeline.streaming.actor_pools import gpu_fractions
 from dask_exo.pipeline.streaming.blocks import Block, StageSpec
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.runner import StreamRunner
