@@ -9,11 +9,10 @@ import dask.dataframe as dd
 from dask.dataframe.extensions import register_dataframe_accessor, register_series_accessor
 from dask.utils import M
 
-from dask_exo.dataframe.base import Accessor
 from dask_exo.dataframe.groupby import GroupBy
-from dask_exo.dataframe.io import OutputMethods
 from dask_exo.dataframe.merge import MergeMethods
 from dask_exo.dataframe.sort import SortMethods
+from dask_exo.dataframe.to_parquet import OutputMethods
 from dask_exo.execution.requests import options
 from dask_exo.pipeline import Pipeline, of
 from dask_exo.training import Epochs, EpochSpec, epochs
@@ -23,30 +22,39 @@ _OPTIONS = frozenset(inspect.signature(options).parameters)
 _OF_DASK = frozenset({*inspect.signature(dd.map_partitions).parameters, "token"})
 
 
-class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
+class Accessor:
+    """A namespace whose repr lists its methods."""
+
+    def __repr__(self) -> str:
+        methods = [
+            f"  {name}{_untyped(getattr(type(self), name))}"
+            for name in dir(type(self))
+            if not name.startswith("_")
+        ]
+        return "\n".join([f"{type(self).__name__} of dask_exo:", *methods])
+
+
+def _untyped(method: Any) -> inspect.Signature:
+    """Return the signature without types and self."""
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
+
+
+class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
     """Methods of a Dask DataFrame under ``.exo``.
 
     Registered by ``import dask_exo``. It hides a column "exo", which ``ddf["exo"]`` still gets.
-
-    Parameters
-    ----------
-    frame : dask.dataframe.DataFrame
     """
 
+    def __init__(self, frame: dd.DataFrame) -> None:
+        self._frame = frame
+
     def groupby(self, by: Any) -> GroupBy:
-        """Group rows by columns; rows with a null among them belong to no group.
+        """Group rows by a column or a list of columns; rows with a null among them are left out.
 
-        Parameters
-        ----------
-        by : label or list of labels
-            Columns.
-
-        Returns
-        -------
-        GroupBy
-            Its ``agg`` and ``quantile`` are lazy and exact, and no frequent key makes a partition
-            larger than the others. Its ``agg_online`` yields estimates while it runs, and ends
-            with the exact result.
+        ``agg`` and ``quantile`` of the result are lazy and exact, and no frequent key makes a
+        partition larger than the others. ``agg_online`` yields estimates while it runs, and the
+        exact result at the end.
 
         Raises
         ------
@@ -56,14 +64,10 @@ class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
         return GroupBy(self._frame, by)
 
     def to_gpu(self) -> dd.DataFrame:
-        """Copy every partition to the memory of a GPU; see ``docs/gpu.md``.
+        """Copy every partition to the memory of a GPU, as ``to_backend("exo-cupy")`` does.
 
         Tasks on such partitions run on workers with a GPU, ``exo.gpu.per-task`` of one for each.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame
-            Of the backend "exo-cupy", as ``to_backend("exo-cupy")`` gives it.
+        See ``docs/gpu.md``.
 
         Raises
         ------
@@ -91,14 +95,8 @@ class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
     def pipeline(self, **options: Any) -> Pipeline:
         """Start a pipeline of stages with different resource requests, such as CPUs and GPUs.
 
-        Parameters
-        ----------
-        **options
-            Those of `dask_exo.pipeline.of`: ``memory``, ``target``, ``retries`` and ``on_error``.
-
-        Returns
-        -------
-        Pipeline
+        Options are those of `dask_exo.pipeline.of`: ``memory``, ``target``, ``retries`` and
+        ``on_error``.
         """
         return of(self._frame, **options)
 
@@ -128,29 +126,28 @@ class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
         Parameters
         ----------
         count : int
-            Epochs.
+            Number of epochs.
         batch_size : int
-            Rows.
+            Rows of a batch.
         seed : int
-            Decides the order of all epochs.
+            Determines the order of all epochs.
         window : int, optional
             See `random_shuffle`.
         format : {"pandas", "numpy", "torch"}
             What a batch is: a frame, or a dict of arrays or tensors by column.
         drop_last : bool
-            Whether a last batch of an epoch with fewer rows is left out: with ``split`` all
-            batches are full, and fewer than ``split * batch_size`` rows are left over. Without
-            it, fewer than ``split`` rows are, and only where they would be batches of one row.
-            Rows are never given twice.
+            Whether to leave out a last batch with fewer rows. With ``split`` all batches are then
+            full, and fewer than ``split * batch_size`` rows are left over. Otherwise fewer than
+            ``split`` rows are, and only where they would be batches of one row. No row comes
+            twice.
         split : int, optional
             Number of consumers: threads of this process, or processes of the same Ray program.
 
         Returns
         -------
         Epochs, or with ``split`` a list of them
-            An iterator. Its ``epoch`` says which epoch the last batch belongs to; ``state_dict()``
-            and ``load_state_dict(state)`` go on exactly where another one stopped. It can be
-            pickled for another process.
+            An iterator that can be pickled for another process. Its ``epoch`` is that of the last
+            batch; ``state_dict()`` and ``load_state_dict(state)`` continue where another stopped.
 
         Raises
         ------
@@ -181,18 +178,14 @@ class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
         Parameters
         ----------
         func : callable or class
-            Of a class one instance is made in each of its workers, with ``args`` and ``kwargs``,
-            and called with each partition.
+            Each actor makes one instance of a class, with ``args`` and ``kwargs``, and calls it
+            with each partition. A class needs ``meta``.
         *args
-            For the function after the partition, or for the class.
+            Arguments of the function after the partition, or of the class.
         **kwargs
             ``num_cpus``, ``num_gpus``, ``resources``, ``batch_size``, ``concurrency`` and
             ``max_batch_bytes`` of `dask_exo.options`; ``meta`` and others of Dask's
-            ``map_partitions``; the rest as ``args``. A class needs ``meta``.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame or dask.dataframe.Series
+            ``map_partitions``; the rest as ``args``.
 
         Examples
         --------
@@ -204,21 +197,15 @@ class FrameAccessor(SortMethods, MergeMethods, OutputMethods):
         ... ).compute().a.tolist()
         [10, 11, 12, 13]
         """
-        asked = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        request = options(**{name: kwargs.pop(name) for name in _OPTIONS if name in kwargs})
         if not inspect.isclass(func):
-            return self._frame.map_partitions(options(**asked)(func), *args, **kwargs)
-        mine = {name: kwargs.pop(name) for name in list(kwargs) if name not in _OF_DASK}
-        made = options(**asked)(func, *args, **mine)
-        return self._frame.map_partitions(made, **kwargs)
+            return self._frame.map_partitions(request(func), *args, **kwargs)
+        of_class = {name: kwargs.pop(name) for name in list(kwargs) if name not in _OF_DASK}
+        return self._frame.map_partitions(request(func, *args, **of_class), **kwargs)
 
 
 class SeriesAccessor(Accessor):
-    """Methods of a Dask Series under ``.exo``.
-
-    Parameters
-    ----------
-    series : dask.dataframe.Series
-    """
+    """Methods of a Dask Series under ``.exo``."""
 
     def __init__(self, series: dd.Series) -> None:
         self._series = series
@@ -265,8 +252,5 @@ class SeriesAccessor(Accessor):
 
 def register_accessors() -> None:
     """Register ``exo`` with Dask's DataFrame and Series."""
-    for register, accessor in (
-        (register_dataframe_accessor, FrameAccessor),
-        (register_series_accessor, SeriesAccessor),
-    ):
-        register("exo")(accessor)
+    register_dataframe_accessor("exo")(FrameAccessor)
+    register_series_accessor("exo")(SeriesAccessor)

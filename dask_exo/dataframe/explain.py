@@ -37,8 +37,7 @@ class ShuffleEstimate:
     parts, reducers : int
         M and R.
     sizes : list
-        For each size that was asked about: the `Shape`, the `Choice`, and the `ShuffleCost` of each
-        algorithm.
+        For each given size: the `Shape`, the `Choice`, and the `ShuffleCost` of each algorithm.
     """
 
     key: str
@@ -60,13 +59,13 @@ class Explanation:
     frequent : list of str
         How each skew-resistant operation treats frequent keys.
     groups : list of GroupSummary
-        What runs, collection by collection, those first whose values others read.
+        Tasks of each collection, in topological order.
     edges : list of (str, str)
         Keys of groups: the second reads values of the first.
     kept : list of CheckpointSeen
-        Collections that may be kept, and what is there of them.
+        Collections with checkpoints, and how many partitions are stored.
     nodes, slots, store : int
-        Of the cluster: machines, tasks side by side, bytes of object store.
+        Machines of the cluster, concurrent tasks, and bytes of object store.
     """
 
     tasks: dict[str, int]
@@ -103,25 +102,16 @@ class Explanation:
     __repr__ = __str__
 
     def svg(self) -> str:
-        """Draw the graph: a box for each collection's tasks and for each shuffle.
-
-        Returns
-        -------
-        str
-            An ``<svg>`` element.
-        """
+        """Draw the graph as an ``<svg>`` element, with a box for each collection and shuffle."""
         boxes = {group.key: self._box(group) for group in self.groups}
         return svg(boxes, self.edges)
 
     def to_json(self) -> str:
         """Return JSON, with sizes in bytes and times in seconds.
 
-        Returns
-        -------
-        str
-            An object with ``nodes``, ``slots``, ``store``, ``groups``, ``edges``, ``shuffles`` and
-            ``frequent``. A shuffle has, for each size, what it moves, the algorithm, the reason,
-            and the cost of each algorithm.
+        The object has ``nodes``, ``slots``, ``store``, ``groups``, ``edges``, ``shuffles`` and
+        ``frequent``. A shuffle has, for each size, the bytes that it moves, the algorithm, the
+        reason, and the cost of each algorithm.
         """
         shuffles = [
             {
@@ -176,10 +166,6 @@ def explain(
         Bytes that each shuffle moves (``"3TB"``).
     futures : Futures, optional
         The cluster; by default the one that Dask would use, which is started if necessary.
-
-    Returns
-    -------
-    Explanation
 
     Raises
     ------

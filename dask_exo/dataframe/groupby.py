@@ -18,7 +18,6 @@ import pandas as pd
 from dask_exo import validation
 from dask_exo.dask_adapter import new_collection
 from dask_exo.dataframe.online import OnlineGroupBy
-from dask_exo.dataframe.sort import SortMethods
 from dask_exo.errors import AggregationError
 from dask_exo.partitions.kernels.quantiles import VALUE
 from dask_exo.planning.skew_resistant import GroupRanks
@@ -26,8 +25,7 @@ from dask_exo.planning.skew_resistant import GroupRanks
 REDUCED = ("count", "first", "last", "max", "mean", "min", "prod", "size", "std", "sum", "var")
 RANKS = {"median": None, "quantile": 0.5}
 AGGREGATES = (*REDUCED, "nunique", *RANKS)
-UNFIT = (TypeError, ValueError, NotImplementedError)
-"""Exceptions of pandas for values that cannot be aggregated."""
+UNFIT = (TypeError, ValueError, NotImplementedError)  # of pandas, for unsuitable dtypes
 
 
 class GroupBy(OnlineGroupBy):
@@ -41,9 +39,8 @@ class GroupBy(OnlineGroupBy):
     ) -> dd.DataFrame:
         """Aggregate; a group with most of the rows makes no partition larger than the others.
 
-        Gives the rows of ``df.groupby(by, observed=True).agg(spec)``. Nothing is computed on the
-        call. Custom functions need all rows of a group in one partition: use Dask's
-        ``ddf.groupby(by).apply``.
+        Returns the rows of ``df.groupby(by, observed=True).agg(spec)``, lazily. Custom functions
+        need all rows of a group in one partition: use Dask's ``ddf.groupby(by).apply``.
 
         Parameters
         ----------
@@ -51,12 +48,12 @@ class GroupBy(OnlineGroupBy):
             Column → one or several of "count", "first", "last", "max", "mean", "min", "prod",
             "size", "std", "sum", "var", "nunique", "median" and "quantile" (of 0.5).
         npartitions : int, optional
-            Number of output partitions; by default as many as there are.
+            Number of output partitions; by default that of the input.
 
         Returns
         -------
         dask.dataframe.DataFrame
-            A row for each group, in no order, divisions unknown. Columns as pandas has them.
+            A row for each group, in no order, divisions unknown. Columns are those of pandas.
 
         Raises
         ------
@@ -78,15 +75,15 @@ class GroupBy(OnlineGroupBy):
         a          3    2.0
         b          1    1.0
         """
-        asked = validation.aggregates(spec, AGGREGATES)
-        validation.check_columns([column for column, _ in asked], self._frame, "to aggregate")
+        requests = validation.aggregates(spec, AGGREGATES)
+        validation.check_columns([column for column, _ in requests], self._frame, "to aggregate")
         try:
             meta = self._sample().agg(spec)
         except UNFIT as error:
-            columns, names = zip(*asked, strict=True)
+            columns, names = zip(*requests, strict=True)
             raise _unfit(columns, names, error) from error
-        shares = [(column, RANKS.get(name, name)) for column, name in asked]
-        found = self._found(shares, npartitions)
+        shares = [(column, RANKS.get(name, name)) for column, name in requests]
+        found = self._aggregate(shares, npartitions)
         return found.map_partitions(_indexed, self._by, meta.columns, meta=meta.iloc[:0])
 
     def quantile(
@@ -94,7 +91,7 @@ class GroupBy(OnlineGroupBy):
     ) -> dd.DataFrame:
         """Compute exact quantiles, linearly interpolated.
 
-        Gives the rows of ``df.groupby(by, observed=True)[[*columns]].quantile(q)``.
+        Returns the rows of ``df.groupby(by, observed=True)[[*columns]].quantile(q)``, lazily.
 
         Parameters
         ----------
@@ -103,20 +100,20 @@ class GroupBy(OnlineGroupBy):
         q : float or list of float
             From 0 to 1.
         npartitions : int, optional
-            Number of output partitions; by default as many as there are.
+            Number of output partitions; by default that of the input.
 
         Returns
         -------
         dask.dataframe.DataFrame
-            A row for each group, or for several ``q`` one for each of them with a further index
-            level, divisions unknown. Groups are in no order.
+            A row for each group, or one for each of several ``q``, with a further index level.
+            Groups are in no order, divisions unknown.
 
         Raises
         ------
         ColumnError
             There is no such column.
         AggregationError
-            There are no quantiles of such values, or ``q`` is not from 0 to 1.
+            The values have no quantiles, or ``q`` is not from 0 to 1.
 
         Examples
         --------
@@ -145,8 +142,8 @@ class GroupBy(OnlineGroupBy):
             meta = sample[names].quantile(shares if several else shares[0])
         except UNFIT as error:
             raise _unfit(names, "quantile", error) from error
-        asked = [(column, share) for share in shares for column in names]
-        found = self._found(asked, npartitions)
+        requests = [(column, share) for share in shares for column in names]
+        found = self._aggregate(requests, npartitions)
         return found.map_partitions(
             _quantiles, self._by, names, shares if several else None, meta=meta.iloc[:0]
         )
@@ -155,12 +152,14 @@ class GroupBy(OnlineGroupBy):
         """Return the groups of a few example rows."""
         return self._frame._meta_nonempty.groupby(self._by, observed=True)
 
-    def _found(self, asked: Sequence[tuple[Any, Any]], npartitions: int | None) -> dd.DataFrame:
+    def _aggregate(
+        self, requests: Sequence[tuple[Any, Any]], npartitions: int | None
+    ) -> dd.DataFrame:
         """Return a row for each group: its keys, and a column for each requested aggregate."""
         if npartitions is not None:
             validation.number_from(1, "npartitions", npartitions, AggregationError)
         pieces = npartitions or self._frame.npartitions
-        columns = list(dict.fromkeys(column for column, _ in asked))
+        columns = list(dict.fromkeys(column for column, _ in requests))
         read = self._frame[list(dict.fromkeys([*self._by, *columns]))]
         plain = read.map_partitions(
             _plain, self._by, columns, meta=_plain(read._meta, self._by, columns)
@@ -169,7 +168,7 @@ class GroupBy(OnlineGroupBy):
         found = []
         reduced = {}
         for i, column in enumerate(columns):
-            wanted = {f"a{n}": what for n, (name, what) in enumerate(asked) if name == column}
+            wanted = {f"a{n}": what for n, (name, what) in enumerate(requests) if name == column}
             one = plain[[*keys, f"v{i}"]].rename(columns={f"v{i}": VALUE})
             ranks = {n: what for n, what in wanted.items() if not isinstance(what, str)}
             if ranks:
@@ -207,13 +206,15 @@ def _distinct(one: dd.DataFrame, keys: list[str], name: str, pieces: int) -> dd.
 def _ranks(
     one: dd.DataFrame,
     keys: list[str],
-    asked: Mapping[str, float | None],
+    requests: Mapping[str, float | None],
     pieces: int,
     column: Any,
 ) -> dd.DataFrame:
     """Compute medians and quantiles, in rows sorted by key and value."""
-    ordered = SortMethods(one).sort_values([*keys, VALUE], npartitions=pieces, ignore_index=True)
-    return new_collection(GroupRanks(ordered, keys, list(asked.values()), list(asked), str(column)))
+    ordered = one.exo.sort_values([*keys, VALUE], npartitions=pieces, ignore_index=True)
+    return new_collection(
+        GroupRanks(ordered, keys, list(requests.values()), list(requests), str(column))
+    )
 
 
 def _flat(found: dd.DataFrame, keys: list[str], labels: list[str]) -> dd.DataFrame:
@@ -258,8 +259,8 @@ def _quantiles(part: Any, by: list[Any], columns: list[Any], shares: list[float]
 
 
 def _unfit(columns: Any, names: Any, error: Exception) -> AggregationError:
-    asked = names if isinstance(names, str) else ", ".join(dict.fromkeys(names))
+    what = names if isinstance(names, str) else ", ".join(dict.fromkeys(names))
     return AggregationError(
-        f"{asked} of {', '.join(map(repr, dict.fromkeys(columns)))}: {error}. See dtypes of the "
+        f"{what} of {', '.join(map(repr, dict.fromkeys(columns)))}: {error}. See dtypes of the "
         f"frame: medians and quantiles need numbers or times"
     )

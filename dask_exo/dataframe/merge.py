@@ -9,13 +9,14 @@ import pandas as pd
 
 from dask_exo import validation
 from dask_exo.dask_adapter import Merge, new_collection
-from dask_exo.dataframe.base import FrameMethods
 from dask_exo.errors import MergeArgumentError
 from dask_exo.planning.skew_resistant import SpreadMerge
 
 
-class MergeMethods(FrameMethods):
+class MergeMethods:
     """Methods that join dataframes."""
+
+    _frame: dd.DataFrame
 
     def merge(  # noqa: PLR0913  as Dask has them
         self,
@@ -33,11 +34,11 @@ class MergeMethods(FrameMethods):
     ) -> dd.DataFrame:
         """Join on columns or indexes; no frequent key makes a partition larger than the others.
 
-        Gives the rows of `pandas.DataFrame.merge`. Dask's own puts all rows of a key into one
-        partition, as later steps may count on; this one spreads the rows of a frequent key over
-        several partitions, and copies those that it has on the other side to each of them.
+        Returns the rows of `pandas.DataFrame.merge`. Dask's ``merge`` puts all rows of a key into
+        one partition, and later steps may depend on that. This one spreads the rows of a frequent
+        key over several partitions, and copies its rows on the other side to each of them.
 
-        Rows of the side that has more of a key are spread, in leftsemi joins those of the left
+        Rows of the side that has more of a key are spread; in leftsemi joins those of the left
         side. In left, right and outer joins each row without a partner comes out once. Nulls are
         keys like others.
 
@@ -48,11 +49,11 @@ class MergeMethods(FrameMethods):
         on, left_on, right_on : label or list of labels
             Columns; by default all that both sides have.
         left_index, right_index : bool
-            Whether the index of a side is its key, in place of columns.
+            Whether the index of a side is its key.
         suffixes, indicator
-            As of `pandas.DataFrame.merge`.
+            Arguments of `pandas.DataFrame.merge`.
         npartitions : int, optional
-            Number of output partitions; by default as many as the side with more of them has.
+            Number of output partitions; by default the larger number of both sides.
 
         Returns
         -------
@@ -64,7 +65,7 @@ class MergeMethods(FrameMethods):
         ColumnError
             There is no such column.
         MergeArgumentError
-            Nothing is given to join a side on, or more than one thing, or no column is in both.
+            The keys of a side are missing or ambiguous, or no column is in both.
 
         Examples
         --------

@@ -1,18 +1,20 @@
 """Groups of a Dask dataframe that are aggregated online.
 
 Partitions are aggregated in a random order, some of them in each round. The first rounds are small,
-so that a first estimate is there as soon as one partition is. While the caller looks at an
-estimate, the next rounds run.
+so the first estimate is ready as soon as one partition is. While the caller reads an estimate, the
+next rounds run. Partial aggregates are combined and scaled up by the share of partitions seen; the
+variance between partitions gives the standard error.
 
 References: Exoshuffle section 3.3.3.1; Hellerstein, Haas and Wang, "Online aggregation" (SIGMOD
-1997). The thesis keeps the state of each group in its reducer, since its reports are printed; here
-a report is a frame of the caller's, and so is the state. `dask_exo.shuffle.stream` is the former.
+1997); Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+variances" (1979). Exoshuffle keeps the state of each group in its reducer and prints reports, as
+`dask_exo.shuffle.stream` does; here the state is in the driver, which returns it as frames.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -27,8 +29,7 @@ from dask_exo.errors import AggregationError
 from dask_exo.partitions.kernels.cardinality import STANDARD_ERROR, Sketch, merge_sketches, sketch
 from dask_exo.validation import aggregates, check_columns
 
-AHEAD = 2
-"""Full rounds that run while the caller looks at one; or as many partitions in smaller ones."""
+AHEAD = 2  # full rounds, or as many partitions in smaller ones, that run while an estimate is read
 
 
 class OnlineGroupBy:
@@ -50,24 +51,22 @@ class OnlineGroupBy:
     ) -> Iterator[Estimate]:
         """Aggregate, and yield estimates meanwhile.
 
-        While the caller reads an estimate, the next rounds run. A round recomputes its inputs:
-        persist the output of a shuffle first.
+        A round recomputes its inputs: persist the output of a shuffle first.
 
         Parameters
         ----------
         spec : mapping
             Column → one or several of "sum", "count", "mean", "min", "max", "var", "std", "nunique"
-            and "approx_nunique". For the exact nunique all distinct values are collected;
-            approx_nunique keeps a sketch for each group, of 20 kB at most, with a standard error of
-            1.6 %.
+            and "approx_nunique". The exact nunique collects all distinct values; approx_nunique
+            has a sketch for each group, of 20 kB at most, with a standard error of 1.6 %.
         every : float
             Share of the partitions between two estimates, or from 2 on their number. The first
             estimates come sooner, after 1, 2, 3, 4, 6 … partitions.
         top : int, optional
-            Show only so many groups: those whose values of the first aggregate of ``spec`` are the
-            largest, the largest first. All groups are kept, so that the last estimate is exact.
+            Number of groups to return: those with the largest values of the first aggregate of
+            ``spec``, the largest first. All groups are counted, so the last estimate is exact.
         seed : int
-            Decides the order of the partitions.
+            Determines the order of the partitions.
 
         Yields
         ------
@@ -79,7 +78,7 @@ class OnlineGroupBy:
         ColumnError
             There is no such column.
         AggregationError
-            There is no such aggregate, or ``every`` or ``top`` is not one that it can be.
+            There is no such aggregate, or ``every`` or ``top`` is invalid.
 
         Examples
         --------
@@ -105,9 +104,9 @@ class OnlineGroupBy:
         flat = all(isinstance(names, str) for names in spec.values())
         return self._run(AggregationSpec(self._by, columns, flat, top), every, seed)
 
-    def _run(self, asked: AggregationSpec, every: float, seed: int) -> Iterator[Estimate]:
+    def _run(self, spec: AggregationSpec, every: float, seed: int) -> Iterator[Estimate]:
         # optimized once: a round is some of these tasks, and no expression of its own
-        parts = self._frame[asked.read].to_delayed(optimize_graph=True)
+        parts = self._frame[spec.read].to_delayed(optimize_graph=True)
         order = np.random.default_rng(seed).permutation(len(parts))
         aggregate = delayed(aggregate_partition, pure=True, traverse=False)
         rounds = deque(pairwise([0, *estimate_points(len(parts), every)]))
@@ -117,11 +116,11 @@ class OnlineGroupBy:
         while done < len(parts):
             while rounds and begun - done <= AHEAD * step_of(len(parts), every):
                 start, begun = rounds.popleft()
-                mine = [aggregate(parts[i], asked) for i in order[start:begun]]
-                running.append(dask.base.persist(*mine))
+                tasks = [aggregate(parts[i], spec) for i in order[start:begun]]
+                running.append(dask.base.persist(*tasks))
             found = [combine([*found, *dask.base.compute(*running.popleft())])]
             done = found[0].partitions
-            yield estimate(found[0], asked, len(parts))
+            yield estimate(found[0], spec, len(parts))
 
 
 def estimate_points(partitions: int, every: float) -> list[int]:
@@ -145,7 +144,7 @@ def step_of(partitions: int, every: float) -> int:
 
 
 TOTALS = ("sum", "count")
-KNOWN: Mapping[str, tuple[str, ...]] = {  # what has to be known of each partition
+PARTIAL: Mapping[str, tuple[str, ...]] = {  # aggregates of a partition that each one needs
     "sum": ("sum",),
     "count": ("count",),
     "min": ("min",),
@@ -156,9 +155,8 @@ KNOWN: Mapping[str, tuple[str, ...]] = {  # what has to be known of each partiti
     "nunique": (),
     "approx_nunique": (),
 }
-AGGREGATES = tuple(KNOWN)
-Column = tuple[Any, str]
-"""A column, and what is known of it."""
+AGGREGATES = tuple(PARTIAL)
+Column = tuple[Any, str]  # a column, and its aggregate
 
 
 @dataclass(frozen=True)
@@ -168,16 +166,16 @@ class Estimate:
     Attributes
     ----------
     frame : DataFrame
-        A row for each group seen (or for the top ones of them), columns as `pandas.DataFrame.agg`
-        has them. Sums and counts are scaled up; min, max, var, std, nunique and approx_nunique are
-        of the partitions seen.
+        A row for each group seen (or for the top ones of them), columns as of
+        `pandas.DataFrame.agg`. Sums and counts are scaled up; min, max, var, std, nunique and
+        approx_nunique are of the partitions seen.
     error : DataFrame
         Standard errors, in the shape of ``frame``: of sums and counts from the third partition on,
         of means always, of approx_nunique that of its sketch; NaN for the others.
     share : float
-        Of the partitions that have been seen, up to 1.
+        Share of the partitions that have been seen, up to 1.
     exact : bool
-        Whether all have. All is exact then but approx_nunique.
+        Whether all have been seen. Then all but approx_nunique is exact.
     """
 
     frame: pd.DataFrame
@@ -188,23 +186,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class AggregationSpec:
-    """The requested aggregates.
-
-    Attributes
-    ----------
-    by : list
-        Columns of the groups.
-    columns : sequence of Column
-    flat : bool
-        Whether estimates have plain columns.
-    top : int, optional
-        How many groups estimates have at most.
-    """
+    """The requested aggregates."""
 
     by: list[Any]
     columns: Sequence[Column]
-    flat: bool
-    top: int | None = None
+    flat: bool  # whether estimates have plain columns
+    top: int | None = None  # most groups of an estimate
 
     def of(self, aggregate: str) -> list[Any]:
         """Return the columns with a request for ``aggregate``."""
@@ -220,11 +207,10 @@ class AggregationSpec:
         """Column → aggregates that each partition computes."""
         wanted: dict[Any, list[str]] = {}
         for column, name in self.columns:
-            mine = wanted.setdefault(column, [])
-            mine += [total for total in KNOWN[name] if total not in mine]
-        found = {column: names for column, names in wanted.items() if names}
+            wanted.setdefault(column, []).extend(PARTIAL[name])
+        unique = {column: list(dict.fromkeys(names)) for column, names in wanted.items() if names}
         # groups are needed even if only distinct values are requested
-        return found or {self.columns[0][0]: ["count"]}
+        return unique or {self.columns[0][0]: ["count"]}
 
 
 @dataclass(frozen=True)
@@ -234,15 +220,15 @@ class PartialAggregate:
     Attributes
     ----------
     known : DataFrame
-        A row for each group; of "var" the sum of squared distances from the mean.
+        A row for each group; "var" is the sum of squared distances from the mean.
     distinct : list of DataFrame
-        For each column of which nunique is asked its values, once for each group.
+        For each column with nunique, its distinct values in each group.
     sketches : list of Sketch
-        For each column of which approx_nunique is asked.
+        For each column with approx_nunique.
     squares : DataFrame
-        Of each group and each total, squares of those of the partitions, added up.
+        For each group and total, the sum of the squares of the partitions' totals.
     partitions : int
-        Behind it.
+        Number of partitions.
     """
 
     known: pd.DataFrame
@@ -252,20 +238,20 @@ class PartialAggregate:
     partitions: int = 1
 
 
-def aggregate_partition(frame: pd.DataFrame, asked: AggregationSpec) -> PartialAggregate:
+def aggregate_partition(frame: pd.DataFrame, spec: AggregationSpec) -> PartialAggregate:
     """Aggregate one partition."""
-    groups = frame.groupby(asked.by, observed=True)
-    known = groups.agg(asked.known)
+    groups = frame.groupby(spec.by, observed=True)
+    known = groups.agg(spec.known)
     for column, name in known.columns:
         if name == "var":
             count = known[column, "count"]
             known[column, name] = (known[column, name] * (count - 1)).where(count > 1, 0.0)
     distinct = [
-        frame[list(dict.fromkeys([*asked.by, column]))].drop_duplicates()
-        for column in asked.of("nunique")
+        frame[list(dict.fromkeys([*spec.by, column]))].drop_duplicates()
+        for column in spec.of("nunique")
     ]
     sketches: list[Sketch] = []
-    if sketched := asked.of("approx_nunique"):
+    if sketched := spec.of("approx_nunique"):
         numbers = groups.ngroup().fillna(-1).to_numpy("int64")  # no number: a key is missing
         sketches = [sketch(known.index, numbers, frame[column]) for column in sketched]
     totals = [column for column in known.columns if column[-1] in TOTALS]
@@ -274,16 +260,12 @@ def aggregate_partition(frame: pd.DataFrame, asked: AggregationSpec) -> PartialA
 
 def combine(parts: Sequence[PartialAggregate]) -> PartialAggregate:
     """Combine partial aggregates."""
+    distinct = zip(*(one.distinct for one in parts), strict=True)
+    sketches = zip(*(one.sketches for one in parts), strict=True)
     return PartialAggregate(
-        _known([one.known for one in parts]),
-        [
-            pd.concat(frames).drop_duplicates()
-            for frames in zip(*(one.distinct for one in parts), strict=True)
-        ],
-        [
-            merge_sketches(sketches)
-            for sketches in zip(*(one.sketches for one in parts), strict=True)
-        ],
+        _combine_known([one.known for one in parts]),
+        [pd.concat(each).drop_duplicates() for each in distinct],
+        [merge_sketches(each) for each in sketches],
         _grouped(pd.concat([one.squares for one in parts])).sum(),
         sum(one.partitions for one in parts),
     )
@@ -294,15 +276,10 @@ def _grouped(frame: pd.DataFrame) -> Any:
     return frame.groupby(level=levels, observed=True, dropna=False)
 
 
-def _known(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    rows = pd.concat(list(parts))
-    groups = _grouped(rows)
-    by_name = {
-        how: [column for column in rows.columns if _combined(column[-1]) == how]
-        for how in ("sum", "min", "max")
-    }
-    found = [groups[columns].agg(how) for how, columns in by_name.items() if columns]
-    known = pd.concat(found, axis=1)[list(rows.columns)] if len(found) > 1 else found[0]
+def _combine_known(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    rows = pd.concat(parts)
+    how = {column: column[-1] if column[-1] in ("min", "max") else "sum" for column in rows.columns}
+    known = _grouped(rows).agg(how)
     for column, name in rows.columns:
         if name != "var":
             continue
@@ -314,25 +291,13 @@ def _known(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return known
 
 
-def _combined(name: str) -> str:
-    return name if name in ("min", "max") else "sum"
-
-
-def estimate(found: PartialAggregate, asked: AggregationSpec, partitions: int) -> Estimate:
-    """Estimate the aggregates of all partitions.
-
-    Parameters
-    ----------
-    found : PartialAggregate
-    asked : AggregationSpec
-    partitions : int
-        All that there are.
-    """
+def estimate(found: PartialAggregate, spec: AggregationSpec, partitions: int) -> Estimate:
+    """Estimate the aggregates of all ``partitions`` from those of some."""
     known, share = found.known, found.partitions / partitions
     exact = found.partitions == partitions
     values: dict[Column, Any] = {}
     errors: dict[Column, Any] = {}
-    for column, name in asked.columns:
+    for column, name in spec.columns:
         one = column, name
         errors[one] = pd.Series(0.0 if exact else np.nan, known.index)
         if name in TOTALS:
@@ -341,11 +306,11 @@ def estimate(found: PartialAggregate, asked: AggregationSpec, partitions: int) -
         elif name in ("min", "max"):
             values[one] = known[one]
         elif name == "nunique":
-            pairs = found.distinct[asked.of(name).index(column)]
-            counts = pairs.groupby(asked.by, observed=True)[column].nunique()
+            pairs = found.distinct[spec.of(name).index(column)]
+            counts = pairs.groupby(spec.by, observed=True)[column].nunique()
             values[one] = counts.reindex(known.index)
         elif name == "approx_nunique":
-            counts = found.sketches[asked.of(name).index(column)].counts()
+            counts = found.sketches[spec.of(name).index(column)].counts()
             values[one] = counts.reindex(known.index)
             errors[one] = values[one] * STANDARD_ERROR
         else:
@@ -353,10 +318,10 @@ def estimate(found: PartialAggregate, asked: AggregationSpec, partitions: int) -
             if name == "mean" and not exact:
                 errors[one] = off * np.sqrt(1 - share)
     frame, error = (pd.DataFrame(one, index=known.index) for one in (values, errors))
-    if asked.flat:
-        frame.columns = error.columns = pd.Index([column for column, _ in asked.columns])
-    if asked.top is not None:
-        frame = _top(frame, asked.top)
+    if spec.flat:
+        frame.columns = error.columns = pd.Index([column for column, _ in spec.columns])
+    if spec.top is not None:
+        frame = _top(frame, spec.top)
         error = error.reindex(frame.index)
     return Estimate(frame, error, share, exact)
 

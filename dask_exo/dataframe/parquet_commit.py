@@ -33,15 +33,7 @@ OLD = ".old"
 
 
 def publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
-    """Give ``temporary`` the name ``target``; replace an existing one if ``overwrite``.
-
-    Raises
-    ------
-    OutputExistsError
-        ``target`` exists, and ``overwrite`` is false.
-    OutputError
-        It cannot be renamed.
-    """
+    """Rename ``temporary`` to ``target``; replace an existing one if ``overwrite``."""
     if overwrite and target.exists():
         if not exchange(temporary, target):
             old = temporary.with_name(temporary.name + OLD)
@@ -67,15 +59,14 @@ def publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
 
 
 def exchange(one: Path, two: Path) -> bool:
-    """Exchange two directories' names at once, where the system can (Linux ``renameat2``)."""
+    """Exchange the names of two directories at once; return False where the system cannot."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return rename is not None and not rename(here, os.fsencode(one), here, os.fsencode(two), flag)
 
 
 def remove(directory: Path) -> None:
-    """Delete a directory, also one that grows meanwhile."""
-    # tasks that still run may add a file between two looks
+    """Delete a directory, to which tasks that still run may add files meanwhile."""
     for _ in range(10):
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
@@ -83,14 +74,9 @@ def remove(directory: Path) -> None:
 
 
 class LocalCommitter:
-    """Implements `dask_exo.dataframe.to_parquet.Committer`.
+    """Commit to a local file system.
 
-    Parameters
-    ----------
-    path : str
-        Absolute.
-    token : str
-        Of how it is written: the next program finds the files again.
+    The token names the staging directory. It is stable, so that the next program finds the files.
     """
 
     def __init__(self, path: str, token: str) -> None:
@@ -99,7 +85,7 @@ class LocalCommitter:
 
     @property
     def staging(self) -> str:
-        """The URL or directory that tasks write to."""
+        """Directory or URL that tasks write to."""
         return str(self._temporary)
 
     def begin(self, *, overwrite: bool) -> None:
@@ -130,14 +116,14 @@ class LocalCommitter:
 
     def commit(self, written: Collection[str], *, overwrite: bool) -> None:
         """Make exactly these files the output."""
-        kept = {self._temporary / file for file in written}
+        committed = {self._temporary / file for file in written}
         for file in self._temporary.rglob("*"):
-            if file.is_file() and file not in kept:
-                file.unlink()  # of an attempt that did not count
+            if file.is_file() and file not in committed:
+                file.unlink()  # of a failed or speculative attempt
         publish(self._temporary, self._target, overwrite=overwrite)
 
     def abandon(self) -> None:
-        """Delete what has been written."""
+        """Delete the staged files."""
         remove(self._temporary)
 
 
@@ -150,15 +136,7 @@ MANIFEST = "_exo_manifest.json"
 
 
 class ObjectStoreCommitter:
-    """Implements `dask_exo.dataframe.to_parquet.Committer`.
-
-    Parameters
-    ----------
-    fs : AbstractFileSystem
-    path : str
-    token : str
-        Of how it is written: the next program finds the files again.
-    """
+    """Commit to an object store."""
 
     def __init__(self, fs: AbstractFileSystem, path: str, token: str) -> None:
         self._fs, self._path = fs, path
@@ -166,11 +144,11 @@ class ObjectStoreCommitter:
 
     @property
     def staging(self) -> str:
-        """The URL or directory that tasks write to."""
+        """See `LocalCommitter`."""
         return str(self._fs.unstrip_protocol(f"{self._path}/{self._folder}"))
 
     def begin(self, *, overwrite: bool) -> None:
-        """Finish an interrupted commit; check that the output may be written."""
+        """See `LocalCommitter`."""
         self._finish()
         if not overwrite and (there := self._data_files()):
             raise OutputExistsError(
@@ -179,14 +157,14 @@ class ObjectStoreCommitter:
             )
 
     def commit(self, written: Collection[str], *, overwrite: bool) -> None:
-        """Make exactly these files the output."""
+        """See `LocalCommitter`."""
         old = sorted(set(self._data_files()) - set(written)) if overwrite else []
         decided = {"files": sorted(written), "old": old, "staging": self._folder}
         self._write(COMMIT, decided)
         self._finish()
 
     def abandon(self) -> None:
-        """Delete what has been written."""
+        """See `LocalCommitter`."""
         self._delete(f"{self._path}/{self._folder}")
 
     def _finish(self) -> None:
@@ -221,17 +199,9 @@ class ObjectStoreCommitter:
 
 
 def committed(path: str) -> list[str]:
-    """Return the committed files of an output in an object store.
+    """Return the URLs of the committed files of an output in an object store.
 
-    Parameters
-    ----------
-    path : str
-        As it was given to ``ddf.exo.to_parquet``.
-
-    Returns
-    -------
-    list of str
-        URLs, for `pandas.read_parquet` and all others.
+    ``path`` is that of ``ddf.exo.to_parquet``.
 
     Raises
     ------

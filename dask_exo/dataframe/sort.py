@@ -10,13 +10,14 @@ from dask.utils import M
 
 from dask_exo import validation
 from dask_exo.dask_adapter import new_collection
-from dask_exo.dataframe.base import FrameMethods
 from dask_exo.errors import SortArgumentError
 from dask_exo.planning.reorder import ShuffleRows, SortRows
 
 
-class SortMethods(FrameMethods):
+class SortMethods:
     """Methods that put rows into another order."""
+
+    _frame: dd.DataFrame
 
     def sort_values(
         self,
@@ -30,8 +31,8 @@ class SortMethods(FrameMethods):
     ) -> dd.DataFrame:
         """Sort rows over all partitions, stably, in one pass over the input.
 
-        Gives what `pandas.DataFrame.sort_values` with ``kind="stable"`` gives for the
-        concatenated frame, row by row and with its index. Nothing is computed on the call.
+        Equals `pandas.DataFrame.sort_values` with ``kind="stable"`` of the concatenated frame, row
+        by row and with its index. Nothing is computed on the call.
 
         Parameters
         ----------
@@ -40,27 +41,28 @@ class SortMethods(FrameMethods):
         ascending : bool or list of bool
             One for all, or one for each.
         na_position : {"last", "first"}
-            Where nulls come, whatever the direction.
+            Position of nulls, in either direction.
         npartitions : int, optional
-            Number of output partitions. By default, and with "auto", as many as there are.
+            Number of output partitions. By default, and with "auto", that of the input.
         ignore_index : bool
-            Whether to number the rows anew, from 0 on over all partitions.
+            Whether to number the rows from 0 on, over all partitions.
         key : None
             Not supported: assign a column to sort by.
 
         Returns
         -------
         dask.dataframe.DataFrame
-            Of partitions about equally long, divisions unknown. Equal keys may be in several.
+            Partitions have about equally many rows, and unknown divisions. Equal keys may be in
+            several.
 
         Raises
         ------
         ColumnError
             There is no such column.
         SortArgumentError
-            Any other argument is not one of those above.
+            Another argument is invalid.
         SortKeyError
-            When it is computed: values of a key cannot be compared with each other.
+            During the computation: values of a key cannot be compared with each other.
 
         Examples
         --------
@@ -105,30 +107,26 @@ class SortMethods(FrameMethods):
         Parameters
         ----------
         column : label
-            Without ``split_equal``, whatever Dask's takes.
+            Without ``split_equal``, all that Dask's ``set_index`` takes.
         drop : bool
-            Whether the column is only in the index afterwards.
+            Whether to remove the column from the columns.
         npartitions : int, optional
             Number of output partitions.
         split_equal : bool
             Whether rows of equal index may be in several partitions. By default they may not:
-            this is Dask's ``set_index``, with known divisions, which a look at all the data before
-            the computation finds. With it, partitions are about equally long however often a
-            value repeats, the data is read once, rows of equal index keep their order, nulls
-            come last, and divisions are unknown.
+            this is Dask's ``set_index``, which reads all data twice to have known divisions. With
+            it, partitions have about equally many rows however often a value repeats, data is
+            read once, rows of equal index keep their order, nulls come last, and divisions are
+            unknown.
         **options
-            For Dask's ``set_index``.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame
+            Options of Dask's ``set_index``.
 
         Raises
         ------
         ColumnError
             There is no such column.
         SortArgumentError
-            ``options`` are given with ``split_equal``, or another argument is not one of these.
+            ``options`` are given with ``split_equal``, or another argument is invalid.
 
         Examples
         --------
@@ -155,30 +153,25 @@ class SortMethods(FrameMethods):
     ) -> dd.DataFrame:
         """Put rows in random order, over all partitions or within windows of them.
 
-        Every row keeps its index. The order depends on the seed and on how the input is cut into
-        partitions, on nothing else.
+        Rows keep their index. The order depends only on the seed and on the partitions of the
+        input. Output partitions have about equally many rows, and unknown divisions.
 
         Parameters
         ----------
         seed : int
-            From 0.
+            0 or more.
         window : int, optional
-            Neighbouring partitions within which rows are moved. By default all: a full shuffle.
-            With windows the first rows are there as soon as one window has been read, at the
-            price that rows which are far apart stay so.
+            Number of neighbouring partitions within which rows move. By default all: a full
+            shuffle. With windows the first rows are ready as soon as one window has been read, but
+            rows that are far apart stay so.
         npartitions : int, optional
-            Number of output partitions; by default as many as there are. Each window has its
-            share of them, at least one.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame
-            Of partitions about equally long, divisions unknown.
+            Number of output partitions; by default that of the input. Each window has its share of
+            them, at least one.
 
         Raises
         ------
         ShuffleArgumentError
-            An argument is not one of those above.
+            An argument is invalid.
 
         Examples
         --------

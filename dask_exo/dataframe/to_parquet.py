@@ -1,4 +1,4 @@
-"""Write a collection as Parquet, all of it or nothing.
+"""Store a dataframe: as Parquet files, all of them or nothing, or as a checkpoint.
 
 Tasks write partitions into files named by a digest of their content, so two attempts of a
 deterministic task write the same files. Otherwise names differ, and the receipt that reached the
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import dask.dataframe as dd
@@ -31,66 +31,128 @@ from dask_exo.dataframe.parquet_commit import LocalCommitter, ObjectStoreCommitt
 from dask_exo.errors import OutputError
 from dask_exo.execution.checkpoints import CheckpointMark
 from dask_exo.partitions.kernels import parquet
+from dask_exo.planning.resume import CheckpointExpr
 
 
-class Committer(Protocol):
-    """Commit protocol of an output, for disks or object stores."""
+class OutputMethods:
+    """Methods that store a dataframe."""
 
-    @property
-    def staging(self) -> str:
-        """The URL or directory that tasks write to."""
-        ...
+    _frame: dd.DataFrame
 
-    def begin(self, *, overwrite: bool) -> None:
-        """Recover an interrupted commit; check that the output may be written."""
-        ...
+    def checkpoint(self) -> dd.DataFrame:
+        """Store the partitions in ``exo.checkpoint.path``, for the next program that needs them.
 
-    def commit(self, written: Collection[str], *, overwrite: bool) -> None:
-        """Make exactly these files the output."""
-        ...
+        Partitions are written as they are computed. The next program with the same code and the
+        same input reads them instead, even if this one fails. Without
+        ``exo.checkpoint.path`` nothing happens. See ``docs/checkpoints.md``.
 
-    def abandon(self) -> None:
-        """Delete what has been written."""
-        ...
+        Examples
+        --------
+        >>> import dask
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> from dask_exo.testing import InlineFutures
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(4)}), npartitions=2)
+        >>> kept = ddf.assign(b=ddf.a * 2).exo.checkpoint()
+        >>> exo = dask_exo.Scheduler(InlineFutures())
+        >>> with dask.config.set({"exo.checkpoint.path": "memory://kept", "scheduler": exo}):
+        ...     kept.b.sum().compute()
+        np.int64(12)
+        """
+        return new_collection(CheckpointExpr(self._frame))
 
+    def to_parquet(  # noqa: PLR0913  all by name
+        self,
+        path: str,
+        *,
+        target_file_size: int | str | None = None,
+        partition_on: str | Sequence[Any] = (),
+        overwrite: bool = False,
+        write_index: bool = True,
+        compression: str = "snappy",
+        schema: pa.Schema | None = None,
+    ) -> pd.DataFrame:
+        """Write a directory of Parquet files: all of it, each row once, or nothing.
 
-def write(  # noqa: PLR0913  all by name
-    frame: dd.DataFrame,
-    path: str,
-    *,
-    target_file_size: int | str | None = None,
-    partition_on: Sequence[Any] = (),
-    overwrite: bool = False,
-    write_index: bool = True,
-    compression: str = "snappy",
-    schema: pa.Schema | None = None,
-) -> pd.DataFrame:
-    """Write a dataframe; see `dask_exo.dataframe.io.OutputMethods.to_parquet`."""
-    by = (partition_on,) if isinstance(partition_on, str) else tuple(partition_on)
-    validation.check_columns(list(by), frame, "to make directories of")
-    if len(by) == len(frame.columns):
-        raise OutputError(f"partition_on={list(by)} leaves no column to be written: name fewer")
-    target = None if target_file_size is None else int(parse_bytes(target_file_size))
-    if target is not None and target <= 0:
-        raise OutputError(
-            f"target_file_size={target_file_size!r} is not above 0: give bytes, or '256MB'"
-        )
-    if schema is None:
-        schema = _schema(frame._meta_nonempty.drop(columns=list(by)), index=write_index)
-    how = WriteOptions(schema, target, by, write_index, compression)
-    fs, root = atomic_io.located(path)
-    token = tokenize(root, how)[:12]  # stable across programs, unlike Dask's names
-    local = atomic_io.is_local(fs)
-    committer = LocalCommitter(root, token) if local else ObjectStoreCommitter(fs, root, token)
-    committer.begin(overwrite=overwrite)
-    try:
-        written = new_collection(WriteParts(frame.expr, committer.staging, how)).compute()
-    except BaseException:
-        if Config.current().checkpoint_path is None:  # else the next program goes on from there
-            committer.abandon()
-        raise
-    committer.commit(written["file"].tolist(), overwrite=overwrite)
-    return written.reset_index(drop=True)
+        Partitions are staged, and committed together once all are written. A recomputed task does
+        not duplicate its rows. If the computation fails, ``path`` is unchanged. With
+        ``exo.checkpoint.path``, the program that follows a killed one writes the missing
+        partitions only. ``docs/checkpoints.md`` says what concurrent readers see, on disks and in
+        object stores.
+
+        Parameters
+        ----------
+        path : str
+            Directory to create, or a URL for fsspec.
+        target_file_size : int or str, optional
+            Approximate bytes of a file: larger partitions are cut. Small ones are not concatenated:
+            use ``repartition``. By default, one file for each partition.
+        partition_on : label or list of labels
+            Columns whose values become directories, ``column=value/``.
+        overwrite : bool
+            Whether to replace ``path``, if it has nothing but Parquet files.
+        write_index : bool
+            Whether the index becomes columns of the files.
+        compression : str
+            Argument of `pyarrow.parquet.write_table`.
+        schema : pyarrow.Schema, optional
+            Schema of all files; by default that of the dataframe's columns.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each file: ``file`` (below ``path``), ``rows`` and ``nbytes``.
+
+        Raises
+        ------
+        OutputExistsError
+            ``path`` exists, and ``overwrite`` is false.
+        OutputError
+            It cannot be written, or an argument is invalid.
+        ColumnError
+            There is no column of ``partition_on``.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import pandas as pd
+        >>> import dask_exo
+        >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(4)}), npartitions=2)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     ddf.exo.to_parquet(f"{directory}/out").rows.tolist()
+        ...     pd.read_parquet(f"{directory}/out").a.tolist()
+        [2, 2]
+        [0, 1, 2, 3]
+        """
+        frame: dd.DataFrame = self.to_pandas()  # type: ignore[attr-defined]
+        by = (partition_on,) if isinstance(partition_on, str) else tuple(partition_on)
+        validation.check_columns(list(by), frame, "to make directories of")
+        if len(by) == len(frame.columns):
+            raise OutputError(f"partition_on={list(by)} leaves no column to be written: name fewer")
+        target = None if target_file_size is None else int(parse_bytes(target_file_size))
+        if target is not None and target <= 0:
+            raise OutputError(
+                f"target_file_size={target_file_size!r} is not above 0: give bytes, or '256MB'"
+            )
+        if schema is None:
+            schema = _schema(frame._meta_nonempty.drop(columns=list(by)), index=write_index)
+        how = WriteOptions(schema, target, by, write_index, compression)
+        fs, root = atomic_io.located(path)
+        token = tokenize(root, how)[:12]  # stable across programs, unlike Dask's names
+        committer: LocalCommitter | ObjectStoreCommitter
+        if atomic_io.is_local(fs):
+            committer = LocalCommitter(root, token)
+        else:
+            committer = ObjectStoreCommitter(fs, root, token)
+        committer.begin(overwrite=overwrite)
+        try:
+            written = new_collection(WriteParts(frame.expr, committer.staging, how)).compute()
+        except BaseException:
+            if Config.current().checkpoint_path is None:  # else the next program continues
+                committer.abandon()
+            raise
+        committer.commit(written["file"].tolist(), overwrite=overwrite)
+        return written.reset_index(drop=True)
 
 
 def _schema(example: pd.DataFrame, *, index: bool) -> pa.Schema:
@@ -109,23 +171,10 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Options of the Parquet files.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        Of all files.
-    target : int, optional
-        Bytes of a file; None means a file for each partition.
-    partition_on : tuple of labels
-        Columns whose values become directories.
-    index : bool
-        Whether the index is written.
-    compression : str
-    """
+    """Options of the Parquet files; as the arguments of ``to_parquet``."""
 
     schema: pa.Schema
-    target: int | None
+    target: int | None  # bytes of a file; None means a file for each partition
     partition_on: tuple[Any, ...]
     index: bool
     compression: str
@@ -144,12 +193,12 @@ class WriteParts(Expr):
         return (None,) * (self.frame.npartitions + 1)
 
     def _layer(self) -> dict[Any, Any]:
-        name, still = self._name, CheckpointMark(Staged(self.staging))
+        name, mark = self._name, CheckpointMark(Staged(self.staging))
         tasks = []
         for i in range(self.frame.npartitions):
             part = TaskRef((self.frame._name, i))
             written = Task((f"written-{name}", i), write_part, part, i, self.staging, self.how)
-            tasks += [written, Task((name, i), still, written.ref())]
+            tasks += [written, Task((name, i), mark, written.ref())]
         return {task.key: task for task in tasks}
 
 
@@ -160,7 +209,7 @@ class Staged:
     staging: str
 
     def __call__(self, written: pd.DataFrame) -> bool:
-        """Return whether each file exists with its size."""
+        """Return whether each file exists, with its size."""
         fs, folder = atomic_io.located(self.staging)
         fs.invalidate_cache()
         try:
@@ -174,8 +223,8 @@ class Staged:
 
 def receipt(rows: list[tuple[str, int, int]]) -> pd.DataFrame:
     """Make a receipt of files, rows and bytes."""
-    made = pd.DataFrame(rows, columns=["file", "rows", "nbytes"])
-    return made.astype({"file": "str", "rows": "int64", "nbytes": "int64"})
+    dtypes = {"file": "str", "rows": "int64", "nbytes": "int64"}
+    return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
 
 
 def write_part(part: pd.DataFrame, number: int, staging: str, how: WriteOptions) -> pd.DataFrame:
@@ -238,4 +287,4 @@ def _parquet(table: pa.Table, how: WriteOptions) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-__all__ = ["committed", "write"]
+__all__ = ["OutputMethods", "committed"]
