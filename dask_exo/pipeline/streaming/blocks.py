@@ -80,7 +80,7 @@ class Origin(NamedTuple):
         texts = [_text(rows) for rows in self.rows[:SHOWN]]
         more = len(self.rows) - SHOWN
         what = ", ".join(texts) + (f" and {more} more" if more > 0 else "")
-        return what if self.exact else f"what was made of {what}"
+        return what if self.exact else f"derived from {what}"
 
 
 class Frame(NamedTuple):

@@ -268,7 +268,7 @@ def test_an_error_names_the_function_the_partition_and_the_rows():
     with pytest.raises(OSError, match="no") as caught:
         [*StageActor().run(both, starting([frame]), frame)][-1].failure.reraise()
     note = caught.value.__notes__[0]
-    assert "fail in half > fail on what was made of partition 0 rows 0:10" in note
+    assert "fail in half > fail on derived from partition 0 rows 0:10" in note
     with pytest.raises(KeyError, match="cannot be read") as caught:
         [*StageActor().run(code, starting([frame]), made)][-1].failure.reraise()
     assert "source in fail on partition 0" in caught.value.__notes__[0]
