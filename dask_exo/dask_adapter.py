@@ -7,6 +7,7 @@ these names moves, ``tests/unit/test_dask_adapter.py`` fails and says which.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -88,13 +89,6 @@ from dask.local import nested_get
 from dask.order import order
 from dask.utils import get_default_shuffle_method
 
-
-def is_p2p_barrier(node: object) -> bool:
-    """Return whether a task is a P2P barrier, which runs only on distributed's workers."""
-    p2p = sys.modules.get("distributed.shuffle._core")  # not imported: no such task can exist
-    return p2p is not None and isinstance(node, p2p.P2PBarrierTask)
-
-
 ROLES = {
     "shuffle_transfer": ("distributed.shuffle._shuffle", "transfer"),
     "_shuffle_transfer": ("dask.dataframe.dask_expr._shuffle", "transfer"),
@@ -106,7 +100,8 @@ ROLES = {
     "rechunk_transfer": ("distributed.shuffle._rechunk", "rechunk transfer"),
     "shuffle_unpack": ("distributed.shuffle._shuffle", "unpack"),
     "rechunk_unpack": ("distributed.shuffle._rechunk", "unpack"),
-    "merge_unpack": ("distributed.shuffle._merge", "merging unpack"),
+    "merge_unpack": ("distributed.shuffle._merge", "unpack"),
+    "p2p_barrier": ("distributed.shuffle._core", "barrier"),
     "partition": ("dask.bag.core", "partition"),
     "collect": ("dask.bag.core", "collect"),
     "make_group": ("dask.bag.core", "make_group"),
@@ -116,14 +111,18 @@ ROLES = {
 """Functions that passes look for: qualified name → module and role."""
 
 
-def role(node: object) -> str | None:
-    """Return the role of a task that must not run as it is; see `ROLES`.
+def roles(graph: Mapping[Any, object]) -> dict[Any, str]:
+    """Return the roles of the tasks in a graph that must not run as they are; see `ROLES`.
 
     Functions are compared by name, so that their modules need not be imported.
     """
-    func = getattr(node, "func", None)
-    module, found = ROLES.get(getattr(func, "__qualname__", ""), (None, None))
-    return found if getattr(func, "__module__", None) == module else None
+    found = {}
+    for key, node in graph.items():
+        func = getattr(node, "func", None)
+        module, role = ROLES.get(getattr(func, "__qualname__", ""), (None, ""))
+        if role and getattr(func, "__module__", None) == module:
+            found[key] = role
+    return found
 
 
 def inferring() -> bool:
@@ -212,7 +211,6 @@ __all__ = [
     "get_default_shuffle_method",
     "inferring",
     "is_composite",
-    "is_p2p_barrier",
     "mean_chunk",
     "merge_chunk",
     "merge_chunk_wrapper",
@@ -226,7 +224,7 @@ __all__ = [
     "read_block_from_file",
     "read_csv_block",
     "rebuild_composite",
-    "role",
+    "roles",
     "set_partitions_pre",
     "sum_of_squares",
 ]

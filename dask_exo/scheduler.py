@@ -41,8 +41,9 @@ from dask_exo.partitions.ownership import writable
 from dask_exo.planning.annotations import options_of
 from dask_exo.planning.inline import fits_in_process
 from dask_exo.planning.normalize import Graph, Key, cull, normalize
-from dask_exo.planning.plan import Plan, plan
+from dask_exo.planning.plan import Plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
+from dask_exo.planning.planner import plan
 from dask_exo.planning.resume import Checkpoints, resume
 from dask_exo.report.progress import Callbacks, showing
 from dask_exo.shuffle import algorithms

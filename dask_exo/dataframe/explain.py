@@ -16,8 +16,7 @@ from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import InputError
 from dask_exo.events import CheckpointSeen
-from dask_exo.planning.plan import Plan, Stage
-from dask_exo.planning.plan_summary import GroupSummary, summarize
+from dask_exo.planning.plan import GroupSummary, Plan, Stage, summarize
 from dask_exo.planning.skew_resistant import SkewResistant
 from dask_exo.report.render import Box, svg
 from dask_exo.scheduler import plan_of

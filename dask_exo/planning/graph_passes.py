@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
 from dask.utils import key_split
-from tlz import groupby
+from tlz import groupby, identity
 
 from dask_exo.cluster.resources import ONE_CPU
 from dask_exo.dask_adapter import (
@@ -25,14 +25,14 @@ from dask_exo.dask_adapter import (
     Task,
     TaskRef,
     execute_subgraph,
-    is_p2p_barrier,
     merge_chunk,
     old_to_new,
-    role,
+    roles,
 )
 from dask_exo.errors import ShuffleMethodError
 from dask_exo.execution.checkpoints import CheckpointMark
-from dask_exo.execution.persisted import promised
+from dask_exo.execution.persisted import fetch
+from dask_exo.execution.requests import ResourceBoundFunction
 from dask_exo.partitions.kernels.hash_partition import assign_partitions
 from dask_exo.planning.annotations import request_of
 from dask_exo.planning.partitioners import (
@@ -51,75 +51,70 @@ Key = Any
 Graph = dict[Key, GraphNode]
 
 
-def unfuse(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
+def unfuse(graph: Graph) -> Graph:
     """Replace fused tasks by their inner ones, if the planner has to see one of these.
 
     Such tasks are parts of a shuffle, persisted values, marked values, and calls with a resource
     request of their own. Inner tasks get their old keys back, unless another task has them.
     """
-    return _expanded(graph, _hides)
+    while True:
+        inner = {path: one for key, node in graph.items() for path, one in _inside(node, (key,))}
+        visible = {path[0] for path in roles(inner)}
+        visible.update(path[0] for path, node in inner.items() if _planned(path[-1], node))
+        if not visible:
+            return graph
+        graph = expand(graph, visible)
 
 
 def unfuse_all(graph: Graph) -> Graph:
     """Replace all fused tasks by their inner ones."""
-    return _expanded(graph, lambda node: bool(_inside(node)))
+    while fused := [key for key, node in graph.items() if inner_tasks(node)]:
+        graph = expand(graph, fused)
+    return graph
 
 
-def _expanded(graph: Graph, applies: Callable[[GraphNode], bool]) -> Graph:
-    todo = [key for key, node in graph.items() if applies(node)]
-    if not todo:
-        return graph
-    new = dict(graph)
-    while todo:
-        key = todo.pop()
-        inner = expand(key, new[key], new)
-        new.update(inner)
-        todo.extend(k for k, node in inner.items() if applies(node))
-    return new
+def _planned(key: Key, node: GraphNode) -> bool:
+    """Return whether the planner treats a task in another way than a call of its function."""
+    if not isinstance(node, Task):
+        return False
+    if node.func is fetch or isinstance(node.func, CheckpointMark) or is_step(key):
+        return True
+    return ResourceBoundFunction.used and request_of(node) not in (None, ONE_CPU)
 
 
-def _hides(node: GraphNode) -> bool:
-    """Return whether the planner has to see a task inside this one, at any depth."""
-    return any(
-        role(inner) is not None
-        or is_step(key)
-        or promised(inner) is not None
-        or isinstance(getattr(inner, "func", None), CheckpointMark)
-        or request_of(inner) not in (None, ONE_CPU)
-        or _hides(inner)
-        for key, inner in _inside(node).items()
-    )
+def _inside(node: GraphNode, path: tuple[Key, ...]) -> Iterator[tuple[tuple[Key, ...], GraphNode]]:
+    """Yield the tasks inside a fused one, at any depth, with their paths of keys."""
+    for key, inner in inner_tasks(node).items():
+        yield (*path, key), inner
+        yield from _inside(inner, (*path, key))
 
 
-def _inside(node: GraphNode) -> Graph:
+def inner_tasks(node: GraphNode) -> Graph:
+    """Return the inner tasks of one that Dask has fused; nothing for other nodes."""
     if isinstance(node, Task) and node.func is execute_subgraph:
         inner: Graph = node.args[0]
         return inner
     return {}
 
 
-def expand(key: Key, node: GraphNode, taken: Graph) -> Graph:
-    """Return the nodes inside a fused task, under keys that are not ``taken``."""
-    assert isinstance(node, Task)
-    inner, outkey, inkeys, *values = node.args
-    names = dict(_names(key, inner, outkey, taken))
-    known: dict[Key, Any] = {k: name for k, name in names.items() if k != name}
-    for k, value in zip(inkeys, values, strict=True):
-        if isinstance(value, (Alias, TaskRef)):
-            known[k] = value.target if isinstance(value, Alias) else value.key
-        else:
-            known[k] = value if isinstance(value, GraphNode) else DataNode(None, value)
-    return {names[k]: _renamed(one, names[k], known) for k, one in inner.items()}
-
-
-def _names(key: Key, inner: Graph, outkey: Key, taken: Graph) -> Iterator[tuple[Key, Key]]:
-    for k in inner:
-        if k == outkey:
-            yield k, key
-        elif k in taken:
-            yield k, (f"{key_split(k)}-unfused", key, k)
-        else:
-            yield k, k
+def expand(graph: Graph, fused: Iterable[Key]) -> Graph:
+    """Replace some fused tasks by those inside them; keys that are taken get another name."""
+    new = dict(graph)
+    for key in fused:
+        node: Any = new[key]
+        inner, outkey, inkeys, *values = node.args
+        names = {
+            k: key if k == outkey else (f"{key_split(k)}-unfused", key, k) if k in new else k
+            for k in inner
+        }
+        known: dict[Key, Any] = {k: name for k, name in names.items() if k != name}
+        for k, value in zip(inkeys, values, strict=True):
+            if isinstance(value, (Alias, TaskRef)):
+                known[k] = _target(value)
+            else:
+                known[k] = value if isinstance(value, GraphNode) else DataNode(None, value)
+        new.update({names[k]: _renamed(one, names[k], known) for k, one in inner.items()})
+    return new
 
 
 def _renamed(node: GraphNode, key: Key, known: dict[Key, Any]) -> GraphNode:
@@ -133,21 +128,23 @@ JOIN, GROUP = "shuffle-join-", "shuffle-group-"
 """Prefixes of Dask's keys: the inputs of a step of a groupby by tasks, and the step."""
 
 
-def bag(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
-    """Replace every ``groupby`` of a bag by an `ShuffleNode`.
+def bag(graph: Graph) -> Graph:
+    """Replace every ``groupby`` of a bag by a `ShuffleNode`.
+
+    Bags group by disk, which several nodes do not share, or by tasks, in steps. Every group has the
+    items that Dask gives it, in the same order.
 
     Raises
     ------
     ShuffleMethodError
         A groupby by disk has an unknown form.
     """
-    collects: dict[Key, dict[Key, Task]] = defaultdict(dict)
-    steps: dict[str, tuple[int, int]] = {}
-    for key, node in graph.items():
-        if isinstance(node, Task) and role(node) == "collect":
+    collects: dict[Key, dict[Key, Any]] = defaultdict(dict)
+    for key, role in roles(graph).items():
+        if role == "collect":
+            node: Any = graph[key]
             collects[_target(node.args[3])][key] = node
-        elif is_step(key) and (radix := _radix(node)):
-            steps[key[0].removeprefix(GROUP)] = (radix, len(key[2]))
+    steps = _steps(graph)
     if not collects and not steps:
         return graph
     new = dict(graph)
@@ -170,30 +167,46 @@ def is_step(key: Key) -> bool:
     )
 
 
+def _steps(graph: Graph) -> dict[str, tuple[int, int]]:
+    """Return the radix and the number of digits of each groupby by tasks, by its token."""
+    groups: dict[Key, Any] = {
+        key: node.args[0]
+        for key, node in graph.items()
+        if is_step(key) and isinstance(node, Task) and node.args
+    }
+    return {
+        key[0].removeprefix(GROUP): (groups[key].args[0], len(key[2]))
+        for key, role in roles(groups).items()
+        if role == "make_group"
+    }
+
+
 def _target(ref: Any) -> Key:
     return ref.target if isinstance(ref, Alias) else ref.key
 
 
-def _radix(node: GraphNode) -> int:
-    """Return the number of groups that a step splits into; 0 if the task is no step."""
-    first = node.args[0] if isinstance(node, Task) and node.args else None
-    if isinstance(first, Task) and role(first) == "make_group":
-        radix: int = first.args[0]
-        return radix
-    return 0
+def _last(graph: Graph, key: Key) -> Key:
+    """Return the final target of aliases."""
+    while isinstance(node := graph[key], Alias):
+        key = node.target
+    return key
 
 
 def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
     """Replace a groupby that writes items to a file by group, and reads them after a barrier."""
     name = str(barrier).removeprefix("groupby-barrier-")
+    last: Any = graph[_last(graph, barrier)]
+    before = [_last(graph, _target(ref)) for ref in last.args]
+    writers: dict[Key, Any] = {key: graph[key] for key in before if isinstance(graph[key], Task)}
+    found = roles(writers)
+    if {found.get(key) for key in writers} != {"partition"}:
+        raise ShuffleMethodError(
+            f"{next(iter(collects))!r} belongs to a groupby by disk of an unknown form, which "
+            f"would lose items where nodes do not share a disk: use "
+            f"bag.groupby(..., shuffle='tasks')"
+        )
     parts: list[TaskRef] = []
-    for node in _before(graph, barrier):
-        if role(node) != "partition":
-            raise ShuffleMethodError(
-                f"{next(iter(collects))!r} belongs to a groupby by disk of an unknown form, which "
-                f"would lose items where nodes do not share a disk: use "
-                f"bag.groupby(..., shuffle='tasks')"
-            )
+    for node in writers.values():
         grouper, items, count, _, together = node.args
         part = Task((f"items-{name}", len(parts)), list, items)
         graph[part.key] = part
@@ -210,19 +223,6 @@ def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
         graph[f"group-{name}", j] = Task((f"group-{name}", j), take, TaskRef(whole.key), slot)
     for key, node in collects.items():
         graph[key] = Task(key, _groups, node.args[0], TaskRef((f"group-{name}", node.args[1])))
-
-
-def _before(graph: Graph, barrier: Key) -> list[Task]:
-    """Return the tasks that a barrier waits for, or the barrier itself if there are none."""
-    while isinstance(node := graph[barrier], Alias):
-        barrier = node.target
-    assert isinstance(node, Task)
-    found = []
-    for key in map(_target, node.args):
-        while isinstance(one := graph[key], Alias):
-            key = one.target  # noqa: PLW2901
-        found.append(one)
-    return [one for one in found if isinstance(one, Task)] or [node]
 
 
 def _groups(grouper: Callable[[Any], Any], items: Iterable[Any]) -> list[tuple[Any, list[Any]]]:
@@ -251,34 +251,38 @@ def _by_tasks(graph: Graph, token: str, radix: int, digits: int) -> None:
 Number = Any  # of an output: an integer for frames, (ndim,) integers for arrays
 
 
-def p2p(graph: Graph, keys: Set[Key]) -> Graph:  # noqa: ARG001  as all passes
-    """Replace every p2p shuffle by an `ShuffleNode`.
+def p2p(graph: Graph) -> Graph:
+    """Replace every p2p shuffle, transfer → barrier → unpack, by a `ShuffleNode`.
+
+    The barrier has the specification. Each transfer becomes the input that it would have sent, the
+    barrier becomes a `ShuffleNode`, and each unpack takes one of its outputs.
 
     Raises
     ------
     ShuffleMethodError
         A shuffle has an unknown form.
     """
-    barriers = [key for key, node in graph.items() if is_p2p_barrier(node)]
+    found = roles(graph)
+    barriers = [key for key, role in found.items() if role == "barrier"]
     if not barriers:
         return graph
-    unpacks = {key: node for key, node in graph.items() if role(node) in _UNPACKS}
-    wanted: dict[Key, dict[Number, Key]] = defaultdict(dict)  # barrier → output → its reader
-    for key, node in unpacks.items():
-        for barrier, number in _reads(node):
+    unpacks = {key: _arguments(graph[key]) for key, role in found.items() if role == "unpack"}
+    readers: dict[Key, dict[Number, Key]] = defaultdict(dict)  # barrier → output → its reader
+    for key, given in unpacks.items():
+        reads = _reads(given)
+        for barrier, number in reads:
             side = (str(barrier).replace("barrier", "side"), number)
-            wanted[barrier].setdefault(number, key if role(node) == "unpack" else side)
+            readers[barrier].setdefault(number, key if len(reads) == 1 else side)
     new = dict(graph)
-    for key, node in unpacks.items():
-        new[key] = _unpacked(key, node, wanted)
+    for key, given in unpacks.items():
+        new[key] = _unpacked(key, given, readers)
     for barrier in barriers:
-        _exchange(new, barrier, wanted.pop(barrier))
-    if wanted:
-        raise _not_understood(next(iter(wanted)), "it is no barrier")
+        _exchange(new, barrier, readers.pop(barrier), found)
+    if readers:
+        raise _not_understood(next(iter(readers)), "it is no barrier")
     return new
 
 
-_UNPACKS = ("unpack", "merging unpack")
 _signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 
@@ -288,23 +292,20 @@ def _arguments(node: GraphNode) -> dict[str, Any]:
     return _signature(node.func).bind(*node.args, **node.kwargs).arguments
 
 
-def _reads(unpack: GraphNode) -> list[tuple[Key, Number]]:
-    """Return the barrier and number of each output that an unpack reads."""
-    given = _arguments(unpack)
-    if role(unpack) == "merging unpack":
-        number = given["output_partition"]
-        return [(_target(given["barrier_left"]), number), (_target(given["barrier_right"]), number)]
+def _reads(given: dict[str, Any]) -> list[tuple[Key, Number]]:
+    """Return the barrier and number of each output that an unpack with some arguments reads."""
     number = given["output_chunk"] if "output_chunk" in given else given["output_partition"]
-    return [(_target(given["barrier_run_id"]), number)]
+    names = [name for name in ("barrier_run_id", "barrier_left", "barrier_right") if name in given]
+    return [(_target(given[name]), number) for name in names]
 
 
-def _unpacked(key: Key, unpack: GraphNode, wanted: dict[Key, dict[Number, Key]]) -> GraphNode:
+def _unpacked(key: Key, given: dict[str, Any], readers: dict[Key, dict[Number, Key]]) -> GraphNode:
     """Return the node that replaces an unpack."""
-    names = [wanted[barrier][number] for barrier, number in _reads(unpack)]
-    if role(unpack) == "unpack":
+    names = [readers[barrier][number] for barrier, number in _reads(given)]
+    if len(names) == 1:
         return Alias(key, names[0])
-    given = {k: v for k, v in _arguments(unpack).items() if k not in _ABOUT_UNPACKING}
-    return Task(key, merge_chunk, *map(TaskRef, names), **given)
+    merging = {name: value for name, value in given.items() if name not in _ABOUT_UNPACKING}
+    return Task(key, merge_chunk, *map(TaskRef, names), **merging)
 
 
 _ABOUT_UNPACKING = (
@@ -316,25 +317,20 @@ _ABOUT_UNPACKING = (
 )
 
 
-def _exchange(graph: Graph, barrier: Key, wanted: dict[Number, Key]) -> None:
-    """Put an `ShuffleNode` into the graph, and a task for each requested output."""
+def _exchange(
+    graph: Graph, barrier: Key, readers: dict[Number, Key], found: dict[Key, str]
+) -> None:
+    """Put a `ShuffleNode` into the graph, and a task for each requested output."""
     task: Any = graph[barrier]
     spec = task.spec
     parts = [TaskRef(_last(graph, key)) for key in map(_target, task.args[1:])]
     for part in parts:
-        graph[part.key] = _part(part.key, graph[part.key], spec)
-    numbers = sorted(wanted)
+        graph[part.key] = _input(part.key, found.get(part.key), graph[part.key], spec)
+    numbers = sorted(readers)
     whole = ShuffleNode((f"exchange-p2p-{spec.id}", 0), _split(barrier, spec, numbers), *parts)
     graph[whole.key] = whole
     for slot, number in enumerate(numbers):
-        graph[wanted[number]] = Task(wanted[number], take, TaskRef(whole.key), slot)
-
-
-def _last(graph: Graph, key: Key) -> Key:
-    """Return the final target of aliases."""
-    while isinstance(node := graph[key], Alias):
-        key = node.target
-    return key
+        graph[readers[number]] = Task(readers[number], take, TaskRef(whole.key), slot)
 
 
 def _split(barrier: Key, spec: Any, numbers: list[Number]) -> Partitioner:
@@ -348,44 +344,18 @@ def _split(barrier: Key, spec: Any, numbers: list[Number]) -> Partitioner:
     raise _not_understood(barrier, f"its specification is a {kind}")
 
 
-def _part(key: Key, transfer: GraphNode, spec: Any) -> Task:
+def _input(key: Key, role: str | None, transfer: GraphNode, spec: Any) -> Task:
     """Return the task for the input that a transfer would have sent."""
-    build = _PARTS.get(role(transfer) or "")
-    if build is None:
-        raise _not_understood(key, "it is no transfer that dask_exo knows")
-    return build(key, _arguments(transfer), spec)
-
-
-def _frame(key: Key, given: dict[str, Any], spec: Any) -> Task:  # noqa: ARG001
-    return Task(key, _same, given["input"])
-
-
-def _numbered_frame(key: Key, given: dict[str, Any], spec: Any) -> Task:
-    return Task(
-        key,
-        assign_partitions,
-        given["df"],
-        given["index"],
-        given["name"],
-        given["npartitions"],
-        spec.meta,
-        given["index_merge"],
-    )
-
-
-def _chunk(key: Key, given: dict[str, Any], spec: Any) -> Task:  # noqa: ARG001
-    return Task(key, Chunk, given["input_chunk"], given["input"])
-
-
-_PARTS: dict[str, Callable[[Key, dict[str, Any], Any], Task]] = {
-    "transfer": _frame,
-    "hashing transfer": _numbered_frame,
-    "rechunk transfer": _chunk,
-}
-
-
-def _same(value: Any) -> Any:
-    return value
+    if role == "transfer":
+        return Task(key, identity, _arguments(transfer)["input"])
+    if role == "rechunk transfer":
+        given = _arguments(transfer)
+        return Task(key, Chunk, given["input_chunk"], given["input"])
+    if role == "hashing transfer":
+        given = _arguments(transfer)
+        numbers = (given[name] for name in ("df", "index", "name", "npartitions"))
+        return Task(key, assign_partitions, *numbers, spec.meta, given["index_merge"])
+    raise _not_understood(key, "it is no transfer that dask_exo knows")
 
 
 def _not_understood(key: Key, reason: str) -> ShuffleMethodError:
@@ -396,23 +366,12 @@ def _not_understood(key: Key, reason: str) -> ShuffleMethodError:
     )
 
 
-PASSES: dict[str, Callable[[Graph, Set[Any]], Graph]] = {
-    "unfuse": unfuse,
-    "p2p": p2p,
-    "bag": bag,
-}
+PASSES: dict[str, Callable[[Graph], Graph]] = {"unfuse": unfuse, "p2p": p2p, "bag": bag}
 """All passes by name, in their order."""
 
 
-def apply(graph: Graph, keys: Set[Any]) -> Graph:
-    """Run all passes.
-
-    Parameters
-    ----------
-    graph : dict
-        Task-spec nodes, culled to what ``keys`` need; it is not changed.
-    keys : set of Key
-        Requested keys.
+def apply(graph: Graph) -> Graph:
+    """Run all passes over a culled graph, which is not changed.
 
     Returns
     -------
@@ -425,5 +384,5 @@ def apply(graph: Graph, keys: Set[Any]) -> Graph:
         A shuffle that runs only on Dask's own workers has an unknown form.
     """
     for run in PASSES.values():
-        graph = run(graph, keys)
+        graph = run(graph)
     return graph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from dask.core import flatten
@@ -27,7 +27,7 @@ def group_of(key: Key) -> str:
     return str(key[0]) if isinstance(key, tuple) else str(key_split(key))
 
 
-def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], frozenset[Key]]:
+def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
     """Materialize a graph, convert and cull it, and run the passes over it.
 
     Parameters
@@ -43,7 +43,7 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], frozenset[Key
         Task-spec nodes that ``keys`` depend on.
     names : dict
         The key under which each of ``keys`` is in ``graph``: rewriting renames.
-    gpus : frozenset of Key
+    gpus : set of Key
         Tasks that need a GPU, because they read or return partitions on one.
 
     Raises
@@ -67,7 +67,7 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], frozenset[Key
         layers = dsk
     graph = convert_legacy_graph(layers if isinstance(layers, Mapping) else dict(layers))
     graph = cull(graph, names.values())
-    passed = graph_passes.apply(placement.unfuse_mixed(graph, where), set(names.values()))
+    passed = graph_passes.apply(placement.unfuse_mixed(graph, where))
     graph = graph if passed is graph else cull(passed, names.values())
     return graph, names, placement.gpu_tasks(graph, where)
 

@@ -7,7 +7,7 @@ inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from dask_exo.dask_adapter import (
@@ -20,10 +20,9 @@ from dask_exo.dask_adapter import (
     Task,
     TaskRef,
     ToBackend,
-    execute_subgraph,
 )
 from dask_exo.partitions import protocol
-from dask_exo.planning.graph_passes import expand
+from dask_exo.planning.graph_passes import expand, inner_tasks
 
 Key = Any
 Graph = dict[Key, GraphNode]
@@ -46,34 +45,55 @@ def gpu_placement(expr: CoreExpr) -> Places:
 
 def unfuse_mixed(graph: Graph, where: Places) -> Graph:
     """Unfuse the tasks that consist of tasks with and without a GPU."""
-    while where:
-        made, new = _on_gpu(graph, where), dict(graph)
-        for key, node in graph.items():
-            tasks = sum(isinstance(one, Task) for one in _fused(node).values())
-            if 0 < len(_inside(node, where, made)) < tasks:
-                new.update(expand(key, node, new))
-        if len(new) == len(graph):
-            break
-        graph = new
+    while mixed := _gpu_tasks(graph, where, {})[1]:
+        graph = expand(graph, mixed)
     return graph
 
 
-def gpu_tasks(graph: Graph, where: Places) -> frozenset[Key]:
+def gpu_tasks(graph: Graph, where: Places) -> Set[Key]:
     """Return the tasks that need a GPU."""
-    return frozenset(_gpu_tasks(graph, where, {})) if where else frozenset()
+    return _gpu_tasks(graph, where, {})[0]
+
+
+def _gpu_tasks(
+    graph: Graph, where: Places, outside: Mapping[Key, bool]
+) -> tuple[set[Key], set[Key]]:
+    """Return the tasks that need a GPU, and the fused ones of which only some inner tasks do.
+
+    ``outside`` tells which values of other tasks are on a GPU.
+    """
+    needing: set[Key] = set()
+    mixed: set[Key] = set()
+    on_gpu = _on_gpu(graph, where, outside) if where else {}
+    for key, node in graph.items() if where else ():
+        if not isinstance(node, Task):
+            continue
+        inside: set[Key] = set()
+        if inner := inner_tasks(node):
+            _, _, names, *values = node.args
+            inputs = {
+                name: any(on_gpu[source] for source in _sources(value))
+                for name, value in zip(names, values, strict=True)
+            }
+            inside, _ = _gpu_tasks(inner, where, inputs)
+            if 0 < len(inside) < sum(isinstance(one, Task) for one in inner.values()):
+                mixed.add(key)
+        if inside or on_gpu[key] or any(on_gpu[source] for source in node.dependencies):
+            needing.add(key)
+    return needing, mixed
+
+
+def _sources(value: Any) -> Collection[Key]:
+    """Return the tasks that an argument of a fused task reads."""
+    return [value.key] if isinstance(value, TaskRef) else getattr(value, "dependencies", ())
 
 
 def walk_fused(expr: CoreExpr) -> Iterator[Any]:
     """Yield an expression, all below it, and the expressions that were fused into them."""
-    for node in expr.walk():
+    nodes = list(expr.walk())
+    for node in nodes:
         yield node
-        yield from _parts(node)
-
-
-def _parts(node: Any) -> Iterator[Any]:
-    for part in fused_from(node):
-        yield part
-        yield from _parts(part)
+        nodes += fused_from(node)
 
 
 def fused_from(node: Any) -> Sequence[Any]:
@@ -98,61 +118,23 @@ def _on_device(node: Any) -> bool | None:
         return None
 
 
-def _on_gpu(
-    graph: Graph, where: Places, outside: Mapping[Key, bool] | None = None
-) -> dict[Key, bool]:
-    """Return for each task whether its value is on a GPU."""
-    made = dict(outside or {})
+def _on_gpu(graph: Graph, where: Places, outside: Mapping[Key, bool]) -> dict[Key, bool]:
+    """Return for each task whether its value is on a GPU: as its expression, or as its inputs."""
+    found = dict(outside)
     stack = list(graph)
     while stack:
         key = stack[-1]
         node = graph.get(key)
-        if key in made or node is None:
-            made.setdefault(key, False)
+        if key in found or node is None:
+            found.setdefault(key, False)
             stack.pop()
             continue
         known = where.get(key[0]) if isinstance(key, tuple) and len(key) == 2 else None
-        waiting = [dep for dep in node.dependencies if dep not in made]
+        waiting = [source for source in node.dependencies if source not in found]
         if known is not None and not isinstance(node, Alias):
-            made[key] = known
+            found[key] = known
         elif waiting:
             stack.extend(waiting)
         else:
-            made[key] = any(made[dep] for dep in node.dependencies)
-    return made
-
-
-def _gpu_tasks(graph: Graph, where: Places, outside: Mapping[Key, bool]) -> set[Key]:
-    """Return the tasks that need a GPU; ``outside`` tells which other values are on one."""
-    made = _on_gpu(graph, where, outside)
-    return {
-        key
-        for key, node in graph.items()
-        if isinstance(node, Task)
-        and (made[key] or any(made[dep] for dep in node.dependencies) or _inside(node, where, made))
-    }
-
-
-def _fused(node: GraphNode) -> Graph:
-    """Return the inner tasks of one that Dask has fused."""
-    if isinstance(node, Task) and node.func is execute_subgraph:
-        inner: Graph = node.args[0]
-        return inner
-    return {}
-
-
-def _inside(node: GraphNode, where: Places, made: Mapping[Key, bool]) -> set[Key]:
-    """Return the inner tasks of a fused one that need a GPU."""
-    if not (inner := _fused(node)):
-        return set()
-    assert isinstance(node, Task)
-    _, _, names, *values = node.args
-    outside = {name: _input_on_gpu(value, made) for name, value in zip(names, values, strict=True)}
-    return _gpu_tasks(inner, where, outside)
-
-
-def _input_on_gpu(value: Any, made: Mapping[Key, bool]) -> bool:
-    """Return whether an input of a fused task is on a GPU."""
-    if isinstance(value, TaskRef):
-        return made[value.key]
-    return isinstance(value, GraphNode) and any(made[dep] for dep in value.dependencies)
+            found[key] = any(found[source] for source in node.dependencies)
+    return found

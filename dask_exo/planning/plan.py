@@ -1,31 +1,22 @@
-"""From a graph to the units that run: bundles of tasks, and shuffle stages.
-
-A *bundle* is a convex subgraph with one output that runs as one task. Linear chains are fused. A
-shuffle is a *stage*: its inputs are bundles too, fused into the maps if nothing else reads them.
-Each output is assembled by the one bundle that reads it. So neither the input partitions nor the
-unsorted outputs enter the object store.
-"""
+"""A plan: the bundles of tasks and the shuffle stages that run, and a summary of them."""
 
 from __future__ import annotations
 
 import operator
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import cloudpickle
-import numpy as np
-from dask.sizeof import sizeof
 from dask.utils import key_split
 
-from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, role
+from dask_exo.dask_adapter import Alias, GraphNode
 from dask_exo.events import CheckpointSeen
 from dask_exo.execution.checkpoints import PartCheckpoint, ShuffleCheckpoint
-from dask_exo.execution.persisted import Promise, promised
+from dask_exo.execution.persisted import Promise
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
-from dask_exo.planning.normalize import Graph, Key, group_of
-from dask_exo.planning.partitioners import Partitioner, ShuffleNode
+from dask_exo.planning.normalize import Key, group_of
+from dask_exo.planning.partitioners import Partitioner
 
 
 class OutputKey(NamedTuple):
@@ -37,12 +28,12 @@ class OutputKey(NamedTuple):
 
 @dataclass(slots=True)
 class Bundle:
-    """Tasks that run together and return one value.
+    """A convex subgraph with one output that runs as one task.
 
     Attributes
     ----------
     key : Key
-        Key of the value.
+        Key of the output.
     nodes : list of (Key, GraphNode)
         Dependencies first; empty if the value is an input as it is. A node's own ``key`` may
         differ from its key in the graph.
@@ -171,209 +162,93 @@ class Plan:
     fingerprints: Mapping[Key, str] = field(default_factory=dict)
 
 
-def plan(
-    graph: Graph,
-    keys: set[Key],
-    *,
-    small: int,
-    options: Mapping[Key, TaskOptions] | None = None,
-    fuse: bool = True,
-) -> Plan:
-    """Cut a graph into units.
+@dataclass(frozen=True)
+class GroupSummary:
+    """The tasks of one collection, or one shuffle.
 
-    Parameters
+    Attributes
     ----------
-    graph : dict
-        Normalized and culled.
-    keys : set of Key
-        Those options for: their values are kept.
-    small : int
-        Bytes up to which a literal is copied into each task that reads it.
-    options : mapping, optional
-        Options of the tasks that have any.
-    fuse : bool
-        Whether tasks may run inside others, so that the driver does not see their values.
+    key : str
+        Unique in the plan.
+    name : str
+        Short name for people.
+    kind : {"tasks", "shuffle"}
+    parts : int
+        M of a shuffle; else 0.
+    tasks : int
+        How many there are after fusion; R of a shuffle.
+    needs : str
+        Resource request of each task (of a shuffle: of each input); empty for one slot.
     """
-    aliases = _aliases(graph)
-    literals = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
-    given = {key: found for key, node in graph.items() if (found := promised(node))}
-    results = {key: aliases.get(key, key) for key in keys}
-    kept = set(results.values()) if fuse else set(graph)
-    planner = _Planner(graph, aliases, literals, kept, small=small, options=options or {})
-    there = literals.keys() | given.keys()
-    for key in sorted(graph, key=planner.ranks.__getitem__):
-        if key not in there and not isinstance(graph[key], (Alias, ShuffleNode)):
-            planner.add(key)
-    stages = [planner.stage(node) for node in graph.values() if isinstance(node, ShuffleNode)]
-    planner.order_columns()
-    return Plan(list(planner.bundles.values()), stages, literals, given, results)
+
+    key: str
+    name: str
+    kind: str
+    parts: int
+    tasks: int
+    needs: str
 
 
-class _Planner:
-    """The bundles so far, and the facts about the graph that fusion needs."""
+def summarize(plan: Plan) -> tuple[list[GroupSummary], list[tuple[str, str]]]:
+    """Group the units of a plan by collection.
 
-    def __init__(
-        self,
-        graph: Graph,
-        aliases: dict[Key, Key],
-        literals: dict[Key, Any],
-        kept: set[Key],
-        *,
-        small: int,
-        options: Mapping[Key, TaskOptions],
-    ) -> None:
-        self.ranks: dict[Key, int] = order(graph)
-        self.bundles: dict[Key, Bundle] = {}
-        self._graph, self._aliases, self._kept, self._options = graph, aliases, kept, options
-        self._light = {key: value for key, value in literals.items() if sizeof(value) <= small}
-        self._columns: dict[Key, set[int]] = defaultdict(set)
-        self._staying: dict[tuple[int, ...], bool] = {}  # by the identities of arguments
-        self._readers: dict[Key, set[Key]] = defaultdict(set)
-        for key, node in graph.items():
-            if not isinstance(node, Alias):
-                for name in node.dependencies:
-                    self._readers[aliases.get(name, name)].add(key)
-
-    def add(self, key: Key) -> None:
-        """Add the bundle of one node, and fuse those inputs that can run inside it."""
-        node = self._graph[key]
-        options = self._options.get(key, NO_OPTIONS)
-        if (role(node) in ("storing", "loading") and self._stays(node)) or (
-            role(node) == "loading" and self._from_here(node)
-        ):
-            options = replace(options, here=True)
-        bundle = Bundle(key, priority=self.ranks[key], options=options)
-        for name in sorted(node.dependencies, key=self.ranks.__getitem__):
-            source = self._aliases.get(name, name)
-            if isinstance(self._graph[source], ShuffleNode):
-                source = OutputKey(source, _slot(node))
-                self._columns[source.stage].add(source.slot)
-                node = Task(key, _same, Alias(name))
-            if source in self._light:
-                bundle.literals[name] = self._light[source]
-            else:
-                bundle.inputs[name] = source
-        bundle.nodes.append((key, node))
-        for source in self._fusable(bundle):
-            bundle.absorb(self.bundles.pop(source))
-        self.bundles[key] = bundle
-
-    def _stays(self, node: GraphNode) -> bool:
-        """Return whether a task of ``da.store`` uses a target or lock of this process only."""
-        assert isinstance(node, Task)
-        mine = [self._literal(arg) for arg in (*node.args[1:], *node.kwargs.values())]
-        fixed = tuple(id(arg) for arg in mine if not isinstance(arg, (tuple, bool, type(None))))
-        if fixed not in self._staying:
-            self._staying[fixed] = any(isinstance(arg, np.ndarray) for arg in mine) or any(
-                not _sendable(arg) for arg in mine
-            )
-        return self._staying[fixed]
-
-    def _from_here(self, node: GraphNode) -> bool:
-        """Return whether a task reads what one that runs in this process has stored."""
-        sources = [self._aliases.get(name, name) for name in node.dependencies]
-        return any(key in self.bundles and self.bundles[key].options.here for key in sources)
-
-    def _literal(self, arg: Any) -> Any:
-        """Return the value of an argument, or None if a task computes it."""
-        if isinstance(arg, (Alias, TaskRef)):
-            key = arg.target if isinstance(arg, Alias) else arg.key
-            arg = self._graph.get(self._aliases.get(key, key))
-        if isinstance(arg, GraphNode):
-            return arg.value if isinstance(arg, DataNode) else None
-        return arg
-
-    def stage(self, exchange: ShuffleNode) -> Stage:
-        """Make a stage; bundles that only it reads become its inputs."""
-        sources = [self._aliases.get(ref.key, ref.key) for ref in exchange.args]
-        uses, rank = Counter(sources), self.ranks[exchange.key]
-        options = self._options.get(exchange.key, NO_OPTIONS)
-        options = options if options.device else NO_OPTIONS
-        parts = [
-            self.bundles.pop(source)
-            if uses[source] == 1 and self._private(source, options)
-            else Bundle(source, inputs={source: source}, priority=rank, options=options)
-            for source in sources
-        ]
-        partitioner: Partitioner = exchange.partitioner
-        used = sorted(self._columns[exchange.key])
-        if len(used) < len(partitioner.numbers):
-            partitioner = partitioner.select(used)
-        columns = [OutputKey(exchange.key, j) for j in used]
-        return Stage(exchange.key, partitioner, parts, columns, rank, options)
-
-    def order_columns(self) -> None:
-        """Run readers of one shuffle's outputs in the order of the reducers.
-
-        Dask orders them as text: 1, 10, 100, 2. Blocks of neighbours are in the same objects.
-        """
-        alike: dict[Any, list[tuple[int, Bundle]]] = defaultdict(list)
-        for bundle in self.bundles.values():
-            columns = [source for source in bundle.inputs.values() if isinstance(source, OutputKey)]
-            if columns:
-                kind = columns[0].stage, frozenset(self._readers[bundle.key])
-                alike[kind].append((columns[0].slot, bundle))
-        for found in alike.values():
-            priorities = sorted(bundle.priority for _, bundle in found)
-            found.sort(key=operator.itemgetter(0))
-            for priority, (_, bundle) in zip(priorities, found, strict=True):
-                bundle.priority = priority
-
-    def _private(self, source: Key, options: TaskOptions) -> bool:
-        """Return whether only one node reads a bundle's value, and their options are equal."""
-        if source not in self.bundles or self.bundles[source].options != options or options.here:
-            return False
-        return len(self._readers[source]) == 1 and source not in self._kept
-
-    def _fusable(self, bundle: Bundle) -> list[Key]:
-        """Return the inputs that may run inside this bundle without losing parallelism.
-
-        A single input may, if nothing else reads it. Of several, those may that only assemble
-        outputs of a shuffle, at most one of each shuffle: this is a merge of two shuffles, and
-        not the final concatenation of all outputs of one.
-        """
-        inputs = bundle.inputs.values()
-        private = [source for source in inputs if self._private(source, bundle.options)]
-        if len(bundle.inputs) == 1:
-            return private
-        assembling = [source for source in private if _stages_read(self.bundles[source])]
-        stages = [stage for s in assembling for stage in _stages_read(self.bundles[s])]
-        return assembling if len(stages) == len(set(stages)) else []
+    Returns
+    -------
+    groups : list of GroupSummary
+        Each after those that it reads, as far as there is such an order.
+    edges : list of (str, str)
+        Keys of groups: the second reads values of the first.
+    """
+    belongs = {bundle.key: bundle.group for bundle in plan.bundles}
+    members: dict[str, list[Bundle]] = {}
+    for bundle in plan.bundles:
+        members.setdefault(bundle.group, []).append(bundle)
+    found: dict[str, GroupSummary] = {}
+    first: dict[str, int] = {}
+    edges: Counter[tuple[str, str]] = Counter()
+    for key, bundles in members.items():
+        name = key_split(bundles[0].key)
+        found[key] = GroupSummary(key, name, "tasks", 0, len(bundles), _needs(bundles))
+        first[key] = min(bundle.priority for bundle in bundles)
+        edges.update((_group(s, belongs), key) for bundle in bundles for s in bundle.sources)
+    for stage in plan.stages:
+        key, sizes = str(stage.key), (len(stage.parts), len(stage.columns))
+        found[key] = GroupSummary(key, stage.name, "shuffle", *sizes, _needs(stage.parts))
+        first[key] = stage.priority
+        edges.update((_group(source, belongs), key) for source in stage.sources)
+    groups = sorted(found.values(), key=lambda group: first[group.key])
+    known = [(a, b) for a, b in edges if a in found and a != b]
+    return _ordered(groups, known), known
 
 
-def _same(value: Any) -> Any:
-    return value
+def _group(source: Any, belongs: dict[Any, str]) -> str:
+    """Return the key of the group that computes a value; empty if it is given."""
+    if isinstance(source, OutputKey):
+        return str(source.stage)
+    return belongs.get(source, "")
 
 
-def _sendable(value: Any) -> bool:
-    try:
-        cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001  any error means that it cannot be sent
-        return False
-    return True
+def _needs(bundles: list[Bundle]) -> str:
+    """Return the distinct resource requests of bundles."""
+    return "; ".join(dict.fromkeys(text for b in bundles if (text := _text(b.options))))
 
 
-def _slot(output: GraphNode) -> int:
-    """Return the number of the output that a node of `ExoShuffle` takes."""
-    assert isinstance(output, Task)
-    slot = output.args[1]
-    assert isinstance(slot, int)
-    return slot
+def _text(options: TaskOptions) -> str:
+    if options.asks is None:
+        return ", ".join(f"{name}={value}" for name, value in options.needs.items())
+    if not options.asks.on_actors:
+        return str(options.asks)
+    least, most = options.asks.min_actors, options.asks.max_actors
+    many = "as many as fit" if most is None else f"{least or 1} to {most}"
+    return f"{options.asks}, on actors ({many})"
 
 
-def _aliases(graph: Graph) -> dict[Key, Key]:
-    """Return the final target of each alias."""
-    found: dict[Key, Key] = {}
-    for key, node in graph.items():
-        target: GraphNode | None = node
-        while isinstance(target, Alias):
-            found[key] = target.target
-            target = graph.get(target.target)
-    return found
-
-
-def _stages_read(bundle: Bundle) -> list[Key]:
-    """Return the stages whose outputs a bundle reads, if it reads nothing else."""
-    sources = bundle.inputs.values()
-    stages = [source.stage for source in sources if isinstance(source, OutputKey)]
-    return stages if len(stages) == len(bundle.inputs) else []
+def _ordered(groups: list[GroupSummary], edges: list[tuple[str, str]]) -> list[GroupSummary]:
+    """Sort groups after those that they read; groups that read each other keep their order."""
+    left = {group.key: group for group in groups}
+    ordered: list[GroupSummary] = []
+    while left:
+        blocked = {end for start, end in edges if start in left and end in left}
+        free = [key for key in left if key not in blocked] or [next(iter(left))]
+        ordered += [left.pop(key) for key in free]
+    return ordered

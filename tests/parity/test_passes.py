@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
-from dask_exo.dask_adapter import Alias, DataNode, Task, TaskRef, is_p2p_barrier, role
+from dask_exo.dask_adapter import Alias, DataNode, Task, TaskRef, roles
 from dask_exo.errors import IntegrityError, ShuffleMethodError
 from dask_exo.execution.persisted import Local, Promise, fetch
 from dask_exo.execution.worker import run_map
@@ -176,9 +176,7 @@ def barriers_left(collection) -> list[object]:
     graph, *_ = normalize(collection.__dask_graph__(), list(flatten(collection.__dask_keys__())))
     assert any(isinstance(node, ShuffleNode) for node in graph.values())
     return [
-        key
-        for key, node in graph.items()
-        if role(node) or is_p2p_barrier(node) or "barrier" in str(key) or "partd" in str(key)
+        key for key in graph if key in roles(graph) or "barrier" in str(key) or "partd" in str(key)
     ]
 
 
@@ -560,7 +558,7 @@ def test_fused_tasks_around_a_persisted_value_are_taken_apart() -> None:
         "x": DataNode("x", 1),
         "other": Task.fuse(Task("y", odd, TaskRef("x")), Task("z", odd, TaskRef("y"))),
     }
-    new = unfuse(graph, {"c", "other"})
+    new = unfuse(graph)
     assert new["a"].func is fetch
     assert set(new) == {"abc", "a", "b", "c", "x", "other"}
     assert new["other"] is graph["other"]
@@ -575,7 +573,7 @@ def test_fused_tasks_with_the_same_inner_keys_are_taken_apart() -> None:
         return Task.fuse(inner, Task(key, max, TaskRef("b"), TaskRef("x")))
 
     graph = {"p": fused("p", 4), "q": fused("q", 3), "x": DataNode("x", 0)}
-    new = unfuse(graph, {"p", "q"})
+    new = unfuse(graph)
     assert [node.func for node in new.values() if isinstance(node, Task)].count(fetch) == 2
     assert dask.get(new, ["p", "q"]) == (0, 1)
 
@@ -583,7 +581,7 @@ def test_fused_tasks_with_the_same_inner_keys_are_taken_apart() -> None:
 def test_a_graph_without_shuffles_is_left_as_it_is() -> None:
     x = da.ones((4, 4), chunks=2) + 1
     graph, *_ = normalize(x.__dask_graph__(), list(flatten(x.__dask_keys__())))
-    assert unfuse(graph, set()) is graph
+    assert unfuse(graph) is graph
 
 
 @pytest.mark.parametrize("method", ["tasks", "p2p"])

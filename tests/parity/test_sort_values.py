@@ -19,7 +19,7 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import ColumnError, ExoError, SortArgumentError, SortKeyError
 from dask_exo.planning.normalize import normalize
-from dask_exo.planning.plan import plan
+from dask_exo.planning.planner import plan
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
