@@ -1,8 +1,8 @@
-"""A server in the driver that gives consumers in other processes their rows.
+"""Rows for several consumers, in the driver and in other processes.
 
-Requests come through one queue; refs are returned through another, as futures and never inside a
-pickle. A thread in the driver answers until all consumers have finished or died: each has a
-lease, which its process renews.
+Consumers in other processes send their requests to a thread in the driver through a queue. Refs
+come back through another one, as futures and never inside a pickle. The thread answers until all
+consumers have finished or died: each has a lease, which its process renews.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any
 
 from dask_exo.client.future import Future
 from dask_exo.client.sync_primitives import REFRESH, Queue, Semaphore
@@ -22,41 +22,46 @@ from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch, promised
 from dask_exo.partitions.batching import RowSpan
 
-LOOK = 1.0  # seconds between two looks whether the program ends
+LOOK = 1.0  # seconds between two checks whether the program ends
 PATIENCE = 60.0  # seconds in which a live driver takes a request
 MOST = 2**30  # leases of one consumer: as many as processes that it is sent to
 
 ShardRows = RowSpan[GraphNode]
-"""Rows of a partition that a task without dependencies gets."""
-
-Question = tuple[int, Any, str]
-"""Consumer, its request (None: it has finished), and the queue for the answer."""
+"""Rows of a partition that a task without dependencies returns."""
 
 
-class Source(Protocol):
-    """Source of the rows of consumers."""
+class LocalShards:
+    """Base of sources in the driver, with a server for consumers in other processes."""
 
-    def share(self, consumer: int, what: Any) -> list[ShardRows]:
+    def __init__(self, consumers: int) -> None:
+        self._server: ShardServer | None = None
+        self._consumers = consumers
+        self._starting = threading.Lock()
+
+    def share(self, consumer: int, request: Any) -> list[ShardRows]:
         """Wait for rows of a consumer."""
-        ...
+        raise NotImplementedError
 
     def leave(self, consumer: int) -> None:
         """Release the rows of a consumer."""
-        ...
+        if self._server is not None:
+            self._server.remove(consumer)
+
+    def remote(self) -> RemoteShards:
+        """Return a proxy of this source for another process."""
+        with self._starting:
+            if self._server is None or not self._server.open:
+                self._server = ShardServer(self, self._consumers)
+            return RemoteShards(self._server.name)
 
 
 class ShardServer:
-    """Answers the requests of consumers.
-
-    Parameters
-    ----------
-    source : Source
-    consumers : int
+    """Answers the requests of consumers in other processes.
 
     Attributes
     ----------
     name : str
-        Of the queue of questions.
+        Of the queue of requests.
 
     Raises
     ------
@@ -64,13 +69,13 @@ class ShardServer:
         This process is not connected to Ray.
     """
 
-    def __init__(self, source: Source, consumers: int) -> None:
-        self._source, self._left = source, set(range(consumers))
-        self._seen: set[int] = set()
+    def __init__(self, source: LocalShards, consumers: int) -> None:
+        self._source, self._open_consumers = source, set(range(consumers))
+        self._remote: set[int] = set()
         self._stopped = False
-        self._questions = Queue(f"afar-{uuid.uuid4().hex}")
-        self.name = self._questions.name
-        self._questions.qsize()  # fails without a connection
+        self._requests = Queue(f"afar-{uuid.uuid4().hex}")
+        self.name = self._requests.name
+        self._requests.qsize()  # fails without a connection
         self._thread = threading.Thread(target=self._main, name="dask_exo-afar", daemon=True)
         stop_with_all(self)
         self._thread.start()
@@ -80,10 +85,10 @@ class ShardServer:
         """True while it answers."""
         return self._thread.is_alive()
 
-    def left(self, consumer: int) -> None:
-        """Note that a consumer of this process has finished."""
-        self._left.discard(consumer)
-        self._seen.discard(consumer)
+    def remove(self, consumer: int) -> None:
+        """Record that a consumer has finished or died."""
+        self._open_consumers.discard(consumer)
+        self._remote.discard(consumer)
 
     def stop(self) -> None:
         """Answer no more."""
@@ -91,38 +96,33 @@ class ShardServer:
         self._thread.join(timeout=10)
 
     def _main(self) -> None:
-        looked = time.monotonic()
+        checked = time.monotonic()
         with contextlib.suppress(ExoError):  # the connection has ended
-            while self._left and not self._stopped:
+            while self._open_consumers and not self._stopped:
                 with contextlib.suppress(TimeoutError):
-                    self._receive(*self._questions.get(timeout=LOOK))
-                if time.monotonic() - looked > REFRESH:
-                    for consumer in expired_consumers(self.name, list(self._seen)):
-                        self._drop(consumer)
-                    looked = time.monotonic()
-            self._questions.close()
+                    self._receive(*self._requests.get(timeout=LOOK))
+                if time.monotonic() - checked > REFRESH:
+                    for consumer in expired_consumers(self.name, list(self._remote)):
+                        self._source.leave(consumer)
+                    checked = time.monotonic()
+            self._requests.close()
 
-    def _receive(self, consumer: int, what: Any, answer: str) -> None:
-        if what is None:
-            self._drop(consumer)
+    def _receive(self, consumer: int, request: Any, answer: str) -> None:
+        if request is None:
+            self._source.leave(consumer)
             return
-        self._left.add(consumer)
-        self._seen.add(consumer)
-        args = (consumer, what, answer)
+        self._open_consumers.add(consumer)
+        self._remote.add(consumer)
+        args = (consumer, request, answer)
         threading.Thread(target=self._answer, args=args, daemon=True).start()
 
-    def _drop(self, consumer: int) -> None:
-        """Forget a consumer that has finished or died."""
-        self.left(consumer)
-        self._source.leave(consumer)
-
-    def _answer(self, consumer: int, what: Any, answer: str) -> None:
+    def _answer(self, consumer: int, request: Any, answer: str) -> None:
         with contextlib.suppress(ExoError):  # the connection has ended
             queue = Queue(answer)
             try:
-                values, futures = _encode(answer, self._source.share(consumer, what))
-            except Exception as error:  # noqa: BLE001  raised where the rows are asked for
-                self.left(consumer)
+                values, futures = _encode(answer, self._source.share(consumer, request))
+            except Exception as error:  # noqa: BLE001  raised where the rows are requested
+                self.remove(consumer)
                 queue.put(Failure.of(f"consumer {consumer}", error))
                 return
             queue.put(values)
@@ -130,34 +130,28 @@ class ShardServer:
 
 
 class RemoteShards:
-    """Proxy of a source in another process.
-
-    Parameters
-    ----------
-    name : str
-        Of the queue of questions.
-    """
+    """Proxy of a source in the driver; ``name`` is that of the queue of its server."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._leases: dict[int, Semaphore] = {}
 
-    def share(self, consumer: int, what: Any) -> list[ShardRows]:
-        """See `Source.share`.
+    def share(self, consumer: int, request: Any) -> list[ShardRows]:
+        """See `LocalShards.share`.
 
         Raises
         ------
         ClusterError
             The driver does not answer.
         """
-        held = self._leases.get(consumer)
-        if held is None or not held.get_value():  # it ends where a process stands still
+        lease = self._leases.get(consumer)
+        if lease is None or not lease.get_value():  # it expires while a process is suspended
             lease = self._leases[consumer] = lease_of(self.name, consumer)
             lease.acquire()
-        questions, answer = Queue(self.name), Queue()
-        questions.put((consumer, what, answer.name))
+        requests, answer = Queue(self.name), Queue()
+        requests.put((consumer, request, answer.name))
         try:
-            values = self._wait_for_answer(answer, questions)
+            values = _wait_for_answer(answer, requests)
             if isinstance(values, Failure):
                 values.reraise()
             return _decode(values, answer.get())
@@ -165,26 +159,33 @@ class RemoteShards:
             answer.close()
 
     def leave(self, consumer: int) -> None:
-        """See `Source.leave`."""
+        """See `LocalShards.leave`."""
         Queue(self.name).put((consumer, None, ""))
         lease = self._leases.pop(consumer, None)
         if lease is not None:
             lease.release()
 
+    def remote(self) -> RemoteShards:
+        """Return itself."""
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name,)
 
-    @staticmethod
-    def _wait_for_answer(answer: Queue, questions: Queue) -> Any:
-        while True:
-            try:
-                return answer.get(timeout=PATIENCE)
-            except TimeoutError:
-                if questions.qsize():
-                    raise ClusterError(
-                        "the driver does not answer requests for rows: it has ended, or all of "
-                        "its consumers had finished. Pickle the iterator again in the driver"
-                    ) from None
+
+ShardSource = LocalShards | RemoteShards
+
+
+def _wait_for_answer(answer: Queue, requests: Queue) -> Any:
+    while True:
+        try:
+            return answer.get(timeout=PATIENCE)
+        except TimeoutError:
+            if requests.qsize():
+                raise ClusterError(
+                    "the driver does not answer requests for rows: it has ended, or all of "
+                    "its consumers had finished. Pickle the iterator again in the driver"
+                ) from None
 
 
 def lease_of(name: str, consumer: int) -> Semaphore:
@@ -197,11 +198,11 @@ def expired_consumers(name: str, consumers: Collection[int]) -> list[int]:
     return [i for i in consumers if not lease_of(name, i).get_value()]
 
 
-def _encode(name: str, pieces: list[ShardRows]) -> tuple[list[Any], list[Future]]:
+def _encode(name: str, spans: list[ShardRows]) -> tuple[list[Any], list[Future]]:
     """Return positions with values, or with None if the value is sent as a future."""
     values: list[Any] = []
     futures: list[Future] = []
-    for i, (node, start, stop) in enumerate(pieces):
+    for i, (node, start, stop) in enumerate(spans):
         promise = promised(node)
         if promise is not None and isinstance(promise.held(), Remote):
             values.append((start, stop, None))
@@ -212,9 +213,9 @@ def _encode(name: str, pieces: list[ShardRows]) -> tuple[list[Any], list[Future]
 
 
 def _decode(values: list[Any], futures: list[Future]) -> list[ShardRows]:
-    coming = iter(futures)
-    pieces: list[ShardRows] = []
+    remaining = iter(futures)
+    spans: list[ShardRows] = []
     for i, (start, stop, value) in enumerate(values):
-        promise = next(coming).promise if value is None else Promise(held=Local(value))
-        pieces.append(RowSpan(Task(i, fetch, promise), start, stop))
-    return pieces
+        promise = next(remaining).promise if value is None else Promise(held=Local(value))
+        spans.append(RowSpan(Task(i, fetch, promise), start, stop))
+    return spans

@@ -1,4 +1,4 @@
-"""Assignment of a pipeline's rows to several consumers."""
+"""One run of a pipeline for several consumers, in this process or in others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from dask_exo.client.shard_server import RemoteShards, ShardServer, Source
-from dask_exo.client.shard_server import ShardRows as Rows
+from dask_exo.client.shard_server import LocalShards, ShardRows, ShardSource
 from dask_exo.dask_adapter import Task
 from dask_exo.errors import Failure, PipelineError
 from dask_exo.execution.persisted import Promise, Remote, fetch
@@ -20,22 +19,16 @@ from dask_exo.pipeline.run import PipelineRun
 from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.transforms import FORMATS
 
+LOOK = 1.0  # seconds between two checks for consumers that left
 AHEAD = 2  # blocks for each consumer that may wait, so that few have to be cut
 
 
 class Sharder:
     """Assignment of blocks to consumers that request them, each row to one consumer.
 
-    Where all shall get the same number of rows, none ever gets more than an equal share of the rows
-    that are known; that share only grows, so that at the end all can have it. A block is dealt
-    whole if others that wait allow it, and is cut if not.
-
-    Parameters
-    ----------
-    consumers : int
-    equal : bool
-        Whether all get the same number of rows: fewer than there are consumers are left over then,
-        and one that is ahead of all others waits.
+    With ``equal`` all get the same number of rows. None ever gets more than an equal share of the
+    known rows, which only grows. Blocks are cut where necessary. Fewer rows than there are
+    consumers are left over, and a consumer that is ahead of the others waits.
 
     Examples
     --------
@@ -78,7 +71,7 @@ class Sharder:
 
     @property
     def abandoned(self) -> bool:
-        """Return whether no consumer wants any more rows."""
+        """True if no consumer wants any more rows."""
         return all(map(self.over, list(self._dealt)))
 
     def over(self, consumer: int) -> bool:
@@ -95,11 +88,10 @@ class Sharder:
             return False
         if not self._waiting:
             return True
-        return (
-            self._equal
-            and len(self._waiting) < self._most
-            and self._room(consumer) < _length(self._waiting[0])
-        )
+        if not self._equal or len(self._waiting) >= self._most:
+            return False
+        _, start, stop = self._waiting[0]
+        return self._room(consumer) < stop - start
 
     def assign(self, consumer: int) -> RowSpan[Any] | None:
         """Return rows for a consumer; None if there are none for it now."""
@@ -126,15 +118,8 @@ class Sharder:
         return self._level - self._dealt[consumer]
 
 
-def _length(span: RowSpan[Any]) -> int:
-    return span.stop - span.start
-
-
-LOOK = 1.0  # seconds between two checks for consumers that left
-
-
-class SharedRun:
-    """A run whose blocks go to several consumers. It begins with the first request.
+class SharedRun(LocalShards):
+    """A run whose blocks go to several consumers; it begins with the first request.
 
     Parameters
     ----------
@@ -146,41 +131,39 @@ class SharedRun:
     """
 
     def __init__(self, start: Callable[[], PipelineRun], consumers: int, *, equal: bool) -> None:
+        super().__init__(consumers)
         self._start = start
         self._running: PipelineRun | None = None
         self._sharder = Sharder(consumers, equal=equal)
-        self._asked = [0] * consumers
+        self._requests = [0] * consumers
         self._changed = threading.Condition()
         self._pulling = False
-        self._failure: Failure | None = (
-            None  # an exception would reference the frames that raised it
-        )
-        self._desk: ShardServer | None = None
+        self._failure: Failure | None = None  # an exception would reference frames
 
-    def share(self, consumer: int, what: int) -> list[Rows]:
+    def share(self, consumer: int, request: int) -> list[ShardRows]:
         """Wait for rows for a consumer; return none at its end.
 
         Parameters
         ----------
         consumer : int
-        what : int
+        request : int
             Number of its requests before.
 
         Raises
         ------
         PipelineError
-            It has not had what was given to it before.
+            The consumer did not get the rows of its last request.
         Exception
-            Whatever has made the pipeline fail.
+            The error of the pipeline.
         """
         with self._changed:
-            if what != self._asked[consumer]:
+            if request != self._requests[consumer]:
                 raise PipelineError(
                     f"consumer {consumer} of iter_split has restarted, and the rows that it got "
                     f"before would be missing: each is used once. Start the pipeline again, or "
                     f"consume it in tasks that are not retried"
                 )
-            self._asked[consumer] += 1
+            self._requests[consumer] += 1
             while self._failure is None and not self._sharder.over(consumer):
                 span = self._sharder.assign(consumer)
                 if span is not None:
@@ -196,24 +179,16 @@ class SharedRun:
 
     def leave(self, consumer: int) -> None:
         """Remove a consumer; the run ends with the last one."""
+        super().leave(consumer)
         with self._changed:
             self._sharder.leave(consumer)
             self._changed.notify_all()
-            if self._desk is not None:
-                self._desk.left(consumer)
             running = self._running if self._sharder.abandoned else None
         if running is not None:
             running.stop()
 
-    def away(self) -> RemoteShards:
-        """Return a handle of this run for another process."""
-        with self._changed:
-            if self._desk is None or not self._desk.open:
-                self._desk = ShardServer(self, len(self._asked))
-        return RemoteShards(self._desk.name)
-
     def _pull(self) -> None:
-        """Wait for the next block; the lock is held before and after, but not meanwhile."""
+        """Wait for the next block, without the lock, which the caller holds."""
         self._pulling = True
         self._changed.release()
         block, left, failure = None, None, None
@@ -245,14 +220,14 @@ class SharedRun:
 class Split(Iterator[Any]):
     """Batches for one of several consumers of a pipeline; see `Pipeline.iter_split`.
 
-    It can be sent to another process of the same Ray program, a task or an actor, before it has
-    given anything. The pipeline is driven by the process that has made it, which must live.
+    Before its first batch it can be sent to a task or an actor of the same Ray program. The process
+    that created it drives the pipeline, and must live.
     """
 
-    def __init__(self, source: Source, consumer: int, size: int | None, format: str) -> None:  # noqa: A002
+    def __init__(self, source: ShardSource, consumer: int, size: int | None, format: str) -> None:  # noqa: A002
         self._source, self._consumer, self._size, self._format = source, consumer, size, format
         self._batches: Iterator[Any] | None = None
-        self._dropped = weakref.finalize(self, _drop, source, consumer)
+        self._dropped = weakref.finalize(self, _leave_in_thread, source, consumer)
         self._dropped.atexit = False
 
     def __next__(self) -> Any:
@@ -279,17 +254,16 @@ class Split(Iterator[Any]):
                 f"consumer {self._consumer} of iter_split has begun: send it to another process "
                 f"before its first batch"
             )
-        source = self._source.away() if isinstance(self._source, SharedRun) else self._source
+        source = self._source.remote()
         self._dropped.detach()  # its new process reports its end
         return Split, (source, self._consumer, self._size, self._format)
 
 
-def _drop(source: Source, consumer: int) -> None:
-    """Remove the consumer of an iterator that was dropped before its end."""
+def _leave_in_thread(source: ShardSource, consumer: int) -> None:
     threading.Thread(target=source.leave, args=(consumer,), daemon=True).start()
 
 
-def _frames(source: Source, consumer: int) -> Iterator[pd.DataFrame]:
+def _frames(source: ShardSource, consumer: int) -> Iterator[pd.DataFrame]:
     """Yield rows of a consumer, as they arrive."""
     count = 0
     while rows := source.share(consumer, count):

@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 import dask.dataframe as dd
 import numpy as np
 
-from dask_exo.client.shard_server import RemoteShards, ShardRows, ShardServer
+from dask_exo.client.shard_server import LocalShards, ShardRows
 from dask_exo.dask_adapter import Alias, GraphNode, convert_legacy_graph
 from dask_exo.partitions.batching import RowSpan
 from dask_exo.validation import number_from
 
-KEPT = 3  # epochs: of a consumer, the next one, and of one that is slower
+KEPT = 3  # epochs: the current one of a consumer, the next one, and that of a slower consumer
 
+Part = TypeVar("Part")
 Rows = dict[int, list[ShardRows]]
 """The rows of each consumer that has not taken them yet."""
 
@@ -46,21 +47,15 @@ class EpochSpec:
         number_from(1, "split", self.consumers)
 
 
-class EpochShuffles:
-    """Epochs of a frame.
+class EpochShuffles(LocalShards):
+    """Epochs of a frame."""
 
-    Parameters
-    ----------
-    frame : dask.dataframe.DataFrame
-    how : EpochSpec
-    """
-
-    def __init__(self, frame: dd.DataFrame, how: EpochSpec) -> None:
-        self._frame, self._how = frame, how
+    def __init__(self, frame: dd.DataFrame, spec: EpochSpec) -> None:
+        super().__init__(spec.consumers)
+        self._frame, self._spec = frame, spec
         self._lock = threading.Lock()
         self._epochs: dict[int, Future[Rows]] = {}  # the newest last
-        self._reached = [-1] * how.consumers
-        self._server: ShardServer | None = None
+        self._reached = [-1] * spec.consumers
         self.shuffled(0)  # refuses wrong arguments at once
 
     def shuffled(self, epoch: int) -> dd.DataFrame:
@@ -68,175 +63,116 @@ class EpochShuffles:
 
         Partitions are half as long as those of the input: a consumer has one, and gets the next.
         """
-        seed = np.random.SeedSequence([self._how.seed, epoch]).generate_state(1, np.uint64)[0]
+        seed = np.random.SeedSequence([self._spec.seed, epoch]).generate_state(1, np.uint64)[0]
         return self._frame.exo.random_shuffle(
-            seed=int(seed), window=self._how.window, npartitions=2 * self._frame.npartitions
+            seed=int(seed), window=self._spec.window, npartitions=2 * self._frame.npartitions
         )
 
-    def share(self, consumer: int, epoch: int) -> list[ShardRows]:
-        """Wait for the rows of a consumer in an epoch, and start the next one.
-
-        Raises
-        ------
-        Exception
-            Whatever making them raises.
-        """
-        mine: list[ShardRows] | None = None
-        while mine is None:
+    def share(self, consumer: int, request: int) -> list[ShardRows]:
+        """Wait for the rows of a consumer in epoch ``request``, and start the next epoch."""
+        epoch, taken = request, None
+        while taken is None:
             with self._lock:
                 self._reached[consumer] = epoch - 1
-                made = self._epochs.get(epoch) or self._begin(epoch)
+                rows = self._epochs.get(epoch) or self._begin(epoch)
             try:
-                rows = made.result()
+                shares = rows.result()
             except BaseException:
-                self._forget(epoch, made)
+                self._forget(epoch, rows)
                 raise
             with self._lock:
-                mine = rows.pop(consumer, None)
-            if mine is None:  # taken: it goes back to an epoch that it has had
-                self._forget(epoch, made)
+                taken = shares.pop(consumer, None)
+            if taken is None:  # the consumer goes back to an epoch that it had before
+                self._forget(epoch, rows)
         with self._lock:
             self._reached[consumer] = epoch
             self._release_taken()
-            if epoch + 1 < self._how.count and epoch + 1 not in self._epochs:
+            if epoch + 1 < self._spec.count and epoch + 1 not in self._epochs:
                 self._begin(epoch + 1)
-        return mine
+        return taken
 
     def leave(self, consumer: int) -> None:
         """Release the rows of a consumer, unless it requests more."""
+        super().leave(consumer)
         with self._lock:
-            self._reached[consumer] = self._how.count
+            self._reached[consumer] = self._spec.count
             self._release_taken()
-            if self._server is not None:
-                self._server.left(consumer)
-
-    def remote(self) -> RemoteShards:
-        """Return a proxy of this source for another process."""
-        with self._lock:
-            if self._server is None or not self._server.open:
-                self._server = ShardServer(self, len(self._reached))
-        return RemoteShards(self._server.name)
 
     def _begin(self, epoch: int) -> Future[Rows]:
-        """Start an epoch for consumers that have not reached it; the lock is held."""
-        made: Future[Rows] = Future()
+        """Start an epoch for consumers that have not reached it; the lock is held.
+
+        The places of consumers change from epoch to epoch, so that their windows do too.
+        """
+        rows: Future[Rows] = Future()
         places = {
-            i: (i + epoch) % self._how.consumers
+            i: (i + epoch) % self._spec.consumers
             for i, reached in enumerate(self._reached)
             if reached < epoch
         }
         self._epochs.pop(epoch, None)
-        self._epochs[epoch] = made
+        self._epochs[epoch] = rows
         while len(self._epochs) > KEPT:
             del self._epochs[next(iter(self._epochs))]
-        args = (self, made, epoch, places)
-        threading.Thread(target=_run_epoch, args=args, name="dask_exo-epoch", daemon=True).start()
-        return made
+        args = (rows, epoch, places)
+        threading.Thread(target=self._run, args=args, name="dask_exo-epoch", daemon=True).start()
+        return rows
 
-    def _forget(self, epoch: int, made: Future[Rows]) -> None:
-        with self._lock:
-            if self._epochs.get(epoch) is made:
-                del self._epochs[epoch]
+    def _run(self, rows: Future[Rows], epoch: int, places: dict[int, int]) -> None:
+        try:
+            rows.set_result(self._shares(epoch, places))
+        except BaseException as error:  # noqa: BLE001  raised where rows are requested
+            rows.set_exception(error)
 
-    def _release_taken(self) -> None:
-        """Release rows that all consumers have; the lock is held."""
-        for epoch, made in list(self._epochs.items()):
-            if made.done() and made.exception() is None:
-                rows = made.result()
-                for consumer in [i for i in rows if self._reached[i] >= epoch]:
-                    del rows[consumer]
-            if all(reached >= epoch for reached in self._reached):
-                del self._epochs[epoch]
-
-    def pieces(self, epoch: int, places: dict[int, int]) -> Rows:
-        """Shuffle an epoch, and deal its rows to consumers, given the place of each.
-
-        Places change from epoch to epoch, so that windows do too.
-        """
+    def _shares(self, epoch: int, places: dict[int, int]) -> Rows:
+        """Shuffle an epoch, and divide its rows among consumers, given the place of each."""
         nodes, lengths = _persisted(self.shuffled(epoch))
-        how = self._how
-        dealt = split_rows(sum(lengths), how.consumers, how.batch_size, drop_last=how.drop_last)
+        spec = self._spec
+        shares = split_rows(sum(lengths), spec.consumers, spec.batch_size, drop_last=spec.drop_last)
         return {
             consumer: [
                 RowSpan(nodes[span.part], span.start, span.stop)
-                for span in locate_rows(dealt[place], lengths)
+                for span in locate_rows(shares[place], lengths)
             ]
             for consumer, place in places.items()
         }
 
+    def _forget(self, epoch: int, rows: Future[Rows]) -> None:
+        with self._lock:
+            if self._epochs.get(epoch) is rows:
+                del self._epochs[epoch]
 
-def _run_epoch(
-    shuffles: EpochShuffles, made: Future[Rows], epoch: int, places: dict[int, int]
-) -> None:
-    try:
-        made.set_result(shuffles.pieces(epoch, places))
-    except BaseException as error:  # noqa: BLE001  raised where rows are asked for
-        made.set_exception(error)
+    def _release_taken(self) -> None:
+        """Release rows that all consumers have; the lock is held."""
+        for epoch, rows in list(self._epochs.items()):
+            if rows.done() and rows.exception() is None:
+                shares = rows.result()
+                for consumer in [i for i in shares if self._reached[i] >= epoch]:
+                    del shares[consumer]
+            if all(reached >= epoch for reached in self._reached):
+                del self._epochs[epoch]
 
 
-def _persisted(frame: dd.DataFrame) -> tuple[list[GraphNode], Sequence[int]]:
+def _persisted(frame: dd.DataFrame) -> tuple[list[GraphNode], list[int]]:
     """Persist partitions; return a task that fetches each, and the lengths."""
     kept = frame.persist()
     graph: dict[Any, GraphNode] = convert_legacy_graph(kept.__dask_graph__())
     lengths = kept.map_partitions(len, meta=(None, "int64")).compute()
-    return [_source(graph, key) for key in kept.__dask_keys__()], [int(n) for n in lengths]
+    return [_target(graph, key) for key in kept.__dask_keys__()], [int(n) for n in lengths]
 
 
-def _source(graph: dict[Any, GraphNode], key: Any) -> GraphNode:
+def _target(graph: dict[Any, GraphNode], key: Any) -> GraphNode:
     node = graph[key]
     while isinstance(node, Alias):
         node = graph[node.target]
     return node
 
 
-def spread(positions: Any, batch_size: int) -> float:
-    """Measure how well batches are mixed: their spread relative to that of random ones.
-
-    Parameters
-    ----------
-    positions : (n,)
-        Of each row that comes, its place in the input.
-    batch_size : int
-
-    Returns
-    -------
-    float
-        The mean over full batches of the standard deviation of ``positions``, over that of all.
-        About 1 for a full shuffle, about the share of the input in a window for a windowed one, and
-        near 0 for rows in their old order.
-
-    Examples
-    --------
-    >>> spread(np.arange(1000), 10) < 0.02
-    True
-    >>> 0.9 < spread(np.random.default_rng(0).permutation(1000), 10) < 1.0
-    True
-    """
-    positions = np.asarray(positions)
-    full = positions[: len(positions) - len(positions) % batch_size].reshape(-1, batch_size)
-    return float(full.std(axis=1).mean() / positions.std())
-
-
-Part = TypeVar("Part")
-
-
 def split_rows(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list[range]:
     """Split the rows of an epoch, so that all consumers get the same number of batches.
 
     With ``drop_last`` all batches are full, and fewer rows than one batch for each consumer are
-    left over. Without it consumers differ by one row at most, and none is left over, but where
-    that row would be a batch of its own: then fewer rows than consumers are.
-
-    Parameters
-    ----------
-    rows, consumers, batch_size : int
-    drop_last : bool
-        Whether a last batch with fewer rows is left out.
-
-    Returns
-    -------
-    list of range
-        The rows of each consumer.
+    left over. Otherwise consumers differ by at most one row, and fewer rows than there are
+    consumers are left over, only where one more row would need a batch of its own.
 
     Examples
     --------
@@ -264,8 +200,7 @@ def locate_rows(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
     >>> locate_rows(range(2, 5), [3, 0, 4])
     [RowSpan(part=0, start=2, stop=3), RowSpan(part=2, start=0, stop=2)]
     """
-    spans = []
-    first = 0
+    spans, first = [], 0
     for part, length in enumerate(lengths):
         start, stop = max(rows.start - first, 0), min(rows.stop - first, length)
         if start < stop:
@@ -282,10 +217,38 @@ def skip_rows(spans: Sequence[RowSpan[Part]], rows: int) -> list[RowSpan[Part]]:
     >>> skip_rows([RowSpan(0, 2, 3), RowSpan(2, 0, 2)], 2)
     [RowSpan(part=2, start=1, stop=2)]
     """
-    kept = []
+    left = []
     for span in spans:
         skipped = min(rows, span.stop - span.start)
         rows -= skipped
         if span.start + skipped < span.stop:
-            kept.append(span._replace(start=span.start + skipped))
-    return kept
+            left.append(span._replace(start=span.start + skipped))
+    return left
+
+
+def spread(positions: Any, batch_size: int) -> float:
+    """Measure how well batches are mixed: their spread relative to that of random ones.
+
+    Parameters
+    ----------
+    positions : (n,)
+        Place in the input of each row, in the order of the output.
+    batch_size : int
+
+    Returns
+    -------
+    float
+        The mean over full batches of the standard deviation of ``positions``, over that of all.
+        About 1 for a full shuffle, about the share of the input in a window for a windowed one, and
+        near 0 for rows in their old order.
+
+    Examples
+    --------
+    >>> spread(np.arange(1000), 10) < 0.02
+    True
+    >>> 0.9 < spread(np.random.default_rng(0).permutation(1000), 10) < 1.0
+    True
+    """
+    positions = np.asarray(positions)
+    full = positions[: len(positions) - len(positions) % batch_size].reshape(-1, batch_size)
+    return float(full.std(axis=1).mean() / positions.std())

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from dask.tokenize import tokenize
 
-from dask_exo.client.shard_server import ShardRows, Source
+from dask_exo.client.shard_server import ShardRows, ShardSource
 from dask_exo.errors import ShuffleArgumentError
 from dask_exo.partitions.batching import as_numpy, rebatch
 from dask_exo.training.epoch_shuffle import EpochShuffles, EpochSpec, skip_rows
@@ -20,7 +20,7 @@ from dask_exo.training.epoch_shuffle import EpochShuffles, EpochSpec, skip_rows
 Item = TypeVar("Item")
 Fetch = Callable[[], pd.DataFrame]
 Step = tuple[int, int, int, Any]
-"""Epoch, how many batches it has given, of how many, and the last one of them."""
+"""Epoch, number of its batches so far and in all, and the last batch."""
 
 
 def _torch(frame: pd.DataFrame) -> dict[Any, Any]:
@@ -40,28 +40,28 @@ FORMATS: dict[str, Callable[[pd.DataFrame], Any]] = {
 class Epochs(Iterator[Any]):
     """Batches of several epochs, one after the other, for one consumer; see ``ddf.exo.epochs``.
 
-    It can be sent to another process of the same Ray program, a task or an actor, and goes on
-    there. Rows come from the driver, which must live.
+    It can be sent to a task or an actor of the same Ray program, and continues there. Rows come
+    from the driver, which must live.
 
     Attributes
     ----------
     epoch : int
         Of the last batch, from 0.
     batches : int
-        That this epoch has given.
+        Batches of this epoch so far.
     steps : int
         Batches of each epoch, the same for all consumers; 0 before the first batch.
     """
 
     def __init__(
         self,
-        source: Source,
-        how: EpochSpec,
+        source: ShardSource,
+        spec: EpochSpec,
         format: str,  # noqa: A002  the usual name
         consumer: int,
         identity: str,
     ) -> None:
-        self._source, self._how, self._format = source, how, format
+        self._source, self._spec, self._format = source, spec, format
         self._consumer, self._identity = consumer, identity
         self._steps: Iterator[Step] | None = None
         self.epoch = self.batches = self.steps = 0
@@ -72,7 +72,7 @@ class Epochs(Iterator[Any]):
             ended = 0 < self.steps == self.batches
             start = (self.epoch + 1, 0) if ended else (self.epoch, self.batches)
             self._steps = _steps(
-                partial(self._source.share, self._consumer), self._how, self._format, start
+                partial(self._source.share, self._consumer), self._spec, self._format, start
             )
         try:
             self.epoch, self.batches, self.steps, batch = next(self._steps)
@@ -80,7 +80,7 @@ class Epochs(Iterator[Any]):
             self._source.leave(self._consumer)
             raise
         except BaseException:
-            self._steps = None  # whoever goes on, tries again
+            self._steps = None  # the next call retries
             raise
         return batch
 
@@ -95,7 +95,7 @@ class Epochs(Iterator[Any]):
         Raises
         ------
         ShuffleArgumentError
-            The state is one of other data, of other batches, or of another consumer.
+            The state is of other data, other batches, or another consumer.
         """
         if state["of"] != self._identity:
             raise ShuffleArgumentError(
@@ -106,48 +106,47 @@ class Epochs(Iterator[Any]):
         self._steps = None
 
     def close(self) -> None:
-        """End before the last batch: nothing more is kept for this consumer."""
+        """End before the last batch: release the rows of this consumer."""
         self._steps = iter(())
         self._source.leave(self._consumer)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        source = self._source.remote() if isinstance(self._source, EpochShuffles) else self._source
-        args = (source, self._how, self._format, self._consumer, self._identity)
+        args = (self._source.remote(), self._spec, self._format, self._consumer, self._identity)
         return _restore, (args, self.state_dict())
 
 
 def _steps(
     share: Callable[[int], list[ShardRows]],
-    how: EpochSpec,
+    spec: EpochSpec,
     format: str,  # noqa: A002  the usual name
     start: tuple[int, int],
 ) -> Iterator[Step]:
-    """Batches that come after those that have been given.
+    """Yield the batches from ``start``: an epoch, and a number of batches to skip.
 
-    It does not know the iterator: what both hold in the store is freed with the last reference.
+    This does not reference the iterator, so that the store is freed with its last reference.
     """
     first, done = start
     with ThreadPoolExecutor(2, "exo-epochs") as pool:  # a batch, and a partition for it
-        for epoch in range(first, how.count):
+        for epoch in range(first, spec.count):
             done = done if epoch == first else 0
-            skip = done * how.batch_size
+            skip = done * spec.batch_size
             fetches, rows = _fetches(share(epoch), skip)
-            steps = done + -(-rows // how.batch_size)
+            steps = done + -(-rows // spec.batch_size)
             parts = prefetch(fetch_each(fetches), pool)
-            batches = map(FORMATS[format], rebatch(parts, how.batch_size))
+            batches = map(FORMATS[format], rebatch(parts, spec.batch_size))
             for batch in prefetch(batches, pool):
                 done += 1
                 yield epoch, done, steps, batch
 
 
-def _fetches(pieces: list[ShardRows], skip: int) -> tuple[list[Fetch], int]:
+def _fetches(spans: list[ShardRows], skip: int) -> tuple[list[Fetch], int]:
     """Return functions that fetch the rows after the first ``skip``, and their number."""
-    left = skip_rows(pieces, skip)
-    return [partial(_fetch, piece) for piece in left], sum(p.stop - p.start for p in left)
+    left = skip_rows(spans, skip)
+    return [partial(_fetch, span) for span in left], sum(s.stop - s.start for s in left)
 
 
-def _fetch(piece: ShardRows) -> pd.DataFrame:
-    return piece.part({}).iloc[piece.start : piece.stop]
+def _fetch(span: ShardRows) -> pd.DataFrame:
+    return span.part({}).iloc[span.start : span.stop]
 
 
 def _restore(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
@@ -158,31 +157,25 @@ def _restore(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
 
 def epochs(
     frame: dd.DataFrame,
-    how: EpochSpec,
+    spec: EpochSpec,
     format: str,  # noqa: A002  the usual name
 ) -> list[Epochs]:
-    """Return the iterators of all consumers.
-
-    Raises
-    ------
-    ShuffleArgumentError
-        An argument is not one that it can have.
-    """
+    """Return the iterators of all consumers."""
     if format not in FORMATS:
         raise ShuffleArgumentError(f"format={format!r}: there are {', '.join(FORMATS)}")
-    source = EpochShuffles(frame, how)
+    source = EpochShuffles(frame, spec)
     identity = (
-        f"seed {how.seed}, window {how.window}, batches of {how.batch_size}, "
-        f"drop_last={how.drop_last}, data {tokenize(frame)}, consumer"
+        f"seed {spec.seed}, window {spec.window}, batches of {spec.batch_size}, "
+        f"drop_last={spec.drop_last}, data {tokenize(frame)}, consumer"
     )
     return [
-        Epochs(source, how, format, i, f"{identity} {i} of {how.consumers}")
-        for i in range(how.consumers)
+        Epochs(source, spec, format, i, f"{identity} {i} of {spec.consumers}")
+        for i in range(spec.consumers)
     ]
 
 
 def fetch_each(fetches: list[Fetch]) -> Iterator[pd.DataFrame]:
-    """Fetch partitions; drop each fetch function, which keeps its partition in the store."""
+    """Fetch partitions; drop each function, which references its partition in the store."""
     fetches.reverse()
     while fetches:
         yield fetches.pop()()

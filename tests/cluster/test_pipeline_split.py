@@ -53,7 +53,7 @@ def test_a_process_that_dies_holds_nobody_up(pipeline) -> None:
         os._exit(1)
 
     first, second = pipeline.iter_split(2, equal=True)
-    lease = lease_of(first._source.away().name, 0)
+    lease = lease_of(first._source.remote().name, 0)
     with pytest.raises(ray.exceptions.RayError):
         ray.get(ray.remote(dies).options(num_cpus=0, max_retries=0).remote(first))
     lease.close()  # as time would do
