@@ -1,8 +1,9 @@
-"""Policies: decisions which stage of a pipeline runs its next task."""
+"""Policies: pure decisions which stage of a pipeline runs its next task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from dask_exo.pipeline.streaming.snapshot import (
     PipelineView,
@@ -11,11 +12,155 @@ from dask_exo.pipeline.streaming.snapshot import (
     work_per_byte,
 )
 
-EVERY = 1.0  # seconds between two looks at the budget
+
+class PartitionAdmission:
+    """The default: a hard limit of memory, and sources at the pace of the rest.
+
+    A stage may make one more output as long as one output of each later stage would still fit. So
+    the block nearest to the end can always get there, and releases its memory. Of the stages that
+    have memory, an input and resources, the last one starts first, once each has the slots that
+    keep its rate equal to that of the others. While a stage waits for memory, no stage before it
+    takes any.
+
+    That alone is safe, but slow if memory is short: sources would take all slots, fill the memory,
+    and block the stages that drain it. So a task that gives several outputs starts only if these
+    fit by the time it ends, less what later stages drain meanwhile with the slots that are left.
+    """
+
+    def start(self, view: PipelineView) -> int | None:
+        """Return the last stage that can start, of those below their share; see `Policy.start`."""
+        waiting = _waiting(view)
+        able = [
+            i
+            for i, stage in enumerate(view.stages)
+            if view.startable(i)
+            and waiting.isdisjoint(stage.later)
+            and view.has_room_to_start(i)
+            and (not stage.splits or _fits(view, i))
+        ]
+        if len(able) < 2:
+            return able[0] if able else None
+        return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i))
+
+    def may_continue(self, view: PipelineView, i: int) -> bool:
+        """Return whether there is room; see `Policy.may_continue`."""
+        return view.has_room(i)
+
+
+def _waiting(view: PipelineView) -> set[int]:
+    """Return stages that wait for memory that running tasks will release."""
+    return {
+        i
+        for i in range(len(view.stages))
+        if view.startable(i)
+        and not view.has_room_to_start(i)
+        and any(view.stages[k].running for k in view.with_downstream(i))
+    }
+
+
+def _fair(view: PipelineView, i: int) -> int:
+    """Return the number of tasks that keeps the rate of stage ``i`` equal to that of the others."""
+    each = work_per_byte(view)
+    if each is None:
+        return 0
+    shares = [
+        view.total.get(name, 0)
+        * each[i]
+        / sum(one * s.needs.get(name, 0) for one, s in zip(each, view.stages, strict=True))
+        for name, need in view.stages[i].needs.items()
+        if need and each[i]
+    ]
+    return int(min(shares, default=0))
+
+
+def _fits(view: PipelineView, i: int) -> bool:
+    """Return whether the outputs of a task of stage ``i`` fit by the time it ends."""
+    stage, later = view.stages[i], [view.stages[k] for k in view.stages[i].later]
+    if not _leaves_slots(view, i):
+        return False
+    if stage.seconds is None or not all(s.seconds is not None and s.taken for s in later):
+        # until all have been measured: slots are shared equally
+        return stage.running < max(1.0, _share(view, i))
+    if not stage.running:
+        return True
+    # Little's law: the output of a second stays for as long as the later stages work on it
+    each = stage.block_bytes + stage.given / stage.seconds * residence(view, i)
+    if (stage.running + 0.5) * each > view.limit:  # to the nearest number of tasks
+        return False
+    others = sum(s.coming for k, s in enumerate(view.stages) if k != i and not s.before)
+    coming = stage.coming + stage.given + others
+    return view.used + coming - drain(view, i) * stage.seconds <= view.limit
+
+
+def residence(view: PipelineView, i: int) -> float:
+    """Return the seconds of work on an output of stage ``i``, weighted by its size meanwhile.
+
+    The only output of a task takes the place of its input; of several, one is made at a time.
+    """
+    seconds = 0.0
+    for k, come in bytes_downstream(view, i).items():
+        stage = view.stages[k]
+        assert stage.seconds is not None
+        both = stage.taken + stage.block_bytes
+        meanwhile = both if stage.splits else max(stage.taken, stage.given)
+        seconds += stage.seconds * come * meanwhile / stage.taken
+    return seconds
+
+
+def drain(view: PipelineView, i: int) -> float:
+    """Return the bytes per second that later stages take, if one more task of stage ``i`` runs."""
+    slowest, later = inf, bytes_downstream(view, i)
+    for name, total in view.total.items():
+        seconds = 0.0  # of a slot for each byte
+        for k, come in later.items():
+            stage = view.stages[k]
+            assert stage.seconds is not None
+            seconds += stage.seconds * stage.needs.get(name, 0) * come / stage.taken
+        used = sum(
+            s.running * s.needs.get(name, 0) for k, s in enumerate(view.stages) if k not in later
+        )
+        left = total - used - view.stages[i].needs.get(name, 0)
+        if seconds:
+            slowest = min(slowest, max(left, 0) / seconds)
+    return slowest
+
+
+def _share(view: PipelineView, i: int) -> float:
+    """Return the slots of stage ``i``, if it and all later stages share them equally."""
+    those = [view.stages[k] for k in view.with_downstream(i)]
+    shares = [
+        view.total.get(name, 0) / need / sum(bool(stage.needs.get(name)) for stage in those)
+        for name, need in view.stages[i].needs.items()
+        if need
+    ]
+    return min(shares, default=1.0)
+
+
+def _leaves_slots(view: PipelineView, i: int) -> bool:
+    """Return whether a task of stage ``i`` leaves each later stage resources for one."""
+    for name, need in view.stages[i].needs.items():
+        idle = (view.stages[k] for k in view.stages[i].later if not view.stages[k].running)
+        later = sum(stage.needs.get(name, 0) for stage in idle)
+        # an idle actor has the resources
+        free = view.free.get(name, 0) + (need if view.stages[i].idle else 0)
+        if need and view.total.get(name, 0) >= need + later > free + 1e-9:
+            return False
+    return True
+
+
+EVERY = 1.0  # seconds after which `Adaptive` adds to its budget
 
 
 class Adaptive:
-    """Policy with a budget of bytes for sources, kept between calls."""
+    """Adaptive scheduler of the thesis: sources spend a budget of bytes.
+
+    Once a second the budget grows by the bytes that later stages can take, by their measured
+    durations and sizes. Of all other stages the one runs whose outputs are taken fastest.
+
+    References: thesis section 2.4.3, algorithms 1 and 2. As in its worked example, and unlike the
+    listings, the source is not part of the sum and not of the choice; the budget is at most the
+    limit; a stage that was not measured yet is probed by one task.
+    """
 
     def __init__(self) -> None:
         self._budget: float | None = None
@@ -54,27 +199,26 @@ class Adaptive:
         for i, source in enumerate(view.stages):
             if not source.before:
                 size = max(source.given, source.block_bytes)
-                more = passed * size / max(pace(view, i, size), 1e-9)
-                self._budget = min(view.limit, (self._budget or 0.0) + more)
+                more = passed * size / max(_pace(view, i, size), 1e-9)
+                self._budget = min(view.limit, self._budget + more)
 
 
-def pace(view: PipelineView, i: int, size: float) -> float:
+def _pace(view: PipelineView, i: int, size: float) -> float:
     """Return the seconds that the stages after a source need for ``size`` bytes of its output."""
     total = 0.0
     for k, come in bytes_downstream(view, i).items():
         stage = view.stages[k]
-        # slots that are not held by other stages
-        slots = min(
-            (view.free.get(name, 0) / need for name, need in stage.needs.items() if need),
-            default=1.0,
-        )
-        slots = max(1.0, stage.running + int(slots))
+        free = (view.free.get(name, 0) / need for name, need in stage.needs.items() if need)
+        slots = max(1.0, stage.running + int(min(free, default=1.0)))
         total += (stage.seconds or 0.0) * come * size / stage.taken / slots
     return total
 
 
 class Conservative:
-    """Policy with a hard limit, and idle slots."""
+    """Start a task only if all its outputs fit: a hard limit, and idle slots.
+
+    References: thesis section 2.4.3.2, "conservative policy"; the ablation of figure 2.11.
+    """
 
     def start(self, view: PipelineView) -> int | None:
         """Return the stage with the least buffered outputs of those whose outputs fit."""
@@ -82,7 +226,10 @@ class Conservative:
             i
             for i, stage in enumerate(view.stages)
             if view.startable(i)
-            and view.used + max(stage.given, stage.block_bytes) + _later(view, i) <= view.limit
+            and view.used
+            + max(stage.given, stage.block_bytes)
+            + sum(view.stages[k].block_bytes for k in stage.later)
+            <= view.limit
         ]
         return min(able, key=lambda i: view.stages[i].buffered, default=None)
 
@@ -91,12 +238,11 @@ class Conservative:
         return True
 
 
-def _later(view: PipelineView, i: int) -> float:
-    return sum(view.stages[k].block_bytes for k in view.stages[i].later)
-
-
 class StagedPolicy:
-    """Policy that starts a stage when the one before has ended; memory is not limited."""
+    """One stage after the other, as batch systems do; memory is not limited.
+
+    References: thesis section 2.5.
+    """
 
     def start(self, view: PipelineView) -> int | None:
         """Return the first stage that has not ended."""
@@ -108,132 +254,6 @@ class StagedPolicy:
     def may_continue(self, view: PipelineView, i: int) -> bool:  # noqa: ARG002
         """Return True."""
         return True
-
-
-class PartitionAdmission:
-    """The default policy."""
-
-    def start(self, view: PipelineView) -> int | None:
-        """Return the last stage that can start, of those below their share; see `Policy.start`."""
-        waiting = _waiting(view)
-        able = [
-            i
-            for i, stage in enumerate(view.stages)
-            if view.startable(i)
-            and waiting.isdisjoint(stage.later)
-            and view.has_room_to_start(i)
-            and (not view.stages[i].splits or _fits(view, i))
-        ]
-        if len(able) < 2:
-            return able[0] if able else None
-        return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i))
-
-    def may_continue(self, view: PipelineView, i: int) -> bool:
-        """Return whether there is room; see `Policy.may_continue`."""
-        return view.has_room(i)
-
-
-def _waiting(view: PipelineView) -> set[int]:
-    """Return stages that wait for room that will come: none before them may take any."""
-    return {
-        i
-        for i in range(len(view.stages))
-        if view.startable(i)
-        and not view.has_room_to_start(i)
-        and any(view.stages[k].running for k in view.with_downstream(i))
-    }
-
-
-def _fair(view: PipelineView, i: int) -> int:
-    """Return the tasks that keep the rate of stage ``i`` equal to that of the others."""
-    each = work_per_byte(view)
-    if each is None:
-        return 0
-    shares = [
-        view.total.get(name, 0)
-        * each[i]
-        / sum(one * s.needs.get(name, 0) for one, s in zip(each, view.stages, strict=True))
-        for name, need in view.stages[i].needs.items()
-        if need and each[i]
-    ]
-    return int(min(shares, default=0))
-
-
-def _fits(view: PipelineView, i: int) -> bool:
-    """Return whether the outputs of a task of stage ``i`` fit by the time it ends."""
-    stage, later = view.stages[i], [view.stages[k] for k in view.stages[i].later]
-    if not _leaves_slots(view, i):
-        return False
-    known = all(s.seconds is not None and s.taken for s in later)
-    if not known or stage.seconds is None:
-        # until all have been measured: slots are shared equally
-        return stage.running < max(1.0, _share(view, i))
-    if not stage.running:
-        return True
-    # what such tasks give in a second stays for as long as the later stages work on it
-    each = stage.block_bytes + stage.given / stage.seconds * residence(view, i)
-    if (stage.running + 0.5) * each > view.limit:  # to the nearest number of tasks
-        return False
-    others = sum(s.coming for k, s in enumerate(view.stages) if k != i and not s.before)
-    coming = stage.coming + stage.given + others
-    return view.used + coming - drain(view, i) * stage.seconds <= view.limit
-
-
-def residence(view: PipelineView, i: int) -> float:
-    """Return the seconds of work on an output of stage ``i``, weighted by its size meanwhile.
-
-    One output of a task takes the place of its input; of several, one is made at a time.
-    """
-    seconds = 0.0
-    for k, come in bytes_downstream(view, i).items():
-        stage = view.stages[k]
-        assert stage.seconds is not None
-        meanwhile = (
-            stage.taken + stage.block_bytes if stage.splits else max(stage.taken, stage.given)
-        )
-        seconds += stage.seconds * come * meanwhile / stage.taken
-    return seconds
-
-
-def drain(view: PipelineView, i: int) -> float:
-    """Return the bytes per second that later stages take, if one more task of stage ``i`` runs."""
-    slowest, later = float("inf"), bytes_downstream(view, i)
-    for name, total in view.total.items():
-        seconds = 0.0  # of a slot for each byte
-        for k, come in later.items():
-            stage = view.stages[k]
-            assert stage.seconds is not None
-            seconds += stage.seconds * stage.needs.get(name, 0) * come / stage.taken
-        held = sum(
-            s.running * s.needs.get(name, 0) for k, s in enumerate(view.stages) if k not in later
-        )
-        left = total - held - view.stages[i].needs.get(name, 0)
-        if seconds:
-            slowest = min(slowest, max(left, 0) / seconds)
-    return slowest
-
-
-def _share(view: PipelineView, i: int) -> float:
-    """Return the slots of stage ``i``, if it and all later stages share them equally."""
-    those = [view.stages[k] for k in view.with_downstream(i)]
-    shares = [
-        view.total.get(name, 0) / need / sum(bool(stage.needs.get(name)) for stage in those)
-        for name, need in view.stages[i].needs.items()
-        if need
-    ]
-    return min(shares, default=1.0)
-
-
-def _leaves_slots(view: PipelineView, i: int) -> bool:
-    """Return whether a task of stage ``i`` leaves each later stage resources for one."""
-    for name, need in view.stages[i].needs.items():
-        idle = (view.stages[k] for k in view.stages[i].later if not view.stages[k].running)
-        later = sum(stage.needs.get(name, 0) for stage in idle)
-        # an idle actor has the resources
-        free = view.free.get(name, 0) + (need if view.stages[i].idle else 0)
-        if need and view.total.get(name, 0) >= need + later > free + 1e-9:
-            return False
-    return True
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {

@@ -29,13 +29,7 @@ Start = Callable[[], tuple[Executor, Futures]]
 
 
 class LazyPromise(Promise):
-    """A promise whose computation starts when its value is requested.
-
-    Parameters
-    ----------
-    begin : callable
-        Begins, unless it has.
-    """
+    """A promise whose computation starts when its value is requested."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         super().__init__()
@@ -43,7 +37,7 @@ class LazyPromise(Promise):
 
     @property
     def known(self) -> bool:
-        """Return whether there is a value; see `Promise.known`."""
+        """True if there is a value; see `Promise.known`."""
         self._begin()
         return super().known
 
@@ -56,30 +50,21 @@ class LazyPromise(Promise):
 class PartitionProducer:
     """A pipeline in a thread that fulfils the promise of each partition when it is complete.
 
-    It knows them weakly: when all are dropped, the pipeline ends.
-
-    Parameters
-    ----------
-    start : callable
-        Starts the pipeline.
-    count : int
-        Partitions of its source; what comes of each becomes one.
-    meta : pandas.DataFrame
-        A partition without rows.
+    References to promises are weak: when all are dropped, the pipeline ends.
     """
 
-    def __init__(self, start: Start, count: int, meta: pd.DataFrame) -> None:
+    def __init__(self, start: Start, meta: pd.DataFrame) -> None:
         self._start, self._meta = start, meta
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._kept: weakref.WeakValueDictionary[int, LazyPromise] = weakref.WeakValueDictionary()
-        self._count = count
+        self._promises: weakref.WeakValueDictionary[int, LazyPromise]
+        self._promises = weakref.WeakValueDictionary()
 
-    def promises(self) -> list[Promise]:
-        """Return a promise for each partition."""
-        made = [LazyPromise(self.begin) for _ in range(self._count)]
-        self._kept.update(enumerate(made))
+    def promises(self, count: int) -> list[Promise]:
+        """Return a promise for the output of each partition of the source."""
+        made = [LazyPromise(self.begin) for _ in range(count)]
+        self._promises.update(enumerate(made))
         return list(made)
 
     def begin(self) -> None:
@@ -109,27 +94,27 @@ class PartitionProducer:
         except BaseException as raised:  # noqa: BLE001  raised where a partition is requested
             error = raised
         traceback.clear_frames(error.__traceback__)  # they hold refs
-        for promise in list(self._kept.values()):
+        for promise in list(self._promises.values()):
             promise.fail(error)
 
     def _run(self, executor: Executor, futures: Futures) -> None:
-        reporter, parts = StageReporter(executor), defaultdict[int, list[Block]](list)
+        reporter, blocks = StageReporter(executor), defaultdict[int, list[Block]](list)
         complete: list[int] = []
         executor.complete = complete.append
-        while not self._stopped and len(self._kept) and not executor.finished:
+        while not self._stopped and self._promises and not executor.finished:
             executor.step(0.1)
             while executor.outputs:
                 block = executor.take()
-                parts[block.place[0]].append(block)
+                blocks[block.place[0]].append(block)
             while complete:
                 i = complete.pop()
-                self._keep(i, parts.pop(i, []), futures)
+                self._fulfil(i, blocks.pop(i, []), futures)
             reporter.report_occasionally()
         reporter.report()
 
-    def _keep(self, i: int, blocks: Sequence[Block], futures: Futures) -> None:
-        """Fulfil the promise of a partition, all of whose blocks have arrived."""
-        promise = self._kept.pop(i, None)
+    def _fulfil(self, i: int, blocks: Sequence[Block], futures: Futures) -> None:
+        """Fulfil the promise of a partition with all its blocks."""
+        promise = self._promises.pop(i, None)
         if promise is None:  # it was dropped
             return
         promise.futures = futures
@@ -140,51 +125,39 @@ class PartitionProducer:
         elif len(refs) == 1:
             promise.fulfil(Remote(refs[0], nbytes))
         else:
-            promise.fulfil(Remote(futures.submit(_together, *refs), nbytes))
+            promise.fulfil(Remote(futures.submit(_concat, *refs), nbytes))
 
 
-def _together(*frames: Any) -> Any:
+def _concat(*frames: Any) -> Any:
     full = [frame for frame in frames if len(frame)] or frames[:1]
     return pd.concat(full)
 
 
 def lazy_dataframe(start: Start, count: int | None, meta: pd.DataFrame) -> dd.DataFrame:
-    """Return a Dask dataframe of a pipeline that starts when it is computed.
-
-    Raises
-    ------
-    PipelineError
-        It is not known how many partitions there will be.
-    """
+    """Return a Dask dataframe of a pipeline that starts when it is computed."""
     if count is None:
         raise PipelineError(
             "to_dask() has to know how many partitions the source has, and an iterator does not "
             "say: use materialize(), or begin with a list"
         )
-    return _collection(PartitionProducer(start, count, meta).promises(), meta)
+    return _collection(PartitionProducer(start, meta).promises(count), meta)
 
 
 def infer_meta(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
-    """Return the output without rows: as declared, or of a call with made-up rows.
-
-    Raises
-    ------
-    PipelineError
-        They cannot be called here.
-    """
+    """Return the output without rows: as declared, or of a call with made-up rows."""
     if meta is not None:
-        said: pd.DataFrame = make_meta(meta)
-        return said
+        declared: pd.DataFrame = make_meta(meta)
+        return declared
     if not isinstance(source, DataFrameSource):
         raise PipelineError(
-            "to_dask() knows the columns of Dask dataframes only: say what comes out with meta=, "
-            "as a frame without rows"
+            "to_dask() knows the columns of Dask dataframes only: give those of the output with "
+            "meta=, as a frame without rows"
         )
     stateful = [step.transform.name for step in steps if step.transform.stateful]
     if stateful:
         raise PipelineError(
-            f"to_dask() does not make a {stateful[0]} only to see which columns it gives: say what "
-            f"comes out with meta=, as a frame without rows"
+            f"to_dask() does not make a {stateful[0]} only to see which columns it returns: give "
+            f"them with meta=, as a frame without rows"
         )
     frames = iter([Frame(meta_nonempty(source.frame._meta), last=True)])
     for step in steps:
@@ -194,20 +167,13 @@ def infer_meta(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
     except CallError as error:
         raise PipelineError(
             f"to_dask() has called the functions with made-up rows to see which columns come out, "
-            f"and {error} failed: say what does with meta=, as a frame without rows"
+            f"and {error} failed: give the columns with meta=, as a frame without rows"
         ) from error.__cause__
     return found[0].iloc[:0] if found else pd.DataFrame()
 
 
 def collect_dataframes(running: PipelineRun, ends: int = 1) -> list[dd.DataFrame]:
-    """Run to the end; return a Dask dataframe of each end, in the order of the input.
-
-    Parameters
-    ----------
-    running : PipelineRun
-    ends : int
-        Where something comes out.
-    """
+    """Run to the end; return a Dask dataframe of each of ``ends``, in the order of the input."""
     left = running.left
     found: list[list[tuple[Block, int | None]]] = [[] for _ in range(ends)]
     with running:
@@ -220,13 +186,12 @@ def collect_dataframes(running: PipelineRun, ends: int = 1) -> list[dd.DataFrame
 
 def _arranged(running: PipelineRun, found: list[tuple[Block, int | None]]) -> dd.DataFrame:
     """Return a Dask dataframe of blocks, or of some rows of them."""
-    if not found:  # without rows there are columns; without columns there is nothing
+    if not found:  # an output without rows is one block
         empty: dd.DataFrame = dd.from_pandas(pd.DataFrame(), npartitions=1)
         return empty
     found.sort(key=lambda one: one[0].place)
-    held = [Remote(block.value, block.nbytes) for block, _ in found]
     meta = running.fetch(found[0][0]).iloc[:0]
-    promises = [Promise(running.futures, one) for one in held]
+    promises = [Promise(running.futures, Remote(b.value, b.nbytes)) for b, _ in found]
     return _collection(promises, meta, [rows for _, rows in found])
 
 

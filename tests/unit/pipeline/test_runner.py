@@ -367,8 +367,8 @@ def test_promises_of_partitions_are_kept_when_asked_for_and_dropped_ones_end_the
         none = Transform("filter", lambda frame: frame.n % 10 < 5)
         return executor([same, none], parts(), target=10), InlineFutures()
 
-    keeping = PartitionProducer(start, 4, pd.DataFrame({"n": [0]}).iloc[:0])
-    promises = keeping.promises()
+    producer = PartitionProducer(start, pd.DataFrame({"n": [0]}).iloc[:0])
+    promises = producer.promises(4)
     assert not started
     assert promises[2].result().n.tolist() == list(range(10, 15))
     got = [promise.result().n.tolist() for promise in promises]
@@ -378,7 +378,7 @@ def test_promises_of_partitions_are_kept_when_asked_for_and_dropped_ones_end_the
     def fails():
         raise OSError("no cluster")
 
-    (one,) = PartitionProducer(fails, 1, pd.DataFrame()).promises()
+    (one,) = PartitionProducer(fails, pd.DataFrame()).promises(1)
     with pytest.raises(OSError, match="no cluster"):
         one.result()
 
