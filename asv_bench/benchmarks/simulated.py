@@ -9,10 +9,9 @@ from typing import Any
 from dask_exo.cluster.futures import Futures, Node, Ref
 from dask_exo.cluster.waiting import Steps, drive
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs
 from dask_exo.shuffle.run_shuffle import Shuffled, run_shuffle
-from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
+from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec, Tally
 from dask_exo.testing import Channels, SimFutures
 from dask_exo.testing.simulated.tasks import CostModel
 

@@ -16,10 +16,9 @@ from dask_exo.cluster.futures import Node
 from dask_exo.cluster.waiting import drive
 from dask_exo.shuffle.algorithms import names
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs
 from dask_exo.shuffle.run_shuffle import run_shuffle
-from dask_exo.shuffle.spec import Receipt, Spec
+from dask_exo.shuffle.spec import Receipt, Spec, Tally
 from dask_exo.shuffle.stragglers import SpeculationPolicy
 from dask_exo.testing import Call, Cost, SimFutures
 

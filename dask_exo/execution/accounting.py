@@ -18,7 +18,7 @@ from dask_exo.execution import messages
 from dask_exo.execution.admission import write_seconds
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Stage
-from dask_exo.shuffle.integrity import Tally, verify
+from dask_exo.shuffle.spec import Tally, verify
 
 
 class OutputVersions:

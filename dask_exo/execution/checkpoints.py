@@ -15,7 +15,7 @@ from dask_exo.errors import CheckpointError
 from dask_exo.execution.admission import single_write_seconds, worth_checkpointing
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.shuffle.blocks import Mergeable
-from dask_exo.shuffle.integrity import Tally
+from dask_exo.shuffle.spec import Tally
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from dask_exo.events import CallSpan
 from dask_exo.execution.checkpoints import PartCheckpoint
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Partitioner
-from dask_exo.shuffle.integrity import Tally
+from dask_exo.shuffle.spec import Tally
 
 
 class Argument(NamedTuple):

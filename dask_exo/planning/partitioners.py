@@ -27,7 +27,7 @@ from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
 from dask_exo.shuffle.blocks import HeterogeneousBlocks, Mergeable, Packed, Pickled, pack, pickled
 from dask_exo.shuffle.choose import LARGEST_BATCH
-from dask_exo.shuffle.integrity import Tally, tally
+from dask_exo.shuffle.spec import Tally, tally
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -27,10 +27,9 @@ from dask_exo.errors import ShuffleArgumentError
 from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.algorithms.streaming import ReducerStates
 from dask_exo.shuffle.blocks import Pickled, merge, pickled
-from dask_exo.shuffle.integrity import tally
 from dask_exo.shuffle.map_stage import MapStage, Refs
 from dask_exo.shuffle.run_shuffle import limits_of, run_shuffle
-from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
+from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec, tally
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.waiting import Steps, Until
 from dask_exo.shuffle.choose import batch_size
-from dask_exo.shuffle.integrity import Tally
-from dask_exo.shuffle.spec import MapOutput, Owned, Receipt, Spec
+from dask_exo.shuffle.spec import MapOutput, Owned, Receipt, Spec, Tally
 from dask_exo.shuffle.speculation import MapAttempts, MapConsumer
 from dask_exo.shuffle.stragglers import SpeculationPolicy
 

@@ -22,9 +22,8 @@ from dask_exo.config import Config
 from dask_exo.errors import OutOfMemoryError, SpillError
 from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.choose import Choice, Limits, Shape, ShuffleCost, human_size
-from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import MapStage, Parts
-from dask_exo.shuffle.spec import ReducerInput, Spec
+from dask_exo.shuffle.spec import ReducerInput, Spec, Tally
 from dask_exo.shuffle.stragglers import SpeculationPolicy
 
 T = TypeVar("T")

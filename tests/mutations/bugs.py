@@ -137,17 +137,17 @@ BUGS = [
     ),
     Bug(
         "rows in the wrong place count as arrived",
-        "shuffle/integrity.py",
+        "shuffle/spec.py",
         "if sent.places != arrived.places or (",
         "if (",
-        (f"{UNIT}/shuffle/test_integrity.py",),
+        (f"{UNIT}/shuffle/test_spec.py",),
     ),
     Bug(
         "changed keys count as the same",
-        "shuffle/integrity.py",
+        "shuffle/spec.py",
         "comparable and sent.keys != arrived.keys",
         "comparable and not sent",
-        (f"{UNIT}/shuffle/test_integrity.py",),
+        (f"{UNIT}/shuffle/test_spec.py",),
     ),
     # what is late or lost
     Bug(

@@ -26,8 +26,8 @@ from dask_exo.errors import Failure
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import to_device
 from dask_exo.shuffle.choose import Shape
-from dask_exo.shuffle.integrity import Tally, verify
 from dask_exo.shuffle.run_shuffle import check_disk_space
+from dask_exo.shuffle.spec import Tally, verify
 from dask_exo.testing import InlineFutures
 
 PACKAGE = Path(dask_exo.__file__).parent

@@ -25,10 +25,9 @@ from dask_exo.shuffle.algorithms import choose_algorithm, two_level
 from dask_exo.shuffle.algorithms.simple import simple_objects
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits, Shape, batch_size, merged_objects, merging_objects
-from dask_exo.shuffle.integrity import Tally, verify
 from dask_exo.shuffle.map_stage import Refs
 from dask_exo.shuffle.run_shuffle import run_shuffle
-from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
+from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec, Tally, verify
 from dask_exo.testing import InlineFutures
 
 FOLDER = Path(dask_exo.shuffle.algorithms.__file__).parent

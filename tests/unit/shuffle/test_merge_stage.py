@@ -15,11 +15,10 @@ from dask_exo.cluster.waiting import drive
 from dask_exo.shuffle.algorithms import riffle
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits, Shape, round_knobs
-from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import BlockSizes, Refs
 from dask_exo.shuffle.merge_stage import group_by_bytes
 from dask_exo.shuffle.run_shuffle import run_shuffle
-from dask_exo.shuffle.spec import Receipt, Spec
+from dask_exo.shuffle.spec import Receipt, Spec, Tally
 from dask_exo.testing import InlineFutures
 
 MERGING = ["push", "magnet", "riffle", "two-level"]

@@ -17,10 +17,9 @@ from dask_exo.errors import SpillError
 from dask_exo.report import recording
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits
-from dask_exo.shuffle.integrity import Tally
 from dask_exo.shuffle.map_stage import Refs
 from dask_exo.shuffle.run_shuffle import find_full_disk, run_shuffle
-from dask_exo.shuffle.spec import Receipt, Spec
+from dask_exo.shuffle.spec import Receipt, Spec, Tally
 from dask_exo.testing import Cost, InlineFutures, SimFutures
 
 places = st.tuples(st.sampled_from("abc"), st.integers(0, 99), st.integers(0, 99))

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from dask_exo.errors import IntegrityError
 from dask_exo.partitions import protocol
-from dask_exo.shuffle import integrity
-from dask_exo.shuffle.integrity import Tally, verify
+from dask_exo.shuffle import spec
+from dask_exo.shuffle.spec import Tally, verify
 
 ROWS = st.lists(st.tuples(st.integers(-(2**62), 2**62), st.integers(0, 6)), min_size=1, max_size=40)
 
 
 def tally(frame: pd.DataFrame, columns: list[str], counts: np.ndarray, first: int = 0) -> Tally:
     dtypes, keys = protocol.checksum(frame, columns)
-    return integrity.tally(counts, first, dtypes=dtypes, keys=keys)
+    return spec.tally(counts, first, dtypes=dtypes, keys=keys)
 
 
 def tally_of(rows: list[tuple[int, int]]) -> Tally:
