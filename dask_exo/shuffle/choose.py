@@ -5,6 +5,11 @@ which copies nothing twice, unless its M·R blocks are so small that reading the
 merging them. Other data is shuffled by `push`, which writes few large objects where `simple` would
 restore its spilled outputs R times. If M maps times W nodes are more objects than the driver can
 track, `two_level` makes M·√W of them.
+
+Each algorithm estimates its own cost by the arithmetic at the end. Sizes are measured on the first
+maps, speeds are constants. Bytes spilled are those that do not fit the store; bytes restored count
+a packed object whole each time that a reducer reads it, as Ray does. The estimate does not know
+that combined blocks are smaller.
 """
 
 from __future__ import annotations
@@ -26,6 +31,12 @@ SHARED = 0.5  # of a node's store, for running reducers and the groups that they
 EVEN = 2  # times the equal share of a round; a node that gets more does several merges
 
 MERGES = 3  # of `push` that run on a node at the same time; more would starve its maps
+
+BOOKKEEPING = 2500  # bytes that Ray's driver keeps for a ref, measured: 2 to 3 kB
+
+COPY = 400e6  # bytes/s that a slot packs, merges or assembles
+NET, DISK = 1e9, 400e6  # bytes/s of a node; Ray has been measured to write 320e6, to read 500e6
+MADE, TAKEN = 0.001, 0.0001  # seconds for an object that a task makes or takes, measured on Ray
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,15 @@ class Shape:
     def part(self) -> int:
         """Bytes of the map output of one part."""
         return max(self.nbytes // max(self.parts, 1), 1)
+
+    @property
+    def sent(self) -> int:
+        """Bytes that go from one node to another."""
+        return self.nbytes * (self.nodes - 1) // self.nodes
+
+    def spilled(self, copies: int = 1) -> int:
+        """Return the bytes that do not fit the store."""
+        return max(0, copies * self.nbytes - self.store)
 
 
 @dataclass(frozen=True)
@@ -111,7 +131,7 @@ class RoundKnobs(NamedTuple):
     width : int
         Neighbouring reducers that share merged blocks: one, if those are large enough.
     caps : tuple of int
-        Bytes that one merge takes: of the maps that were measured, and of the others.
+        See `MergeLimits`.
     whole : int
         Bytes of an output that is sorted as a whole; the sorted runs of a larger one are merged a
         chunk at a time.
@@ -147,18 +167,10 @@ class Choice:
 
 
 def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, target: float) -> int:
-    """Return how many tasks of one kind share a call.
+    """Return how many tasks of one kind share a call that should take ``target`` seconds.
 
-    Parameters
-    ----------
-    seconds, nbytes : float, int
-        Mean time and output of one such task.
-    remaining : int
-        Tasks still to start.
-    slots : int
-        Tasks that run at the same time; each slot gets at least two calls.
-    target : float
-        Desired duration of a call in seconds.
+    Such a task takes ``seconds`` and returns ``nbytes`` on average. Each of the ``slots`` gets at
+    least two calls of the ``remaining`` tasks.
 
     Examples
     --------
@@ -174,7 +186,7 @@ def batch_size(*, seconds: float, nbytes: int, remaining: int, slots: int, targe
 
 
 def round_knobs(shape: Shape, limits: Limits) -> RoundKnobs:
-    """Compute the size of rounds, and what follows from it.
+    """Compute the size of rounds, and the knobs that depend on it.
 
     Examples
     --------
@@ -222,7 +234,6 @@ def _width(shape: Shape, per_round: int) -> int:
 
 
 def _merge_limits(shape: Shape, limits: Limits, per_round: int, alive: int) -> MergeLimits:
-    """Return the bytes that one merge takes at most."""
     if limits.merge_limit is not None:
         return limits.merge_limit, limits.merge_limit
     nodes = max(shape.nodes, 1)
@@ -233,22 +244,11 @@ def _merge_limits(shape: Shape, limits: Limits, per_round: int, alive: int) -> M
 
 
 def choose(shape: Shape, limits: Limits, seconds: Mapping[str, float]) -> tuple[str, str]:
-    """Choose the algorithm of one shuffle.
+    """Choose the algorithm of one shuffle by estimated ``seconds``; return its name and why.
 
     On one node nothing is sent, and reducers that share a call read their blocks together: there
     `simple` is taken whenever the data fits. On several nodes each reducer takes a block of each
     map by itself, so that many small ones can cost more than the merges of `push`.
-
-    Parameters
-    ----------
-    shape : Shape
-    limits : Limits
-    seconds : mapping
-        Estimated duration of each algorithm.
-
-    Returns
-    -------
-    algorithm, reason : str
 
     Examples
     --------
@@ -285,13 +285,6 @@ def human_size(nbytes: float) -> str:
     raise AssertionError
 
 
-BOOKKEEPING = 2500  # bytes that Ray's driver keeps for a ref, measured: 2 to 3 kB
-
-COPY = 400e6  # bytes/s that a slot packs, merges or assembles
-NET, DISK = 1e9, 400e6  # bytes/s of a node; Ray has been measured to write 320e6, to read 500e6
-MADE, TAKEN = 0.001, 0.0001  # seconds for an object that a task makes or takes, measured on Ray
-
-
 @dataclass(frozen=True)
 class ShuffleCost:
     """Estimated cost of one algorithm.
@@ -305,7 +298,7 @@ class ShuffleCost:
     spilled, restored, sent : int
         Bytes written to disk, read back, and sent from node to node.
     seconds : float
-        Estimate, without what makes the parts: the passes over the bytes, objects made and
+        Estimate, without the tasks that make the parts: the passes over the bytes, objects made and
         objects taken, on all slots; bytes sent, on all networks; bytes spilled and restored, on all
         disks; one after another, no two tasks sharing a call.
     """
@@ -321,17 +314,9 @@ class ShuffleCost:
 def estimate(  # noqa: PLR0913  each is a number of its own
     shape: Shape, *, passes: int, objects: int, taken: int, spilled: int, restored: int, sent: int
 ) -> ShuffleCost:
-    """Estimate the cost of one algorithm.
+    """Estimate the cost of an algorithm that copies every byte in each of ``passes``.
 
-    Parameters
-    ----------
-    shape : Shape
-    passes : int
-        Times that every byte is copied.
-    objects, taken : int
-        Objects that tasks make, and that they take as arguments.
-    spilled, restored, sent : int
-        Bytes; see `ShuffleCost`.
+    Its tasks make ``objects`` objects and take ``taken`` as arguments.
     """
     nodes = max(shape.nodes, 1)
     busy = passes * shape.nbytes / COPY + MADE * objects + TAKEN * taken
@@ -340,18 +325,11 @@ def estimate(  # noqa: PLR0913  each is a number of its own
     return ShuffleCost(objects, objects * BOOKKEEPING, spilled, restored, sent, seconds)
 
 
-def estimate_merging(shape: Shape, merges: int, width: int, *, held: int = 1) -> ShuffleCost:
+def estimate_merging(shape: Shape, merges: int, width: int, *, copies: int = 1) -> ShuffleCost:
     """Estimate the cost of an algorithm that merges the output of every map once.
 
-    Parameters
-    ----------
-    shape : Shape
-    merges : int
-        Merges for each reducer.
-    width : int
-        Neighbouring reducers that share merged blocks.
-    held : int
-        Copies of the data that exist at the same time.
+    Each reducer reads ``merges`` merged blocks, which ``width`` reducers share. There are
+    ``copies`` of the data at the same time.
 
     Examples
     --------
@@ -366,17 +344,16 @@ def estimate_merging(shape: Shape, merges: int, width: int, *, held: int = 1) ->
         passes=3,
         objects=merging_objects(m, r, w, merges, width),
         taken=m * w + merges * r,
-        spilled=excess(shape, held),
-        restored=excess(shape) * width,
-        sent=crossing(shape),
+        spilled=shape.spilled(copies),
+        restored=shape.spilled() * width,
+        sent=shape.sent,
     )
 
 
 def merging_objects(calls: int, reducers: int, nodes: int, merges: int, width: int = 1) -> int:
-    """Count packed blocks, receipts and merged blocks: M·(W + 1) + merges·R.
+    """Count packed blocks, receipts and merged blocks: M·(W + 1) + merges·R / width.
 
-    Where ``width`` reducers share merged blocks, there are as many times fewer of those. Rounds in
-    which a node gets more than one merge may take count more than once.
+    Rounds in which a node gets more than one merge may take count more than once.
     """
     return calls * (nodes + 1) + merges * merged_objects(reducers, nodes, width)
 
@@ -384,16 +361,5 @@ def merging_objects(calls: int, reducers: int, nodes: int, merges: int, width: i
 def merged_objects(reducers: int, nodes: int, width: int) -> int:
     """Count the merged blocks of one round, for all nodes: R, or about R / width."""
     fewer, nodes_with_more = divmod(reducers, nodes)
-    return (nodes - nodes_with_more) * -(-fewer // width) + nodes_with_more * -(
-        -(fewer + 1) // width
-    )
-
-
-def excess(shape: Shape, copies: int = 1) -> int:
-    """Count the bytes that do not fit the store."""
-    return max(0, copies * shape.nbytes - shape.store)
-
-
-def crossing(shape: Shape) -> int:
-    """Count the bytes that go from one node to another."""
-    return shape.nbytes * (shape.nodes - 1) // shape.nodes
+    larger = nodes_with_more * -(-(fewer + 1) // width)
+    return larger + (nodes - nodes_with_more) * -(-fewer // width)

@@ -1,6 +1,7 @@
 """The map stage that all algorithms share: parts in order, a window of them at a time.
 
-Small parts share a call. The first calls show how many: see `choose.batch_size`.
+Small parts share a call. The first calls show how many: see `choose.batch_size`. Merges are
+submitted while their maps still run, so the sizes of their blocks are estimated per part.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Parts(Protocol):
         ...
 
 
-class Refs(Sequence[Ref]):
+class Refs(list[Ref]):
     """Refs of parts that exist already.
 
     Examples
@@ -45,18 +46,9 @@ class Refs(Sequence[Ref]):
     ('a', 'b')
     """
 
-    def __init__(self, refs: Sequence[Ref]) -> None:
-        self._refs = refs
-
-    def __len__(self) -> int:
-        return len(self._refs)
-
-    def __getitem__(self, i: Any) -> Any:
-        return self._refs[i]
-
     def call(self, start: int, stop: int) -> tuple[Ref, ...]:
         """Return the refs of parts ``start`` to ``stop``."""
-        return tuple(self._refs[start:stop])
+        return tuple(self[start:stop])
 
     def note_receipt(self, receipt: Receipt) -> None:
         """Ignore the receipt."""
@@ -65,18 +57,8 @@ class Refs(Sequence[Ref]):
 class MapStage:
     """Maps of one shuffle, submitted in the order of their parts.
 
-    Parameters
-    ----------
-    futures : Futures
-    parts : Parts
-        (M,)
-    spec : Spec
-    window : int
-        Maximum number of map calls in flight.
-    target : float
-        Seconds that one call should last at least.
-    policy : SpeculationPolicy, optional
-        Thresholds of late calls; by default no call is late.
+    At most ``window`` calls are in flight, and a call should last for ``target`` seconds at least.
+    Without a ``policy`` no call is late.
 
     Attributes
     ----------
@@ -136,11 +118,6 @@ class MapStage:
         expected = self._sizes.expected(rows[0].owned)
         return [row.sizes or [row.parts * size for size in expected] for row in rows]
 
-    @property
-    def speculation_budget(self) -> int:
-        """Number of speculative attempts."""
-        return self._attempts.copies
-
     def probe(self, count: int) -> Steps[None]:
         """Map the first ``count`` parts, one per call, to measure time and size.
 
@@ -155,11 +132,8 @@ class MapStage:
     def exclude_slow_nodes(self) -> Spec:
         """Give no more maps and no reducers to nodes that were slow in `probe`.
 
-        Returns
-        -------
-        Spec
-            The shuffle for which all further maps pack their blocks. Those of `probe` are packed
-            for the previous one.
+        All further maps pack their blocks for the shuffle that is returned. Those of `probe` are
+        packed for the previous one.
         """
         if slow := self._attempts.slow_nodes():
             self._spec = replace(self._spec, slow=slow)
@@ -184,8 +158,6 @@ class MapStage:
 
         Parameters
         ----------
-        count : int
-            Number of parts.
         node : str, optional
             Node that runs the maps.
         owned : sequence of range, optional
@@ -197,8 +169,7 @@ class MapStage:
         Returns
         -------
         list : (T, W) or (T, G)
-            T is less than ``count`` where parts share a call. A row knows which
-            reducers are packed together.
+            T is less than ``count`` where parts share a call.
         """
         self.rounds += 1
         owned = self._spec.owned if owned is None else owned
@@ -215,9 +186,8 @@ class MapStage:
             size = min(self._batch, stop - self._submitted)
             start, self._submitted = self._submitted, self._submitted + size
             args = self._parts.call(start, start + size)
-            row = self._attempts.start(
-                owned, size, args, node=node, allow_speculation=allow_speculation
-            )
+            row = MapOutput(owned, size)
+            self._attempts.start(row, args, node=node, allow_speculation=allow_speculation)
             self.calls += 1
             rows.append(row)
         return rows
@@ -252,7 +222,9 @@ class MapStage:
 
 
 class BlockSizes:
-    """Estimated sizes of blocks whose maps still run.
+    """Estimated sizes of blocks whose maps still run, from the last receipts.
+
+    If blocks are packed for other ranges of reducers, sizes are divided in proportion.
 
     Examples
     --------
@@ -268,18 +240,9 @@ class BlockSizes:
         self._last: Owned | None = None
 
     def record(self, owned: Owned, parts: int, sizes: Sequence[int], nbytes: int = 0) -> None:
-        """Record the sizes of a finished map call.
+        """Record (W,) ``sizes`` of a finished call for a number of ``parts``.
 
-        Parameters
-        ----------
-        owned : (W,) ranges
-            Reducers whose blocks are packed together.
-        parts : int
-            Parts of the call.
-        sizes : (W,) or empty
-            Bytes of each packed block.
-        nbytes : int
-            Bytes of all blocks; if ``sizes`` is empty, all reducers are taken to get the same.
+        If they are empty, all reducers are assumed to get the same share of ``nbytes``.
         """
         if not sizes:
             reducers = max(sum(map(len, owned)), 1)

@@ -1,13 +1,16 @@
-"""The merge stage: tasks that merge map outputs into larger blocks for the reducers."""
+"""The merge stage: tasks that merge map outputs into larger blocks for the reducers.
+
+Reference: the byte limit on merges is that of Exoshuffle-CloudSort, section 4.1.5.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
@@ -28,16 +31,23 @@ from dask_exo.shuffle.spec import (
 )
 
 
+class MergeOutput(NamedTuple):
+    """Output of a merge: the index of its block in the rows, its readers, and its refs."""
+
+    block: int
+    group: ReducerGroup
+    refs: BlockRefs
+
+
 @dataclass(slots=True, eq=False)
 class MergeTask:
     """Merge that was submitted.
 
     Attributes
     ----------
-    outputs : list of (int, ReducerGroup, BlockRefs)
-        Its outputs: index of the block in the rows, reducers, and refs.
-    submit : callable
-        Submits it with the given blocks.
+    outputs : list of MergeOutput
+    submit : callable, optional
+        Submits it with the given blocks; None if a block is passed through instead.
     end : Ref
         Its last output.
     rows : list of MapOutput
@@ -48,17 +58,17 @@ class MergeTask:
         Time of the submission.
     """
 
-    outputs: list[tuple[int, ReducerGroup, BlockRefs]]
-    submit: Callable[..., list[Ref]]
+    outputs: list[MergeOutput]
+    submit: Callable[..., list[Ref]] | None
     end: Ref
-    rows: list[MapOutput]
-    submitted: list[Ref]
-    since: float
+    rows: list[MapOutput] = field(default_factory=list)
+    submitted: list[Ref] = field(default_factory=list)
+    since: float = 0.0
 
     @property
     def blocks(self) -> list[int]:
         """Indices of the blocks that it takes of each row."""
-        return sorted({i for i, _, _ in self.outputs})
+        return sorted({output.block for output in self.outputs})
 
     def current_args(self) -> list[Ref]:
         """Return the blocks of its rows as they are now."""
@@ -76,17 +86,8 @@ class MergeTask:
 class MergeStage:
     """Merges of one shuffle, and the merged blocks that each reducer reads.
 
-    Parameters
-    ----------
-    futures : Futures
-    maps : MapStage
-        Source of the rows.
-    spec : Spec
-    width : int
-        Neighbouring reducers that share merged blocks.
-    caps : tuple of int, optional
-        Maximum bytes of one merge, unless it takes a single block: of the maps that were
-        measured, and of the others.
+    ``width`` neighbouring reducers share merged blocks. A merge takes at most the bytes of its cap,
+    unless it takes a single block.
     """
 
     def __init__(
@@ -105,20 +106,10 @@ class MergeStage:
     def merge(
         self, rows: Sequence[MapOutput], nodes: Sequence[str] | None = None
     ) -> list[MergeTask]:
-        """Merge (T, W) packed blocks.
+        """Merge (T, W) packed blocks on the (W,) ``nodes``, by default those of the reducers.
 
         Blocks for the same reducers that exceed the limit are merged in several tasks. A block
         that would be merged alone, and that its reducers read as a whole, is passed through.
-
-        Parameters
-        ----------
-        rows : (T, W)
-        nodes : (W,), optional
-            Node of each of the W merges; by default that of the reducers.
-
-        Returns
-        -------
-        list of MergeTask
         """
         started = []
         for owned, same in groupby(rows, key=lambda row: row.owned):
@@ -133,7 +124,7 @@ class MergeStage:
                         started += self._pass_through(merged_rows[0], *outputs[0])
                         continue
                     for w, on_node in groupby(
-                        outputs, key=lambda p: p[1].w if nodes is None else 0
+                        outputs, key=lambda output: output.group.w if nodes is None else 0
                     ):
                         node = self._spec.nodes[w].id if nodes is None else nodes[i]
                         started.append(self._start(merged_rows, list(on_node), node))
@@ -165,19 +156,15 @@ class MergeStage:
         Late merges are cancelled: the reducers read the blocks that those were to merge. Merges of
         rows that a speculative attempt has replaced are submitted again.
         """
-        submitted = sum(merge.submit is not _nothing for merge in merges)
-        yield from self._wait_for(merges)
-        self._maps.merged += submitted
-
-    def _wait_for(self, merges: Sequence[MergeTask]) -> Steps[None]:
+        submitted = sum(merge.submit is not None for merge in merges)
         if not self._maps.speculates:
             yield [merge.end for merge in merges]
-            return
         durations: list[float] = []
         waiting = self.unfinished(merges, durations)
         while waiting:
             yield self._maps.wait_condition([merge.end for merge in waiting])
-            waiting = self._give_up(self.unfinished(waiting, durations), durations)
+            waiting = self._cancel_late(self.unfinished(waiting, durations), durations)
+        self._maps.merged += submitted
 
     def unfinished(
         self, merges: Sequence[MergeTask], durations: list[float] | None = None
@@ -208,17 +195,7 @@ class MergeStage:
                 merge.rows = []
 
     def inputs(self, keep_alive: object = None) -> list[ReducerInput]:
-        """Return the blocks that each reducer reads.
-
-        Parameters
-        ----------
-        keep_alive : object, optional
-            Refs that live as long as the inputs of the reducers do.
-
-        Returns
-        -------
-        list of ReducerInput : (R,)
-        """
+        """Return (R,) the blocks that each reducer reads; ``keep_alive`` lives as long."""
         return [
             ReducerInput(refs, slot, self._spec.place(group.w), keep_alive)
             for group in self._groups
@@ -246,40 +223,40 @@ class MergeStage:
         output.refs = [row[i]]
         group.blocks.append(output)
         # with speculation, only blocks of finished maps are passed through
-        return [] if self._maps.speculates else [MergeTask([], _nothing, row[i], [], [], 0.0)]
+        return [] if self._maps.speculates else [MergeTask([], None, row[i])]
 
-    def _outputs_of(self, i: int, reducers: range) -> list[tuple[int, ReducerGroup, BlockRefs]]:
+    def _outputs_of(self, i: int, reducers: range) -> list[MergeOutput]:
         """Divide block ``i`` of ``reducers`` by the groups of reducers that read it."""
         if not reducers:
             return []
         first = bisect_right(self._starts, reducers.start) - 1
         last = bisect_left(self._starts, reducers.stop)
         return [
-            (i, group, BlockRefs(overlap(reducers, group.reducers), []))
+            MergeOutput(i, group, BlockRefs(overlap(reducers, group.reducers), []))
             for group in self._groups[first:last]
         ]
 
     def _start(
         self,
         rows: list[MapOutput],
-        outputs: list[tuple[int, ReducerGroup, BlockRefs]],
+        outputs: list[MergeOutput],
         node: str | None,
         fn: Callable[..., Any] | None = None,
     ) -> MergeTask:
-        slots: list[Any] = [output.reducers for _, _, output in outputs]
+        call = [self._spec.merge]
+        slots: list[Any] = [output.refs.reducers for output in outputs]
         if fn is not None:
-            of_block = groupby(outputs, key=lambda output: output[0])
-            slots = [[output.reducers for _, _, output in group] for _, group in of_block]
-
-        call = [self._spec.merge] if fn is None else [fn, self._spec.merge]
+            of_block = groupby(outputs, key=lambda output: output.block)
+            slots = [[output.refs.reducers for output in group] for _, group in of_block]
+            call = [fn, self._spec.merge]
         submit = partial(self._futures.stream, len(outputs), *call, slots, node=node)
-        merge = MergeTask(outputs, submit, None, rows, [], 0.0)
+        merge = MergeTask(outputs, submit, None, rows)
         self._submit(merge, merge.current_args())
         self._maps.merges += 1
         speculates = self._maps.speculates
         for _, group, output in outputs:
-            stays = not speculates and output.reducers == group.reducers
-            group.blocks.append(output.refs[0] if stays else output)
+            final = not speculates and output.reducers == group.reducers
+            group.blocks.append(output.refs[0] if final else output)
         if speculates:
             self._maps.reserve_slot(merge)
         else:
@@ -287,12 +264,15 @@ class MergeStage:
         return merge
 
     def _submit(self, merge: MergeTask, args: list[Ref]) -> None:
+        assert merge.submit is not None
         blocks = merge.submit(*args)
         merge.submitted, merge.end, merge.since = args, blocks[-1], self._futures.now
         for (_, _, output), block in zip(merge.outputs, blocks, strict=True):
             output.refs = [block]
 
-    def _give_up(self, merges: Sequence[MergeTask], durations: Sequence[float]) -> list[MergeTask]:
+    def _cancel_late(
+        self, merges: Sequence[MergeTask], durations: Sequence[float]
+    ) -> list[MergeTask]:
         """Cancel the late merges; return the others."""
         policy = self._maps.policy
         assert policy is not None
@@ -308,20 +288,10 @@ class MergeStage:
         return [merge for merge in merges if merge not in late]
 
 
-def _nothing(*blocks: Ref) -> list[Ref]:  # noqa: ARG001  as a merge is submitted
-    """Return no outputs."""
-    return []
-
-
 def group_by_bytes(sizes: Sequence[float], cap: int | None) -> list[range]:
-    """Divide neighbouring blocks into groups of at most ``cap`` bytes.
+    """Divide neighbouring blocks of (T,) ``sizes`` into groups of at most ``cap`` bytes.
 
-    Parameters
-    ----------
-    sizes : (T,)
-        Bytes of each block.
-    cap : int, optional
-        Without it, all blocks are one group. A larger block is a group of its own.
+    A larger block is a group of its own. Without a cap, all blocks are one group.
 
     Examples
     --------

@@ -3,6 +3,9 @@
 Names as in the papers: M parts go in, R reducers come out, W nodes do the work. A map computes
 a part and divides it into blocks. The blocks of all reducers on one node are packed into one
 object, so that a map returns W objects and not R.
+
+Maps and reducers count rows, which are compared at the end: a `Tally` does not depend on their
+order, and costs little beside the copies that a shuffle makes.
 """
 
 from __future__ import annotations
@@ -21,6 +24,88 @@ from dask_exo.errors import IntegrityError
 Owned = tuple[range, ...]
 """(W,) reducers whose blocks are packed together."""
 
+_WORD = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Sums over rows that a shuffle must not change.
+
+    Attributes
+    ----------
+    rows : int
+        Number of rows of frames, items of bags, or elements of arrays.
+    places : int
+        Sum over all rows of a hash of the reducer, modulo 2**64.
+    dtypes : tuple of str or None
+        Dtypes of the key columns in ``keys``; None if parts differ, so that sums cannot be
+        compared.
+    keys : int
+        Sum over the key columns of fixed width, modulo 2**64.
+
+    Examples
+    --------
+    >>> Tally(2, 5, ("int64",), 7) + Tally(1, 3, ("int64",), 1)
+    Tally(rows=3, places=8, dtypes=('int64',), keys=8)
+    >>> Tally() + Tally(1, 3, ("int64",), 1)
+    Tally(rows=1, places=3, dtypes=('int64',), keys=1)
+    """
+
+    rows: int = 0
+    places: int = 0
+    dtypes: tuple[str, ...] | None = ()
+    keys: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        """Return the tally of the rows of both."""
+        if not self.rows or not other.rows:
+            return other if other.rows else self
+        same = self.dtypes == other.dtypes
+        return Tally(
+            self.rows + other.rows,
+            (self.places + other.places) % _WORD,
+            self.dtypes if same else None,
+            (self.keys + other.keys) % _WORD,
+        )
+
+
+def tally(
+    counts: np.ndarray, first: int = 0, *, dtypes: tuple[str, ...] = (), keys: int = 0
+) -> Tally:
+    """Return the tally of ``counts`` : (k,) rows of k reducers, beginning with number ``first``."""
+    counts = np.asarray(counts, np.uint64)
+    # an odd multiplier of the golden ratio spreads neighbouring numbers over the word
+    with np.errstate(over="ignore"):
+        hashes = np.arange(first + 1, first + 1 + len(counts), dtype=np.uint64)
+        hashes *= np.uint64(0x9E3779B97F4A7C15)
+        places = int((hashes * counts).sum(dtype=np.uint64))
+    return Tally(int(counts.sum()), places, dtypes, keys)
+
+
+def verify(name: str, sent: Tally, arrived: Tally) -> None:
+    """Raise `IntegrityError` unless both sides of shuffle ``name`` agree.
+
+    Examples
+    --------
+    >>> verify("shuffle", Tally(10, 4), Tally(10, 4))
+    >>> verify("shuffle", Tally(10, 4), Tally(9, 3))
+    Traceback (most recent call last):
+    ...
+    dask_exo.errors.IntegrityError: shuffle: 10 rows went in, 9 came out; no result is returned. \
+Compute it again
+    """
+    if sent.rows != arrived.rows:
+        raise IntegrityError(
+            f"{name}: {sent.rows} rows went in, {arrived.rows} came out; no result is returned. "
+            f"Compute it again"
+        )
+    comparable = sent.dtypes is not None and sent.dtypes == arrived.dtypes
+    if sent.places != arrived.places or (comparable and sent.keys != arrived.keys):
+        raise IntegrityError(
+            f"{name}: as many rows came out as went in ({sent.rows}), but not the same ones, or "
+            f"not where they belong; no result is returned. Compute it again"
+        )
+
 
 class MapOutput(list[Ref]):
     """(W,) packed blocks of one map call.
@@ -34,7 +119,7 @@ class MapOutput(list[Ref]):
     sizes : tuple of int, (W,)
         Bytes of each block, once the receipt is read.
     final : bool
-        Whether these refs stay. Until then a speculative attempt may replace them all.
+        True once these refs stay. Until then a speculative attempt may replace them all.
     """
 
     def __init__(self, owned: Sequence[range], parts: int = 1) -> None:
@@ -85,7 +170,7 @@ class Spec:
         (W,) the nodes that reduce.
     map : callable
         ``map(owned, *call) -> (W packed blocks…, Receipt)`` with ``owned`` : (W,) ranges of
-        reducers and ``call`` what `Parts.call` returned.
+        reducers and ``call`` the arguments from `Parts.call`.
     merge : callable
         ``merge(owned, *packed) -> iterator`` with a packed block for each of the ranges of reducers
         in ``owned``: those blocks of every argument, in order.
@@ -94,10 +179,10 @@ class Spec:
     combines : bool
         Whether ``merge`` returns a single block for each reducer, which it accepts as input, too.
     workers : callable, optional
-        Runs the maps, if they need what plain tasks do not have: as `Worker.split`. They run where
-        the workers are then, and late ones are not copied.
+        Runs the maps in place of `Futures.split`, if they need more than plain tasks have. There
+        are no speculative attempts then.
     owned : tuple of range
-        (W,) the reducers of each node, as many as it has slots in proportion.
+        (W,) the reducers of each node, in proportion to its slots.
     """
 
     reducers: int
@@ -161,10 +246,7 @@ class BlockRefs:
 class ReducerGroup:
     """Neighbouring reducers on node ``w`` that share merged blocks, and these blocks.
 
-    Attributes
-    ----------
-    blocks : list of BlockRefs or Ref
-        A plain ref is final and for all reducers of the group.
+    A block that is a plain ref is final and for all reducers of the group.
     """
 
     w: int
@@ -230,107 +312,3 @@ def reducer_groups(spec: Spec, width: int) -> list[ReducerGroup]:
         if owned
         for part in split_evenly(len(owned), -(-len(owned) // width))
     ]
-
-
-_WORD = 2**64
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Sums over rows that a shuffle must not change.
-
-    Attributes
-    ----------
-    rows : int
-        Number of rows, items or elements.
-    places : int
-        Sum over all rows of a hash of the reducer, modulo 2**64.
-    dtypes : tuple of str or None
-        Dtypes of the key columns in ``keys``; None if parts differ, so that sums cannot be
-        compared.
-    keys : int
-        Sum over the key columns, modulo 2**64.
-
-    Examples
-    --------
-    >>> Tally(2, 5, ("int64",), 7) + Tally(1, 3, ("int64",), 1)
-    Tally(rows=3, places=8, dtypes=('int64',), keys=8)
-    >>> Tally() + Tally(1, 3, ("int64",), 1)
-    Tally(rows=1, places=3, dtypes=('int64',), keys=1)
-    """
-
-    rows: int = 0
-    places: int = 0
-    dtypes: tuple[str, ...] | None = ()
-    keys: int = 0
-
-    def __add__(self, other: Tally) -> Tally:
-        """Return the tally of the rows of both."""
-        if not self.rows or not other.rows:
-            return other if other.rows else self
-        same = self.dtypes == other.dtypes
-        return Tally(
-            self.rows + other.rows,
-            (self.places + other.places) % _WORD,
-            self.dtypes if same else None,
-            (self.keys + other.keys) % _WORD,
-        )
-
-
-def tally(
-    counts: np.ndarray, first: int = 0, *, dtypes: tuple[str, ...] = (), keys: int = 0
-) -> Tally:
-    """Return the tally of rows that were sent to, or have arrived at, reducers.
-
-    Parameters
-    ----------
-    counts : (k,)
-        Rows (items, elements) of each of k reducers.
-    first : int
-        Number of the first of these reducers.
-    dtypes, keys
-        See `Tally`.
-    """
-    counts = np.asarray(counts, np.uint64)
-    # an odd multiplier of the golden ratio spreads neighbouring numbers over the word
-    with np.errstate(over="ignore"):
-        hashes = np.arange(first + 1, first + 1 + len(counts), dtype=np.uint64)
-        hashes *= np.uint64(0x9E3779B97F4A7C15)
-        places = int((hashes * counts).sum(dtype=np.uint64))
-    return Tally(int(counts.sum()), places, dtypes, keys)
-
-
-def verify(name: str, sent: Tally, arrived: Tally) -> None:
-    """Raise `IntegrityError` unless both sides of a shuffle agree.
-
-    Parameters
-    ----------
-    name : str
-        Name of the shuffle, for the error.
-    sent, arrived : Tally
-
-    Raises
-    ------
-    IntegrityError
-        They differ.
-
-    Examples
-    --------
-    >>> verify("shuffle", Tally(10, 4), Tally(10, 4))
-    >>> verify("shuffle", Tally(10, 4), Tally(9, 3))
-    Traceback (most recent call last):
-    ...
-    dask_exo.errors.IntegrityError: shuffle: 10 rows went in, 9 came out; no result is returned. \
-Compute it again
-    """
-    if sent.rows != arrived.rows:
-        raise IntegrityError(
-            f"{name}: {sent.rows} rows went in, {arrived.rows} came out; no result is returned. "
-            f"Compute it again"
-        )
-    comparable = sent.dtypes is not None and sent.dtypes == arrived.dtypes
-    if sent.places != arrived.places or (comparable and sent.keys != arrived.keys):
-        raise IntegrityError(
-            f"{name}: as many rows came out as went in ({sent.rows}), but not the same ones, or "
-            f"not where they belong; no result is returned. Compute it again"
-        )

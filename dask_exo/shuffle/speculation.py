@@ -1,7 +1,8 @@
 """Speculation: map calls in flight, and second attempts of late ones on other nodes.
 
 The attempt that finishes first wins: its blocks are the map output, its receipt is read. The other
-one is cancelled. `dask_exo.shuffle.stragglers` decides which calls are late.
+one is cancelled. `dask_exo.shuffle.stragglers` decides which calls are late. An algorithm opts in
+by ``allow_speculation=True`` where it takes maps.
 """
 
 from __future__ import annotations
@@ -33,14 +34,10 @@ class SpeculativeAttempt:
 
 @dataclass(slots=True, eq=False)
 class MapAttempt:
-    """Map call in flight.
+    """Map call in flight, for ``size`` parts.
 
     Attributes
     ----------
-    size : int
-        Number of parts.
-    owned : (W,) ranges
-        Reducers whose blocks are packed together.
     output : weak reference to MapOutput
         Its blocks, as long as the algorithm holds them.
     row : MapOutput or None
@@ -49,8 +46,6 @@ class MapAttempt:
         Arguments of the call, for a speculative attempt.
     since : float or None
         Estimated time when it got a slot: calls get slots in their order.
-    late : bool
-        Whether it is late, so that a speculative attempt may start.
     """
 
     receipt: Ref
@@ -75,21 +70,8 @@ class MapConsumer(Protocol):
 class MapAttempts:
     """Map calls in flight of one shuffle.
 
-    Parameters
-    ----------
-    futures : Futures
-    spec : Spec
-    policy : SpeculationPolicy, optional
-        Without it, or with one node, there are no speculative attempts.
-
-    Attributes
-    ----------
-    speculates : bool
-        Whether there may be speculative attempts.
-    consumers : list
-        Other tasks of this shuffle that take slots.
-    copies : int
-        Speculative attempts so far.
+    Without a ``policy``, or with one node, there are no speculative attempts. ``consumers`` are
+    other tasks of the shuffle that take slots.
     """
 
     def __init__(self, futures: Futures, spec: Spec, policy: SpeculationPolicy | None) -> None:
@@ -103,7 +85,6 @@ class MapAttempts:
         self._times: dict[str, list[float]] = defaultdict(list)
         self._slow: frozenset[str] = frozenset()
         self.consumers: list[MapConsumer] = []
-        self.copies = 0
 
     def __len__(self) -> int:
         """Count the calls in flight, except late ones up to one per slot."""
@@ -120,20 +101,13 @@ class MapAttempts:
         return bool(self._in_flight)
 
     def start(
-        self,
-        owned: Sequence[range],
-        size: int,
-        args: tuple[Any, ...],
-        *,
-        node: str | None,
-        allow_speculation: bool,
-    ) -> MapOutput:
-        """Map some parts; see `MapStage.take`."""
+        self, row: MapOutput, args: tuple[Any, ...], *, node: str | None, allow_speculation: bool
+    ) -> None:
+        """Map the parts of a row, which gets the blocks; see `MapStage.take`."""
         if node is None and self._slow:
             node = self._choose_fast_node()
-        row = MapOutput(owned, size)
-        *row[:], receipt = self._call(owned, args, node)
-        attempt = MapAttempt(receipt, size, node, row.owned, ref(row))
+        *row[:], receipt = self._call(row.owned, args, node)
+        attempt = MapAttempt(receipt, row.parts, node, row.owned, ref(row))
         if self.speculates and allow_speculation:
             attempt.row, attempt.args = row, args
         else:
@@ -141,7 +115,6 @@ class MapAttempts:
         self._in_flight.append(attempt)
         if self.speculates and (node is not None or len(self._in_flight) <= self._slots):
             self._note_starts()
-        return row
 
     def wait(self, *, oldest: bool = False) -> Steps[None]:
         """Wait for all calls that are not late, or for the oldest one, until the next check."""
@@ -176,9 +149,9 @@ class MapAttempts:
         for attempt, receipt in zip(finished, receipts, strict=True):
             if (row := attempt.output()) is not None:
                 row.sizes = receipt.sizes
+            if attempt not in copied:
+                self._record_duration(attempt, receipt)
         if self.speculates:
-            for attempt, receipt in zip(finished, receipts, strict=True):
-                self._record_duration(attempt, receipt, copied=attempt in copied)
             self._launch_speculative()
         return [(f.owned, f.size, receipt) for f, receipt in zip(finished, receipts, strict=True)]
 
@@ -206,8 +179,8 @@ class MapAttempts:
         if attempt.row is not None:
             attempt.row.final = True
 
-    def _record_duration(self, attempt: MapAttempt, receipt: Receipt, *, copied: bool) -> None:
-        if attempt.since is None or copied:
+    def _record_duration(self, attempt: MapAttempt, receipt: Receipt) -> None:
+        if attempt.since is None:
             return
         seconds = (self._futures.now - attempt.since) / attempt.size
         self._durations.append(seconds)
@@ -231,7 +204,6 @@ class MapAttempts:
             node = self._choose_fast_node(attempt.node)
             *blocks, receipt = self._call(attempt.row.owned, attempt.args, node)
             attempt.copy = SpeculativeAttempt(blocks, receipt, node)
-            self.copies += 1
             events.emit(events.Recovered("late map run a second time"))
 
     def _ready_consumers(self) -> int:

@@ -1,7 +1,7 @@
-"""The shuffle algorithms by name: what each runs, costs and takes.
+"""The shuffle algorithms by name, and the start of the one that is chosen.
 
-Every module of this folder is one: it has ``run``, ``cost`` and, if ``run`` takes
-knobs, ``tune``. `register` adds others from outside.
+Every module of this folder is an algorithm: it has ``run``, ``cost`` and, if ``run`` takes knobs
+that others do not have, ``tune``. `register` adds others from outside.
 """
 
 from __future__ import annotations
@@ -28,19 +28,7 @@ A = TypeVar("A", bound=Run)
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A shuffle algorithm.
-
-    Attributes
-    ----------
-    run : callable
-        See `Run`.
-    cost : callable, optional
-        ``cost(shape, limits) -> ShuffleCost``.
-    tune : callable, optional
-        ``tune(shape, limits)`` returns knobs by name.
-    avoids_slow_nodes : bool
-        See `register`.
-    """
+    """A shuffle algorithm; see `register`."""
 
     run: Run
     cost: Callable[[Shape, Limits], ShuffleCost] | None = None
@@ -83,8 +71,8 @@ def register(
     tune : callable, optional
         ``tune(shape, limits)`` returns knobs by name, besides those of `RoundKnobs`.
     avoids_slow_nodes : bool
-        Whether it can take rows that are packed for different reducers, as it has to where slow
-        nodes are avoided. `MergeStage` and `reducer_inputs` can.
+        Whether it can take rows that are packed for different reducers, as `MergeStage` and
+        `reducer_inputs` can. Only then slow nodes get no work.
 
     Raises
     ------
@@ -131,33 +119,19 @@ def check(name: str) -> None:
         )
 
 
-def costs(shape: Shape, limits: Limits) -> dict[str, ShuffleCost]:
-    """Estimate the cost of each algorithm that has one.
+def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, ShuffleCost]]:
+    """Choose the algorithm and the knobs of one shuffle; also estimate the cost of each algorithm.
 
     Examples
     --------
     >>> shape = Shape(10**10, parts=100, reducers=100, nodes=1, slots=2, store=2 * 10**9)
-    >>> found = costs(shape, Limits())
-    >>> found["simple"].restored // 10**9, found["push"].restored // 10**9
-    (800, 16)
+    >>> choice, costs = choose_algorithm(shape, Limits())
+    >>> choice.algorithm, costs["simple"].restored // 10**9, costs["push"].restored // 10**9
+    ('push', 800, 16)
     """
-    each = _algorithms.items()
-    return {name: a.cost(shape, limits) for name, a in each if a.cost is not None}
-
-
-def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, ShuffleCost]]:
-    """Choose the algorithm and the knobs of one shuffle; also return the cost of each algorithm.
-
-    Examples
-    --------
-    >>> shape = Shape(16 * 10**9, 1024, 1024, nodes=4, slots=16, store=40 * 10**9)
-    >>> choice, found = choose_algorithm(shape, Limits())
-    >>> choice.algorithm, found["simple"].seconds > found["push"].seconds
-    ('push', True)
-    """
-    estimates = costs(shape, limits)
-    name, why = choose(shape, limits, {name: cost.seconds for name, cost in estimates.items()})
-    return Choice(name, why, _algorithms[name].tuned(shape, limits)), estimates
+    costs = {name: a.cost(shape, limits) for name, a in _algorithms.items() if a.cost is not None}
+    name, why = choose(shape, limits, {name: cost.seconds for name, cost in costs.items()})
+    return Choice(name, why, _algorithms[name].tuned(shape, limits)), costs
 
 
 def start(

@@ -38,11 +38,7 @@ def run(
 ) -> Steps[list[ReducerInput]]:
     """Map parts, a window of them at a time; merge each ``per_round`` on the reducers' nodes.
 
-    Returns
-    -------
-    list of ReducerInput : (R,)
-        One merged object of each merge (one in a round, unless that exceeds ``caps``); the
-        map outputs live as long.
+    The map outputs live as long as the inputs of the reducers do.
     """
     merged = MergeStage(futures, maps, spec, width, caps)
     map_outputs: list[MapOutput] = []
@@ -59,4 +55,4 @@ def run(
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
     knobs = round_knobs(shape, limits)
-    return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width, held=2)
+    return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width, copies=2)

@@ -46,11 +46,6 @@ def run(  # noqa: PLR0913  its knobs are its keywords
 
     ``width`` neighbouring reducers read the same merged blocks. A node that gets more than ``caps``
     in a round runs several merges.
-
-    Returns
-    -------
-    list of ReducerInput : (R,)
-        One object of each merge.
     """
     merged = MergeStage(futures, maps, spec, width, caps)
     merging: deque[list[MergeTask]] = deque()  # the merges of the rounds before

@@ -43,13 +43,7 @@ def run(
     width: int = 1,
     caps: MergeLimits | None = None,
 ) -> Steps[list[ReducerInput]]:
-    """Map ``factor`` parts on a node and merge them there.
-
-    Returns
-    -------
-    list of ReducerInput : (R,)
-        One object of each M / F maps; of fewer, where these exceed ``caps``.
-    """
+    """Map ``factor`` parts on a node and merge them there; fewer, where they exceed ``caps``."""
     merged = MergeStage(futures, maps, spec, width, caps)
     merges: list[MergeTask] = []
     for node in cycle(node for node in spec.nodes if node.id not in spec.slow):

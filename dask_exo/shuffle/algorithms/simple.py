@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import Limits, Shape, ShuffleCost, crossing, estimate, excess
+from dask_exo.shuffle.choose import Limits, Shape, ShuffleCost, estimate
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import ReducerInput, Spec, reducer_inputs
 
@@ -20,12 +20,7 @@ AVOIDS_SLOW_NODES = True
 
 
 def run(futures: Futures, maps: MapStage, spec: Spec) -> Steps[list[ReducerInput]]:  # noqa: ARG001
-    """Map every part; reducer ``r`` of node ``w`` reads object ``w`` of each.
-
-    Returns
-    -------
-    list of ReducerInput : (R,)
-    """
+    """Map every part; reducer ``r`` of node ``w`` reads object ``w`` of each."""
     rows = yield from maps.take(len(maps), allow_speculation=True)  # (M, W)
     yield from maps.finish()
     return reducer_inputs(rows, spec)
@@ -37,14 +32,9 @@ def cost(shape: Shape, limits: Limits) -> ShuffleCost:  # noqa: ARG001
     return estimate(
         shape,
         passes=2,
-        objects=simple_objects(shape.parts, shape.nodes),
+        objects=shape.parts * (shape.nodes + 1),  # with the receipts
         taken=shape.parts * shape.reducers,
-        spilled=excess(shape),
-        restored=excess(shape) * readers,
-        sent=crossing(shape),
+        spilled=shape.spilled(),
+        restored=shape.spilled() * readers,
+        sent=shape.sent,
     )
-
-
-def simple_objects(calls: int, nodes: int) -> int:
-    """Count packed objects and receipts of ``calls`` map calls on W nodes."""
-    return calls * (nodes + 1)

@@ -25,13 +25,7 @@ from dask_exo.shuffle.spec import MapOutput, ReducerGroup, ReducerInput, Spec, r
 def run(
     futures: Futures, maps: MapStage, spec: Spec, *, per_round: int, width: int = 1
 ) -> Steps[list[ReducerInput]]:
-    """Map ``per_round`` parts at a time; combine each round with the states of the reducers.
-
-    Returns
-    -------
-    list of ReducerInput : (R,)
-        One state, or one object of each round.
-    """
+    """Map ``per_round`` parts at a time; combine each round with the states of the reducers."""
     states = ReducerStates(futures, maps, spec, width)
     while maps:
         yield from states.round(per_round)
@@ -63,10 +57,7 @@ class ReducerStates:
     def round(self, count: int) -> Steps[list[ReducerInput]]:
         """Map ``count`` parts, with those of `start_maps`; replace the states.
 
-        Returns
-        -------
-        list of ReducerInput : (R,)
-            Inputs of the reducers for all parts so far; read them before the next round.
+        The inputs are those of the reducers for all parts so far; read them before the next round.
         """
         yield from self.start_maps(max(0, count - sum(row.parts for row in self._rows)))
         yield self._pending  # of the round before

@@ -38,13 +38,7 @@ def run(  # noqa: PLR0913  its knobs are its keywords
     width: int = 1,
     caps: MergeLimits | None = None,
 ) -> Steps[list[ReducerInput]]:
-    """Map ``per_round`` parts at a time into G groups; merge each round within the groups.
-
-    Returns
-    -------
-    list of ReducerInput : (R,)
-        One object of each merge: one in a round, unless that exceeds ``caps``.
-    """
+    """Map ``per_round`` parts at a time into G groups; merge each round within the groups."""
     merged = MergeStage(futures, maps, spec, width, caps)
     merging: deque[list[MergeTask]] = deque()  # the merges of the rounds before
     able = [w for w, reducers in enumerate(spec.owned) if reducers]
@@ -78,9 +72,9 @@ def cost(shape: Shape, limits: Limits) -> ShuffleCost:
         objects=packed_objects(m, w, groups, probes)
         + rounds * choose.merged_objects(r, w, knobs.width),
         taken=m * groups + rounds * r,
-        spilled=choose.excess(shape),
-        restored=choose.excess(shape) * knobs.width,
-        sent=choose.crossing(shape) * min(2, groups),
+        spilled=shape.spilled(),
+        restored=shape.spilled() * knobs.width,
+        sent=shape.sent * min(2, groups),
     )
 
 

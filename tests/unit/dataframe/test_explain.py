@@ -17,7 +17,7 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import InputError
 from dask_exo.report import recording
-from dask_exo.shuffle.algorithms import choose_algorithm, costs
+from dask_exo.shuffle.algorithms import choose_algorithm
 from dask_exo.shuffle.choose import BOOKKEEPING, Limits, Shape
 from dask_exo.testing import InlineFutures
 
@@ -139,7 +139,7 @@ def test_the_estimate_grows_with_what_must_be_done() -> None:
 
 
 def test_data_that_fits_is_not_spilled() -> None:
-    found = costs(Shape(10**9, 10, 10, 1, 2, 10**10), Limits())
+    _, found = choose_algorithm(Shape(10**9, 10, 10, 1, 2, 10**10), Limits())
     assert {cost.spilled + cost.restored + cost.sent for cost in found.values()} == {0}
 
 
