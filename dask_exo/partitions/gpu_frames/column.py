@@ -1,8 +1,7 @@
-"""Column in GPU memory.
+"""Column in GPU memory: plain arrays of numbers, times or codes.
 
-Columns are plain arrays. Times are int64 in the unit of their dtype. Strings are codes of a
-dictionary on the host; its words are distinct and ascend, so that codes compare as strings do.
-Categoricals are the codes of pandas.
+Strings are codes of a dictionary on the host. Its words are distinct and ascend, so that codes
+compare as strings do.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ from pandas.api.types import pandas_dtype
 from dask_exo.errors import DeviceOperationError, DeviceTypeError
 from dask_exo.partitions.gpu import arrays, memory
 
-NAT = np.iinfo(np.int64).min
-"""The number of a time that is not there."""
-
-TEXT, CATEGORY = "T", "C"
-"""Kinds of columns that numpy has no letter for."""
-
+NAT = np.iinfo(np.int64).min  # a null time
+TEXT, CATEGORY = "T", "C"  # kinds of columns that numpy has no letter for
 NUMBERS = frozenset("biuf")
 TIMES = frozenset("mM")
+SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units of time
 
 
 @dataclass(frozen=True)
@@ -36,15 +32,14 @@ class Column:
     Attributes
     ----------
     values : (n,)
-        Numbers; int64 in the unit of ``dtype`` for times; codes for strings and categoricals, of
-        which -1 is a null.
-    dtype : dtype
-        Dtype of the pandas column.
+        Numbers; int64 in the unit of ``dtype`` for times; codes for strings and categoricals, -1
+        for nulls.
+    dtype : dtype of pandas
     valid : (n,) bool, optional
-        Mask of the values of a nullable dtype that are not null; None for all. Other dtypes mark
-        nulls by a value.
+        Values of a nullable dtype that are not null; None for all. Other dtypes mark nulls by a
+        value.
     words : Index, optional
-        Dictionary of strings, distinct and ascending.
+        Dictionary of strings.
     """
 
     values: Any
@@ -105,13 +100,7 @@ class Column:
         return replace(self, values=self.values[rows], valid=valid)
 
     def take_or_null(self, rows: Any, *, name: Any = None) -> Column:
-        """Take rows by positions, -1 giving a null, in a dtype that can hold nulls.
-
-        Raises
-        ------
-        DeviceTypeError
-            Booleans have no null.
-        """
+        """Take rows by positions, -1 giving a null, in a dtype that can hold nulls."""
         missing = rows < 0
         if not bool(missing.any()):
             return self.take(rows)
@@ -165,12 +154,7 @@ for _name in ("values", "valid"):  # after the dataclass, which would take them 
 
 
 def kind_of(dtype: Any) -> str:
-    """Return the letter of a dtype; see `Column.kind`.
-
-    Raises
-    ------
-    DeviceTypeError
-        Columns on a device cannot have it.
+    """Return the letter of a dtype, or raise `DeviceTypeError`; see `Column.kind`.
 
     Examples
     --------
@@ -193,13 +177,26 @@ def kind_of(dtype: Any) -> str:
     )
 
 
+ON_HOST = "do it on the host after .to_backend('pandas')"
+
+
+def unsupported(what: str, instead: str = ON_HOST) -> DeviceOperationError:
+    """Return the error for an operation that only the host supports."""
+    return DeviceOperationError(f"{what} is not supported on a GPU: {instead}")
+
+
 def only(column: Column, kinds: str, name: str) -> None:
-    """Raise `DeviceOperationError` if a column's kind does not support an operation."""
+    """Raise `DeviceOperationError` unless the kind of a column is among some."""
     if column.kind not in kinds:
-        raise DeviceOperationError(
-            f"{name} of a column of {column.dtype} does not exist on a device: leave it out "
-            f"(numeric_only=True), or do it on the host after .to_backend('pandas')"
+        raise unsupported(
+            f"{name} of a column of {column.dtype}",
+            f"leave it out (numeric_only=True), or {ON_HOST}",
         )
+
+
+def is_null(value: Any) -> bool:
+    """Return whether an operand is a null, and no column."""
+    return not isinstance(value, Column) and bool(pd.isna(value))
 
 
 def is_nullable(dtype: Any) -> bool:

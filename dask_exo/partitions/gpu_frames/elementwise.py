@@ -16,57 +16,35 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.errors import DeviceOperationError
+from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames.column import (
     CATEGORY,
     NAT,
+    ON_HOST,
+    SECOND,
     TEXT,
     TIMES,
     Column,
+    is_null,
     numpy_of,
     unit_of,
+    unsupported,
 )
 from dask_exo.partitions.gpu_frames.interop import recategorize, search, unify
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-LOGICAL = frozenset({"and_", "or_", "xor"})
-ARITHMETIC = frozenset({"add", "sub", "mul", "truediv", "floordiv", "mod", "pow"})
-
-_STEPS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def _operator(name: str) -> Callable[[Any, Any], Any]:
-    found: Callable[[Any, Any], Any] = getattr(operator, name)
-    return found
-
-
-def result_dtype(name: str, left: Any, right: Any) -> Any:
-    """Return the dtype that pandas gives the result.
-
-    Parameters
-    ----------
-    name : str
-        Of a function of `operator`.
-    left, right : Column or scalar
-        One of them a column.
-
-    Raises
-    ------
-    TypeError
-        There is no such operation of these.
-    """
+def _result_dtype(name: str, left: Any, right: Any) -> Any:
     if isinstance(left, Column) and isinstance(right, Column):
         return _of_dtypes(name, left.dtype, right.dtype)
-    sides = [_empty(x.dtype) if isinstance(x, Column) else x for x in (left, right)]
-    return _operator(name)(*sides).dtype
+    sides = [pd.Series([], dtype=x.dtype) if isinstance(x, Column) else x for x in (left, right)]
+    return getattr(operator, name)(*sides).dtype
 
 
 @lru_cache(maxsize=1024)
 def _of_dtypes(name: str, left: Any, right: Any) -> Any:
-    return _operator(name)(_empty(left), _empty(right)).dtype
-
-
-def _empty(dtype: Any) -> pd.Series:
-    return pd.Series([], dtype=dtype)
+    return getattr(operator, name)(pd.Series([], dtype=left), pd.Series([], dtype=right)).dtype
 
 
 def binary(name: str, left: Any, right: Any) -> Column:
@@ -75,20 +53,16 @@ def binary(name: str, left: Any, right: Any) -> Column:
     Parameters
     ----------
     name : str
-        One of `COMPARISONS`, `LOGICAL`, `ARITHMETIC`.
+        Of a function of `operator`.
     left, right : Column or scalar
         (n,), one of them a column.
-
-    Returns
-    -------
-    Column : (n,)
 
     Raises
     ------
     TypeError
-        pandas has no such operation of these dtypes.
+        pandas does not support the operation of these dtypes.
     DeviceOperationError
-        pandas has it, and there is none on a device.
+        Only pandas supports it.
 
     Examples
     --------
@@ -96,16 +70,14 @@ def binary(name: str, left: Any, right: Any) -> Column:
     >>> binary("truediv", ones, 2).values.tolist()
     [0.5, 1.0]
     """
-    dtype = result_dtype(name, left, right)
+    dtype = _result_dtype(name, left, right)
     columns = [x for x in (left, right) if isinstance(x, Column)]
     kinds = {c.kind for c in columns}
     if name in COMPARISONS and kinds & {TEXT, CATEGORY}:
         return _compare_codes(name, left, right, dtype)
     if kinds & {TEXT, CATEGORY}:
-        raise DeviceOperationError(
-            f"{name} of columns of {' and '.join(str(c.dtype) for c in columns)} does not exist on "
-            f"a device: do it on the host after .to_backend('pandas')"
-        )
+        dtypes = " and ".join(str(c.dtype) for c in columns)
+        raise unsupported(f"{name} of columns of {dtypes}")
     nulls = _any_null(columns, left, right)
     if kinds & TIMES:
         return _of_times(name, left, right, dtype, nulls)
@@ -114,14 +86,10 @@ def binary(name: str, left: Any, right: Any) -> Column:
 
 def _any_null(columns: list[Column], left: Any, right: Any) -> Any:
     xp = columns[0].xp
-    if any(_is_null(x) for x in (left, right)):
+    if any(is_null(x) for x in (left, right)):
         return xp.ones(len(columns[0]), bool)
     nulls = columns[0].nulls()
     return nulls if len(columns) == 1 else nulls | columns[1].nulls()
-
-
-def _is_null(value: Any) -> bool:
-    return not isinstance(value, Column) and bool(pd.isna(value))
 
 
 def _of_numbers(name: str, left: Any, right: Any, dtype: Any) -> Column:
@@ -130,7 +98,7 @@ def _of_numbers(name: str, left: Any, right: Any, dtype: Any) -> Column:
     a, b = (x.values if isinstance(x, Column) else x for x in (left, right))
     a, b = (column.values.dtype.type(0) if x is pd.NA else x for x in (a, b))
     with np.errstate(all="ignore"):
-        values = _operator(name)(a, b)
+        values = getattr(operator, name)(a, b)
         if name in ("floordiv", "mod") and values.dtype.kind in "iu":
             values, dtype = _by_zero(name, a, b, values, dtype)
         elif name == "floordiv" and values.dtype.kind == "f":
@@ -142,8 +110,6 @@ def _of_numbers(name: str, left: Any, right: Any, dtype: Any) -> Column:
 
 def _by_zero(name: str, a: Any, b: Any, values: Any, dtype: Any) -> tuple[Any, Any]:
     """Set integers divided by 0 to infinity or NaN, as pandas does."""
-    from dask_exo.partitions.gpu import arrays
-
     xp = arrays.of(values)
     zero = xp.asarray(b) == 0
     if not isinstance(dtype, np.dtype) or not bool(zero.any()):
@@ -157,11 +123,11 @@ def _masked(name: str, left: Any, right: Any, values: Any, dtype: Any) -> Column
     column: Column = left if isinstance(left, Column) else right
     xp = column.xp
     valid = [
-        ~x.nulls() if isinstance(x, Column) else xp.full(len(column), not _is_null(x))
+        ~x.nulls() if isinstance(x, Column) else xp.full(len(column), not is_null(x))
         for x in (left, right)
     ]
     both = valid[0] & valid[1]
-    if name in LOGICAL - {"xor"}:
+    if name in ("and_", "or_"):
         a, b = (
             x.values if isinstance(x, Column) else xp.full(len(column), x is not pd.NA and bool(x))
             for x in (left, right)
@@ -182,7 +148,7 @@ def _of_times(name: str, left: Any, right: Any, dtype: Any, nulls: Any) -> Colum
         unit = _finest(left, right)
     a, b = (_number(x, unit) for x in (left, right))
     with np.errstate(all="ignore"):
-        values = _operator(name)(a, b)
+        values = getattr(operator, name)(a, b)
     if name in COMPARISONS:
         return Column(xp.where(nulls, name == "ne", values), np.dtype(bool))
     if isinstance(dtype, np.dtype) and dtype.kind not in "mM":  # one duration by another
@@ -197,11 +163,11 @@ def _of_times(name: str, left: Any, right: Any, dtype: Any, nulls: Any) -> Colum
 
 def _finest(*sides: Any) -> str:
     units = [unit_of(x.dtype) if isinstance(x, Column) else _unit(x) for x in sides]
-    return max((u for u in units if u), key=_STEPS.__getitem__)
+    return max((u for u in units if u), key=SECOND.__getitem__)
 
 
 def _unit(scalar: Any) -> str | None:
-    if _is_null(scalar):
+    if is_null(scalar):
         return None
     time = _time(scalar)
     return None if time is None else str(time.unit)
@@ -220,7 +186,7 @@ def _number(side: Any, unit: str) -> Any:
     """Convert times to int64 of one unit; return others as they are."""
     if isinstance(side, Column):
         return in_unit(side, unit) if side.kind in TIMES else side.values
-    if _is_null(side):
+    if is_null(side):
         return np.int64(0)
     time = _time(side)
     return side if time is None else np.int64(time.as_unit(unit).asm8.astype(np.int64))
@@ -228,7 +194,7 @@ def _number(side: Any, unit: str) -> Any:
 
 def in_unit(column: Column, unit: str) -> Any:
     """Convert a column of times to (n,) int64 of another unit, rounded down; nulls stay."""
-    have, want = _STEPS[unit_of(column.dtype)], _STEPS[unit]
+    have, want = SECOND[unit_of(column.dtype)], SECOND[unit]
     if have == want:
         return column.values
     other = column.values * (want // have) if want > have else column.values // (have // want)
@@ -243,13 +209,13 @@ def _compare_codes(name: str, left: Any, right: Any, dtype: Any) -> Column:
     xp = left.xp
     if not isinstance(right, Column):
         values = _with_scalar(name, left, right)
-        nulls = left.nulls() | _is_null(right)
+        nulls = left.nulls() | is_null(right)
     else:
         if left.kind == CATEGORY and right.kind == CATEGORY:
             one, other = left, recategorize(right, left.dtype)
         else:
             one, other = unify([_as_text(left, right), _as_text(right, left)])
-        values = _operator(name)(one.values, other.values)
+        values = getattr(operator, name)(one.values, other.values)
         nulls = one.nulls() | other.nulls()
     if isinstance(dtype, np.dtype):
         return Column(xp.where(nulls, name == "ne", values), np.dtype(bool))
@@ -259,35 +225,32 @@ def _compare_codes(name: str, left: Any, right: Any, dtype: Any) -> Column:
 def _as_text(column: Column, other: Column) -> Column:
     if column.kind == other.kind == TEXT:
         return column
-    raise DeviceOperationError(
-        f"comparing columns of {column.dtype} and {other.dtype} does not exist on a device: "
-        f"convert one with .astype(...), or do it on the host after .to_backend('pandas')"
+    raise unsupported(
+        f"comparing columns of {column.dtype} and {other.dtype}",
+        f"convert one with .astype(...), or {ON_HOST}",
     )
 
 
 def _with_scalar(name: str, column: Column, scalar: Any) -> Any:
-    if _is_null(scalar):
+    if is_null(scalar):
         return column.xp.zeros(len(column), bool)
     if column.kind == CATEGORY:
         place = int(column.dictionary.get_indexer([scalar])[0])
         # what is no category has no code, and nulls have -1
-        return _operator(name)(column.values, place if place >= 0 else -2)
+        return getattr(operator, name)(column.values, place if place >= 0 else -2)
     if not isinstance(scalar, str):
         return column.xp.full(len(column), name == "ne")
     place, is_there = search(column.dictionary, scalar)
     codes = column.values
     if name in ("eq", "ne"):
-        return _operator(name)(codes, place if is_there else -2)
+        return getattr(operator, name)(codes, place if is_there else -2)
     if name in ("lt", "ge"):
-        return _operator(name)(codes, place)
+        return getattr(operator, name)(codes, place)
     return codes < place + is_there if name == "le" else codes >= place + is_there
 
 
 def _dunder(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any]:
-    def apply(self: Any, other: Any) -> Any:
-        return self.apply_operator(name, other, reflected=reflected)
-
-    return apply
+    return lambda self, other: self.apply_operator(name, other, reflected=reflected)
 
 
 def _method(name: str, *, reflected: bool = False) -> Callable[..., Any]:
@@ -295,9 +258,9 @@ def _method(name: str, *, reflected: bool = False) -> Callable[..., Any]:
         self: Any, other: Any, axis: Any = "columns", level: Any = None, fill_value: Any = None
     ) -> Any:
         if level is not None or fill_value is not None or axis not in ("columns", 1, 0, "index"):
-            raise DeviceOperationError(
-                f"{name}() with level={level!r}, fill_value={fill_value!r} does not exist on a "
-                f"device: fill nulls with .fillna(...) before, or use .to_backend('pandas')"
+            raise unsupported(
+                f"{name}() with level={level!r}, fill_value={fill_value!r}",
+                f"fill nulls with .fillna(...) before, or {ON_HOST}",
             )
         return self.apply_operator(name, other, reflected=reflected)
 
@@ -336,15 +299,7 @@ class Operators:
 
 
 def refuse(owner: object, kind: type, name: str) -> Any:
-    """Raise the error for an attribute that does not exist.
-
-    Raises
-    ------
-    DeviceOperationError
-        pandas has it.
-    AttributeError
-        Nobody has it.
-    """
+    """Raise `DeviceOperationError` for an attribute that only pandas has, else AttributeError."""
     what = type(owner).__name__
     if not name.startswith("_") and hasattr(kind, name):
         raise DeviceOperationError(

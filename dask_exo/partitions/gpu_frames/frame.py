@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, transform
-from dask_exo.partitions.gpu_frames.column import NUMBERS, Column
+from dask_exo.partitions.gpu_frames.column import NUMBERS, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import refuse
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
-from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask
+from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask, not_aligned
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 from dask_exo.partitions.gpu_frames.summary import SummaryOfFrame
 from dask_exo.partitions.gpu_frames.values import Values
@@ -27,22 +26,15 @@ _BOOLEANS = (np.dtype(bool), pd.BooleanDtype(), pd.ArrowDtype(pa.bool_()))
 class DeviceFrame(Values, SummaryOfFrame):
     """Frame in GPU memory with the interface of a pandas DataFrame.
 
-    Labels of columns are an index of pandas on the host.
-
-    Parameters
-    ----------
-    data : DataFrame or dict, optional
-        Of columns on the host, which are copied to numpy, which stands for the device; or a dict of
-        `DeviceSeries`, all under the same labels.
-    index, columns, dtype
-        As of `pandas.DataFrame`.
+    The constructor copies columns of the host to numpy, which simulates a GPU, or takes a dict of
+    `DeviceSeries` with equal labels of rows; see `from_pandas`.
 
     Attributes
     ----------
     arrays : list of Column
         (c,) columns of n rows each.
     labels : Index
-        (c,) their labels.
+        (c,) labels of the columns, on the host.
     """
 
     ndim = 2
@@ -73,13 +65,7 @@ class DeviceFrame(Values, SummaryOfFrame):
 
     @classmethod
     def from_pandas(cls, frame: pd.DataFrame, module: str) -> DeviceFrame:
-        """Copy a pandas frame to the GPU.
-
-        Raises
-        ------
-        DeviceTypeError
-            A column has no dtype for it; the message names the column.
-        """
+        """Copy a pandas frame to the GPU; `DeviceTypeError` names a column that it cannot have."""
         xp = arrays.module(module)
         columns = []
         for place, label in enumerate(frame.columns):
@@ -232,38 +218,32 @@ class DeviceFrame(Values, SummaryOfFrame):
         if isinstance(key, DeviceFrame):
             return self.where(key)
         if getattr(key, "dtype", None) in _BOOLEANS:
-            self._check_labels(key)
+            self._check_labels(key, "selection")
             return self.take_rows(self.positions(as_mask(key)))
         found = self._places()[key]
         if isinstance(found, pd.Series):
             return DeviceSeries.of(self.arrays[int(found.iloc[0])], self._index, found.name)
         return self._at(found.iloc[0])
 
-    def _check_labels(self, other: Any) -> None:
+    def _check_labels(self, other: Any, name: str) -> None:
         if isinstance(other, LabelledRows) and not self._index.equals(other.index):
-            raise DeviceOperationError(
-                f"{len(self)} and {len(other)} rows under different labels were put together, "
-                f"which are not aligned on a device: merge them on the index, or use "
-                f".to_backend('pandas')"
-            )
+            raise not_aligned(name, self, other)
 
     def apply_operator(self, name: str, other: Any, *, reflected: bool = False) -> Any:
         """Apply an operator to all columns, with a scalar, a frame, or a value for each column."""
         others: list[Any] = [other] * len(self.arrays)
         if isinstance(other, DeviceFrame):
-            self._check_labels(other)
+            self._check_labels(other, name)
             if not self.labels.equals(other.labels):
-                raise DeviceOperationError(
-                    f"{name} of frames with columns {list(self.labels)} and {list(other.labels)} "
-                    f"does not exist on a device, which does not align them: choose the same"
+                raise unsupported(
+                    f"{name} of frames with columns {list(self.labels)} and {list(other.labels)}",
+                    "select the same columns in the same order",
                 )
             others = [series for _, series in other.items()]
         elif isinstance(other, pd.Series):
             others = [other[label] for label in self.labels]
         elif isinstance(other, DeviceSeries):
-            raise DeviceOperationError(
-                f"{name} of a frame and a series does not exist on a device: apply it to columns"
-            )
+            raise unsupported(f"{name} of a frame and a series", "apply it to columns")
         made = [
             series.apply_operator(name, one, reflected=reflected).column
             for (_, series), one in zip(self.items(), others, strict=True)
@@ -348,10 +328,7 @@ class DeviceFrame(Values, SummaryOfFrame):
         if columns is None and axis in (1, "columns"):
             columns = labels
         if columns is None:
-            raise DeviceOperationError(
-                "rows cannot be dropped by label on a device: choose those that stay, "
-                "df[~df.index.isin(...)]"
-            )
+            raise unsupported("drop of rows by label", "use df[~df.index.isin(...)]")
         return self._at(self._places().drop(columns=columns, errors=errors).iloc[0])
 
     def pop(self, item: Any) -> DeviceSeries:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import sort_keys
-from dask_exo.partitions.gpu_frames.column import CATEGORY, Column
+from dask_exo.partitions.gpu_frames.column import CATEGORY, ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import refuse
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
@@ -22,31 +21,9 @@ from dask_exo.partitions.gpu_frames.sort_keys import Groups, groups
 
 
 class DeviceGroupBy:
-    """Groupby object of a GPU frame or series, as `pandas.DataFrame.groupby`.
+    """Groupby object of a GPU frame or series, with the interface of pandas.
 
-    Parameters
-    ----------
-    obj : DeviceFrame or DeviceSeries
-        (n,) rows.
-    by : label, DeviceSeries, or list of them, optional
-        What to group by.
-    level : int, label or list of them, optional
-        Levels of the index to group by instead.
-    sort : bool
-        Whether groups are in the order of their keys; otherwise in that of their first rows.
-    dropna : bool
-        Whether rows with a null key are left out.
-    observed : bool
-        Must be true where keys are categorical: only groups that exist are made.
-    as_index : bool
-        Whether the keys are the index of a result.
-
-    Raises
-    ------
-    KeyError
-        There is no such column.
-    DeviceOperationError
-        Groups that do not exist are asked for.
+    ``observed`` must be true if a key is categorical.
     """
 
     def __init__(  # noqa: PLR0913  as pandas has them
@@ -66,9 +43,9 @@ class DeviceGroupBy:
         self._observed = observed
         self.keys, self._labels = _keys(obj, by, level)
         if observed is False and any(key.column.kind == CATEGORY for key in self.keys):
-            raise DeviceOperationError(
-                "groupby(observed=False) makes a group of every category, also where there is no "
-                "row: that does not exist on a device; use observed=True, or .to_backend('pandas')"
+            raise unsupported(
+                "groupby(observed=False), which also groups by categories without rows,",
+                f"use observed=True, or {ON_HOST}",
             )
         self._chosen: Any = None
         self._found: Groups | None = None
@@ -92,14 +69,11 @@ class DeviceGroupBy:
         return self._found
 
     def __getitem__(self, key: Any) -> DeviceGroupBy:
-        if isinstance(key, (set, pd.Index)) or (
-            isinstance(key, tuple) and key not in self.obj.columns
-        ):
+        labels = self.obj.columns
+        if isinstance(key, (set, pd.Index)) or (isinstance(key, tuple) and key not in labels):
             key = list(key)
-        missing = [
-            k for k in (key if isinstance(key, list) else [key]) if k not in self.obj.columns
-        ]
-        if missing:
+        several = key if isinstance(key, list) else [key]
+        if missing := [one for one in several if one not in labels]:
             raise KeyError(f"Columns not found: {missing}")
         made = DeviceGroupBy.__new__(DeviceGroupBy)
         made.__dict__.update(self.__dict__)
@@ -126,8 +100,8 @@ class DeviceGroupBy:
             return self.obj
         if self._chosen is not None:
             return self.obj[self._chosen]
-        kept = [i for i, label in enumerate(self.obj.columns) if label not in self._labels]
-        return self.obj.choose_columns(kept)
+        places = [i for i, label in enumerate(self.obj.columns) if label not in self._labels]
+        return self.obj.choose_columns(places)
 
     def _reduced(self, change: Callable[[Column], Column], *, numeric_only: bool = False) -> Any:
         values = self._values()
@@ -148,13 +122,9 @@ class DeviceGroupBy:
         return made if self._as_index else made.to_frame("size").reset_index()
 
     def aggregate(self, func: Any = None, **named: Any) -> Any:
-        """Aggregate columns by names of aggregations.
+        """Aggregate columns by names of aggregations: one, a list, or a dict by column.
 
-        Parameters
-        ----------
-        func : str, list, or dict of them by column
-        **named
-            Pairs of column and aggregation by new label.
+        ``named`` has pairs of column and aggregation by new label.
         """
         if func is None and named:
             series = {new: self[old].aggregate(how) for new, (old, how) in named.items()}
@@ -165,10 +135,8 @@ class DeviceGroupBy:
             parts = {label: self[label].aggregate(how) for label, how in func.items()}
             return _side_by_side(parts)
         if not isinstance(func, (list, tuple)) or not all(isinstance(f, str) for f in func):
-            raise DeviceOperationError(
-                f"groups cannot be aggregated by {func!r} on a device, which knows "
-                f"{', '.join(sorted(AGGREGATIONS))}, by name: use .to_backend('pandas')"
-            )
+            names = ", ".join(sorted(AGGREGATIONS))
+            raise unsupported(f"groupby.agg({func!r})", f"use names among {names}, or {ON_HOST}")
         values = self._values()
         if isinstance(values, DeviceSeries):
             return DeviceFrame({name: getattr(self, name)() for name in func})
@@ -195,25 +163,20 @@ class DeviceGroupBy:
 
     def head(self, n: int = 5) -> Any:
         """Return the first rows of each group."""
-        inside = (self.cumcount().column.values < n) & (self.found.ids < self.found.count)
-        chosen = self.obj if self._chosen is None else self.obj[self._chosen]
-        return chosen.take_rows(inside)
+        return self._rows_below(n, self.cumcount())
 
     def tail(self, n: int = 5) -> Any:
         """Return the last rows of each group."""
-        left = self.cumcount(ascending=False).column.values
+        return self._rows_below(n, self.cumcount(ascending=False))
+
+    def _rows_below(self, n: int, numbers: DeviceSeries) -> Any:
         chosen = self.obj if self._chosen is None else self.obj[self._chosen]
-        return chosen.take_rows((left < n) & (self.found.ids < self.found.count))
+        inside = (numbers.column.values < n) & (self.found.ids < self.found.count)
+        return chosen.take_rows(inside)
 
 
 class Uniques:
-    """Distinct values of a column by group, nulls included.
-
-    Parameters
-    ----------
-    grouped : DeviceGroupBy
-        Of a series, or of one column.
-    """
+    """Distinct values of one column by group, nulls included."""
 
     def __init__(self, grouped: DeviceGroupBy) -> None:
         self._grouped = grouped
@@ -236,7 +199,7 @@ def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
         places = [index.place(one) for one in levels]
         return [DeviceSeries.of(index.levels[i], index, index.names[i]) for i in places], set()
     several = list(by) if isinstance(by, (list, pd.Index)) else [by]
-    # Dask asks with its own expressions, to see what the result looks like
+    # Dask passes its own expressions when it computes metadata
     several = [getattr(one, "_meta", one) for one in several]
     labels = {one for one in several if not hasattr(one, "column")}
     keys = []
@@ -248,9 +211,7 @@ def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
         elif one in obj.index.names:
             keys.append(DeviceSeries.of(obj.index.levels[obj.index.place(one)], obj.index, one))
         elif callable(one):
-            raise DeviceOperationError(
-                "rows cannot be grouped by a function on a device: assign a column, and group by it"
-            )
+            raise unsupported("groupby by a function", "assign a column and group by it")
         else:
             raise KeyError(one)
     return keys, labels
@@ -276,14 +237,12 @@ def _aggregation(name: str) -> Callable[..., Any]:
     known = {"ddof", "min_count", "dropna"}
 
     def run(self: DeviceGroupBy, numeric_only: Any = None, **options: Any) -> Any:
-        mine = {k: v for k, v in options.items() if k in known}
+        chosen = {k: v for k, v in options.items() if k in known}
+        return self._reduced(
+            lambda column: compute(column, self.found, **chosen), numeric_only=numeric_only is True
+        )
 
-        def change(column: Column) -> Column:
-            return compute(column, self.found, **mine)
-
-        return self._reduced(change, numeric_only=numeric_only is True)
-
-    run.__doc__ = compute.__doc__
+    run.__doc__ = f"Reduce the columns of each group by {name}."
     return run
 
 

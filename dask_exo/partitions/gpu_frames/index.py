@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from dask.base import normalize_token
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
-from dask_exo.partitions.gpu_frames.column import Column
+from dask_exo.partitions.gpu_frames.column import Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import Operators, binary, refuse
 from dask_exo.partitions.gpu_frames.transform import cast, stack
 
 
-class LevelsOfIndex(Operators):
-    """Base of `DeviceIndex`: its levels, and how to take labels.
+class DeviceIndex(Operators):
+    """Index in GPU memory with the interface of a pandas Index, of one or several levels.
 
-    Attributes
-    ----------
-    names : tuple
-        Names of the levels.
+    A range index takes no memory until its labels are used.
     """
 
+    ndim = 1
     _levels: tuple[Column, ...] | None
     names: tuple[Any, ...]
     _range: range | None
     _module: str
+
+    def __init__(self, data: Any = (), dtype: Any = None, name: Any = None) -> None:
+        made = from_pandas(pd.Index(data, dtype=dtype, name=name), arrays.HOST)
+        self._levels, self.names, self._range, self._module = made.parts
 
     @classmethod
     def of(
@@ -39,7 +40,7 @@ class LevelsOfIndex(Operators):
         names: Sequence[Any] = (None,),
         numbers: range | None = None,
         module: str = arrays.HOST,
-    ) -> Self:
+    ) -> DeviceIndex:
         """Make an index of columns, or of a range."""
         made = cls.__new__(cls)
         made._levels = None if levels is None else tuple(levels)
@@ -69,9 +70,8 @@ class LevelsOfIndex(Operators):
     def column(self) -> Column:
         """Labels of the only level."""
         if self.nlevels > 1:
-            raise DeviceOperationError(
-                f"an index of {self.nlevels} levels cannot be one column on a device: take "
-                f".reset_index() first"
+            raise unsupported(
+                f"an index of {self.nlevels} levels as one column", "use .reset_index() before"
             )
         return self.levels[0]
 
@@ -116,12 +116,10 @@ class LevelsOfIndex(Operators):
         """Number of labels."""
         return (len(self),)
 
-    ndim = 1
-
     def __len__(self) -> int:
         return len(self._range) if self._levels is None else len(self._levels[0])  # type: ignore[arg-type]
 
-    def take(self, rows: Any) -> Self:
+    def take(self, rows: Any) -> DeviceIndex:
         """Take labels by positions, a mask or a slice."""
         if self._range is not None and isinstance(rows, slice):
             return self.of(None, self.names, self._range[rows], self._module)
@@ -129,62 +127,31 @@ class LevelsOfIndex(Operators):
         rows = rows.values if isinstance(rows, Column) else rows
         return self.of([level.take(rows) for level in self.levels], self.names)
 
-    def rename(self, name: Any) -> Self:
+    def rename(self, name: Any) -> DeviceIndex:
         """Rename the index."""
         names = list(name) if self.nlevels > 1 and isinstance(name, (list, tuple)) else [name]
         return self.of(self._levels, names, self._range, self._module)
 
-    def set_names(self, names: Any) -> Self:
+    def set_names(self, names: Any) -> DeviceIndex:
         """Rename the levels."""
         return self.rename(names)
 
-    def copy(self, deep: bool = False) -> Self:  # noqa: ARG002, FBT001, FBT002
+    def copy(self, deep: bool = False) -> DeviceIndex:  # noqa: ARG002, FBT001, FBT002
         """Return another index of the same immutable labels."""
         return self.of(self._levels, self.names, self._range, self._module)
 
-    def get_level_values(self, level: Any) -> Self:
+    def get_level_values(self, level: Any) -> DeviceIndex:
         """Return the labels of one level, by number or name."""
         place = self.place(level)
         return self.of([self.levels[place]], [self.names[place]])
 
     def place(self, level: Any) -> int:
-        """Return the number of a level, given by name or number.
-
-        Raises
-        ------
-        KeyError
-            There is none.
-        """
+        """Return the number of a level, given by name or number."""
         if level in self.names:
             return self.names.index(level)
         if isinstance(level, int) and -self.nlevels <= level < self.nlevels:
             return level % self.nlevels
         raise KeyError(f"the index has no level {level!r}, but {list(self.names)}")
-
-
-class DeviceIndex(LevelsOfIndex):
-    """Index in GPU memory, of one or several levels.
-
-    A range index takes no memory until its labels are used.
-
-    Parameters
-    ----------
-    data : Index or sequence, optional
-        Labels on the host.
-    dtype, name
-        As of `pandas.Index`.
-
-    Attributes
-    ----------
-    levels : tuple of Column
-        (n,) labels of each level.
-    names : tuple
-        Of the levels.
-    """
-
-    def __init__(self, data: Any = (), dtype: Any = None, name: Any = None) -> None:
-        made = from_pandas(pd.Index(data, dtype=dtype, name=name), arrays.HOST)
-        self._levels, self.names, self._range, self._module = made.parts
 
     @property
     def values(self) -> Any:
@@ -224,7 +191,7 @@ class DeviceIndex(LevelsOfIndex):
 
     def __getitem__(self, rows: Any) -> Any:
         if isinstance(rows, (int, np.integer)):
-            return self.to_pandas_rows(slice(rows, rows + 1 or None))[0]
+            return self.take(slice(rows, rows + 1 or None)).to_pandas()[0]
         return self.take(rows)
 
     def __getattr__(self, name: str) -> Any:
@@ -236,10 +203,6 @@ class DeviceIndex(LevelsOfIndex):
         sides = (other, self.column) if reflected else (self.column, other)
         made = binary(name, *sides)
         return made.values if made.dtype == bool else DeviceIndex.of([made], self.names)
-
-    def to_pandas_rows(self, rows: slice) -> pd.Index:
-        """Copy some labels to the host."""
-        return self.take(rows).to_pandas()
 
     def to_pandas(self) -> pd.Index:
         """Copy all labels to the host."""
@@ -294,11 +257,11 @@ class DeviceIndex(LevelsOfIndex):
 
     def min(self) -> Any:
         """Find the smallest label."""
-        return reductions.least(self.column)
+        return reductions.extreme(self.column)
 
     def max(self) -> Any:
         """Find the largest label."""
-        return reductions.largest(self.column)
+        return reductions.extreme(self.column, most=True)
 
     def nunique(self, dropna: bool = True) -> int:  # noqa: FBT001, FBT002
         """Count distinct labels."""
@@ -316,13 +279,7 @@ class DeviceIndex(LevelsOfIndex):
         return transform.is_in(self.column, values)
 
     def get_slice_bound(self, label: Any, side: str) -> int:
-        """Count the labels before a bound, in a sorted index.
-
-        Parameters
-        ----------
-        label : object
-        side : {"left", "right"}
-        """
+        """Count the labels before the ``side`` ("left" or "right") of a label in a sorted index."""
         before = binary("lt" if side == "left" else "le", self.column, label)
         return int(before.values.sum())
 

@@ -31,15 +31,7 @@ from dask_exo.partitions.kernels.argsort import to_large_string
 
 
 def encode(values: pa.Array | pa.ChunkedArray, dtype: Any, xp: Any) -> Column:
-    """Encode Arrow strings as a column.
-
-    Parameters
-    ----------
-    values : Array
-        (n,) strings.
-    dtype : StringDtype
-    xp : module
-        Where to: numpy or cupy.
+    """Encode (n,) Arrow strings as a column of array module ``xp``.
 
     Examples
     --------
@@ -58,15 +50,7 @@ def encode(values: pa.Array | pa.ChunkedArray, dtype: Any, xp: Any) -> Column:
 
 
 def look_up(column: Column, table: Any) -> Any:
-    """Look up the code of each row in a table, whose last entry is for nulls.
-
-    Parameters
-    ----------
-    column : Column
-        (n,) codes.
-    table : (w + 1,)
-        On the host.
-    """
+    """Look up the (n,) codes in a table of the host; its last entry is for nulls."""
     xp = column.xp
     return xp.asarray(np.asarray(table))[column.values]  # -1 is the last
 
@@ -79,13 +63,12 @@ def recode(column: Column, table: Sequence[int] | np.ndarray) -> Any:
 def unify(columns: Sequence[Column]) -> list[Column]:
     """Give columns of strings or categories a common dictionary.
 
-    Categories are united in order of appearance, as in pandas.
+    The union of categories is in order of appearance, as in pandas.
     """
     first = columns[0]
     if first.kind == CATEGORY:
         return _unify_categories(columns)
-    words = first.words
-    assert words is not None
+    words = first.dictionary
     if all(c.words is words or words.equals(c.words) for c in columns):
         return [replace(c, words=words) for c in columns]
     texts = [to_large_string(pa.array(c.dictionary.array, pa.large_string())) for c in columns]
@@ -100,12 +83,11 @@ def unify(columns: Sequence[Column]) -> list[Column]:
 
 def _unify_categories(columns: Sequence[Column]) -> list[Column]:
     dtype = columns[0].dtype
-    if all(_is_same(c.dtype, dtype) for c in columns):
+    known = [c.dtype for c in columns if len(c.dtype.categories)]
+    is_same = all(c.dtype == dtype and c.dictionary.equals(dtype.categories) for c in columns)
+    if is_same or not known:
         return list(columns)
-    known = [c for c in columns if len(c.dtype.categories)]
-    if not known:
-        return list(columns)
-    dtype = union_categoricals([pd.Categorical([], dtype=c.dtype) for c in known]).dtype
+    dtype = union_categoricals([pd.Categorical([], dtype=one) for one in known]).dtype
     return [recategorize(c, dtype) for c in columns]
 
 
@@ -115,34 +97,15 @@ def recategorize(column: Column, dtype: pd.CategoricalDtype) -> Column:
     return Column(recode(column, places), dtype)
 
 
-def _is_same(a: pd.CategoricalDtype, b: pd.CategoricalDtype) -> bool:
-    return a == b and a.categories.equals(b.categories)
-
-
 def search(words: pd.Index, value: str) -> tuple[int, bool]:
     """Count the words before a string, and return whether it is one of them."""
-    place = (
-        pc.sum(pc.less(to_large_string(pa.array(words.array, pa.large_string())), value)).as_py()
-        or 0
-    )
+    texts = to_large_string(pa.array(words.array, pa.large_string()))
+    place = pc.sum(pc.less(texts, value)).as_py() or 0
     return place, place < len(words) and words[place] == value
 
 
 def from_pandas(values: Any, xp: Any) -> Column:
-    """Copy a column of pandas to the GPU.
-
-    Parameters
-    ----------
-    values : Series or Index
-        (n,)
-    xp : module
-        Where to: numpy or cupy.
-
-    Raises
-    ------
-    DeviceTypeError
-        Of a dtype that has no arrays.
-    """
+    """Copy a Series or Index of pandas to the GPU, or raise `DeviceTypeError`."""
     dtype = values.dtype
     kind = kind_of(dtype)
     if kind == TEXT:
@@ -168,13 +131,7 @@ def from_arrow(values: pa.Array | pa.ChunkedArray, xp: Any) -> Column:
 
 
 def to_array(column: Column) -> Any:  # noqa: PLR0911  a case each
-    """Copy a column to the host.
-
-    Returns
-    -------
-    ndarray or ExtensionArray : (n,)
-        What a Series of pandas of the same dtype is made of.
-    """
+    """Copy a column to the host, as the array of a pandas Series of its dtype."""
     values, dtype = arrays.host(column.values), column.dtype
     if column.kind == TEXT:
         return dtype.__from_arrow__(to_arrow(column))
@@ -225,21 +182,7 @@ def factorize(column: Column) -> tuple[Column, Any]:
 
 
 def map_distinct(column: Column, change: Callable[[pd.Series], Any], missing: Any = None) -> Column:
-    """Map a function of pandas over the distinct values of a column.
-
-    Parameters
-    ----------
-    column : Column
-        (n,)
-    change : callable
-        Of a Series of distinct values, which are not null: a Series or array as long.
-    missing : object, optional
-        What nulls become; by default nulls.
-
-    Returns
-    -------
-    Column : (n,)
-    """
+    """Map a function over the Series of distinct values; nulls become ``missing`` or stay."""
     values, places = factorize(column)
     made = pd.Series(change(pd.Series(to_array(values), dtype=column.dtype)))
     if made.dtype == object and not len(made):  # pandas cannot know the dtype

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import sort_keys
-from dask_exo.partitions.gpu_frames.column import Column
+from dask_exo.partitions.gpu_frames.column import ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, concat_indexes, numbered
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
@@ -25,17 +24,9 @@ from dask_exo.partitions.gpu_frames.transform import stack
 def concat(
     objects: Sequence[Any], axis: Any = 0, join: str = "outer", *, ignore_index: bool = False
 ) -> Any:
-    """Concatenate along rows (axis 0) or columns (axis 1).
-
-    Categories are united. Columns that a frame lacks are null in its rows.
-
-    Raises
-    ------
-    DeviceOperationError
-        Frames beside each other have different labels of rows.
-    """
+    """Concatenate along rows (axis 0) or columns (axis 1); missing columns become nulls."""
     if axis in (1, "columns"):
-        return _beside(objects)
+        return _concat_columns(objects)
     if all(isinstance(one, DeviceIndex) for one in objects):
         return concat_indexes(objects)
     frames = [one for one in objects if isinstance(one, DeviceFrame)]
@@ -48,10 +39,10 @@ def concat(
         names = {one.name for one in objects}
         column = stack([one.column for one in objects])
         return DeviceSeries.of(column, index, names.pop() if len(names) == 1 else None)
-    return _below(objects, index, join)
+    return _concat_rows(objects, index, join)
 
 
-def _below(frames: Sequence[DeviceFrame], index: DeviceIndex, join: str) -> DeviceFrame:
+def _concat_rows(frames: Sequence[DeviceFrame], index: DeviceIndex, join: str) -> DeviceFrame:
     first = frames[0]
     if all(first.columns.equals(frame.columns) for frame in frames[1:]):
         columns = [stack(some) for some in zip(*(f.arrays for f in frames), strict=True)]
@@ -72,16 +63,16 @@ def _below(frames: Sequence[DeviceFrame], index: DeviceIndex, join: str) -> Devi
     return DeviceFrame.of(columns, labels, index)
 
 
-def _beside(objects: Sequence[Any]) -> DeviceFrame:
+def _concat_columns(objects: Sequence[Any]) -> DeviceFrame:
     index = objects[0].index
     frames = [
         one if isinstance(one, DeviceFrame) else one.to_frame(i if one.name is None else None)
         for i, one in enumerate(objects)
     ]
     if not all(index.equals(frame.index) for frame in frames[1:]):
-        raise DeviceOperationError(
-            "frames beside each other must have the same labels of rows on a device, which does "
-            "not align them: merge them on the index, or use .to_backend('pandas')"
+        raise unsupported(
+            "concat(axis=1) of frames with different labels of rows",
+            f"merge them on the index, or {ON_HOST}",
         )
     labels = frames[0].columns
     for frame in frames[1:]:
@@ -103,48 +94,27 @@ def merge(  # noqa: PLR0913  as pandas has them
     indicator: Any = False,
     **_: Any,
 ) -> DeviceFrame:
-    """Join two frames.
-
-    Parameters
-    ----------
-    left, right : DeviceFrame
-        (n,) and (m,) rows.
-    how, on, left_on, right_on, left_index, right_index, suffixes, indicator
-        As of `pandas.merge`; "leftsemi" besides, as Dask has it.
-
-    Returns
-    -------
-    DeviceFrame
-
-    Raises
-    ------
-    DeviceOperationError
-        There is no such join on a device.
-    ValueError
-        Labels of columns would repeat.
-    """
+    """Join two frames, as `pandas.merge`; ``how`` may be "leftsemi", as in Dask."""
     if how not in HOWS:
-        raise DeviceOperationError(
-            f"merge(how={how!r}) does not exist on a device, which has {', '.join(HOWS)}: use "
-            f".to_backend('pandas')"
-        )
+        raise unsupported(f"merge(how={how!r})", f"use one of {', '.join(HOWS)}, or {ON_HOST}")
     right = right.to_frame() if isinstance(right, DeviceSeries) else right
     if on is None and left_on is None and right_on is None and not (left_index or right_index):
         on = [label for label in left.columns if label in right.columns]
     left_names = _names(left, on if on is not None else left_on, from_index=left_index)
     right_names = _names(right, on if on is not None else right_on, from_index=right_index)
-    mine, theirs = _keys(left, left_names), _keys(right, right_names)
-    rows = pairs(mine, theirs, how)
+    keys = _keys(left, left_names), _keys(right, right_names)
+    rows = pairs(*keys, how)
     if how == "leftsemi":
         return left.take_rows(rows[0]).numbered()
-    index, key = _index(left, right, rows, (mine, theirs), (left_index, right_index))
-    shared = [
-        (a, b) for a, b in zip(left_names, right_names, strict=True) if a is not None and a == b
-    ]
-    columns, labels = _columns(left, right, rows, [a for a, _ in shared], suffixes, key)
+    index = _index(left, right, rows, keys, (left_index, right_index))
+    shared = {a for a, b in zip(left_names, right_names, strict=True) if a is not None and a == b}
+    columns, labels = _columns(left, right, rows, shared, suffixes)
     made = DeviceFrame.of(columns, labels, index)
     if indicator:
-        _mark(made, rows, indicator)
+        xp = columns[0].xp
+        sides = xp.where(rows[0] < 0, 1, xp.where(rows[1] < 0, 0, 2)).astype(np.int32)
+        dtype = pd.CategoricalDtype(["left_only", "right_only", "both"])
+        made["_merge" if indicator is True else indicator] = Column(sides, dtype)
     return made
 
 
@@ -165,13 +135,12 @@ def _keys(frame: DeviceFrame, names: Sequence[Any]) -> list[Column]:
     return frame.key_columns(names)
 
 
-def _both(mine: Column, theirs: Column, rows: tuple[Any, Any]) -> Column:
-    """Combine the keys of both sides: the left one, or the right one if it is missing."""
-    left, right = rows
-    if not bool((left < 0).any()):
-        return mine.take(left)
-    whole = stack([mine, theirs])
-    return whole.take(mine.xp.where(left < 0, right + len(mine), left))
+def _coalesce(left: Column, right: Column, rows: tuple[Any, Any]) -> Column:
+    """Take the key of the left row, or of the right row if the left one is missing."""
+    missing = rows[0] < 0
+    if not bool(missing.any()):
+        return left.take(rows[0])
+    return stack([left, right]).take(left.xp.where(missing, rows[1] + len(left), rows[0]))
 
 
 def _index(
@@ -180,59 +149,47 @@ def _index(
     rows: tuple[Any, Any],
     keys: tuple[Sequence[Column], Sequence[Column]],
     by_index: tuple[bool, bool],
-) -> tuple[DeviceIndex, Any]:
-    """Return the index of the result, and the combined key if it is the index."""
+) -> DeviceIndex:
     if not any(by_index):
-        return numbered(len(rows[0]), left.module), None
-    joined = [_both(a, b, rows) for a, b in zip(*keys, strict=True)]
+        return numbered(len(rows[0]), left.module)
     if all(by_index):
+        joined = [_coalesce(a, b, rows) for a, b in zip(*keys, strict=True)]
         names = left.index.names if left.index.names == right.index.names else [None] * len(joined)
-        return DeviceIndex.of(joined, names), joined
-    # labels of the side that was not joined by its own
+        return DeviceIndex.of(joined, names)
+    # labels of the side that is joined by columns
     side = 1 if by_index[0] else 0
     other = (left, right)[side].index
     if bool((rows[side] < 0).any()):
-        raise DeviceOperationError(
-            "a join of columns with an index, in which rows have no partner, does not exist on a "
-            "device: .reset_index() before"
+        raise unsupported(
+            "a join of columns with an index in which rows have no partner", "use .reset_index()"
         )
-    return other.take(rows[side]), joined
+    return other.take(rows[side])
 
 
-def _columns(  # noqa: PLR0917
+def _columns(
     left: DeviceFrame,
     right: DeviceFrame,
     rows: tuple[Any, Any],
-    shared: Sequence[Any],
+    shared: set[Any],
     suffixes: tuple[Any, Any],
-    key: Any,  # noqa: ARG001
 ) -> tuple[list[Column], pd.Index]:
     """Return the columns of both sides, shared keys once."""
-    kept = [label for label in right.columns if label not in set(shared)]
-    double = set(left.columns) & set(kept)
+    others = [label for label in right.columns if label not in shared]
+    double = set(left.columns) & set(others)
     if double and not any(suffixes):
         raise ValueError(f"columns overlap but no suffix specified: {sorted(map(str, double))}")
     columns: list[Column] = []
     labels: list[Any] = []
     for label, series in left.items():
         if label in shared:
-            columns.append(_both(series.column, right[label].column, rows))
+            columns.append(_coalesce(series.column, right[label].column, rows))
         else:
             columns.append(series.column.take_or_null(rows[0], name=label))
         labels.append(f"{label}{suffixes[0]}" if label in double and suffixes[0] else label)
-    for label in kept:
+    for label in others:
         columns.append(right[label].column.take_or_null(rows[1], name=label))
         labels.append(f"{label}{suffixes[1]}" if label in double and suffixes[1] else label)
     return columns, pd.Index(labels, dtype=object if not labels else None)
-
-
-def _mark(frame: DeviceFrame, rows: tuple[Any, Any], indicator: Any) -> None:
-    """Add the indicator column: the sides that a row comes from."""
-    xp = frame.arrays[0].xp
-    sides = xp.where(rows[0] < 0, 1, xp.where(rows[1] < 0, 0, 2)).astype(np.int32)
-    dtype = pd.CategoricalDtype(["left_only", "right_only", "both"])
-    name = "_merge" if indicator is True else indicator
-    frame[name] = DeviceSeries.of(Column(sides, dtype), frame.index)
 
 
 _SPARSE = 4
@@ -261,35 +218,28 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
     [[0, 1, 1, 2, 2], [-1, 0, 2, 0, 2]]
     """
     if how == "right":
-        other, mine = pairs(right, left, "left")
-        return mine, other
+        return pairs(right, left, "left")[::-1]
     both = [stack([a, b]) for a, b in zip(left, right, strict=True)]
     keys = _numbers(sort_keys.pack([sort_keys.of(column) for column in both]))
-    n = len(left[0])
-    mine, theirs = keys[:n], keys[n:]
-    found = arrays.argsort(theirs)
-    xp = arrays.of(keys)
-    size = int(keys.max()) + 1 if len(keys) else 0
-    each = xp.bincount(theirs, minlength=size)
-    counts = each[mine]
-    start = (xp.cumsum(each) - each)[mine]
+    xp, n = arrays.of(keys), len(left[0])
+    left_keys, right_keys = keys[:n], keys[n:]
+    count_of_key = xp.bincount(right_keys, minlength=int(keys.max()) + 1 if len(keys) else 0)
+    counts = count_of_key[left_keys]
     if how == "leftsemi":
         rows = xp.flatnonzero(counts > 0)
         return rows, rows
-    kept = counts if how == "inner" else xp.maximum(counts, 1)
-    owner, place = arrays.spread(kept)
-    found = xp.append(found, np.int64(-1))  # where nothing matches
-    rows = xp.where(counts[owner] > 0, start[owner] + place, len(theirs))
-    matched = found[rows]
+    start = (xp.cumsum(count_of_key) - count_of_key)[left_keys]
+    lefts, place = arrays.spread(counts if how == "inner" else xp.maximum(counts, 1))
+    by_key = xp.append(arrays.argsort(right_keys), np.int64(-1))  # the last one: no match
+    rights = by_key[xp.where(counts[lefts] > 0, start[lefts] + place, len(right_keys))]
     if how != "outer":
-        return owner, matched
-    alone = xp.ones(len(theirs) + 1, bool)
-    alone[matched] = False
-    alone = xp.flatnonzero(alone[:-1])
-    lefts = xp.concatenate([owner, xp.full(len(alone), -1, np.int64)])
-    rights = xp.concatenate([matched, alone])
-    order = arrays.argsort(xp.concatenate([mine[owner], theirs[alone]]))
-    return lefts[order], rights[order]
+        return lefts, rights
+    unmatched = xp.ones(len(right_keys) + 1, bool)
+    unmatched[rights] = False
+    unmatched = xp.flatnonzero(unmatched[:-1])
+    order = arrays.argsort(xp.concatenate([left_keys[lefts], right_keys[unmatched]]))
+    lefts = xp.concatenate([lefts, xp.full(len(unmatched), -1, np.int64)])
+    return lefts[order], xp.concatenate([rights, unmatched])[order]
 
 
 def _numbers(keys: Any) -> Any:

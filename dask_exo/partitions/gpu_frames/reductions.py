@@ -8,6 +8,7 @@ References: pandas, ``pandas/_libs/groupby.pyx``, for what nulls do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,38 +42,37 @@ def null_of(column: Column) -> Any:
     return pd.NaT if column.kind in TIMES else np.nan
 
 
-def _chosen(column: Column, skipna: bool) -> Column | None:  # noqa: FBT001
-    """Return the values that are not null; None if a null decides the result."""
+def _defined(column: Column, skipna: bool, at_least: int = 1) -> Column | None:  # noqa: FBT001
+    """Return the values that are not null; None if the result is null."""
     nulls = column.nulls()
-    if not bool(nulls.any()):
-        return column
-    return column.take(~nulls) if skipna else None
+    if bool(nulls.any()):
+        if not skipna:
+            return None
+        column = column.take(~nulls)
+    return column if len(column) >= at_least else None
 
 
 def _wide(column: Column) -> Any:
-    kind = column.kind
-    if kind == "f" or kind in TIMES:
-        return column.values
-    return column.values.astype(np.uint64 if kind == "u" else np.int64)
+    if column.kind in "biu":
+        return column.values.astype(np.uint64 if column.kind == "u" else np.int64)
+    return column.values
 
 
 def total(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
     """Sum the values."""
     only(column, "biufm", "sum")
-    chosen = _chosen(column, skipna)
-    if chosen is None or len(chosen) < min_count:
+    defined = _defined(column, skipna, min_count)
+    if defined is None:
         return null_of(column)
-    made = _wide(chosen).sum()
+    made = _wide(defined).sum()
     return _time(int(made), column) if column.kind == "m" else made.item()
 
 
 def product(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
     """Multiply the values."""
     only(column, "biuf", "prod")
-    chosen = _chosen(column, skipna)
-    if chosen is None or len(chosen) < min_count:
-        return null_of(column)
-    return _wide(chosen).prod().item()
+    defined = _defined(column, skipna, min_count)
+    return null_of(column) if defined is None else _wide(defined).prod().item()
 
 
 def count(column: Column) -> int:
@@ -83,22 +83,22 @@ def count(column: Column) -> int:
 def mean(column: Column, *, skipna: bool = True) -> Any:
     """Compute the mean."""
     only(column, "biufmM", "mean")
-    chosen = _chosen(column, skipna)
-    if chosen is None or not len(chosen):
+    defined = _defined(column, skipna)
+    if defined is None:
         return null_of(column)
     if column.kind in TIMES:
-        least = chosen.values.min()  # differences from it do not overflow
-        return _time(int(least) + int((chosen.values - least).astype(np.float64).mean()), column)
-    return _single(chosen.values.astype(np.float64).mean(), column)
+        least = defined.values.min()  # differences from it do not overflow
+        return _time(int(least) + int((defined.values - least).astype(np.float64).mean()), column)
+    return _single(defined.values.astype(np.float64).mean(), column)
 
 
 def variance(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
     """Compute the variance."""
     only(column, "biuf", "var")
-    chosen = _chosen(column, skipna)
-    if chosen is None or len(chosen) <= ddof:
+    defined = _defined(column, skipna, ddof + 1)
+    if defined is None:
         return null_of(column)
-    values = chosen.values.astype(np.float64)
+    values = defined.values.astype(np.float64)
     return _single(((values - values.mean()) ** 2).sum() / (len(values) - ddof), column)
 
 
@@ -108,33 +108,19 @@ def deviation(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
     return found if found is pd.NA else _single(np.float64(found) ** 0.5, column)
 
 
-def least(column: Column, *, skipna: bool = True) -> Any:
-    """Find the smallest value."""
-    return _extreme(column, "argmin", skipna=skipna)
-
-
-def largest(column: Column, *, skipna: bool = True) -> Any:
-    """Find the largest value."""
-    return _extreme(column, "argmax", skipna=skipna)
-
-
-def _extreme(column: Column, name: str, *, skipna: bool) -> Any:
+def extreme(column: Column, *, most: bool = False, skipna: bool = True) -> Any:
+    """Find the smallest value, or the largest."""
     if column.kind == CATEGORY and not column.dtype.ordered:
-        raise TypeError(f"Categorical is not ordered for operation {name[3:]}")
-    chosen = _chosen(column, skipna)
-    if chosen is None or not len(chosen):
+        raise TypeError(f"Categorical is not ordered for operation {'max' if most else 'min'}")
+    defined = _defined(column, skipna)
+    if defined is None:
         return null_of(column)
-    return scalar(chosen, getattr(sort_keys.ascending(chosen), name)())
+    keys = sort_keys.ascending(defined)
+    return scalar(defined, keys.argmax() if most else keys.argmin())
 
 
 def place(column: Column, *, most: bool = False) -> int:
-    """Find the first row of the smallest or largest value.
-
-    Raises
-    ------
-    ValueError
-        There is none.
-    """
+    """Find the first row of the smallest or largest value; raise ValueError if all are null."""
     nulls = column.nulls()
     keys = sort_keys.ascending(column)
     keys = ~keys if most else keys
@@ -163,20 +149,7 @@ def distinct(column: Column, *, dropna: bool = True) -> int:
 
 
 def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
-    """Compute quantiles.
-
-    Parameters
-    ----------
-    column : Column
-        (n,)
-    qs : (q,)
-        Shares, from 0 to 1.
-    interpolation : {"linear", "nearest", "lower", "higher", "midpoint"}
-
-    Returns
-    -------
-    Column : (q,)
-    """
+    """Compute the (q,) quantiles at some shares from 0 to 1, interpolated as by pandas."""
     xp = column.xp
     if column.kind == CATEGORY or (column.kind == TEXT and interpolation == "linear"):
         raise TypeError(f"quantile does not work for dtype {column.dtype}")
@@ -209,24 +182,23 @@ def _single(value: Any, column: Column) -> Any:
 
 
 def _time(value: int, column: Column) -> Any:
-    made = Column(np.array([value], np.int64), column.dtype)
-    return scalar(made)
+    return scalar(Column(np.array([value], np.int64), column.dtype))
 
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "all": all_true,
     "any": any_true,
     "count": count,
-    "max": largest,
+    "max": partial(extreme, most=True),
     "mean": mean,
-    "min": least,
+    "min": extreme,
     "nunique": distinct,
     "prod": product,
     "std": deviation,
     "sum": total,
     "var": variance,
 }
-"""What is one value of a column, by the names that pandas has for it."""
+"""Functions of a column and keywords, by the names of pandas."""
 
 
 def _sums(values: Any, found: Groups) -> Any:
@@ -250,8 +222,8 @@ def _there(column: Column) -> tuple[Any, Any]:
 
 
 def _result(values: Any, dtype: Any, missing: Any = None) -> Column:
-    plain = numpy_of(dtype) if not isinstance(dtype, np.dtype) or dtype.kind not in "mM" else None
-    made = Column(values if plain is None else values.astype(plain), dtype)
+    is_time = isinstance(dtype, np.dtype) and dtype.kind in "mM"
+    made = Column(values if is_time else values.astype(numpy_of(dtype)), dtype)
     return made if missing is None or not bool(missing.any()) else made.with_nulls(missing)
 
 
@@ -306,8 +278,8 @@ def group_std(column: Column, found: Groups, *, ddof: int = 1) -> Column:
     return Column(found.xp.sqrt(made.values), made.dtype, made.valid)
 
 
-def group_min(column: Column, found: Groups, *, most: bool = False) -> Column:
-    """Find the smallest, or largest, values that are not null."""
+def group_extreme(column: Column, found: Groups, *, most: bool = False) -> Column:
+    """Find the smallest values that are not null, or the largest."""
     if column.kind == CATEGORY and not column.dtype.ordered:
         raise TypeError(f"Cannot perform {'max' if most else 'min'} with non-ordered Categorical")
     xp = found.xp
@@ -317,18 +289,12 @@ def group_min(column: Column, found: Groups, *, most: bool = False) -> Column:
     out = xp.full(found.count + 1, np.uint64(2**64 - 1))
     arrays.scatter_min(out, found.ids[there], keys)
     back = sort_keys.ordered(out[: found.count])
-    made = Column(
-        sort_keys.restore(~back if most else back, column), column.dtype, None, column.words
-    )
+    values = sort_keys.restore(~back if most else back, column)
+    made = Column(values, column.dtype, None, column.words)
     empty = found.tally(there) == 0
     if not bool(empty.any()):
         return made
     return made.take_or_null(xp.where(empty, -1, xp.arange(found.count)))
-
-
-def group_max(column: Column, found: Groups) -> Column:
-    """Find the largest values that are not null."""
-    return group_min(column, found, most=True)
 
 
 def group_first(column: Column, found: Groups, *, last: bool = False) -> Column:
@@ -341,11 +307,6 @@ def group_first(column: Column, found: Groups, *, last: bool = False) -> Column:
     place = ends - 1 if last else ends - counts
     rows = xp.append(rows[ids < found.count], np.int64(-1))
     return column.take_or_null(xp.where(counts == 0, -1, rows[place]))
-
-
-def group_last(column: Column, found: Groups) -> Column:
-    """Find the last values that are not null."""
-    return group_first(column, found, last=True)
 
 
 def group_nunique(column: Column, found: Groups, *, dropna: bool = True) -> Column:
@@ -418,14 +379,14 @@ AGGREGATIONS: dict[str, Callable[..., Column]] = {
     "any": group_any,
     "count": group_count,
     "first": group_first,
-    "last": group_last,
-    "max": group_max,
+    "last": partial(group_first, last=True),
+    "max": partial(group_extreme, most=True),
     "mean": group_mean,
     "median": group_median,
-    "min": group_min,
+    "min": group_extreme,
     "nunique": group_nunique,
     "std": group_std,
     "sum": group_sum,
     "var": group_var,
 }
-"""What can be computed for each group, by the names that pandas has for it."""
+"""Functions of a column, groups and keywords, by the names of pandas."""

@@ -12,7 +12,7 @@ from dask.base import normalize_token
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, sort_keys, transform
-from dask_exo.partitions.gpu_frames.column import Column
+from dask_exo.partitions.gpu_frames.column import ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import binary
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
 from dask_exo.partitions.gpu_frames.sort_keys import groups
@@ -26,6 +26,14 @@ def as_mask(condition: Any) -> Any:
     if column.kind != "b":
         raise TypeError(f"rows are selected by booleans, not by a column of {column.dtype}")
     return column.values if column.valid is None else column.values & column.valid
+
+
+def not_aligned(name: str, left: LabelledRows, right: LabelledRows) -> DeviceOperationError:
+    """Return the error for an operation on rows of different labels."""
+    return unsupported(
+        f"{name} of {len(left)} and {len(right)} rows with different labels",
+        f"merge them on the index, or {ON_HOST}",
+    )
 
 
 class LabelledRows:
@@ -140,7 +148,7 @@ class LabelledRows:
     def take(self, indices: Any, axis: Any = 0) -> Any:
         """Take rows by position."""
         if axis not in (0, "index"):
-            raise DeviceOperationError("take(axis=1) does not exist on a device: choose columns")
+            raise unsupported("take(axis=1)", "select columns by label")
         return self.take_rows(self.positions(indices))
 
     def positions(self, rows: Any) -> Any:
@@ -149,13 +157,7 @@ class LabelledRows:
         return arrays.module(self.module).asarray(rows if column is None else column.values)
 
     def reindex(self, index: Any = None, fill_value: Any = None) -> Any:
-        """Take rows by label; missing labels give nulls.
-
-        Raises
-        ------
-        ValueError
-            A label is there several times.
-        """
+        """Take rows by label; missing labels give nulls."""
         from dask_exo.partitions.gpu_frames.merge import pairs
 
         wanted = self._as_index(index)
@@ -212,9 +214,7 @@ class RowsOfFrame(LabelledRows):
     def reset_index(self, level: Any = None, *, drop: bool = False, **_: Any) -> Any:
         """Reset the index to row numbers; it becomes columns, unless it is dropped."""
         if level is not None:
-            raise DeviceOperationError(
-                "reset_index(level=...) does not exist on a device: use .to_backend('pandas')"
-            )
+            raise unsupported("reset_index(level=...)")
         made = self.numbered()
         if drop:
             return made

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
-from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, TEXT, Column
+from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, TEXT, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import binary, refuse
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
-from dask_exo.partitions.gpu_frames.rows import as_mask
+from dask_exo.partitions.gpu_frames.rows import as_mask, not_aligned
 from dask_exo.partitions.gpu_frames.summary import SummaryOfSeries
 from dask_exo.partitions.gpu_frames.transform import cast, stack
 from dask_exo.partitions.gpu_frames.values import Categories, Strings, Times
@@ -26,12 +25,7 @@ _OPERATORS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "tru
 class DeviceSeries(SummaryOfSeries):
     """Series in GPU memory with the interface of a pandas Series.
 
-    Parameters
-    ----------
-    data : Series or sequence, optional
-        Values on the host; they are copied to numpy, which stands for the device.
-    index, dtype, name
-        As of `pandas.Series`.
+    The constructor copies values of the host to numpy, which simulates a GPU; see `from_pandas`.
     """
 
     ndim = 1
@@ -192,23 +186,13 @@ class DeviceSeries(SummaryOfSeries):
         self.arrays = [transform.choose(keep, self.column, value)]
 
     def apply_operator(self, name: Any, other: Any, *, reflected: bool = False) -> Any:
-        """Apply an operator elementwise.
-
-        Raises
-        ------
-        DeviceOperationError
-            The other series has other labels.
-        """
+        """Apply an operator elementwise, to rows of equal labels."""
         if hasattr(other, "columns"):
             return NotImplemented
         label = self.name
         if isinstance(other, DeviceSeries):
             if not self._index.equals(other.index):
-                raise DeviceOperationError(
-                    f"{name} of {len(self)} and {len(other)} rows under different labels does not "
-                    f"exist on a device, which does not align rows: merge them on the index, or "
-                    f"use .to_backend('pandas')"
-                )
+                raise not_aligned(name, self, other)
             label = self.name if self.name == other.name else None
             other = other.column
         elif isinstance(other, DeviceIndex):
@@ -267,7 +251,7 @@ class DeviceSeries(SummaryOfSeries):
     def rename(self, index: Any = None, **_: Any) -> DeviceSeries:
         """Rename the series."""
         if callable(index) or isinstance(index, dict):
-            raise DeviceOperationError("rename of labels does not exist on a device: set .index")
+            raise unsupported("Series.rename of labels", "assign .index")
         return DeviceSeries.of(self.column, self._index, index)
 
     def to_frame(self, name: Any = None) -> Any:

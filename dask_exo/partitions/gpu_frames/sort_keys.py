@@ -22,10 +22,7 @@ _WIDTH = 2**64
 
 
 def ascending(column: Column) -> Any:
-    """Encode values as (n,) int64 in their order; codes of nulls are undefined.
-
-    Equal values have equal integers, and all NaN are nulls.
-    """
+    """Encode values as (n,) int64 in their order; codes of nulls are undefined."""
     values, kind = column.values, column.kind
     if kind == "u" and values.dtype.itemsize == 8:
         return (values ^ _TOP).view(np.int64)
@@ -138,11 +135,11 @@ class Groups:
     Attributes
     ----------
     ids : (n,)
-        Group of each row, ``count`` for rows without a group.
+        Group of each row; `count` for rows without a group.
     first : (g,)
         First row of each group.
     by_group : (n,), optional
-        Value of `order`, if it is known.
+        `order`, if it is known.
     """
 
     ids: Any
@@ -174,7 +171,7 @@ class Groups:
         return counts[: self.count].astype(np.int64)
 
     def tally(self, chosen: Any = None) -> Any:
-        """Count the (g,) rows of each group, or only those that are ``chosen``."""
+        """Count the (g,) rows of each group, or those in a mask."""
         if chosen is None:
             return self.sizes
         return self._count(self.xp.where(chosen, self.ids, self.count))
@@ -185,16 +182,9 @@ class Groups:
 
 
 def groups(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> Groups:
-    """Group rows by equal keys.
+    """Group rows by equal (n,) keys of `of`; rows marked by (n,) ``nulls`` are in no group.
 
-    Parameters
-    ----------
-    keys : sequence of (n,)
-        Integers, as of `of`; the first is the most significant.
-    nulls : (n,) bool, optional
-        Rows that are in no group.
-    sort : bool
-        Whether groups are in the order of their keys; by default, else in that of their first rows.
+    Groups are in the order of their keys, or of their first rows without ``sort``.
 
     Examples
     --------

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
-from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, Column
+from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
 from dask_exo.partitions.gpu_frames.rows import RowsOfFrame
 from dask_exo.partitions.gpu_frames.sort_keys import groups
@@ -157,24 +156,21 @@ def _of_series(name: str) -> Callable[..., Any]:
     def run(self: SummaryOfSeries, axis: Any = None, **options: Any) -> Any:  # noqa: ARG001
         return reduce(self.column, **{k: v for k, v in options.items() if k in known})
 
-    run.__doc__ = reduce.__doc__
+    run.__doc__ = f"Reduce the values by {name}."
     return run
 
 
 def _of_frame(name: str) -> Callable[..., Any]:
     def run(self: SummaryOfFrame, axis: Any = 0, numeric_only: Any = None, **options: Any) -> Any:
         if axis not in (0, "index", None):
-            raise DeviceOperationError(
-                f"{name}(axis=1) does not exist on a device: add up columns by name, or use "
-                f".to_backend('pandas')"
-            )
+            raise unsupported(f"{name}(axis=1)", f"compute it of columns by name, or {ON_HOST}")
         frame: Any = self.select_dtypes(["number", "bool"]) if numeric_only is True else self
         if name in ("any", "all") and options.get("bool_only"):
             frame = self.select_dtypes("bool")
         found = [getattr(series, name)(**options) for _, series in frame.items()]
         return pd.Series(found, index=frame.labels, dtype=_result_dtype(name, frame.arrays))
 
-    run.__doc__ = f"{reductions.REDUCTIONS[name].__doc__} Of each column, on the host."
+    run.__doc__ = f"Reduce each column by {name}, on the host."
     return run
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -12,7 +13,6 @@ import pandas as pd
 from pandas.api.types import pandas_dtype
 from pandas.errors import IntCastingNaNError
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, sort_keys
 from dask_exo.partitions.gpu_frames.column import (
@@ -22,10 +22,12 @@ from dask_exo.partitions.gpu_frames.column import (
     TIMES,
     Column,
     as_nullable,
+    is_null,
     is_nullable,
     kind_of,
     numpy_of,
     unit_of,
+    unsupported,
 )
 from dask_exo.partitions.gpu_frames.elementwise import binary, in_unit
 from dask_exo.partitions.gpu_frames.interop import (
@@ -38,21 +40,14 @@ from dask_exo.partitions.gpu_frames.interop import (
 
 
 def cast(column: Column, dtype: Any) -> Column:  # noqa: PLR0911  a case each
-    """Convert a column.
-
-    Parameters
-    ----------
-    column : Column
-        (n,)
-    dtype : dtype or str
-        Whatever pandas understands.
+    """Convert a column to a dtype, as pandas does.
 
     Raises
     ------
     IntCastingNaNError
-        Whole numbers have no null.
+        A null or infinite value would become an integer.
     DeviceTypeError
-        Columns on a device cannot have the dtype.
+        Columns on a GPU cannot have the dtype.
 
     Examples
     --------
@@ -68,7 +63,7 @@ def cast(column: Column, dtype: Any) -> Column:  # noqa: PLR0911  a case each
     if want == CATEGORY:
         return _to_category(column, dtype)
     if have == TEXT and want == TEXT:
-        return _to_other_text(column, dtype)
+        return replace(column, dtype=dtype, words=column.dictionary.astype(dtype))
     if have in NUMBERS and want in NUMBERS:
         return _to_number(column, dtype)
     same_zone = isinstance(dtype, np.dtype) == isinstance(column.dtype, np.dtype)
@@ -113,30 +108,23 @@ def _without_nulls(column: Column, dtype: Any) -> Column:
     return column
 
 
-def _to_other_text(column: Column, dtype: Any) -> Column:
-    assert column.words is not None
-    return replace(column, dtype=dtype, words=column.words.astype(dtype))
-
-
 def _to_category(column: Column, dtype: pd.CategoricalDtype) -> Column:
     if column.kind == CATEGORY:
         return column if dtype.categories is None else recategorize(column, dtype)
     values, places = factorize(column)
-    found = to_index(values)
-    ordered = bool(dtype.ordered)
-    made = Column(places, pd.CategoricalDtype(found, ordered))
+    made = Column(places, pd.CategoricalDtype(to_index(values), bool(dtype.ordered)))
     return made if dtype.categories is None else recategorize(made, dtype)
 
 
 def stack(columns: Sequence[Column]) -> Column:
     """Concatenate columns, in the dtype that pandas gives the result.
 
-    Categories are united as Dask does. Different dtypes become one that holds both.
+    Categories are united as Dask does.
 
     Raises
     ------
     DeviceTypeError
-        Only Python objects could hold both.
+        Only Python objects could hold the values of all dtypes.
 
     Examples
     --------
@@ -149,7 +137,7 @@ def stack(columns: Sequence[Column]) -> Column:
     if len({c.dtype for c in columns}) > 1 and {c.kind for c in columns} != {CATEGORY}:
         dtype = columns[0].dtype
         for column in columns[1:]:
-            dtype = common(dtype, column.dtype)
+            dtype = _common_dtype(dtype, column.dtype)
         columns = [cast(column, dtype) for column in columns]
     if columns[0].kind in (TEXT, CATEGORY):
         columns = unify(columns)
@@ -161,39 +149,26 @@ def stack(columns: Sequence[Column]) -> Column:
 
 
 @lru_cache(maxsize=256)
-def common(a: Any, b: Any) -> Any:
+def _common_dtype(a: Any, b: Any) -> Any:
     """Return the dtype that pandas gives rows of both."""
-    if isinstance(a, pd.CategoricalDtype):
-        a = a.categories.dtype
-    if isinstance(b, pd.CategoricalDtype):
-        b = b.categories.dtype
-    if a == b:
-        return a
-    made = pd.concat([pd.Series(_some(a)), pd.Series(_some(b))], ignore_index=True)
-    return made.dtype
+    plain = [d.categories.dtype if isinstance(d, pd.CategoricalDtype) else d for d in (a, b)]
+    if plain[0] == plain[1]:
+        return plain[0]
+    ones = [
+        pd.Series(np.zeros(1, d)) if isinstance(d, np.dtype) else pd.Series([None], dtype=d)
+        for d in plain
+    ]
+    return pd.concat(ones, ignore_index=True).dtype
 
 
-def _some(dtype: Any) -> pd.Series:
-    if isinstance(dtype, np.dtype):
-        return pd.Series(np.zeros(1, dtype))
-    return pd.Series([None], dtype=dtype)
-
-
-def negative(column: Column) -> Column:
-    """Negate values."""
-    return _of_numbers(column, "neg", lambda v: -v)
-
-
-def absolute(column: Column) -> Column:
-    """Return absolute values."""
-    return _of_numbers(column, "abs", abs)
-
-
-def inverted(column: Column) -> Column:
-    """Invert the bits of values."""
-    if column.kind not in "biu":
-        raise TypeError(f"bad operand type for unary ~: {column.dtype}")
-    return replace(column, values=~column.values)
+def unary(column: Column, name: str) -> Column:
+    """Apply ``neg``, ``abs`` or ``invert`` of `operator`."""
+    if column.kind not in ("biu" if name == "invert" else "biufm"):
+        raise TypeError(f"bad operand type for {name}: {column.dtype}")
+    values = getattr(operator, name)(column.values)
+    if column.kind == "m":
+        values = column.xp.where(column.nulls(), column.values, values)
+    return replace(column, values=values)
 
 
 def rounded(column: Column, decimals: int = 0) -> Column:
@@ -201,15 +176,6 @@ def rounded(column: Column, decimals: int = 0) -> Column:
     if column.kind != "f":
         return column
     return replace(column, values=column.values.round(decimals))
-
-
-def _of_numbers(column: Column, name: str, change: Callable[[Any], Any]) -> Column:
-    if column.kind == "m":
-        values = column.xp.where(column.nulls(), column.values, change(column.values))
-        return replace(column, values=values)
-    if column.kind not in NUMBERS:
-        raise TypeError(f"bad operand type for {name}: {column.dtype}")
-    return replace(column, values=change(column.values))
 
 
 def ufunc(column: Column, name: str) -> Column:
@@ -223,18 +189,14 @@ def ufunc(column: Column, name: str) -> Column:
 
 def constant(value: Any, length: int, xp: Any) -> Column:
     """Make a column of one repeated value, in the dtype that pandas gives it."""
-    if isinstance(value, (pd.Series, pd.Index)):
-        return interop.from_pandas(value, xp)
     one = pd.Series([value])
     if one.dtype == object and value is None:
         one = one.astype(np.float64)
     return interop.from_pandas(one, xp).take(xp.zeros(length, np.int64))
 
 
-def like(value: Any, column: Column) -> Column:
-    """Convert a value to a column of length 1 with the dtype of another column."""
-    if isinstance(value, Column):
-        return value
+def _like(value: Any, column: Column) -> Column:
+    """Convert a value to a column of length 1, in the dtype of another column if it has room."""
     dtype: Any = column.dtype
     if column.kind == CATEGORY:
         if not pd.isna(value) and value not in dtype.categories:
@@ -245,35 +207,21 @@ def like(value: Any, column: Column) -> Column:
     elif not (pd.isna(value) and column.kind in "fmMT") and not is_nullable(dtype):
         holder = pd.Series(interop.to_array(column.take(slice(0, 1))), dtype=dtype)
         whole = pd.concat([holder, pd.Series([value])]) if column.kind in "biu" else holder
-        dtype = whole.dtype if column.kind in "bu" or _is_wider(value, column) else dtype
-    made = pd.Series([value], dtype=dtype)
-    return interop.from_pandas(made, column.xp)
-
-
-def _is_wider(value: Any, column: Column) -> bool:
-    if column.kind != "i":
-        return False
-    return bool(pd.isna(value)) or (isinstance(value, (float, np.floating)) and value % 1 != 0)
+        is_fraction = isinstance(value, (float, np.floating)) and value % 1 != 0
+        if column.kind in "bu" or (column.kind == "i" and (pd.isna(value) or is_fraction)):
+            dtype = whole.dtype
+    return interop.from_pandas(pd.Series([value], dtype=dtype), column.xp)
 
 
 def choose(condition: Any, column: Column, other: Any) -> Column:
-    """Choose values where a condition holds, and others elsewhere.
-
-    Parameters
-    ----------
-    condition : (n,) bool
-    column : Column
-        (n,)
-    other : Column or scalar
-        (n,), or one value for all; NaN and None are nulls.
-    """
+    """Choose values where an (n,) condition holds, and elsewhere those of a column or a scalar."""
     xp = column.xp
-    if not isinstance(other, Column) and pd.isna(other):
+    if is_null(other):
         rows = xp.where(condition, xp.arange(len(column)), -1)
         return column.take_or_null(rows)
     if bool(condition.all()):
         return column
-    second = like(other, column)
+    second = other if isinstance(other, Column) else _like(other, column)
     if column.kind == CATEGORY:
         second = recategorize(second, column.dtype)
     both = stack([column, second])
@@ -311,27 +259,16 @@ def _running_maximum(values: Any) -> Any:
 
 
 def cumulated(column: Column, name: str) -> Column:
-    """Compute cumulative sums, products, minima or maxima; nulls are skipped and stay.
-
-    Parameters
-    ----------
-    column : Column
-        (n,) numbers.
-    name : {"cumsum", "cumprod", "cummin", "cummax"}
-    """
+    """Compute "cumsum", "cumprod", "cummin" or "cummax" of numbers; nulls are skipped and stay."""
     if column.kind not in NUMBERS:
-        raise DeviceOperationError(
-            f"{name} of a column of {column.dtype} does not exist on a device: do it on the host "
-            f"after .to_backend('pandas')"
-        )
+        raise unsupported(f"{name} of a column of {column.dtype}")
     xp, nulls = column.xp, column.nulls()
     if name in ("cummin", "cummax"):
         keys = sort_keys.ascending(column)
         keys = ~keys if name == "cummin" else keys
         keys = _running_maximum(xp.where(nulls, np.iinfo(np.int64).min, keys))
-        made = replace(
-            column, values=sort_keys.restore(~keys if name == "cummin" else keys, column)
-        )
+        keys = ~keys if name == "cummin" else keys
+        made = replace(column, values=sort_keys.restore(keys, column))
     else:
         neutral = column.values.dtype.type(name == "cumprod")
         values = xp.where(nulls, neutral, column.values)
@@ -376,10 +313,9 @@ def clip(column: Column, lower: Any, upper: Any) -> Column:
 
 def is_in(column: Column, values: Any) -> Any:
     """Return (n,) whether each value is among some."""
-    xp = column.xp
+    xp, nulls = column.xp, column.nulls()
     wanted = pd.Series(list(values))
     has_null = bool(wanted.isna().any())
-    nulls = column.nulls()
     wanted = wanted[wanted.notna()]
     if column.kind in (TEXT, CATEGORY):
         places = column.dictionary.get_indexer(pd.Index(wanted.unique()))
@@ -399,7 +335,7 @@ def is_in(column: Column, values: Any) -> Any:
 
 
 def monotonic(column: Column, *, descending: bool = False) -> bool:
-    """Return whether values ascend (or descend), and none is null."""
+    """Return whether values ascend (or descend) and none is null."""
     if bool(column.nulls().any()):
         return False
     keys = sort_keys.ascending(column)

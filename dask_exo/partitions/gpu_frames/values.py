@@ -13,10 +13,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu.arrays import host
 from dask_exo.partitions.gpu_frames import transform
-from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, Column, as_nullable, unit_of
+from dask_exo.partitions.gpu_frames.column import (
+    CATEGORY,
+    ON_HOST,
+    SECOND,
+    TEXT,
+    Column,
+    as_nullable,
+    unit_of,
+    unsupported,
+)
 from dask_exo.partitions.gpu_frames.elementwise import Operators
 from dask_exo.partitions.gpu_frames.interop import map_distinct, recategorize
 from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask
@@ -35,14 +43,14 @@ class Values(Operators, LabelledRows):
         return self.each(lambda column: Column(flags(column), np.dtype(bool)))
 
     def __neg__(self) -> Any:
-        return self.each(transform.negative)
+        return self.each(lambda column: transform.unary(column, "neg"))
 
     def __invert__(self) -> Any:
-        return self.each(transform.inverted)
+        return self.each(lambda column: transform.unary(column, "invert"))
 
     def abs(self) -> Any:
         """Return absolute values."""
-        return self.each(transform.absolute)
+        return self.each(lambda column: transform.unary(column, "abs"))
 
     def __abs__(self) -> Any:
         return self.abs()
@@ -157,10 +165,7 @@ class Strings:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in _STRINGS:
-            raise DeviceOperationError(
-                f".str.{name} does not exist on a device: do it on the host after "
-                f".to_backend('pandas')"
-            )
+            raise unsupported(f".str.{name}")
 
         def run(*args: Any, **options: Any) -> Any:
             def change(values: pd.Series) -> Any:
@@ -190,11 +195,8 @@ class Times:
         is_zoned = not isinstance(column.dtype, np.dtype)
         fields = DURATIONS if column.kind == "m" else FIELDS
         if name not in fields or is_zoned:
-            raise DeviceOperationError(
-                f".dt.{name} of {column.dtype} does not exist on a device, which has "
-                f"{', '.join(sorted(fields))} (without a time zone): do it on the host after "
-                f".to_backend('pandas')"
-            )
+            supported = f"use {', '.join(sorted(fields))} (without a time zone)"
+            raise unsupported(f".dt.{name} of {column.dtype}", f"{supported}, or {ON_HOST}")
         return self._like(fields[name](column))
 
 
@@ -250,12 +252,9 @@ class Categories:
         return self.set_categories(self.categories[host(used[used >= 0])])
 
     def __getattr__(self, name: str) -> Any:
-        raise DeviceOperationError(
-            f".cat.{name} does not exist on a device: do it on the host after .to_backend('pandas')"
-        )
+        raise unsupported(f".cat.{name}")
 
 
-_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT32 = np.dtype(np.int32)
 
 
@@ -279,7 +278,7 @@ def civil(days: Any) -> tuple[Any, Any, Any]:
 
 
 def _days(column: Column) -> Any:
-    return column.values // (86400 * _SECOND[unit_of(column.dtype)])
+    return column.values // (86400 * SECOND[unit_of(column.dtype)])
 
 
 def _field(compute: Callable[[Column], Any]) -> Callable[[Column], Column]:
@@ -298,14 +297,14 @@ def _field(compute: Callable[[Column], Any]) -> Callable[[Column], Column]:
 
 def _part(size: int, count: int) -> Callable[[Column], Any]:
     """Compute a part of the day: units of ``size`` seconds, modulo ``count``."""
-    return lambda c: c.values // (size * _SECOND[unit_of(c.dtype)]) % count
+    return lambda c: c.values // (size * SECOND[unit_of(c.dtype)]) % count
 
 
 def _fraction(steps: int, count: int) -> Callable[[Column], Any]:
     """Compute a part of the second: units of 1 / ``steps`` seconds, modulo ``count``."""
 
     def run(column: Column) -> Any:
-        have = _SECOND[unit_of(column.dtype)]
+        have = SECOND[unit_of(column.dtype)]
         if have < steps:
             return column.values * (steps // have) % count
         return column.values // (have // steps) % count
