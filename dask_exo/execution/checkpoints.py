@@ -14,7 +14,7 @@ from dask_exo.checkpoint import CheckpointStore, StoredValue
 from dask_exo.errors import CheckpointError
 from dask_exo.execution.admission import single_write_seconds, worth_checkpointing
 from dask_exo.planning.partitioners import Partitioner
-from dask_exo.shuffle.blocks import Mergeable
+from dask_exo.shuffle.blocks import Blocks
 from dask_exo.shuffle.spec import Tally
 
 
@@ -138,9 +138,7 @@ class CheckpointingSplit(Partitioner):
     inner: Partitioner
     label: CheckpointKey
 
-    def cut(
-        self, parts: Sequence[Any], owned: Sequence[range]
-    ) -> tuple[Sequence[Mergeable], Tally]:
+    def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[Sequence[Blocks], Tally]:
         """See `Partitioner.cut`."""
         return self.inner.cut(parts, owned)
 

@@ -25,7 +25,7 @@ from dask_exo.partitions import protocol
 from dask_exo.partitions.kernels.kway_merge import merge_sorted_tables
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
-from dask_exo.shuffle.blocks import HeterogeneousBlocks, Mergeable, Packed, Pickled, pack, pickled
+from dask_exo.shuffle.blocks import Blocks, HeterogeneousBlocks, Packed, Pickled, pack, pickled
 from dask_exo.shuffle.choose import LARGEST_BATCH
 from dask_exo.shuffle.spec import Tally, tally
 
@@ -66,9 +66,7 @@ class Partitioner(abc.ABC):
         return self
 
     @abc.abstractmethod
-    def cut(
-        self, parts: Sequence[Any], owned: Sequence[range]
-    ) -> tuple[Sequence[Mergeable], Tally]:
+    def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[Sequence[Blocks], Tally]:
         """Divide inputs, and pack the blocks for each node.
 
         Parameters

@@ -99,7 +99,7 @@ def run(
     *,
     futures: Futures | None = None,
 ) -> list[Ref]:
-    """Shuffle parts.
+    """Shuffle parts, and return (R,) refs of the outputs while the reducers still run.
 
     Parameters
     ----------
@@ -110,11 +110,6 @@ def run(
         One of `names`, or ``'auto'``: by the measured size of the first maps.
     futures : Futures, optional
         The cluster; by default the one that runs Dask's code. It is started if necessary.
-
-    Returns
-    -------
-    list : (R,)
-        Refs of the outputs (``ray.get`` returns their values); the reducers still run.
 
     Raises
     ------
@@ -136,16 +131,9 @@ def run(
 
 @dataclass(frozen=True)
 class PartialResult:
-    """Result of a shuffle after some of its parts.
+    """Result of a shuffle after some of its parts: (R,) refs of the outputs for those parts.
 
-    Attributes
-    ----------
-    outputs : list
-        (R,) refs of the outputs for those parts.
-    parts : int
-        Number of parts so far.
-    share : float
-        Share of all parts, up to 1.
+    ``share`` is that of all parts, up to 1.
     """
 
     outputs: list[Ref]
@@ -167,13 +155,10 @@ def stream(
 
     Parameters
     ----------
-    parts : (M,)
-        Values, or refs of them; they are mapped in this order.
-    program : Program
+    parts, program, futures
+        See `run`; the parts are mapped in this order.
     every : int, optional
         Parts of a round; by default a twentieth of all.
-    futures : Futures, optional
-        See `run`.
 
     Yields
     ------

@@ -20,7 +20,6 @@ from dask_exo.partitions.kernels import argsort
 from dask_exo.partitions.wire_format import WireRows, concat, concat_same_schema, same_schema
 
 B = TypeVar("B", bound="Blocks")
-M = TypeVar("M", bound="Mergeable")
 
 
 class Blocks(Protocol):
@@ -36,20 +35,16 @@ class Blocks(Protocol):
         ...
 
     @classmethod
+    def join(cls: type[B], packed: Sequence[B], slots: range) -> Blocks:
+        """Concatenate each of the blocks ``slots`` of all of ``packed``, in their order."""
+        ...
+
+    @classmethod
     def collect(cls: type[B], packed: Sequence[B], slots: Sequence[int]) -> B | None:
         """Join blocks ``slots``, in ascending order, of all of ``packed``, if that saves work.
 
         The result counts slots from 0.
         """
-        ...
-
-
-class Mergeable(Blocks, Protocol):
-    """Blocks that can be merged."""
-
-    @classmethod
-    def join(cls: type[M], packed: Sequence[M], slots: range) -> Blocks:
-        """Concatenate each of the blocks ``slots`` of all of ``packed``, in their order."""
         ...
 
 
@@ -104,7 +99,7 @@ class Packed:
     def join(
         cls, packed: Sequence[Packed | HeterogeneousBlocks], slots: range
     ) -> Packed | HeterogeneousBlocks:
-        """Concatenate each of the blocks ``slots`` of all of ``packed``, in their order."""
+        """See `Blocks`."""
         if len(slots) > 1:
             collected = cls.collect(packed, slots)
             if collected is not None:
@@ -147,12 +142,7 @@ class Packed:
 class HeterogeneousBlocks:
     """Merged rows for neighbouring reducers that differ in their dtypes or categories.
 
-    Attributes
-    ----------
-    blocks : list of Packed
-        (k,) with one block each.
-    first : int
-        Number of the first reducer.
+    Each of the (k,) ``blocks`` has those of one reducer, beginning with number ``first``.
     """
 
     blocks: list[Packed]
@@ -184,7 +174,7 @@ class HeterogeneousBlocks:
     def join(
         cls, packed: Sequence[Packed | HeterogeneousBlocks], slots: range
     ) -> Packed | HeterogeneousBlocks:
-        """Concatenate each of the blocks ``slots`` of all of ``packed``, in their order."""
+        """See `Blocks`."""
         return Packed.join(packed, slots)
 
     @classmethod
@@ -243,7 +233,7 @@ class Pickled:
 
     @classmethod
     def join(cls, packed: Sequence[Pickled], slots: range) -> Pickled:
-        """Concatenate each of the blocks ``slots`` of all of ``packed``, still pickled."""
+        """See `Blocks`; the values stay pickled."""
         return cls(
             [[arrays for p in packed for arrays in p.pickles[slot - p.first]] for slot in slots],
             slots.start,
@@ -262,24 +252,9 @@ def pack(
     *,
     ignore_index: bool = False,
 ) -> list[Packed]:
-    """Sort rows by reducer and divide them by node.
+    """Sort (n,) rows by their reducers ``ids``; return (W,) blocks packed for the nodes' reducers.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        (n,) rows.
-    ids : (n,)
-        Reducer of each row.
-    owned : (W,)
-        Contiguous reducers of each node.
-    partition_column : tuple, optional
-        See `Packed`.
-    ignore_index : bool
-        Whether the index is dropped.
-
-    Returns
-    -------
-    list of Packed : (W,)
+    With ``ignore_index`` the index is dropped.
     """
     kernels = protocol.kernels(frame)
     order, offsets = kernels.counting_argsort(ids, owned[-1].stop)
@@ -298,19 +273,7 @@ def pack(
 def pickled(
     lists: Sequence[list[Any]] | Mapping[int, list[Any]], owned: Sequence[range]
 ) -> list[Pickled]:
-    """Pickle the values of each reducer, and pack those of the reducers of each node.
-
-    Parameters
-    ----------
-    lists : (R,)
-        Values for each reducer, by its number.
-    owned : (W,)
-        Contiguous reducers of each node.
-
-    Returns
-    -------
-    list of Pickled : (W,)
-    """
+    """Pickle the values of each reducer, by its number; pack those of the reducers of each node."""
     return [
         Pickled([[_dumps(lists[r])] if lists[r] else [] for r in slots], slots.start)
         for slots in owned
@@ -324,7 +287,7 @@ def _dumps(values: list[Any]) -> Pickle:
     return [np.frombuffer(b, np.uint8) for b in (data, *(buffer.raw() for buffer in buffers))]
 
 
-def merge(owned: Sequence[range], *packed: M) -> Iterator[Blocks]:
+def merge(owned: Sequence[range], *packed: B) -> Iterator[Blocks]:
     """Combine blocks of all arguments, for each range of slots; input order is kept."""
     for slots in owned:
         reach("merge")

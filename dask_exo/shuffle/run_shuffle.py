@@ -75,7 +75,7 @@ def run_shuffle(
     how = choice.algorithm, choice.reason, m, r
     events.emit(events.ShuffleChosen(name, *how, choice.per_round))
     steps = algorithms.start(choice, futures, maps, spec)
-    inputs = yield from RunningShuffle(name, futures, maps, spec).run(steps)
+    inputs = yield from ShuffleMonitor(name, futures, maps, spec).run(steps)
     seconds = time.perf_counter() - started
     rows, nbytes = maps.tally.rows, maps.nbytes
     events.emit(events.ShuffleFinished(name, *how, maps.rounds, maps.calls, rows, nbytes, seconds))
@@ -99,7 +99,7 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-class RunningShuffle:
+class ShuffleMonitor:
     """A shuffle that emits its progress, and checks the disks, whenever it waits."""
 
     def __init__(self, name: str, futures: Futures, maps: MapStage, spec: Spec) -> None:
@@ -161,10 +161,10 @@ class RunningShuffle:
 
 
 _lock = threading.Lock()
-_running: list[RunningShuffle] = []  # of this process, which has one connection to a cluster
+_running: list[ShuffleMonitor] = []  # of this process, which has one connection to a cluster
 
 
-def _largest() -> RunningShuffle | None:
+def _largest() -> ShuffleMonitor | None:
     """Return the running shuffle with the largest map outputs."""
     with _lock:
         return max(_running, key=lambda shuffle: shuffle.maps.nbytes, default=None)

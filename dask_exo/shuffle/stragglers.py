@@ -70,16 +70,8 @@ def late(
     """Return the running calls that are late, ordered by the time when they became late.
 
     No call is late while fewer calls have finished than are running: the median means little then.
-
-    Parameters
-    ----------
-    running : mapping
-        Start time and number of parts of each call.
-    durations : sequence of float
-        Seconds per part of the finished calls.
-    now : float
-        Current time of the same clock.
-    policy : SpeculationPolicy
+    ``running`` has start time and number of parts of each call, ``durations`` the seconds per part
+    of the finished calls.
 
     Examples
     --------
@@ -97,23 +89,14 @@ def speculation_budget(*, slots: int, busy: int, speculative: int) -> int:
     """Return how many more speculative attempts may start.
 
     They get idle slots only, since first attempts are worth more, and at most half of all slots.
-
-    Parameters
-    ----------
-    slots : int
-        Tasks that run at the same time.
-    busy : int
-        Tasks in flight that could run.
-    speculative : int
-        Speculative attempts among them.
+    Of the tasks in flight, ``busy`` could run; ``speculative`` of them are such attempts.
 
     Examples
     --------
-    >>> (
-    ...     speculation_budget(slots=16, busy=11, speculative=4),
-    ...     speculation_budget(slots=16, busy=4, speculative=0),
-    ... )
-    (4, 8)
+    >>> speculation_budget(slots=16, busy=11, speculative=4)
+    4
+    >>> speculation_budget(slots=16, busy=4, speculative=0)
+    8
     """
     return max(0, min(slots - busy, max(1, slots // 2) - speculative))
 
@@ -123,18 +106,9 @@ def slow_nodes(
 ) -> frozenset[str]:
     """Return the nodes that get no work that other nodes can do.
 
-    A node is slow if its calls took ``factor`` times as long as on the median node. While calls are
-    late, a node that has finished none is slow, too.
-
-    Parameters
-    ----------
-    seconds : mapping
-        (n,) durations of finished calls by node.
-    nodes : sequence of str
-        All nodes.
-    late : int
-        Number of late calls.
-    factor : float
+    A node is slow if its calls took ``factor`` times as long as on the median node (``seconds``:
+    durations of finished calls by node). While calls are late, a node that has finished none is
+    slow, too.
 
     Examples
     --------
