@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import dask
@@ -130,7 +128,7 @@ class Scheduler:
         algorithms.check(config.shuffle_algorithm)
         work, context, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
-        promises = BackgroundRun(work, context, futures, config, partial(observed, futures)).start()
+        promises = BackgroundRun(work, context, futures).start()
         for name, fingerprint in context.checkpoints.fingerprints.items():
             promises[name].fingerprint = fingerprint
         return {key: promises[name] for key, name in names.items()}
@@ -313,8 +311,7 @@ def _run(
     """Run a plan; return the value of each result's source."""
     watcher = _CallbackWatcher(callbacks, futures) if callbacks else None
     with showing(config.progress), observed(futures) as looks:
-        work = run_passes(work, replace(context, nodes=futures.nodes()))
-        run = Run(work, futures, config, watcher, follow=context.fuse, looks=looks)
+        run = Run(work, context, futures, watcher=watcher, looks=looks)
         held = run.results()
         names = {h.ref: repr(key) for key, h in held.items() if isinstance(h, Remote)}
         refs = list(names)

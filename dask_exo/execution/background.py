@@ -8,19 +8,18 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from dask_exo.cluster.futures import Futures
-from dask_exo.config import Config
 from dask_exo.errors import CancelledError
 from dask_exo.execution.loop import Run
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote, wait
 from dask_exo.execution.ready_queue import RunAbandoned
-from dask_exo.execution.run_metrics import StoreSampler
+from dask_exo.execution.run_metrics import observed
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Plan
-from dask_exo.planning.plan_passes import PassContext, run_passes
+from dask_exo.planning.plan_passes import PassContext
 
 
 class Stoppable(Protocol):
@@ -44,23 +43,11 @@ class BackgroundRun:
     ----------
     plan : Plan
     context : PassContext
-        Facts for the passes over the plan.
     futures : Futures
-    config : Config
-    observed : callable
-        Makes a context around the run.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        context: PassContext,
-        futures: Futures,
-        config: Config,
-        observed: Callable[[], contextlib.AbstractContextManager[StoreSampler]],
-    ) -> None:
-        self._plan, self._context, self._observed = plan, context, observed
-        self._futures, self._config = futures, config
+    def __init__(self, plan: Plan, context: PassContext, futures: Futures) -> None:
+        self._plan, self._context, self._futures = plan, context, futures
         self._promises: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
         self._stopped = False
         self._errors: list[BaseException] = []
@@ -97,9 +84,8 @@ class BackgroundRun:
             promise.fail(error)
 
     def _run(self) -> None:
-        with self._observed() as looks:
-            plan = run_passes(self._plan, replace(self._context, nodes=self._futures.nodes()))
-            Run(plan, self._futures, self._config, consumer=self, looks=looks).results()
+        with observed(self._futures) as looks:
+            Run(self._plan, self._context, self._futures, consumer=self, looks=looks).results()
 
     def _main(self) -> None:
         error: BaseException = CancelledError("the computation was stopped before its end")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -20,7 +21,6 @@ from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
-from dask_exo.config import Config
 from dask_exo.errors import OutOfMemoryError
 from dask_exo.execution import messages
 from dask_exo.execution.accounting import OutputVersions, ShuffleAccounting
@@ -28,7 +28,7 @@ from dask_exo.execution.actor_pool import ActorPools, PooledActor
 from dask_exo.execution.admission import LoopState, admit, bottleneck
 from dask_exo.execution.batching import TaskStats, gather
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote
-from dask_exo.execution.ready_queue import Consumer, ReadyQueue, RunAbandoned, Values
+from dask_exo.execution.ready_queue import Consumer, HeldValues, ReadyQueue, RunAbandoned
 from dask_exo.execution.run_metrics import (
     MemoryPressure,
     RunObserver,
@@ -46,46 +46,54 @@ from dask_exo.execution.submission import (
 )
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, Plan
+from dask_exo.planning.plan_passes import PassContext, run_passes
 
 LOOK = 0.5  # seconds between two looks at whether the results are still wanted
 
 
 class Run:
-    """One computation.
+    """One computation: its plan after all passes, and what is in flight.
 
     Parameters
     ----------
     plan : Plan
+        Before the passes, which need the nodes of the cluster.
+    context : PassContext
     futures : Futures
-    config : Config
     watcher : RunObserver, optional
     consumer : Consumer, optional
         Receives results as they finish; without it, the first failure ends the run.
-    follow : bool
-        Whether a call may go on with tasks that become ready by its own values; the watcher does
-        not see those.
     looks : StoreSampler, optional
 
     Attributes
     ----------
     versions : OutputVersions
         Digests of the outputs of its tasks, and of values that it was given.
+
+    Raises
+    ------
+    DeviceError
+        No node has the GPUs that a task requests.
+    OptionsError
+        No node has the resources that a task requests.
     """
 
-    def __init__(  # noqa: PLR0913  each is a part of what a run is
+    def __init__(
         self,
         plan: Plan,
+        context: PassContext,
         futures: Futures,
-        config: Config,
+        *,
         watcher: RunObserver | None = None,
         consumer: Consumer | None = None,
-        *,
-        follow: bool = True,
         looks: StoreSampler | None = None,
     ) -> None:
-        self._futures, self._config, self._follow = futures, config, follow
+        nodes, config = futures.nodes(), context.config
+        plan = run_passes(plan, replace(context, nodes=nodes))
+        self._futures, self._config = futures, config
+        # a call may go on with tasks that become ready by its own values, unless these are watched
+        self._follow = context.fuse
         self._watcher, self._consumer, self._looks = watcher or RunObserver(), consumer, looks
-        nodes = futures.nodes()
         slots = sum(node.slots for node in nodes)
         store = sum(node.store for node in nodes)
         gpus = sum((node.resources or {}).get("GPU", 0.0) for node in nodes)
@@ -93,7 +101,7 @@ class Run:
         self._first_events = (events.RunStarted(tasks_per_group(plan)), *plan.seen, places)
         self._pools = ActorPools(futures, plan, nodes)
         self._budget = int(config.memory_fraction * store)
-        self._values = Values(plan.literals, futures.put)
+        self._values = HeldValues(plan.literals, futures.put)
         self.versions = OutputVersions(futures.repeats, config.nondeterminism)
         self._accounting = ShuffleAccounting(self.versions)
         self._queue = ReadyQueue(plan, self._values, self._accounting, consumer)

@@ -55,7 +55,7 @@ class ReadyQueue:
     Parameters
     ----------
     plan : Plan
-    values : Values
+    values : HeldValues
     accounting : ShuffleAccounting
     consumer : Consumer, optional
         Receives results as they finish; without it, the first failure is raised.
@@ -71,7 +71,7 @@ class ReadyQueue:
     def __init__(
         self,
         plan: Plan,
-        values: Values,
+        values: HeldValues,
         accounting: ShuffleAccounting,
         consumer: Consumer | None = None,
     ) -> None:
@@ -230,7 +230,7 @@ class PendingOutput:
 Held = Local | Remote | PendingOutput
 
 
-class Values:
+class HeldValues:
     """The values of one computation that exist and are still to be read.
 
     Parameters
@@ -247,7 +247,7 @@ class Values:
 
     Examples
     --------
-    >>> values = Values({}, put=lambda value: "ref")
+    >>> values = HeldValues({}, put=lambda value: "ref")
     >>> values.add_readers(["x", "x"])
     >>> values.add("x", Remote("ref-x", 10))
     >>> values.take("x").ref, values.nbytes, values.take("x").ref, values.nbytes

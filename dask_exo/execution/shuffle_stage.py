@@ -20,7 +20,7 @@ from dask_exo.execution import messages
 from dask_exo.execution.accounting import ShuffleAccounting
 from dask_exo.execution.actor_pool import ActorPools, MapActors
 from dask_exo.execution.checkpoints import CheckpointingSplit, CheckpointKey, ShuffleCheckpoint
-from dask_exo.execution.ready_queue import PendingOutput, ReadyQueue, Values
+from dask_exo.execution.ready_queue import HeldValues, PendingOutput, ReadyQueue
 from dask_exo.execution.run_metrics import RunObserver, stage_keys
 from dask_exo.execution.submission import build_jobs, raise_remote, serialize_call
 from dask_exo.execution.worker import catch_failure, distinct, load_call, run_map
@@ -49,7 +49,7 @@ class RunningShuffle:
         cls,
         stage: Stage,
         futures: Futures,
-        values: Values,
+        values: HeldValues,
         accounting: ShuffleAccounting,
         config: Config,
         *,
@@ -133,7 +133,7 @@ class StageMaps:
     Parameters
     ----------
     stage : Stage
-    values : Values
+    values : HeldValues
     accounting : ShuffleAccounting
         Records the receipts.
     config : Config
@@ -144,7 +144,7 @@ class StageMaps:
     def __init__(
         self,
         stage: Stage,
-        values: Values,
+        values: HeldValues,
         accounting: ShuffleAccounting,
         config: Config,
         block: int,
@@ -191,7 +191,7 @@ class RunningShuffles:
     pools : ActorPools
     queue : ReadyQueue
         Of the run.
-    values : Values
+    values : HeldValues
     accounting : ShuffleAccounting
     config : Config
     watcher : RunObserver
@@ -202,7 +202,7 @@ class RunningShuffles:
         futures: Futures,
         pools: ActorPools,
         queue: ReadyQueue,
-        values: Values,
+        values: HeldValues,
         accounting: ShuffleAccounting,
         config: Config,
         watcher: RunObserver,

@@ -14,20 +14,22 @@ from dask_exo.execution import messages
 from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.execution.admission import next_cpu_request
 from dask_exo.execution.persisted import Local, Remote, collecting_refs
-from dask_exo.execution.ready_queue import Held, Values
+from dask_exo.execution.ready_queue import Held, HeldValues
 from dask_exo.execution.worker import run_to_driver, run_to_store
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle
 
 
-def build_jobs(bundles: Sequence[Bundle], values: Values) -> tuple[list[messages.Job], list[Ref]]:
+def build_jobs(
+    bundles: Sequence[Bundle], values: HeldValues
+) -> tuple[list[messages.Job], list[Ref]]:
     """Return the jobs of some bundles, and the refs that they read, each once.
 
     Parameters
     ----------
     bundles : sequence of Bundle
         In an order in which they can run: some may read outputs of others.
-    values : Values
+    values : HeldValues
         Of this run.
 
     Returns

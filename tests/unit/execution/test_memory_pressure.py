@@ -18,7 +18,7 @@ from dask_exo.cluster.on_ray.connection import used_share
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
 from dask_exo.execution.admission import LoopState, admit, next_cpu_request
 from dask_exo.execution.persisted import Remote
-from dask_exo.execution.ready_queue import Values
+from dask_exo.execution.ready_queue import HeldValues
 from dask_exo.execution.run_metrics import EVERY, MemoryPressure
 from dask_exo.execution.submission import widen_request
 from dask_exo.report import recording
@@ -155,7 +155,7 @@ class Ref:
 
 
 def test_a_value_is_let_go_when_its_last_reader_takes_it() -> None:
-    values, ref = Values({}, put=None), Ref()
+    values, ref = HeldValues({}, put=None), Ref()
     seen = weakref.ref(ref)
     values.add_readers(["x", "x"])
     values.add("x", Remote(ref, 10))
