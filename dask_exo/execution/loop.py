@@ -265,7 +265,8 @@ class Run:
             chain.from_iterable(bundle.sources for bundle in bundles)
         )
         jobs, args = build_jobs(bundles, self._values)
-        data = serialize_call((jobs, self._config.settings, self._config.compares), jobs, args)
+        code = messages.TaskCode(jobs, self._config.settings, self._config.compares)
+        data = serialize_call(code, args)
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
         if bundles[0].group not in self._stats:
             self._probing.add(bundles[0].group)

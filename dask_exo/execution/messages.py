@@ -59,10 +59,6 @@ class Job(NamedTuple):
 
     Attributes
     ----------
-    key : Key
-    nodes : sequence of (Key, GraphNode)
-    inputs : dict
-    retries : int
     kept : bool
         Whether its value is read outside of the call.
     label : PartCheckpoint, optional
@@ -80,6 +76,24 @@ class Job(NamedTuple):
     def inner(self) -> list[int]:
         """Jobs of the same call whose outputs it reads."""
         return [s.place for s in self.inputs.values() if isinstance(s, JobOutput)]
+
+
+class MapCode(NamedTuple):
+    """What a map does with its partitions, of which the first has the number ``start``."""
+
+    partitioner: Partitioner
+    largest_block: int
+    start: int
+    observed: bool  # an observer wants the bytes of each reducer
+
+
+class TaskCode(NamedTuple):
+    """The code of a task: jobs, their ``dask.config``, and whether outputs get a digest."""
+
+    jobs: list[Job]
+    settings: Any
+    compares: bool
+    map: MapCode | None = None
 
 
 class AssembledTally(NamedTuple):
@@ -104,7 +118,6 @@ class JobReceipt(NamedTuple):
     Attributes
     ----------
     seconds : float
-        Duration.
     nbytes : int
         Estimated size of its value.
     value : object
@@ -112,15 +125,16 @@ class JobReceipt(NamedTuple):
     small : bool
         Whether ``value`` is it.
     arrived : tuple of AssembledTally
+        Rows that it assembled of earlier shuffles.
     warned : tuple of TaskWarning
         The first few.
     failure : Failure, optional
     ran : CallSpan, optional
         Span of the call, in its last receipt.
     made : OutputDigest, optional
-        What the whole call has made that is in the store.
+        Digest of what the whole call has put into the store.
     spent : float
-        Seconds that it is taken to cost to keep the value for other programs.
+        Estimated seconds that a checkpoint of the value took.
     """
 
     seconds: float = 0.0
@@ -136,24 +150,16 @@ class JobReceipt(NamedTuple):
 
 
 class MapDetail(NamedTuple):
-    """Details of a map's `Receipt`: its inputs, and the tallies of what it assembled for them.
+    """Details of a map's `Receipt`; see `JobReceipt` for the fields that both have.
 
     Attributes
     ----------
     parts : int
-    arrived : tuple of AssembledTally
-    warned : tuple of TaskWarning
-        The first few.
-    failure : Failure, optional
-    ran : CallSpan, optional
+        Number of its partitions.
     start : int
-        The first of the parts.
+        Number of the first one.
     sent : ndarray, optional
-        (R,) bytes for each reducer, if they were asked for.
-    made : OutputDigest, optional
-        What the call has made that is in the store.
-    spent : float
-        Seconds that it is taken to cost to keep parts for other programs.
+        (R,) bytes for each reducer, if an observer wants them.
     """
 
     parts: int = 0
@@ -175,9 +181,9 @@ def dumps(content: Any) -> bytes:
 
 @contextlib.contextmanager
 def paused_gc() -> Iterator[None]:
-    """Pause Python's garbage collector, for all threads, while many objects are made that stay.
+    """Pause Python's garbage collector while many objects are created that stay.
 
-    Otherwise it visits each of them again and again: a fifth of the time of a large graph.
+    It would visit each of them repeatedly, which takes a fifth of the time of a large graph.
     """
     if not gc.isenabled():  # as somebody else wants it, be it another thread in here
         yield

@@ -150,8 +150,8 @@ class StageMaps:
         block: int,
     ) -> None:
         self._stage, self._values, self._accounting = stage, values, accounting
-        self._options = (config.settings, config.compares, stage.partitioner, block)
-        self._told = events.listening()
+        self._config, self._block = config, block
+        self._observed = events.listening()
 
     def __len__(self) -> int:
         """M."""
@@ -160,8 +160,9 @@ class StageMaps:
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
         """Return the arguments of `run_map` for partitions ``start`` to ``stop``."""
         jobs, refs = build_jobs(self._stage.parts[start:stop], self._values)
-        data = serialize_call((jobs, *self._options, start, self._told), jobs, refs)
-        return data, *refs
+        mapped = messages.MapCode(self._stage.partitioner, self._block, start, self._observed)
+        settings, compares = self._config.settings, self._config.compares
+        return serialize_call(messages.TaskCode(jobs, settings, compares, mapped), refs), *refs
 
     def note_receipt(self, receipt: Receipt) -> None:
         """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from dask_exo.cluster.futures import Futures, Node, Ref, SubmitOptions
@@ -15,7 +14,7 @@ from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.execution.admission import next_cpu_request
 from dask_exo.execution.persisted import Local, Remote, collecting_refs
 from dask_exo.execution.ready_queue import Held, HeldValues
-from dask_exo.execution.worker import run_to_driver, run_to_store
+from dask_exo.execution.worker import run_bundles
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle
 
@@ -25,19 +24,7 @@ def build_jobs(
 ) -> tuple[list[messages.Job], list[Ref]]:
     """Return the jobs of some bundles, and the refs that they read, each once.
 
-    Parameters
-    ----------
-    bundles : sequence of Bundle
-        In an order in which they can run: some may read outputs of others.
-    values : HeldValues
-        Of this run.
-
-    Returns
-    -------
-    jobs : list of Job
-        With the positions of their inputs among ``refs``.
-    refs : list
-        Arguments of the call.
+    Bundles are in an order in which they can run: some may read outputs of others.
     """
     places: dict[Ref, int] = {}
     piles: dict[int, tuple[Any, list[int]]] = {}
@@ -77,10 +64,8 @@ def build_jobs(
     return jobs, list(places)
 
 
-def serialize_call(content: Any, jobs: Sequence[messages.Job], args: list[Ref]) -> bytes:
-    """Pickle the content of a task, of which ``jobs`` are a part.
-
-    Refs of the promises in it (see `Promise`) are appended to ``args``.
+def serialize_call(code: messages.TaskCode, args: list[Ref]) -> bytes:
+    """Pickle the code of a task; append the refs of the promises in it to ``args``.
 
     Raises
     ------
@@ -89,11 +74,11 @@ def serialize_call(content: Any, jobs: Sequence[messages.Job], args: list[Ref]) 
     """
     try:
         with collecting_refs(args):
-            return messages.dumps(content)
+            return messages.dumps(code)
     except ExoError:
         raise
     except Exception as error:
-        culprit = next((job.key for job in jobs if not _sendable(job)), jobs[0].key)
+        culprit = next((job for job in code.jobs if not _sendable(job)), code.jobs[0]).key
         raise SerializationError(
             f"task {culprit!r} cannot be sent to another process: {error}. Open files, locks, "
             f"connections and generators must be made inside the task"
@@ -127,22 +112,16 @@ class TaskCall:
 
     Attributes
     ----------
-    bundles : list of Bundle
     data : bytes
-        Pickled code of the bundles.
+        Pickled `TaskCode` of the bundles.
     args : sequence of Ref
         Inputs. They are held as long as the task may have to be resubmitted.
     kept : list of Key
         Values that are read outside of the call.
     small : int, optional
         Largest value, in bytes, to return in a receipt; None for all values.
-    needs : mapping, optional
-    node : str, optional
-        Node that should run it.
     expected_bytes : int
         Expected size of the outputs.
-    actor : PooledActor, optional
-        Actor that runs it.
     refs : dict
         Refs of the values that are not in receipts.
     """
@@ -160,20 +139,23 @@ class TaskCall:
 
     def send(self, futures: Futures) -> Ref:
         """Submit the task; return the ref of its receipts."""
-        submit: Callable[..., Ref] = partial(futures.submit, node=self.node, needs=self.needs)
-        split: Callable[..., list[Ref]] = partial(futures.split, node=self.node, needs=self.needs)
+        target: Any = futures
+        where: dict[str, Any] = {"node": self.node, "needs": self.needs}
         if self.actor is not None:
-            submit, split = self.actor.handle.submit, self.actor.handle.split
+            target, where = self.actor.handle, {}
         if self.small is None:
-            return submit(run_to_driver, self.data, *self.args)
+            receipts: Ref = target.submit(run_bundles, self.data, None, *self.args, **where)
+            return receipts
         count = len(self.kept) + 1
-        *refs, done = split(count, run_to_store, self.data, self.small, *self.args)
+        *refs, receipts = target.split(
+            count, run_bundles, self.data, self.small, *self.args, **where
+        )
         self.refs = dict(zip(self.kept, refs, strict=True))
-        return done
+        return receipts
 
 
 def receipts(futures: Futures, refs: Sequence[Ref], kind: type[Exception]) -> list[Any]:
-    """Fetch the receipts of finished tasks; in place of one, an exception of type ``kind``."""
+    """Fetch the receipts of finished tasks; an exception of type ``kind`` is one, too."""
     try:
         return futures.get(refs)
     except kind as error:
@@ -186,16 +168,6 @@ def widen_request(
     needs: SubmitOptions | None, nodes: Sequence[Node], key: Key, error: OutOfMemoryError
 ) -> SubmitOptions:
     """Return the request of a task whose node ran out of memory: more slots, so fewer neighbours.
-
-    Parameters
-    ----------
-    needs : mapping, optional
-        Resource request of the last attempt.
-    nodes : sequence of Node
-    key : Key
-        Key of its first output.
-    error : OutOfMemoryError
-        Error of the last attempt.
 
     Raises
     ------

@@ -7,6 +7,7 @@ No attempt sees what another one wrote.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import re
 import sys
@@ -37,6 +38,7 @@ from dask_exo.execution.messages import (
     JobOutput,
     JobReceipt,
     MapDetail,
+    TaskCode,
     TaskWarning,
     Value,
     paused_gc,
@@ -52,28 +54,47 @@ T = TypeVar("T")
 MOST_WARNINGS = 20  # of one task
 
 
-def run_to_store(data: bytes, small: int, *args: Any) -> list[Any]:
-    """Run jobs; return the values that are read outside of the call, then a list of `JobReceipt`.
+def run_bundles(data: bytes, small: int | None, *args: Any) -> list[Any]:
+    """Run bundles; return the values that are read outside of the call, then the receipts.
 
-    In place of a small value, or of one that failed, is None; a small value is in its receipt.
+    In place of a value that is small or failed is None; a small value is in its receipt.
 
     Parameters
     ----------
     data : bytes
-        Jobs, their ``dask.config``, and whether to compute a digest of their outputs.
-    small : int
-        Largest size of a small value in bytes.
+        A pickled `TaskCode`.
+    small : int, optional
+        Largest size of a small value in bytes; if None, all are, and only receipts are returned.
     *args
         Inputs of the jobs.
     """
-    values, done = _run_all(data, small, args)
-    return [*values, done]
-
-
-def run_to_driver(data: bytes, *args: Any) -> list[JobReceipt]:
-    """Run jobs whose values should be small; return each value in its `JobReceipt`."""
-    _, done = _run_all(data, sys.maxsize, args)
-    return done
+    values: list[Any] = []
+    receipts: list[JobReceipt] = []
+    largest = sys.maxsize if small is None else small
+    with running(data, args) as code:
+        start = since = time.perf_counter()
+        for job, out in zip(code.jobs, run_jobs(code.jobs, args, data), strict=True):
+            nbytes = sizeof(out.value)
+            here = nbytes <= largest or out.failure is not None or not job.kept
+            if job.kept:
+                values.append(None if here else out.value)
+            end = time.perf_counter()
+            receipt = JobReceipt(
+                end - start,
+                nbytes,
+                out.value if here and job.kept else None,
+                here,
+                out.arrived,
+                out.warned,
+                out.failure,
+                spent=out.spent,
+            )
+            receipts.append(receipt)
+            start = end
+        receipts[-1] = receipts[-1]._replace(ran=call_span(start - since))
+    made = _report(code, [value for value in values if value is not None])
+    receipts = [one if one.small else one._replace(made=made) for one in receipts]
+    return receipts if small is None else [*values, receipts]
 
 
 def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
@@ -84,45 +105,58 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     owned : (W,)
         Reducers of each node.
     data : bytes
-        Jobs of the parts, what they find in ``dask.config``, whether to tell what they make by a
-        digest, the partitioner, the bytes that a block may have, the number of the first part, and
-        whether to tell what each reducer gets.
+        A pickled `TaskCode` with a `MapCode`.
+    *args
+        Inputs of the jobs.
     """
     start = time.perf_counter()
-    jobs, settings, compared, split, limit, first, told = load_call(data, args)
     outs: list[JobOutcome] = []
+    with running(data, args) as code:
+        jobs, mapped = code.jobs, code.map
+        assert mapped is not None
 
-    def cut() -> tuple[Sequence[Any], Any]:
-        reach("map", jobs[0].key)
-        blocks, sent = split.cut([out.value for out in outs], owned)
-        _check_size(max(block.nbytes for block in blocks), limit, jobs)
-        return blocks, sent
+        def cut() -> tuple[Sequence[Any], Any]:
+            reach("map", jobs[0].key)
+            blocks, sent = mapped.partitioner.cut([out.value for out in outs], owned)
+            _check_size(max(block.nbytes for block in blocks), mapped.largest_block, jobs)
+            return blocks, sent
 
-    with dask.config.set(settings):
         for out in run_jobs(jobs, args, data):
-            outs.append(out)
             if out.failure is not None:
-                return _failed_map(len(owned), out.failure)
+                return _failed_map(owned, out.failure)
+            outs.append(out)
         result, failure = catch_failure(jobs[0].key, cut)
         if result is None:
-            assert failure is not None
-            return _failed_map(len(owned), failure)
+            return _failed_map(owned, failure)
         blocks, sent = result
-        nbytes = [block.nbytes for block in blocks]
-        each = np.concatenate([block.sizes for block in blocks]) if told else None
-    made = _say(jobs, blocks, compared=compared)
+        sizes = np.concatenate([block.sizes for block in blocks]) if mapped.observed else None
+    nbytes = tuple(block.nbytes for block in blocks)
+    made = _report(code, blocks)
     seconds = time.perf_counter() - start
-    arrived = tuple(one for out in outs for one in out.arrived)
-    warned = tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS]
-    spent = sum(out.spent for out in outs)
     detail = MapDetail(
-        len(jobs), arrived, warned, None, call_span(seconds), first, each, made, spent
+        len(jobs),
+        tuple(one for out in outs for one in out.arrived),
+        tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS],
+        None,
+        call_span(seconds),
+        mapped.start,
+        sizes,
+        made,
+        sum(out.spent for out in outs),
     )
-    return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=tuple(nbytes))]
+    return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=nbytes)]
 
 
-def _failed_map(nodes: int, failure: Failure) -> list[Any]:
-    return [*[None] * nodes, Receipt(detail=MapDetail(failure=failure))]
+def _failed_map(owned: Sequence[range], failure: Failure | None) -> list[Any]:
+    return [*[None] * len(owned), Receipt(detail=MapDetail(failure=failure))]
+
+
+@contextlib.contextmanager
+def running(data: bytes, args: Sequence[Any]) -> Iterator[TaskCode]:
+    """Unpickle the code of a task, and set its ``dask.config`` as in the driver meanwhile."""
+    code = load_call(data, args)
+    with dask.config.set(code.settings):
+        yield code
 
 
 def load_call(data: bytes, args: Sequence[Any]) -> Any:
@@ -131,41 +165,14 @@ def load_call(data: bytes, args: Sequence[Any]) -> Any:
         return pickle.loads(data)  # noqa: S301  our own driver's bytes
 
 
-def _run_all(data: bytes, small: int, args: Sequence[Any]) -> tuple[list[Any], list[JobReceipt]]:
-    jobs, settings, compared = load_call(data, args)
-    values: list[Any] = []
-    done: list[JobReceipt] = []
-    with dask.config.set(settings):
-        start = since = time.perf_counter()
-        for job, out in zip(jobs, run_jobs(jobs, args, data), strict=True):
-            nbytes = sizeof(out.value)
-            here = nbytes <= small or out.failure is not None or not job.kept
-            if job.kept:
-                values.append(None if here else out.value)
-            value = out.value if here and job.kept else None
-            end = time.perf_counter()
-            one = JobReceipt(end - start, nbytes, value, here, out.arrived, out.warned, out.failure)
-            done.append(one._replace(spent=out.spent))
-            start = end
-        done[-1] = done[-1]._replace(ran=call_span(start - since))
-    made = _say(jobs, [v for v in values if v is not None], compared=compared)
-    return values, [one if one.small else one._replace(made=made) for one in done]
-
-
-def _say(jobs: Sequence[Job], values: Sequence[Any], *, compared: bool) -> OutputDigest | None:
-    """Say what a call has made, by a digest of what goes to the store."""
-    told = digest(*values) if compared and values else None
-    return report_output(key_split(jobs[0].key), len(jobs), told)
+def _report(code: TaskCode, values: Sequence[Any]) -> OutputDigest | None:
+    """Report what a call has put into the store, by a digest if that is on."""
+    seen = digest(*values) if code.compares and values else None
+    return report_output(key_split(code.jobs[0].key), len(code.jobs), seen)
 
 
 class CallArguments:
-    """Arguments of a call, and blocks of the same shuffle that several of its jobs read.
-
-    Parameters
-    ----------
-    jobs : sequence of Job
-    args : sequence
-    """
+    """Arguments of a call, and blocks of the same shuffle that several of its jobs read."""
 
     def __init__(self, jobs: Sequence[Job], args: Sequence[Any]) -> None:
         self.args = args
@@ -232,7 +239,7 @@ def _attempt(
 
     def call(prepare: Callable[[Any], Any]) -> Any:
         arrived.clear()
-        mine = next(unused, None) or load_call(data, given.args)[0][i]
+        mine = next(unused, None) or load_call(data, given.args).jobs[i]
         if not mine.inputs:
             reach("read", mine.key)
         value = _run(mine, _inputs(mine, given, made, arrived, prepare), prepare)
@@ -273,11 +280,7 @@ def distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[TaskWarning, ..
     return tuple(found.values())[:MOST_WARNINGS]
 
 
-def _run(
-    job: Job,
-    values: dict[Key, Any],
-    prepare: Callable[[Any], Any],
-) -> Any:
+def _run(job: Job, values: dict[Key, Any], prepare: Callable[[Any], Any]) -> Any:
     """Run the nodes of a job; drop each of ``values`` after its last use."""
     if not job.nodes:
         (value,) = values.values()
@@ -361,11 +364,11 @@ def write_or_copy(
     Parameters
     ----------
     call : callable
-        Runs the code. It gets a function, and has to apply it to each input.
+        Runs the code. It applies the function that it gets to each input.
     group : str
         Group of the task: all of a group write, or none.
     shared : bool
-        Whether the inputs are read again, by another task or attempt.
+        Whether another task or attempt reads the inputs, too.
 
     Examples
     --------

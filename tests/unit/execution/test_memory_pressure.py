@@ -94,7 +94,7 @@ class Hungry(InlineFutures):
 
     def _run(self, produce, count, fn, args, node):
         slots = int((self._needs or {}).get("num_cpus") or 1)
-        heavy = fn.__name__ in {"run_to_store", "run_to_driver"}
+        heavy = fn.__name__ == "run_bundles"
         if not heavy or slots >= self.enough:
             return super()._run(produce, count, fn, args, node)
         self.deaths.append(slots)
