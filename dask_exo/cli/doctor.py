@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import math
 import os
@@ -12,7 +13,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dask.config
@@ -20,17 +21,19 @@ import psutil
 from packaging.requirements import Requirement
 
 from dask_exo.cli.doctor_checks import (
-    Diagnosis,
+    OF_ALL,
+    OF_EACH,
     Facts,
+    Finding,
     Machine,
     ProgramFacts,
     Speed,
-    diagnose,
 )
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures, default
 from dask_exo.config import Config, settings
 from dask_exo.errors import ConfigError, ExoError
+from dask_exo.events import wall_time
 from dask_exo.partitions.gpu import arrays, ipc
 from dask_exo.shuffle import algorithms
 
@@ -39,6 +42,11 @@ SHARED = Path("/dev/shm")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PROBE = 64 * 2**20  # bytes
 CHUNK = 4 * 2**20
+CLOCK_PROBES = 3  # the quickest answer is the most exact
+NO_SLOT = {"num_cpus": 0}  # so that a busy cluster is examined as well
+GPU_PROBE = {"num_cpus": 0, "num_gpus": 0.01}  # Ray shows a device to tasks that request some of it
+GPU_TIMEOUT = 30.0  # seconds for that much of a GPU to be free, and for the probe
+MARKS = {"ok": "  ok", "warn": "WARN", "fail": "FAIL"}
 
 
 def examine() -> Diagnosis:
@@ -56,28 +64,159 @@ def examine() -> Diagnosis:
     return diagnose(gather())
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of Python and of packages that are installed."""
-    found = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings of this process and the cluster as a whole, and of each machine, by name.
+
+    The text has a line for each, and one more for each remedy.
+    """
+
+    program: tuple[Finding, ...]
+    machines: tuple[tuple[str, tuple[Finding, ...]], ...]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All of them."""
+        return [*self.program, *(one for _, found in self.machines for one in found)]
+
+    @property
+    def failed(self) -> bool:
+        """True if a check failed."""
+        return any(one.level == "fail" for one in self.findings)
+
+    def __str__(self) -> str:
+        """Lines for people."""
+        lines = list(_lines(self.program))
+        for name, found in self.machines:
+            lines += ["", name, *_lines(found)]
+        count = {mark: sum(one.level == mark for one in self.findings) for mark in MARKS}
+        lines += ["", f"{count['ok']} ok, {count['warn']} to look at, {count['fail']} failed"]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _lines(found: tuple[Finding, ...]) -> Iterator[str]:
+    for one in found:
+        yield f"{MARKS[one.level]}  {one.name:<13} {one.what}"
+        if one.remedy:
+            yield f"{'':<20}→ {one.remedy}"
+
+
+def diagnose(facts: Facts) -> Diagnosis:
+    """Check facts.
+
+    Examples
+    --------
+    >>> from dask_exo.cli.doctor_checks import Machine, ProgramFacts
+    >>> sizes = {"memory": 8 * 2**30, "store": 2**30, "shared": 2**26}
+    >>> machine = Machine("n1", {}, **sizes, allocator={"MALLOC_TRIM_THRESHOLD_": "1000000000"})
+    >>> found = diagnose(Facts(ProgramFacts({}, {}), (machine,)))
+    >>> [one.name for one in found.findings if one.level != "ok"]
+    ['/dev/shm']
+    """
+    program = tuple(one for check in OF_ALL for one in check(facts))
+    machines = [(m.name, tuple(check(m) for check in OF_EACH)) for m in facts.machines]
+    return Diagnosis(program, tuple(machines))
+
+
+def gather(futures: Futures | None = None) -> Facts:
+    """Collect facts of a cluster, by default the one that Dask's code would run on.
+
+    That one is started if necessary. Without a cluster the facts are of this machine alone.
+    """
+    here, token = program(), on_ray.token()
+    address, private, unreachable = "", True, ""
+    spill: str | None = None
+    packages = _packages(here.required)
+    try:
+        config = Config.current()
+        spill = config.spill_directory if config.address is None else None
+        if futures is None:
+            futures = default()
+            joined, _ = on_ray.connect(config)
+            address, private = joined.address, joined.private
+        machines = tuple(_machines(futures, packages))
+    except ConfigError as error:
+        here = replace(here, errors=(str(error),))
+        unreachable = "not tried with this configuration"
+        machines = (look(spill, packages),)
+    except ExoError as error:
+        unreachable, machines = str(error), (look(spill, packages),)
+    return Facts(here, machines, address, private, token, unreachable)
+
+
+def program() -> ProgramFacts:
+    """Collect the facts of this process."""
+    about = importlib.metadata.metadata("dask-exo")
+    needs = [Requirement(text) for text in about.get_all("Requires-Dist") or []]
+    required = {need.name: str(need.specifier) for need in needs if need.marker is None}
+    return ProgramFacts(
+        {"python": about["Requires-Python"], **required},
+        versions(_packages(required)),
+        scheduler=_scheduler(dask.config.get("scheduler", None)),
+        method=str(dask.config.get("dataframe.shuffle.method", None) or ""),
+        algorithm=str(dask.config.get("exo.shuffle.algorithm")),
+        algorithms=tuple(algorithms.names()),
+        settings=settings(),
+    )
+
+
+def _packages(required: Iterable[str]) -> tuple[str, ...]:
+    return ("dask-exo", *(name for name in required if name != "python"))
+
+
+def _scheduler(value: object) -> str:
+    """Return the name of a scheduler, or the repr of a function or client."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return "exo" if type(value).__module__.startswith("dask_exo.") else repr(value)
+
+
+def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
+    """Collect the facts of each machine of the cluster."""
+    disks = futures.disks()
+    spill = disks[0].path if disks else None
+    for node in futures.nodes():
+        ref = futures.submit(look, spill, packages, node=node.id, needs=NO_SLOT)
+        (machine,) = futures.get([ref])
+        skew, doubt = _clock_skew(futures, node.id)
+        gpus = int((node.resources or {}).get("GPU", 0))
+        if gpus and machine.devices < 0:
+            machine = replace(machine, ipc=_ipc_error(futures, node.id))
+        cluster = {"slots": node.slots, "store": node.store, "gpus": gpus}
+        yield replace(machine, **cluster, skew=skew, doubt=doubt)
+
+
+def _ipc_error(futures: Futures, node: str) -> str | None:
+    """Return `ipc_error` of a node; None if no GPU was free."""
+    ref = futures.submit(ipc_error, node=node, needs=GPU_PROBE)
+    done, _ = futures.wait([ref], GPU_TIMEOUT)
+    if not done:
+        futures.cancel([ref])
+        return None
+    (error,) = futures.get([ref])
+    return str(error)
+
+
+def _clock_skew(futures: Futures, node: str) -> tuple[float, float]:
+    """Return the seconds by which a node's clock is ahead, and by which that may be wrong."""
+    best = 0.0, math.inf
+    for _ in range(CLOCK_PROBES):
+        before = wall_time()
+        (there,) = futures.get([futures.submit(wall_time, node=node, needs=NO_SLOT)])
+        after = wall_time()
+        if (after - before) / 2 < best[1]:
+            best = there - (before + after) / 2, (after - before) / 2
+    return best
 
 
 def look(spill: str | None, packages: Iterable[str]) -> Machine:
-    """Look around on this machine.
-
-    Parameters
-    ----------
-    spill : str, optional
-        Directory for values that do not fit the store.
-    packages : iterable of str
-        Whose versions are asked for.
-    """
-    cupy, devices = _gpus()
+    """Collect the facts of this machine; ``spill`` is the spill directory."""
+    cupy, devices = arrays.installed(), 0
+    if cupy:  # an empty list is Ray's way to hide devices from tasks that request none
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        devices = -1 if hidden else arrays.devices()
     return Machine(
         socket.gethostname(),
         versions(packages),
@@ -90,17 +229,26 @@ def look(spill: str | None, packages: Iterable[str]) -> Machine:
         allocator={name: os.environ[name] for name in ALLOCATOR if name in os.environ},
         cupy=cupy,
         devices=devices,
-        ipc=shared() if devices > 0 else None,
+        ipc=ipc_error() if devices > 0 else None,
     )
 
 
-def clock() -> float:
-    """Seconds of this machine's clock since 1970."""
-    return time.time()
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python and of packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def ipc_error() -> str:
+    """Return the reason why another process cannot open memory of a device of this process."""
+    return ipc.trial().error
 
 
 def huge_pages(path: Path = HUGE_PAGES) -> str:
-    """Policy of transparent huge pages; empty if the system does not tell."""
+    """Return the policy of transparent huge pages; empty if unknown."""
     try:
         text = path.read_text(encoding="ascii")
     except OSError:
@@ -109,28 +257,20 @@ def huge_pages(path: Path = HUGE_PAGES) -> str:
 
 
 def speed(directory: str, nbytes: int = PROBE) -> Speed:
-    """Write a file in a directory, and read it back from the disk.
-
-    Parameters
-    ----------
-    directory : str
-        Made, if it is not there.
-    nbytes : int
-        Of the file.
-    """
+    """Write a file in a directory, which is created if necessary, and read it from the disk."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
         disk, kind = shutil.disk_usage(directory), _file_system(directory)
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
-            write = _written(file.fileno(), nbytes)
+            write = _write(file.fileno(), nbytes)
             read = _read(file.fileno(), nbytes)
     except OSError as error:
         return Speed(directory, error=error.strerror or str(error))
     return Speed(directory, kind, disk.total, disk.free, nbytes / write, nbytes / read)
 
 
-def _written(file: int, nbytes: int) -> float:
-    """Seconds that it takes to write bytes that cannot be compressed, down to the disk."""
+def _write(file: int, nbytes: int) -> float:
+    """Write bytes that cannot be compressed to the disk; return the seconds."""
     chunk, begin = os.urandom(CHUNK), time.perf_counter()
     for _ in range(nbytes // CHUNK):
         os.write(file, chunk)
@@ -139,7 +279,7 @@ def _written(file: int, nbytes: int) -> float:
 
 
 def _read(file: int, nbytes: int) -> float:
-    """Seconds that it takes to read them, after the system was told to forget them."""
+    """Drop the bytes from the page cache and read them; return the seconds."""
     os.posix_fadvise(file, 0, nbytes, os.POSIX_FADV_DONTNEED)
     os.lseek(file, 0, os.SEEK_SET)
     begin = time.perf_counter()
@@ -149,137 +289,8 @@ def _read(file: int, nbytes: int) -> float:
 
 
 def _file_system(directory: str) -> str:
-    """Kind of file system that a directory is on."""
+    """Return the kind of file system that a directory is on."""
     place = Path(directory).resolve()
     above = [str(path) for path in (place, *place.parents)]
     mounted = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
     return next((mounted[path] for path in above if path in mounted), "")
-
-
-def shared() -> str:
-    """Why another process cannot open memory of a device that this one has there; or nothing."""
-    return ipc.trial().error
-
-
-def _gpus() -> tuple[bool, int]:
-    """Return whether cupy is installed, and the number of devices it sees."""
-    if not arrays.installed():
-        return False, 0
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # what Ray sets where a task asks for none
-        return True, -1
-    return True, arrays.devices()
-
-
-ASKED = 3  # times for a clock: the quickest answer tells most
-NO_SLOT = {"num_cpus": 0}  # a cluster that is busy is looked at all the same
-BIT = {"num_cpus": 0, "num_gpus": 0.01}  # Ray shows a device to who asks for some of it
-FREE = 30.0  # seconds for a GPU to have that bit left, and for the probe
-
-
-def gather(futures: Futures | None = None) -> Facts:
-    """Find what there is.
-
-    Parameters
-    ----------
-    futures : Futures, optional
-        The cluster; by default the one that Dask's code would run on, which is started if need be.
-
-    Returns
-    -------
-    Facts
-        Of this machine alone, where there is no cluster.
-    """
-    here, token = program(), on_ray.token()
-    address, private, unreachable = "", True, ""
-    spill: str | None = None
-    packages = ("dask-exo", *(name for name in here.required if name != "python"))
-    try:
-        config = Config.current()
-        spill = config.spill_directory if config.address is None else None
-        if futures is None:
-            futures = default()
-            joined, _ = on_ray.connect(config)
-            address, private = joined.address, joined.private
-        machines = tuple(_machines(futures, packages))
-    except ConfigError as error:
-        here = replace(here, errors=(str(error),))
-        unreachable, machines = (
-            "not tried with this configuration",
-            (look(spill, packages),),
-        )
-    except ExoError as error:
-        unreachable, machines = str(error), (look(spill, packages),)
-    return Facts(here, machines, address, private, token, unreachable)
-
-
-def program() -> ProgramFacts:
-    """Collect the facts of this process."""
-    required = _required()
-    return ProgramFacts(
-        required,
-        versions(("dask-exo", *(name for name in required if name != "python"))),
-        scheduler=_scheduler(dask.config.get("scheduler", None)),
-        method=str(dask.config.get("dataframe.shuffle.method", None) or ""),
-        algorithm=str(dask.config.get("exo.shuffle.algorithm")),
-        algorithms=tuple(algorithms.names()),
-        settings=settings(),
-    )
-
-
-def _required() -> dict[str, str]:
-    """Versions that the package itself says it needs."""
-    about = importlib.metadata.metadata("dask-exo")
-    needs = [Requirement(text) for text in about.get_all("Requires-Dist") or []]
-    found = {need.name: str(need.specifier) for need in needs if need.marker is None}
-    return {"python": about["Requires-Python"], **found}
-
-
-def _scheduler(value: object) -> str:
-    """Name of a scheduler: one that Dask knows, something that is called, or a client."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return "exo" if type(value).__module__.startswith("dask_exo.") else repr(value)
-
-
-def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
-    """Look around on each machine of the cluster."""
-    disks = futures.disks()
-    spill = disks[0].path if disks else None
-    for node in futures.nodes():
-        ref = futures.submit(look, spill, packages, node=node.id, needs=NO_SLOT)
-        (found,) = futures.get([ref])
-        skew, doubt = _skew(futures, node.id)
-        gpus = int((node.resources or {}).get("GPU", 0))
-        if gpus and found.devices < 0:
-            found = replace(found, ipc=_shared(futures, node.id))
-        yield replace(
-            found,
-            slots=node.slots,
-            store=node.store,
-            gpus=gpus,
-            skew=skew,
-            doubt=doubt,
-        )
-
-
-def _shared(futures: Futures, node: str) -> str | None:
-    """Why processes of a node cannot share memory of its GPU; None where all GPUs are taken."""
-    ref = futures.submit(shared, node=node, needs=BIT)
-    done, _ = futures.wait([ref], FREE)
-    if not done:
-        futures.cancel([ref])
-        return None
-    (why,) = futures.get([ref])
-    return str(why)
-
-
-def _skew(futures: Futures, node: str) -> tuple[float, float]:
-    """Seconds by which a node's clock is ahead, and by which that may be wrong."""
-    best = 0.0, math.inf
-    for _ in range(ASKED):
-        before = clock()
-        (there,) = futures.get([futures.submit(clock, node=node, needs=NO_SLOT)])
-        after = clock()
-        if (after - before) / 2 < best[1]:
-            best = there - (before + after) / 2, (after - before) / 2
-    return best

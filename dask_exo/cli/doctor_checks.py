@@ -9,47 +9,24 @@ from typing import Literal
 from dask.utils import format_bytes
 from packaging.specifiers import SpecifierSet
 
+FILES = 4096  # a worker process has some sixty
+FULL = 0.95  # of a disk: Ray writes nothing beyond
+SLOW = 100e6  # bytes per second: below it a shuffle waits for its disk and for nothing else
+SKEW = 1.0  # seconds
+FOR_TASKS = 0.7  # of memory may be object store, so that something is left for the tasks
+REMOTE = ("nfs", "cifs", "smb", "fuse.sshfs", "lustre", "ceph", "glusterfs", "9p", "afs")
+IN_MEMORY = ("tmpfs", "ramfs")
+
 Level = Literal["ok", "warn", "fail"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Result of one check.
-
-    Attributes
-    ----------
-    level : {"ok", "warn", "fail"}
-        ``warn``: it works, but slower or less safely than it could. ``fail``: something will not
-        work.
-    name : str
-        Of the check.
-    what : str
-        What there is, with numbers.
-    remedy : str
-        What to do; empty where nothing need be done.
-    """
-
-    level: Level
-    name: str
-    what: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Speed:
     """Throughput of a directory.
 
-    Attributes
-    ----------
-    path : str
-    kind : str
-        Of file system (``"ext4"``, ``"nfs4"``, ``"tmpfs"``), if known.
-    total, free : int
-        Bytes of the disk.
-    write, read : float
-        Bytes per second of one file, past the page cache; 0 where it was not measured.
-    error : str
-        Why it cannot be used; empty if it can.
+    ``kind`` is its file system (``"ext4"``, ``"nfs4"``, ``"tmpfs"``), if known; ``total`` and
+    ``free`` are bytes of the disk; ``write`` and ``read`` bytes per second of one file, past the
+    page cache, 0 if not measured. ``error`` says why it cannot be used.
     """
 
     path: str
@@ -67,36 +44,28 @@ class Machine:
 
     Attributes
     ----------
-    name : str
-    versions : mapping
-        Package (or ``"python"``) → version; those that are not installed are missing.
-    cores : int
-        That a process there may use.
-    slots : int
-        Tasks that Ray runs there side by side.
-    memory, store, shared : int
+    versions
+        Installed package (or ``"python"``) → version.
+    cores, slots
+        Cores that a process there may use; parallel tasks of Ray.
+    memory, store, shared
         Bytes of memory, of the object store, and of ``/dev/shm``.
-    spill : Speed or None
-        Where values go that do not fit the store; None if Ray does not tell.
-    open_files : int
-        How many files a process there may open; -1 for any number.
-    huge_pages : str
+    spill
+        Spill directory; None if unknown.
+    open_files
+        Limit of a process there; -1 for none.
+    huge_pages
         Policy of transparent huge pages: ``always``, ``madvise``, ``never``, or empty.
-    allocator : mapping
+    allocator
         Environment variables of glibc's allocator, as workers have them.
-    gpus : int
-        Devices that Ray knows there.
-    cupy : bool
-        Whether cupy can be imported there.
-    devices : int
-        Devices that cupy sees there; -1 where Ray hides them from tasks that ask for none.
-    ipc : str, optional
-        Why one process cannot open memory of a device that another one has there; empty if a
-        probe could, None where it was not tried.
-    skew : float
-        Seconds by which its clock is ahead of the driver's.
-    doubt : float
-        Seconds by which that may be wrong.
+    gpus, cupy, devices
+        Devices that Ray knows there; True if cupy can be imported; devices that cupy sees, -1 if
+        Ray hides them from tasks that request none.
+    ipc
+        Reason why one process cannot open memory of a device that another one has there; empty if
+        a probe could, None if it was not tried.
+    skew, doubt
+        Seconds by which its clock is ahead of the driver's, and by which that may be wrong.
     """
 
     name: str
@@ -124,22 +93,19 @@ class ProgramFacts:
 
     Attributes
     ----------
-    required : mapping
-        Package (or ``"python"``) → the versions of it that dask_exo needs, as in ``">=2.50"``.
-    versions : mapping
-        Package (or ``"python"``) → the version here.
-    scheduler : str
-        Name of the scheduler that Dask is set to; empty if none is set.
-    method : str
+    required, versions
+        Package (or ``"python"``) → versions that dask_exo needs, as in ``">=2.50"``; and the
+        version here.
+    scheduler
+        Dask's scheduler; empty if none is set.
+    method
         ``dataframe.shuffle.method``; empty if it is not set.
-    algorithm : str
-        ``exo.shuffle.algorithm``.
-    algorithms : tuple of str
-        Those that there are.
-    settings : mapping
+    algorithm, algorithms
+        ``exo.shuffle.algorithm``, and its possible values besides ``auto``.
+    settings
         Every ``exo.*`` key that is not at its default, and its value.
-    errors : tuple of str
-        What is wrong with the configuration.
+    errors
+        Errors of the configuration.
     """
 
     required: Mapping[str, str]
@@ -154,21 +120,18 @@ class ProgramFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the checks see.
+    """Input of all checks.
 
     Attributes
     ----------
-    program : ProgramFacts
-    machines : tuple of Machine
-        Of the cluster; this machine alone, if there is none.
-    address : str
-        Of the cluster; empty if there is none.
-    private : bool
-        Whether this process started it.
-    token : {"off", "used", "missing"}
-        Whether the cluster is protected by a token, and it is there.
-    unreachable : str
-        Why there is no cluster; empty if there is.
+    machines
+        Those of the cluster; this machine alone, if there is none.
+    address, private
+        Address of the cluster, if there is one; True if this process started it.
+    token
+        State of the token that protects the cluster.
+    unreachable
+        Reason why there is no cluster; empty if there is one.
     """
 
     program: ProgramFacts
@@ -179,37 +142,47 @@ class Facts:
     unreachable: str = ""
 
 
-Check = Callable[[Facts], Iterator[Finding]]
+@dataclass(frozen=True)
+class Finding:
+    """Result of one check: what there is, with numbers, and what to do.
 
-FILES = 4096  # a worker process has some sixty
-FULL = 0.95  # of a disk: Ray writes nothing beyond
-SLOW = 100e6  # bytes per second: below it a shuffle waits for its disk and for nothing else
-SKEW = 1.0  # seconds
-FOR_TASKS = 0.7  # of memory may be object store, so that something is left for the tasks
-REMOTE = ("nfs", "cifs", "smb", "fuse.sshfs", "lustre", "ceph", "glusterfs", "9p", "afs")
-IN_MEMORY = ("tmpfs", "ramfs")
+    Level ``warn``: it works, but slower or less safely than it could. ``fail``: something will not
+    work.
+    """
+
+    level: Level
+    name: str
+    what: str
+    remedy: str = ""
+
+
+def _finding(name: str, what: str, remedy: str = "", level: Level = "warn") -> Finding:
+    """Return a finding of a level if there is a remedy, else ``"ok"``."""
+    return Finding(level if remedy else "ok", name, what, remedy)
 
 
 def python_and_packages(facts: Facts) -> Iterator[Finding]:
-    """Versions here are those that dask_exo needs."""
-    have = facts.program.versions
+    """Check that versions are those that dask_exo needs."""
+    have, required = facts.program.versions, facts.program.required
     wrong = [
-        f"{name} {have.get(name, 'is not installed')}, need {wanted}"
-        for name, wanted in facts.program.required.items()
+        name
+        for name, wanted in required.items()
         if not SpecifierSet(wanted).contains(have.get(name, "0"), prereleases=True)
     ]
-    if wrong:
-        names = [one.partition(" ")[0] for one in wrong]
-        upgrade = " ".join(f'"{name}{facts.program.required[name]}"' for name in names)
-        remedy = f"pip install {upgrade}" if names != ["python"] else "use a newer Python"
-        yield Finding("fail", "versions", "; ".join(wrong), remedy)
-    else:
+    if not wrong:
         what = ", ".join(f"{name} {number}" for name, number in have.items())
-        yield Finding("ok", "versions", what)
+        yield _finding("versions", what)
+        return
+    what = "; ".join(
+        f"{name} {have.get(name, 'is not installed')}, need {required[name]}" for name in wrong
+    )
+    upgrade = " ".join(f'"{name}{required[name]}"' for name in wrong)
+    remedy = f"pip install {upgrade}" if wrong != ["python"] else "use a newer Python"
+    yield _finding("versions", what, remedy, "fail")
 
 
 def same_versions(facts: Facts) -> Iterator[Finding]:
-    """Every machine has the versions of this process: values are pickled between them."""
+    """Check that every machine has the versions of this process: values are pickled between them."""
     here, wrong = facts.program.versions, []
     for machine in facts.machines:
         for name in sorted(here.keys() | machine.versions.keys()):
@@ -218,129 +191,121 @@ def same_versions(facts: Facts) -> Iterator[Finding]:
                 wrong.append(f"{machine.name} has {name} {other}, this process has {mine}")
     if wrong:
         remedy = "install the same versions everywhere, and start Ray there anew"
-        yield Finding("fail", "same versions", "; ".join(wrong), remedy)
+        yield _finding("same versions", "; ".join(wrong), remedy, "fail")
     elif len(facts.machines) > 1:
-        yield Finding("ok", "same versions", f"on {len(facts.machines)} machines and here")
+        yield _finding("same versions", f"on {len(facts.machines)} machines and here")
 
 
 def configuration(facts: Facts) -> Iterator[Finding]:
-    """Keys of ``exo.*`` are known, allowed, and have an effect."""
+    """Check that keys of ``exo.*`` are known, allowed, and have an effect."""
     for error in facts.program.errors:
         remedy = "see docs/configuration.md for every key, unit and default"
-        yield Finding("fail", "configuration", error, remedy)
+        yield _finding("configuration", error, remedy, "fail")
     if not facts.program.errors:
         changed = [f"{key}={value!r}" for key, value in facts.program.settings.items()]
-        yield Finding("ok", "configuration", ", ".join(changed) or "all keys at their defaults")
+        yield _finding("configuration", ", ".join(changed) or "all keys at their defaults")
 
 
 def scheduler(facts: Facts) -> Iterator[Finding]:
-    """Dask would run on dask_exo."""
+    """Check that Dask would run on dask_exo."""
     name = facts.program.scheduler
     if name == "exo":
-        yield Finding("ok", "scheduler", "Dask computes on dask_exo")
+        yield _finding("scheduler", "Dask computes on dask_exo")
     elif not name:
         what = "none is set: programs choose one, by dask_exo.enable() or scheduler=dask_exo.get"
-        yield Finding("ok", "scheduler", what)
+        yield _finding("scheduler", what)
     else:
         remedy = 'call dask_exo.enable() after it is set, or set scheduler: "exo"'
-        yield Finding("warn", "scheduler", f"Dask is set to {name!r}, not to 'exo'", remedy)
+        yield _finding("scheduler", f"Dask is set to {name!r}, not to 'exo'", remedy)
 
 
 def shuffle(facts: Facts) -> Iterator[Finding]:
-    """Shuffles are lowered to one that there is, and run by an algorithm that there is."""
+    """Check that the shuffle method and the algorithm exist."""
     method, algorithm = facts.program.method, facts.program.algorithm
-    known = ("", "tasks", "disk", "p2p", "simple")
-    if method not in known:
-        what = f"dataframe.shuffle.method={method!r} is no shuffle method"
-        yield Finding("fail", "shuffle", what, "set dataframe.shuffle.method: tasks, or unset it")
+    key = f"dataframe.shuffle.method={method!r}"
+    remedy = "set dataframe.shuffle.method: tasks, or unset it"
+    if method not in ("", "tasks", "disk", "p2p", "simple"):
+        yield _finding("shuffle", f"{key} is no shuffle method", remedy, "fail")
     elif method in ("disk", "p2p"):
         what = (
-            f"dataframe.shuffle.method={method!r}: dask_exo replaces it too, but what runs on "
-            f"another scheduler uses it, and disk loses rows on several machines"
+            f"{key}: dask_exo replaces it too, but other schedulers use it, and disk loses rows on "
+            f"several machines"
         )
-        yield Finding("warn", "shuffle", what, "set dataframe.shuffle.method: tasks, or unset it")
+        yield _finding("shuffle", what, remedy)
     elif algorithm not in ("auto", *facts.program.algorithms):
         what = f"exo.shuffle.algorithm={algorithm!r} is none of {facts.program.algorithms}"
-        yield Finding("fail", "shuffle", what, "set exo.shuffle.algorithm: auto")
+        yield _finding("shuffle", what, "set exo.shuffle.algorithm: auto", "fail")
     else:
-        yield Finding("ok", "shuffle", f"every shuffle is an Exoshuffle, algorithm {algorithm}")
+        yield _finding("shuffle", f"every shuffle is an Exoshuffle, algorithm {algorithm}")
 
 
 def cluster(facts: Facts) -> Iterator[Finding]:
-    """There is a cluster to run on."""
+    """Check that there is a cluster to run on."""
     if facts.unreachable:
-        remedy = "mend what it names; docs/install.md has a table of what you see and what helps"
-        yield Finding("fail", "cluster", facts.unreachable, remedy)
+        remedy = "solve that first; docs/install.md has a table of symptoms and remedies"
+        yield _finding("cluster", facts.unreachable, remedy, "fail")
         return
     kind = "a private Ray" if facts.private else f"the Ray cluster at {facts.address}"
     slots = sum(machine.slots for machine in facts.machines)
     store = format_bytes(sum(machine.store for machine in facts.machines))
     what = f"{kind}: {len(facts.machines)} machine(s), {slots} slots, {store} of object store"
-    yield Finding("ok", "cluster", what)
+    yield _finding("cluster", what)
 
 
 def token(facts: Facts) -> Iterator[Finding]:
-    """Nobody else runs code on the cluster."""
+    """Check that nobody else runs code on the cluster."""
     if facts.token == "missing":
         what = "RAY_AUTH_MODE=token, and there is no token in RAY_AUTH_TOKEN, nor in a file"
         remedy = "copy ~/.ray/auth_token from the head, or name a file in RAY_AUTH_TOKEN_PATH"
-        yield Finding("fail", "token", what, remedy)
+        yield _finding("token", what, remedy, "fail")
     elif facts.unreachable:
-        return  # whether the cluster asks for one is not known
+        return  # a cluster that does not answer may require one
     elif facts.token == "used":
-        yield Finding("ok", "token", "the cluster asks for a token, and it is here")
+        yield _finding("token", "the cluster requires a token, and it is here")
     elif facts.private:
-        yield Finding("ok", "token", "none is asked for: a private Ray")
+        yield _finding("token", "none is required: a private Ray")
     else:
         what = "this process sends no token: whoever reaches the cluster's ports can run code on it"
         remedy = 'export RAY_AUTH_MODE=token everywhere, see "Start a cluster" in docs/install.md'
-        yield Finding("warn", "token", what, remedy)
+        yield _finding("token", what, remedy)
 
 
 def shared_memory(machine: Machine) -> Finding:
-    """``/dev/shm`` holds the object store."""
-    what = f"/dev/shm has {format_bytes(machine.shared)}, the object store takes "
-    what += format_bytes(machine.store)
-    if machine.shared < machine.store:
-        remedy = (
-            "start the container with --shm-size, or `mount -o remount,size=… /dev/shm`; else the "
-            "store lies on disk: lower exo.object-store-memory"
-        )
-        return Finding("warn", "/dev/shm", what, remedy)
-    return Finding("ok", "/dev/shm", what)
+    """Check that ``/dev/shm`` has room for the object store."""
+    shared, store = format_bytes(machine.shared), format_bytes(machine.store)
+    remedy = (
+        "start the container with --shm-size, or `mount -o remount,size=… /dev/shm`; else the "
+        "store is on disk: lower exo.object-store-memory"
+    )
+    what = f"/dev/shm has {shared}, the object store takes {store}"
+    return _finding("/dev/shm", what, remedy if machine.shared < machine.store else "")
 
 
 def memory(machine: Machine) -> Finding:
     """Check that the object store leaves enough memory for tasks."""
-    what = f"{format_bytes(machine.memory)}, of which the object store takes "
-    what += format_bytes(machine.store)
-    if machine.store > FOR_TASKS * machine.memory:
-        remedy = f"lower exo.object-store-memory to {format_bytes(machine.memory // 2)} or less"
-        return Finding("warn", "memory", what, remedy)
-    return Finding("ok", "memory", what)
+    whole, store = format_bytes(machine.memory), format_bytes(machine.store)
+    remedy = f"lower exo.object-store-memory to {format_bytes(machine.memory // 2)} or less"
+    crowded = machine.store > FOR_TASKS * machine.memory
+    what = f"{whole}, of which the object store takes {store}"
+    return _finding("memory", what, remedy if crowded else "")
 
 
 def slots(machine: Machine) -> Finding:
-    """There are not more slots than cores."""
+    """Check that there are not more slots than cores."""
+    remedy = f"set exo.num-cpus: {machine.cores}, or --num-cpus of `ray start`"
     what = f"{machine.slots} slots on {machine.cores} cores"
-    if machine.slots > machine.cores:
-        remedy = f"set exo.num-cpus: {machine.cores}, or --num-cpus of `ray start`"
-        return Finding("warn", "slots", what, remedy)
-    return Finding("ok", "slots", what)
+    return _finding("slots", what, remedy if machine.slots > machine.cores else "")
 
 
 def spilling(machine: Machine) -> Finding:
     """Check that the spill directory is writable, large enough and fast."""
-    disk, name = machine.spill, "spilling"
+    disk, remedy = machine.spill, ""
+    level: Level = "warn"
     if disk is None:
-        return Finding("ok", name, "Ray does not tell where this cluster spills to")
+        return _finding("spilling", "the spill directory of this cluster is unknown")
     if disk.error:
         remedy = "set exo.spill-directory to a directory that can be written"
-        return Finding("fail", name, f"{disk.path} cannot be written: {disk.error}", remedy)
-    speeds = f"writes {format_bytes(int(disk.write))}/s, reads {format_bytes(int(disk.read))}/s"
-    free = f"{format_bytes(disk.free)} of {format_bytes(disk.total)} free"
-    what = f"{disk.path} ({disk.kind or 'unknown file system'}): {free}, {speeds}"
-    level: Level = "warn"
+        return _finding("spilling", f"{disk.path} cannot be written: {disk.error}", remedy, "fail")
     if disk.free <= (1 - FULL) * disk.total:
         level, remedy = "fail", "free space there: Ray writes nothing to a disk that is 95 % full"
     elif disk.kind in IN_MEMORY:
@@ -351,77 +316,71 @@ def spilling(machine: Machine) -> Finding:
         remedy = "it is full before the store has been written once: set exo.spill-directory"
     elif disk.write < SLOW:
         remedy = "this is slow: set exo.spill-directory to a directory on a quicker disk"
-    else:
-        return Finding("ok", name, what)
-    return Finding(level, name, what, remedy)
+    speeds = f"writes {format_bytes(int(disk.write))}/s, reads {format_bytes(int(disk.read))}/s"
+    free = f"{format_bytes(disk.free)} of {format_bytes(disk.total)} free"
+    what = f"{disk.path} ({disk.kind or 'unknown file system'}): {free}, {speeds}"
+    return _finding("spilling", what, remedy, level)
 
 
 def open_files(machine: Machine) -> Finding:
-    """Enough files may be open."""
+    """Check that enough files may be open."""
     most = machine.open_files
     if 0 <= most < FILES:
         remedy = "`ulimit -n 65536` in the shell that starts the program, or `ray start`"
-        return Finding("warn", "open files", f"{most} at most, need {FILES}", remedy)
-    return Finding("ok", "open files", "no limit" if most < 0 else f"{most} at most")
+        return _finding("open files", f"{most} at most, need {FILES}", remedy)
+    return _finding("open files", "no limit" if most < 0 else f"{most} at most")
 
 
 def huge_pages(machine: Machine) -> Finding:
-    """Memory that is given back is really free."""
+    """Check that freed memory returns to the system."""
     what = f"transparent huge pages: {machine.huge_pages or 'unknown'}"
-    if machine.huge_pages == "always":
-        what += ", so that a process keeps 2 MB where it uses a few kB"
-        remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
-        return Finding("warn", "huge pages", what, remedy)
-    return Finding("ok", "huge pages", what)
+    if machine.huge_pages != "always":
+        return _finding("huge pages", what)
+    what += ", so that a process takes 2 MB where it uses a few kB"
+    remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+    return _finding("huge pages", what, remedy)
 
 
 def allocator(machine: Machine) -> Finding:
-    """Workers take big arrays from memory that they have already."""
+    """Check that workers reuse memory for large arrays."""
     if machine.allocator:
         known = ", ".join(f"{name}={value}" for name, value in machine.allocator.items())
-        return Finding("ok", "allocator", known)
+        return _finding("allocator", known)
     remedy = (
         "export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824 before "
         "`ray start`: large copies take up to a third of the time"
     )
-    return Finding("warn", "allocator", "glibc's defaults: fresh pages for each array", remedy)
+    return _finding("allocator", "glibc's defaults: new pages for each array", remedy)
 
 
 def gpu(machine: Machine) -> Finding:
-    """GPUs that Ray knows can be used, and those that there are are known."""
+    """Check that Ray knows all GPUs, and that cupy can use them."""
     what = f"Ray knows {machine.gpus}, cupy sees {machine.devices}"
     if not machine.gpus and machine.devices <= 0:
-        return Finding("ok", "GPU", "none")
+        return _finding("GPU", "none")
     if not machine.cupy:
-        return Finding("warn", "GPU", f"{what}: it is not installed", 'pip install "dask-exo[gpu]"')
+        return _finding("GPU", f"{what}: it is not installed", 'pip install "dask-exo[gpu]"')
     if machine.devices < 0:
-        what = f"Ray knows {machine.gpus}, and hides them from tasks that ask for none"
-        return Finding("ok", "GPU", f"{what}; {_ipc(machine)}")
-    if machine.gpus > machine.devices:
+        what = f"Ray knows {machine.gpus}, and hides them from tasks that request none"
+    elif machine.gpus > machine.devices:
         remedy = "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or lower exo.num-gpus"
-        return Finding("warn", "GPU", what, remedy)
-    return Finding("ok", "GPU", f"{what}; {_ipc(machine)}")
-
-
-def _ipc(machine: Machine) -> str:
-    """Report the probe of CUDA IPC; nothing depends on it."""
-    through = "values go through host memory"
+        return _finding("GPU", what, remedy)
+    probe = ", though a probe says that CUDA IPC would work here"  # nothing depends on it
     if machine.ipc is None:
-        return f"{through}; CUDA IPC was not tried: no GPU was free in time"
-    if machine.ipc:
-        return f"{through}; a probe says that CUDA IPC does not work here: {machine.ipc}"
-    return f"{through}, though a probe says that CUDA IPC would work here"
+        probe = "; CUDA IPC was not tried: no GPU was free in time"
+    elif machine.ipc:
+        probe = f"; a probe says that CUDA IPC does not work here: {machine.ipc}"
+    return _finding("GPU", f"{what}; values go through host memory{probe}")
 
 
 def clocks(machine: Machine) -> Finding:
-    """Clocks agree, so that times in logs, tokens and files do."""
+    """Check that clocks agree, so that times in logs, tokens and files do."""
     what = f"{machine.skew:+.2f} s (± {machine.doubt:.2f} s) from this one's"
-    if abs(machine.skew) - machine.doubt > SKEW:
-        return Finding("warn", "clock", what, "let the machine run chrony or systemd-timesyncd")
-    return Finding("ok", "clock", what)
+    ahead = abs(machine.skew) - machine.doubt > SKEW
+    return _finding("clock", what, "let it run chrony or systemd-timesyncd" if ahead else "")
 
 
-OF_ALL: tuple[Check, ...] = (
+OF_ALL: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     python_and_packages,
     same_versions,
     configuration,
@@ -441,67 +400,3 @@ OF_EACH: tuple[Callable[[Machine], Finding], ...] = (
     gpu,
     clocks,
 )
-
-
-MARKS = {"ok": "  ok", "warn": "WARN", "fail": "FAIL"}
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """All findings; the text has a line for each, and one more for each remedy.
-
-    Attributes
-    ----------
-    program : tuple of Finding
-        Of this process and the cluster as a whole.
-    machines : tuple of (str, tuple of Finding)
-        Of each machine, by name.
-    """
-
-    program: tuple[Finding, ...]
-    machines: tuple[tuple[str, tuple[Finding, ...]], ...]
-
-    @property
-    def findings(self) -> list[Finding]:
-        """All of them."""
-        return [*self.program, *(one for _, found in self.machines for one in found)]
-
-    @property
-    def failed(self) -> bool:
-        """True if a check failed."""
-        return any(one.level == "fail" for one in self.findings)
-
-    def __str__(self) -> str:
-        """Lines for people."""
-        lines = list(_lines(self.program))
-        for name, found in self.machines:
-            lines += ["", name, *_lines(found)]
-        count = {mark: sum(one.level == mark for one in self.findings) for mark in MARKS}
-        lines += ["", f"{count['ok']} ok, {count['warn']} to look at, {count['fail']} failed"]
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-
-def diagnose(facts: Facts) -> Diagnosis:
-    """Check facts.
-
-    Examples
-    --------
-    >>> from dask_exo.cli.doctor_checks import Machine, ProgramFacts
-    >>> sizes = {"memory": 8 * 2**30, "store": 2**30, "shared": 2**26}
-    >>> machine = Machine("n1", {}, **sizes, allocator={"MALLOC_TRIM_THRESHOLD_": "1000000000"})
-    >>> found = diagnose(Facts(ProgramFacts({}, {}), (machine,)))
-    >>> [one.name for one in found.findings if one.level != "ok"]
-    ['/dev/shm']
-    """
-    program = tuple(one for check in OF_ALL for one in check(facts))
-    machines = [(m.name, tuple(check(m) for check in OF_EACH)) for m in facts.machines]
-    return Diagnosis(program, tuple(machines))
-
-
-def _lines(found: tuple[Finding, ...]) -> Iterator[str]:
-    for one in found:
-        yield f"{MARKS[one.level]}  {one.name:<13} {one.what}"
-        if one.remedy:
-            yield f"{'':<20}→ {one.remedy}"

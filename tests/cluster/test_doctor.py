@@ -7,8 +7,7 @@ import dask.dataframe as dd
 import pandas as pd
 import pytest
 
-from dask_exo.cli.doctor import gather
-from dask_exo.cli.doctor_checks import diagnose
+from dask_exo.cli.doctor import diagnose, gather
 from dask_exo.errors import ConfigError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

@@ -11,14 +11,13 @@ from click.testing import CliRunner
 
 import dask_exo
 from dask_exo.cli import doctor, main
-from dask_exo.cli.doctor import gather
+from dask_exo.cli.doctor import diagnose, gather
 from dask_exo.cli.doctor_checks import (
     Facts,
     Finding,
     Machine,
     ProgramFacts,
     Speed,
-    diagnose,
 )
 from dask_exo.client import Client
 from dask_exo.cluster import on_ray
