@@ -182,7 +182,7 @@ def python_and_packages(facts: Facts) -> Iterator[Finding]:
 
 
 def same_versions(facts: Facts) -> Iterator[Finding]:
-    """Check that every machine has the versions of this process: values are pickled between them."""
+    """Check that all machines have the versions of this process: they exchange pickles."""
     here, wrong = facts.program.versions, []
     for machine in facts.machines:
         for name in sorted(here.keys() | machine.versions.keys()):

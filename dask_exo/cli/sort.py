@@ -1,4 +1,4 @@
-"""Sort a data set into Parquet: ordinary Dask code, all of the output or none of it."""
+"""Sort a data set into Parquet by ordinary Dask code: all of the output or none of it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,13 @@ from dask_exo.partitions.ownership import PANDAS_3
 from dask_exo.partitions.wire_format import to_wire
 
 ROW_GROUP = 2**17
-"""Rows in a row group: about 13 MB of 100-byte records, so readers hold little at a time."""
+"""Rows in a row group: about 13 MB of 100-byte records, so that readers need little memory."""
 
 _SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".parq": "parquet", ".csv": "csv"}
 
 
 def files(path: str | Path) -> list[Path]:
-    """List the data files of a file, a directory (not below it) or a glob, in order of name.
-
-    Raises
-    ------
-    InputError
-        If there are none.
-    """
+    """List the data files of a file, a directory (not below it) or a glob, in order of name."""
     given = Path(path)
     if given.is_dir():
         found = [f for f in given.iterdir() if f.suffix in _SUFFIXES and _is_visible(f)]
@@ -65,21 +59,10 @@ def read(
     *,
     partition_bytes: int | None = None,
 ) -> dd.DataFrame:
-    """Read Parquet or CSV files.
+    """Read Parquet or CSV files: a file, a directory or a glob.
 
-    Parameters
-    ----------
-    path : path
-        A file, a directory or a glob.
-    format : {"parquet", "csv"}, optional
-        By default that of the files' suffix.
-    partition_bytes : int, optional
-        Aim for partitions of this many bytes of the files.
-
-    Raises
-    ------
-    InputError
-        If nothing is there, the format is unknown or not one, or a file cannot be read.
+    ``format`` is ``"parquet"`` or ``"csv"``, by default that of the files' suffix;
+    ``partition_bytes`` is the approximate size of a partition in the files.
     """
     found = files(path)
     kinds = {format} if format else {_SUFFIXES.get(f.suffix, f.suffix) for f in found}
@@ -130,43 +113,39 @@ def sort_to_parquet(
 ) -> Path:
     """Sort a Dask DataFrame, ascending with nulls last, into a directory of Parquet files.
 
-    The files are written to a hidden directory beside ``output``, which then takes its name:
-    there is never half an output, and a failure or Ctrl-C leaves things as they were.
+    Tasks write to a hidden directory beside ``output``, which is renamed at the end: there is never
+    half an output, and a failure or Ctrl-C leaves the old one as it was. ``part.0.parquet`` has the
+    smallest rows.
 
     Parameters
     ----------
     frame : dask.dataframe.DataFrame
-        Its index is not kept.
+        Its index is not written.
     by : str or list of str
-        Keys, first things first.
+        Keys, the most significant first.
     output : path
-        Directory to make, in a directory that exists.
+        Directory to create, in a directory that exists.
     overwrite : bool, optional
-        Replace an output that is there, if it holds nothing but Parquet files.
+        Replace an existing output, if it contains only Parquet files.
     nbytes : int, optional
-        Size of the output in bytes, where it is known: refuse to start if it does not fit.
+        Size of the output in bytes, if known: refuse to start if it does not fit on the disk.
     **options
         For `dask.dataframe.DataFrame.to_parquet`.
-
-    Returns
-    -------
-    Path
-        The output; ``part.0.parquet`` has the smallest rows.
 
     Raises
     ------
     InputError
-        If there is no such column.
+        There is no such column.
     SortKeyError
-        If the values of a key have no common order.
+        The values of a key have no common order.
     OutputExistsError
-        If ``output`` is there, and ``overwrite`` false.
+        ``output`` exists, and ``overwrite`` is false.
     OutputError
-        If it cannot be written, or the disk is or would be full.
+        It cannot be written, or the disk is or would be full.
     """
     keys = [by] if isinstance(by, str) else list(by)
     target = check(frame, keys, output, overwrite=overwrite, nbytes=nbytes)
-    with _replacing(target, overwrite=overwrite) as temporary, _null_keys_named(keys):
+    with _replacing(target, overwrite=overwrite) as temporary, _named_null_keys(keys):
         frame = _with_comparable_keys(frame, keys)
         ordered = frame.sort_values(keys, ignore_index=True, sort_function=sort_rows)
         ordered.to_parquet(
@@ -187,7 +166,7 @@ def check(
     overwrite: bool = False,
     nbytes: int | None = None,
 ) -> Path:
-    """Raise what `sort_to_parquet` would raise, as far as can be told before anything runs."""
+    """Raise those errors of `sort_to_parquet` that are known before anything runs."""
     _check_columns(frame, by)
     target = Path(output).resolve()
     _check_output(target, overwrite=overwrite, nbytes=nbytes)
@@ -197,8 +176,8 @@ def check(
 def sort_rows(frame: pd.DataFrame, by: Sequence[str] = (), **kwargs: Any) -> pd.DataFrame:
     """Sort one partition, ascending: `DataFrame.sort_values`, faster for integer keys.
 
-    pandas factorizes the keys when there are several; here the second one is looked at only
-    where the first has ties (5 times faster on sort-benchmark records).
+    pandas factorizes several keys. Here the second one is read only if the first has ties: 5 times
+    faster on sort-benchmark records.
     """
     keys = [frame[name] for name in by]
     if not all(isinstance(k.dtype, np.dtype) and k.dtype.kind in "iu" for k in keys):
@@ -212,11 +191,11 @@ def sort_rows(frame: pd.DataFrame, by: Sequence[str] = (), **kwargs: Any) -> pd.
 
 
 class NamelessEngine(ParquetEngine):
-    """An engine whose files pandas can read back.
+    """An engine whose files pandas can read.
 
-    Files carry pandas' names of the columns' types, and pandas cannot parse its own names of
-    Arrow types with parameters (``fixed_size_binary[90][pyarrow]``): such a file is refused
-    by every ``read_parquet``. Those files do without the names.
+    Files name the columns' types for pandas, which cannot parse its own names of Arrow types with
+    parameters (``fixed_size_binary[90][pyarrow]``): ``read_parquet`` refuses such a file. Files
+    with such types have no names.
     """
 
     @classmethod
@@ -257,7 +236,7 @@ _TEXT = "str" if PANDAS_3 else "string[pyarrow]"  # None stays None
 
 
 def _with_comparable_keys(frame: dd.DataFrame, keys: Sequence[str]) -> dd.DataFrame:
-    """Look at the values of keys of type object, which Dask does not sort; strings are made so."""
+    """Convert keys of type object, which Dask does not sort, to strings; refuse other values."""
     for name in keys:
         if not pd.api.types.is_object_dtype(frame.dtypes[name]):
             continue
@@ -278,7 +257,7 @@ def _types(values: pd.Series[Any]) -> pd.Series[Any]:
 
 
 @contextlib.contextmanager
-def _null_keys_named(keys: Sequence[str]) -> Iterator[None]:
+def _named_null_keys(keys: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except NotImplementedError as error:
@@ -292,7 +271,7 @@ def _null_keys_named(keys: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Give a directory to write to, which becomes ``target`` at the end, or else vanishes."""
+    """Yield a directory to write to, which becomes ``target`` at the end or is removed."""
     temporary = target.parent / f".{target.name}.tmp-{secrets.token_hex(4)}"
     try:
         temporary.mkdir()
@@ -309,8 +288,8 @@ def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
             raise
         have = format_bytes(shutil.disk_usage(target.parent).free)
         raise OutputError(
-            f"the disk of {str(target)!r} is full: need more than the {have} that are free now "
-            f"that what was written is removed; free some space, or choose another output"
+            f"the disk of {str(target)!r} is full: need more than the {have} that are free after "
+            f"removing what was written; free some space, or choose another output"
         ) from error
 
 
@@ -324,7 +303,6 @@ def _check_output(target: Path, *, overwrite: bool, nbytes: int | None) -> None:
             raise OutputExistsError(
                 f"the output {str(target)!r} is already there: give another one, or --overwrite"
             )
-        # replacing removes it: not somebody's home
         other = [target] if not target.is_dir() else sorted(target.iterdir())
         other = [f for f in other if f.is_dir() or f.suffix != ".parquet"]
         if other:

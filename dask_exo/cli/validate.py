@@ -1,8 +1,7 @@
-"""A second opinion on a sorted output: order, row count and checksum, read back from disk.
+"""Validation of a sorted output: order, row count and checksum, read from disk.
 
-Independent of everything that sorts: Parquet files in, pyarrow and numpy only, one thread
-per part and a bounded number of rows in memory. The checksum of the input is computed by
-the same code in a pass of its own, never taken from the sort.
+It shares no code with the sort: it reads Parquet files by pyarrow and numpy, one thread per part,
+with a bounded number of rows in memory. The checksum of the input comes from a pass of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import pyarrow.parquet as pq
 
 from dask_exo.errors import InputError, ValidationError
 
-_BATCH = 32768  # rows hashed at a time: the temporaries stay in the core's cache
+_BATCH = 32768  # rows hashed at a time: temporaries fit into the core's cache
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
@@ -34,15 +33,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Checksum:
-    """Number of rows and sum of their hashes; independent of order and partitioning.
-
-    Attributes
-    ----------
-    rows : int
-        Number of rows.
-    total : int
-        Sum of the rows' 64-bit hashes, modulo 2**128.
-    """
+    """Number of rows and sum of their 64-bit hashes modulo 2**128, whatever their order."""
 
     rows: int = 0
     total: int = 0
@@ -62,46 +53,39 @@ class Disorder:
 
 @dataclass(frozen=True)
 class Summary:
-    """Contents of an output.
+    """Contents of an output: a checksum of all columns, and the order of the keys.
 
-    Attributes
-    ----------
-    rows : int
-        Number of rows.
-    checksum : Checksum
-        Of all the columns.
-    duplicates : int
-        Rows whose key equals that of the row before.
-    ordered : bool
-        Whether no row is smaller than the row before it.
-    first_disorder : Disorder or None
-        The first such row.
+    ``duplicates`` counts rows whose key equals that of the row before, ``first_disorder`` is the
+    first row that is smaller than the row before it.
     """
 
-    rows: int
     checksum: Checksum
     duplicates: int
-    ordered: bool
     first_disorder: Disorder | None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.checksum.rows
+
+    @property
+    def ordered(self) -> bool:
+        """True if no row is smaller than the row before it."""
+        return self.first_disorder is None
 
 
 def checksum(frames: Iterable[pd.DataFrame | pa.Table]) -> Checksum:
     """Compute the checksum of the rows of ``frames``, over all their columns, without index.
 
-    A row's hash mixes the hashes of its columns, each seeded with the column's name. Values
-    that are equal hash alike in whatever type they are kept: numbers of any width, numpy,
-    nullable or Arrow, and whole floats like integers (below 2**63); strings of any type, and
-    categories like their values; points in time of any unit; null, NaN, NaT and None alike.
-
-    Parameters
-    ----------
-    frames : iterable of DataFrame or pyarrow.Table
-        Read one after the other, and not kept.
+    A row's hash mixes the hashes of its columns, each seeded with the column's name. Equal values
+    have equal hashes in every type: numbers of any width, numpy, nullable or Arrow, and whole
+    floats like integers (below 2**63); strings of any type, and categories like their values;
+    points in time of any unit; null, NaN, NaT and None.
 
     Raises
     ------
     InputError
-        For a column that has no type in Arrow (objects of several types).
+        A column has no type in Arrow (objects of several types).
 
     Examples
     --------
@@ -113,23 +97,21 @@ def checksum(frames: Iterable[pd.DataFrame | pa.Table]) -> Checksum:
 
 
 def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1) -> Summary:
-    """Read a sorted output and say what is in it.
+    """Read the ``*.parquet`` files of a sorted output, in order of the numbers in their names.
 
     Parameters
     ----------
-    directory : path
-        Its ``*.parquet`` files are read in the order of the numbers in their names.
     by : str or list of str
-        Keys of the sort, first things first; ascending, nulls last.
+        Keys of the sort, the most significant first; ascending, nulls last.
     workers : int, optional
-        Parts read side by side; each holds about one row group in memory.
+        Parallel readers; each needs about one row group of memory.
 
     Raises
     ------
     InputError
-        If there is no part, or none of the name of a key.
+        There is no file, or no column of the name of a key.
     ValidationError
-        If a part cannot be read.
+        A file cannot be read.
     """
     keys = [by] if isinstance(by, str) else list(by)
     paths = sorted(Path(directory).glob("*.parquet"), key=_number)
@@ -142,26 +124,13 @@ def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1
     whole = _Run()
     for part in parts:
         whole.append(part)
-    return Summary(
-        rows=whole.checksum.rows,
-        checksum=whole.checksum,
-        duplicates=whole.duplicates,
-        ordered=whole.disorder is None,
-        first_disorder=whole.disorder,
-    )
+    return Summary(whole.checksum, whole.duplicates, whole.disorder)
 
 
 def require(summary: Summary, expected: Checksum, *, where: str | Path) -> None:
     """Raise `ValidationError` unless the output is ordered and has exactly the input's rows.
 
-    Parameters
-    ----------
-    summary : Summary
-        What `validate` found.
-    expected : Checksum
-        That of the input.
-    where : path
-        The output, for the message.
+    ``expected`` is the checksum of the input; the message names the output, ``where``.
     """
     have, wrong = summary.checksum, []
     if have.rows != expected.rows:
@@ -181,7 +150,7 @@ def require(summary: Summary, expected: Checksum, *, where: str | Path) -> None:
 
 
 class _Run:
-    """State after a prefix of the rows, to which the next part can be appended."""
+    """Checksum and order of consecutive rows."""
 
     def __init__(self) -> None:
         self.checksum = Checksum()
@@ -192,6 +161,7 @@ class _Run:
         self.part = ""
 
     def append(self, other: _Run) -> None:
+        """Append the next part."""
         if not other.first:
             return
         if self.last:
@@ -210,7 +180,7 @@ class _Run:
         if len(batch) == 0:
             return
         if self.last:
-            # the row before makes one array with the batch: row i is compared with row i - 1
+            # one array with the row before: compare row i with row i - 1
             columns = [pa.concat_arrays(pair) for pair in zip(self.last, columns, strict=True)]
         size = len(columns[0]) - 1
         greater, equal = _relation(
@@ -225,7 +195,7 @@ class _Run:
         self.last = [c.slice(size) for c in columns]
 
     def shrink(self) -> None:
-        """Copy the two rows of keys, whose slices hold the batches that they come from."""
+        """Copy the two rows of keys: slices would keep whole batches in memory."""
         self.first, self.last = ([c.take([0]) for c in row] for row in (self.first, self.last))
 
 
@@ -261,7 +231,7 @@ def _comparable(column: pa.Array) -> pa.Array:
 
 
 def _relation(before: Sequence[pa.Array], after: Sequence[pa.Array]) -> tuple[Array, Array]:
-    """Row by row, whether the key before is greater, and whether both are equal."""
+    """Return for each row if the key before is greater, and if both are equal."""
     size = len(before[0])
     greater, equal = np.zeros(size, bool), np.ones(size, bool)
     for one, two in zip(before, after, strict=True):
@@ -301,7 +271,7 @@ def _checksum(table: pa.Table) -> Checksum:
         hashes = np.zeros(len(batch), np.uint64)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             hashes += _hash_column(column, _seed(name))
-        _scramble(hashes)  # not a linear sum: values exchanged between two rows show up
+        _scramble(hashes)  # not linear: two rows that exchange values change the sum
         high = int((hashes >> np.uint64(32)).sum())
         total += (high << 32) + int((hashes & np.uint64(2**32 - 1)).sum())
     return Checksum(len(table), total % 2**128)
@@ -331,7 +301,7 @@ def _hash_column(column: pa.Array, seed: np.uint64) -> Array:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Unwrap what is only another way to keep the same values."""
+    """Unwrap types that are only another storage of the same values."""
     if isinstance(column.type, pa.BaseExtensionType):
         return _plain(column.storage)
     if pa.types.is_dictionary(column.type):
@@ -344,7 +314,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _words(column: pa.Array) -> tuple[Array | None, Iterable[Array]]:
-    """Split values into unsigned words; also say which are null, if any."""
+    """Return the null mask, if there are nulls, and the values as arrays of unsigned words."""
     kind = column.type
     null = _bools(column.is_null()) if column.null_count else None
     if pa.types.is_null(kind):
@@ -359,7 +329,7 @@ def _words(column: pa.Array) -> tuple[Array | None, Iterable[Array]]:
 
 
 def _values(column: pa.Array, dtype: Any) -> Array:
-    """View the values, those of nulls included, without a copy."""
+    """Return a view of all values, also those of nulls."""
     data, dtype = column.buffers()[1], np.dtype(dtype)
     if data is None or not len(column):
         return np.zeros(len(column), dtype)
@@ -399,7 +369,7 @@ def _fixed(column: pa.Array) -> Iterator[Array]:
 
 
 def _objects(column: pa.Array) -> Array:
-    """Hash what has no fixed width: bytes of strings, else the text of the Python value."""
+    """Hash values without a fixed width: bytes of strings, else the text of the Python value."""
     kind = column.type
     if any(test(kind) for test in _BYTES):
         coded = column.dictionary_encode()
