@@ -1,4 +1,4 @@
-"""Quick benchmark of this machine: dask_exo beside Dask's own schedulers, a process for each.
+"""Quick benchmark of this machine: dask_exo and Dask's own schedulers, each in a process.
 
 docs/performance.md has careful measurements, and more systems.
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 import dask.base
@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 ROW = 40  # bytes
-PART = 16_000_000  # bytes of a partition
+PARTITION = 16_000_000  # bytes
 SYSTEMS = ("dask_exo", "Dask threads", "LocalCluster p2p")
 Checksums = list[int]
 """Numbers that differ for different results."""
@@ -29,27 +29,16 @@ Checksums = list[int]
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Times and checksums of one system.
-
-    Attributes
-    ----------
-    system : str
-    seconds : dict
-        Job → seconds of the first and the second run.
-    seen : dict
-        Job → checksums of its result.
-    error : str
-        Reason of a failure; empty without one.
-    """
+    """Seconds of both runs of each job on one system, and checksums of their results."""
 
     system: str
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    seen: dict[str, Checksums] = field(default_factory=dict)
+    checksums: dict[str, Checksums] = field(default_factory=dict)
     error: str = ""
 
 
 def purchases(number: int, rows: int, users: int) -> pd.DataFrame:
-    """Make one partition; the same number gives the same rows."""
+    """Return a partition of random rows, which depend on its number only."""
     rng = np.random.default_rng(number)
     return pd.DataFrame(
         {
@@ -62,24 +51,24 @@ def purchases(number: int, rows: int, users: int) -> pd.DataFrame:
 
 
 def frame(nbytes: int) -> tuple[dd.DataFrame, dd.DataFrame]:
-    """Make rows of ``nbytes`` bytes, and one row for each of their users, a tenth as many."""
+    """Return rows of ``nbytes`` bytes, and one row for each of their users, a tenth as many."""
     rows = max(nbytes // ROW, 1000)
-    parts = max(nbytes // PART, 4)
+    parts = max(nbytes // PARTITION, 4)
     users = rows // 10
     left = dd.from_map(partial(purchases, rows=rows // parts, users=users), range(parts))
     right = pd.DataFrame({"user": np.arange(users), "weight": np.arange(users) % 7})
     return left, dd.from_pandas(right, npartitions=max(parts // 4, 2))
 
 
-def sort(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:  # noqa: ARG001  jobs are called alike
+def sort(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:  # noqa: ARG001  all jobs have these arguments
     """Sort by a column; check the order, and sum another column."""
 
-    def look(part: pd.DataFrame) -> pd.DataFrame:
+    def summarize(part: pd.DataFrame) -> pd.DataFrame:
         rises = int(part.index.is_monotonic_increasing)
         return pd.DataFrame({"rows": [len(part)], "cents": [part.cents.sum()], "rises": [rises]})
 
-    found = left.set_index("at").map_partitions(look).compute()
-    return [int(found.rows.sum()), int(found.cents.sum()), int(found.rises.min())]
+    summary = left.set_index("at").map_partitions(summarize).compute()
+    return [int(summary.rows.sum()), int(summary.cents.sum()), int(summary.rises.min())]
 
 
 def merge(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:
@@ -124,15 +113,14 @@ def running(system: str, cores: int) -> Iterator[None]:
 def run(system: str, nbytes: int, cores: int) -> BenchResult:
     """Run each job twice on a system, in this process."""
     left, right = frame(nbytes)
-    seconds: dict[str, list[float]] = {}
-    seen: dict[str, Checksums] = {}
+    result = BenchResult(system)
     with running(system, cores):
         for name, job in JOBS.items():
             for _ in range(2):
                 begin = time.perf_counter()
-                seen[name] = job(left, right)
-                seconds.setdefault(name, []).append(time.perf_counter() - begin)
-    return BenchResult(system, seconds, seen)
+                result.checksums[name] = job(left, right)
+                result.seconds.setdefault(name, []).append(time.perf_counter() - begin)
+    return result
 
 
 def measure(system: str, nbytes: int, cores: int) -> BenchResult:
@@ -140,25 +128,18 @@ def measure(system: str, nbytes: int, cores: int) -> BenchResult:
     command = [sys.executable, "-m", "dask_exo.cli.bench", system, str(nbytes), str(cores)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return BenchResult(system, error=lines[-1])
-    found = json.loads(done.stdout.splitlines()[-1])
-    return BenchResult(system, found["seconds"], found["seen"])
+    return BenchResult(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def table(sides: list[BenchResult]) -> tuple[str, bool]:
-    """Compare the systems with the first one.
-
-    Returns
-    -------
-    text : str
-    right : bool
-        Whether all have ended, with equal results.
+    """Compare the systems with the first one; also return True if all ended with equal results.
 
     Examples
     --------
     >>> ours = BenchResult("dask_exo", {"merge": [3.0, 2.0]}, {"merge": [7]})
-    >>> text, right = table([ours, BenchResult("threads", {"merge": [3.5, 3.0]}, {"merge": [7]})])
+    >>> text, equal = table([ours, BenchResult("threads", {"merge": [3.5, 3.0]}, {"merge": [7]})])
     >>> print(text)
                              merge
     dask_exo        2.0 s (3.0)
@@ -173,9 +154,10 @@ def table(sides: list[BenchResult]) -> tuple[str, bool]:
     for side in sides:
         cells = [f"{_cell(side, first, job):>17}" for job in side.seconds]
         lines.append(f"{side.system:<{wide}}{side.error or ''.join(cells)}")
-    wrong = [job for job in first.seen if any(side.seen[job] != first.seen[job] for side in ended)]
-    said = f"results DIFFER in {', '.join(wrong)}" if wrong else "all results are equal"
-    lines.append(f"Second run (first run), and how many times that of {first.system}; {said}.")
+    expected = first.checksums
+    wrong = [job for job in expected if any(one.checksums[job] != expected[job] for one in ended)]
+    results = f"results DIFFER in {', '.join(wrong)}" if wrong else "all results are equal"
+    lines.append(f"Second run (first run), and how many times that of {first.system}; {results}.")
     return "\n".join(lines), not wrong and len(ended) == len(sides)
 
 
@@ -187,5 +169,4 @@ def _cell(side: BenchResult, first: BenchResult, job: str) -> str:
 
 
 if __name__ == "__main__":
-    found = run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    sys.stdout.write(json.dumps({"seconds": found.seconds, "seen": found.seen}) + "\n")
+    sys.stdout.write(json.dumps(asdict(run(sys.argv[1], *map(int, sys.argv[2:])))) + "\n")
