@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from asv_bench.simulation.pipeline import timed
+from dask_exo.cluster.futures import Node
 from dask_exo.pipeline.policies import PartitionAdmission
 from dask_exo.pipeline.streaming.blocks import Block, StageSpec
 from dask_exo.pipeline.streaming.executor import Executor
@@ -20,7 +22,7 @@ from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import RAISE, Transform
-from dask_exo.testing import SimStreams
+from dask_exo.testing import Cost, ProcessDeath, SimFutures
 
 PART = 100  # bytes of a piece
 
@@ -69,7 +71,7 @@ class Played(NamedTuple):
     seconds: float
     places: list[int]
     executor: Executor
-    streams: SimStreams
+    futures: SimFutures
 
 
 class OnDemand(StreamRunner):
@@ -93,13 +95,14 @@ def play(
         model = type(stage.name, (Model,), {})
         codes.append(StageCode(stage.name, [Transform("partitions", model)], 10**6, RAISE, {}))
     numbers = {code.name: i for i, code in enumerate(codes)}
-    streams = SimStreams(
-        job.resources,
-        lambda name, n: job.seconds(numbers[name], n),
+    futures = SimFutures(
+        [Node("n", 1, 10**9, resources=job.resources)],
+        lambda _: Cost(0, 0),
+        work=timed(lambda name, n: job.seconds(numbers[name], n)),
         loading=job.loading,
-        deaths=job.deaths,
+        faults=[ProcessDeath(at, actors=True) for at in job.deaths],
     )
-    running = runner(streams, stages, codes, clock=lambda: streams.time)
+    running = runner(futures, stages, codes, clock=lambda: futures.now)
     inputs = iter([Block(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(job.inputs)])
     executor = Executor(
         stages, [inputs], running, PartitionAdmission(), limit=job.limit, target=PART
@@ -113,10 +116,10 @@ def play(
             places.append(executor.take().place[0])
     else:
         raise TimeoutError(f"it stands still: {executor.view()}")
-    seconds = streams.time
+    seconds = futures.now
     executor.cancel()
-    assert not streams.workers
-    return Played(seconds, places, executor, streams)
+    assert not futures.generators.actors
+    return Played(seconds, places, executor, futures)
 
 
 def fixed(job: Job) -> tuple[Sequence[int], float]:
@@ -155,7 +158,7 @@ def main() -> None:
     for name, job in JOBS.items():
         ours, demand = play(job), play(job, runner=OnDemand)
         best, seconds = fixed(job)
-        begun = [started(one.streams) for one in (ours, demand)]
+        begun = [started(one.futures) for one in (ours, demand)]
         print(
             f"| {name} | {ours.seconds:.1f} | {demand.seconds:.1f} "
             f"| {seconds:.1f} ({'-'.join(map(str, best))}) | {begun[0]}, {begun[1]} |",
@@ -163,9 +166,9 @@ def main() -> None:
         )
 
 
-def started(streams: SimStreams) -> int:
+def started(futures: SimFutures) -> int:
     """Workers that have been started."""
-    counts = [0, *(count for _, count in streams.history)]
+    counts = [0, *(count for _, count in futures.generators.history)]
     return sum(after > before for before, after in pairwise(counts))
 
 

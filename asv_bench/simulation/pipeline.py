@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from asv_bench.simulation.runner import SimRunner
 from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.snapshot import Policy
+from dask_exo.pipeline.streaming.task import StageCode, TaskInputs
+from dask_exo.testing import Step
+from dask_exo.testing.simulated.generators import Work
+
+
+def call_of(args: Sequence[Any]) -> tuple[StageCode, TaskInputs, Sequence[Any]]:
+    """Return the arguments of a task of a pipeline; on an actor, an instance comes first."""
+    code, start, *values = args if isinstance(args[0], StageCode) else args[1:]
+    return code, start, values
+
+
+def timed(seconds: Callable[[str, int], float]) -> Work:
+    """Run the tasks of a pipeline, whose values take ``seconds(stage, number of the input)``."""
+
+    def work(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Step]:
+        code, start, _ = call_of(args)
+        each = seconds(code.name, start.place[0])
+        values = iter(fn(*args))
+        for value in values:
+            yield Step(each, 0, value, next(values)._replace(seconds=each))
+
+    return work
 
 
 @dataclass

@@ -178,7 +178,7 @@ def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
     disks = futures.disks()
     spill = disks[0].path if disks else None
     for node in futures.nodes():
-        ref = futures.submit(look, spill, packages, node=node.id, needs=NO_SLOT)
+        ref = futures.submit(look, spill, packages, node=node.id, options=NO_SLOT)
         (machine,) = futures.get([ref])
         skew, doubt = _clock_skew(futures, node.id)
         gpus = int((node.resources or {}).get("GPU", 0))
@@ -190,7 +190,7 @@ def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
 
 def _ipc_error(futures: Futures, node: str) -> str | None:
     """Return `ipc_error` of a node; None if no GPU was free."""
-    ref = futures.submit(ipc_error, node=node, needs=GPU_PROBE)
+    ref = futures.submit(ipc_error, node=node, options=GPU_PROBE)
     done, _ = futures.wait([ref], GPU_TIMEOUT)
     if not done:
         futures.cancel([ref])
@@ -204,7 +204,7 @@ def _clock_skew(futures: Futures, node: str) -> tuple[float, float]:
     best = 0.0, math.inf
     for _ in range(CLOCK_PROBES):
         before = wall_time()
-        (there,) = futures.get([futures.submit(wall_time, node=node, needs=NO_SLOT)])
+        (there,) = futures.get([futures.submit(wall_time, node=node, options=NO_SLOT)])
         after = wall_time()
         if (after - before) / 2 < best[1]:
             best = there - (before + after) / 2, (after - before) / 2

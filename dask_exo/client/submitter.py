@@ -106,7 +106,7 @@ class RemoteFunction:
         lifted, more = _lift(tuple(args), refs)
         head = (key, self._retries, [*places, *more])
         data = _pickled(lifted, refs, repr(key))
-        value, report = self._futures.split(2, run, head, code, data, *refs, needs=self._needs)
+        value, report = self._futures.split(2, run, head, code, data, *refs, options=self._needs)
         return value, report
 
 

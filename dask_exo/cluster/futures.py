@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from dask_exo.cluster.task_status import Activity, OutputDigest
 from dask_exo.errors import ClusterError
-
-T = TypeVar("T")
 
 LARGE = 100_000
 """Bytes from which an argument is put once: Ray would store it for each call."""
@@ -63,15 +61,7 @@ class Node:
 
 @dataclass(frozen=True)
 class StoreUsage:
-    """Totals over the object stores of all nodes, in bytes.
-
-    Attributes
-    ----------
-    used : int
-        In the stores now.
-    spilled, restored : int
-        Written to disk and read back since the cluster began.
-    """
+    """Bytes in the object stores of all nodes, and spilled and restored since the cluster began."""
 
     used: int
     spilled: int
@@ -99,11 +89,38 @@ class DiskUsage:
     room: int
 
 
-class Actor(Protocol):
-    """An actor: a process that holds its resources and keeps state; runs one call at a time.
+class OutputStream(Protocol):
+    """Outputs of a generator task: pairs of a value and its metadata.
 
-    An actor that dies is restarted, and its unfinished calls run again.
+    The task waits until a pair is taken before it makes the next one.
     """
+
+    @property
+    def next(self) -> Ref:
+        """Ref that is finished as soon as `read` does not block."""
+        ...
+
+    def read(self) -> Any:
+        """Return the metadata of the next value; None at the end.
+
+        Raises
+        ------
+        WorkerLostError
+            The process has died; `ValueLostError` if it is alive, and an argument was lost.
+        """
+        ...
+
+    def take(self) -> Ref:
+        """Take the value whose metadata was read."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop the task."""
+        ...
+
+
+class Actor(Protocol):
+    """A process that holds its resources and runs one call at a time; see `Futures.actor`."""
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
         """Call a function on the actor; see `Futures.submit`."""
@@ -113,8 +130,16 @@ class Actor(Protocol):
         """Call a function on the actor; see `Futures.split`."""
         ...
 
+    def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> OutputStream:
+        """Call a generator function on the actor; see `Futures.generate`."""
+        ...
+
     def stop(self) -> None:
         """Stop the actor and its unfinished calls. Its finished outputs stay."""
+        ...
+
+    def retire(self) -> None:
+        """Stop the actor as soon as it is idle."""
         ...
 
 
@@ -122,14 +147,14 @@ class Futures(Protocol):
     """The verbs of a cluster.
 
     A task is ``fn(*args)``. Refs among ``args`` (not nested ones) are replaced by their values
-    before it starts. ``node`` is a soft placement: a dead node does not fail the task. ``needs``
-    requests resources. Submission never blocks and never runs user code in the caller, except in
+    before it starts. ``node`` is a soft placement: a dead node does not fail the task. ``options``
+    request resources. Submission never blocks and never runs user code in the caller, except in
     the inline implementation.
 
     Attributes
     ----------
     calls, objects : int
-        Tasks submitted and refs made, so far.
+        Tasks submitted and refs made, so far; generator tasks make unknown numbers of refs.
     """
 
     calls: int
@@ -149,7 +174,7 @@ class Futures(Protocol):
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: SubmitOptions | None = None,
+        options: SubmitOptions | None = None,
     ) -> Ref:
         """Start one task; return the ref of its result."""
         ...
@@ -160,7 +185,7 @@ class Futures(Protocol):
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: SubmitOptions | None = None,
+        options: SubmitOptions | None = None,
     ) -> list[Ref]:
         """Start one task that returns a sequence of ``count`` values; return a ref for each."""
         ...
@@ -174,12 +199,30 @@ class Futures(Protocol):
         """
         ...
 
-    def worker(self, needs: SubmitOptions) -> Actor:
-        """Start an actor with the requested resources; its calls wait until it runs."""
+    def generate(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        options: SubmitOptions | None = None,
+        seed: str = "",
+    ) -> OutputStream:
+        """Start one task that yields any number of values, and after each its metadata.
+
+        Tasks with equal seeds draw equal random numbers: they are attempts at the same work.
+        """
+        ...
+
+    def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> Actor:
+        """Start an actor with the requested resources; its calls wait until it runs.
+
+        If it dies, it is restarted, and its unfinished calls run again. An actor of a class makes
+        an instance ``cls(*args)``, and passes it to each call as first argument. It is not
+        restarted.
+        """
         ...
 
     def put(self, value: Any) -> Ref:
-        """Store a value once, for many tasks to take it by ref."""
+        """Store a value once, for many tasks to take it by ref; return a ref as it is."""
         ...
 
     def wait(
@@ -206,6 +249,10 @@ class Futures(Protocol):
         """Return the nodes that run tasks, in a fixed order."""
         ...
 
+    def resources(self, *, free: bool = False) -> dict[str, float]:
+        """Return the amount of each resource of the whole cluster, or of what is not in use."""
+        ...
+
     def store(self) -> StoreUsage:
         """Return the use of the object stores, and the bytes that they have spilled.
 
@@ -228,7 +275,7 @@ class Futures(Protocol):
         """Return the status of the tasks behind ``refs``; called when nothing happens for long."""
         ...
 
-    def repeats(self) -> list[OutputDigest]:
+    def recomputed(self) -> list[OutputDigest]:
         """Return output digests of calls that ran again, one for each further attempt.
 
         The list only grows.

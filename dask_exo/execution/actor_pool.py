@@ -273,7 +273,7 @@ class ActorPools:
         return fits(free, dict(request.amounts))
 
     def _start(self, request: ResourceRequest) -> PooledActor:
-        return self._pools[request].add(self._futures.worker(request.needs))
+        return self._pools[request].add(self._futures.actor(request.needs))
 
 
 class MapActors:

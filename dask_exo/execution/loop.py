@@ -102,7 +102,7 @@ class Run:
         self._pools = ActorPools(futures, plan, nodes)
         self._budget = int(config.memory_fraction * store)
         self._values = HeldValues(plan.literals, futures.put)
-        self.versions = OutputVersions(futures.repeats, config.nondeterminism)
+        self.versions = OutputVersions(futures.recomputed, config.nondeterminism)
         self._accounting = ShuffleAccounting(self.versions)
         self._queue = ReadyQueue(plan, self._values, self._accounting, consumer)
         self._awaited: dict[Key, Promise] = dict(plan.given)

@@ -113,14 +113,14 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
     with events.new_run():
         started, looks = time.perf_counter(), StoreSampler(futures, closely=closely)
         written = _written(futures) if closely else {}
-        calls, objects, repeated = futures.calls, futures.objects, len(futures.repeats())
+        calls, objects, repeated = futures.calls, futures.objects, len(futures.recomputed())
         failed = True
         try:
             yield looks
             failed = False
         finally:
             again = Counter[str]()
-            for made in futures.repeats()[repeated:]:
+            for made in futures.recomputed()[repeated:]:
                 again[made.name] += made.parts
             if again:
                 events.emit(events.CallsRepeated(dict(again)))

@@ -140,7 +140,7 @@ class TaskCall:
     def send(self, futures: Futures) -> Ref:
         """Submit the task; return the ref of its receipts."""
         target: Any = futures
-        where: dict[str, Any] = {"node": self.node, "needs": self.needs}
+        where: dict[str, Any] = {"node": self.node, "options": self.needs}
         if self.actor is not None:
             target, where = self.actor.handle, {}
         if self.small is None:

@@ -15,7 +15,6 @@ import pandas as pd
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.on_ray.futures import RayStreams
 from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
@@ -56,22 +55,21 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
         No node has the resources that a stage requests.
     """
     config, futures = Config.current(), Scheduler().cluster()
-    streams = RayStreams()
-    total = streams.resources()
+    total = futures.resources()
     simulate = config.gpu_simulate and not total.get("GPU")
     parts, _ = _planned(pipelines, lambda _: True, simulate=simulate)
-    check_needs([part.steps for part in parts], total, streams.nodes())
+    check_needs([part.steps for part in parts], total, list(futures.activity([]).nodes.values()))
     first, store = pipelines[0], sum(node.store for node in futures.nodes())
     memory = first.memory or int(config.stream_memory_fraction * store)
     target = min(first.target or config.stream_target, max(1, memory // 8))
-    started = start_sources(sources_of(pipelines), config, streams.put)
+    started = start_sources(sources_of(pipelines), config, futures.put)
     parts, sinks = _planned(pipelines, lambda source: started[id(source)][1], simulate=simulate)
     stages = [stage_of(part.steps)._replace(takes=part.takes) for part in parts]
     codes = [code_of(part.steps, target, part.error_policy, config) for part in parts]
     executor = Executor(
         stages,
         [started[id(part.source)][0] for part in parts if part.source is not None],
-        StreamRunner(streams, stages, codes),
+        StreamRunner(futures, stages, codes),
         POLICIES[config.stream_policy](),
         limit=memory,
         target=target,

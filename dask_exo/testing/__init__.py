@@ -1,9 +1,9 @@
 """Public test kit: the waist inline and simulated, and faults on real clusters."""
 
 from dask_exo.testing.chaos import Chaos
-from dask_exo.testing.inline import Died, InlineFutures, InlineStreams
+from dask_exo.testing.inline import Died, InlineFutures
 from dask_exo.testing.simulated.futures import SimFutures
-from dask_exo.testing.simulated.streams import SimStreams
+from dask_exo.testing.simulated.generators import Step
 from dask_exo.testing.simulated.tasks import (
     Call,
     Channels,
@@ -11,6 +11,7 @@ from dask_exo.testing.simulated.tasks import (
     CostModel,
     DeadlockError,
     NodeDeath,
+    ProcessDeath,
     Stragglers,
     TaskRun,
 )
@@ -24,10 +25,10 @@ __all__ = [
     "DeadlockError",
     "Died",
     "InlineFutures",
-    "InlineStreams",
     "NodeDeath",
+    "ProcessDeath",
     "SimFutures",
-    "SimStreams",
+    "Step",
     "Stragglers",
     "TaskRun",
 ]

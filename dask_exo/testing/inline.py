@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -70,27 +70,79 @@ def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator
         next(values, END)  # it runs, though nobody could see an error
 
 
+class Died(BaseException):
+    """Exception that a generator function raises to simulate the death of its process."""
+
+
+class InlineStream:
+    """A generator task that runs when it is read; see `dask_exo.cluster.futures.OutputStream`."""
+
+    def __init__(self, futures: InlineFutures, fn: Callable[..., Any], args: Sequence[Any]) -> None:
+        self._futures = futures
+        self._steps = self._run(fn, args)
+        self._value: Any = None
+
+    @property
+    def next(self) -> Ref:
+        """Itself: it is read at any time."""
+        return self
+
+    def read(self) -> Any:
+        """Compute the next value; return its metadata, None at the end."""
+        try:
+            self._value = next(self._steps, None)
+            return next(self._steps, None)
+        except Died as error:
+            raise WorkerLostError("a worker has died") from error
+
+    def take(self) -> InlineRef:
+        """Return a ref of that value."""
+        value, self._value = self._value, None
+        return self._futures.put(value)
+
+    def cancel(self) -> None:
+        """Close the generator."""
+        self._steps.close()
+
+    def _run(self, fn: Callable[..., Any], args: Sequence[Any]) -> Generator[Any]:
+        yield from fn(*self._futures.values_of(args))
+
+
 class InlineActor:
-    """An actor whose calls run like tasks; implements `dask_exo.cluster.futures.Actor`.
+    """An actor whose calls run like tasks; see `dask_exo.cluster.futures.Actor`.
 
     Parameters
     ----------
     futures : Futures
+    actors : set
+        All actors, until they are stopped.
+    *instance
+        First argument of each call, if the actor has a class.
     """
 
-    def __init__(self, futures: Futures) -> None:
-        self._futures = futures
+    def __init__(self, futures: Futures, actors: set[Any], *instance: Any) -> None:
+        self._futures, self._actors, self._instance = futures, actors, instance
+        actors.add(self)
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
         """See `Futures.submit`."""
-        return self._futures.submit(fn, *args)
+        return self._futures.submit(fn, *self._instance, *args)
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """See `Futures.split`."""
-        return self._futures.split(count, fn, *args)
+        return self._futures.split(count, fn, *self._instance, *args)
+
+    def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> Any:
+        """See `Futures.generate`."""
+        return self._futures.generate(fn, *self._instance, *args, seed=seed)
 
     def stop(self) -> None:
-        """Do nothing: there is no process."""
+        """Forget the actor."""
+        self._actors.discard(self)
+
+    def retire(self) -> None:
+        """Forget the actor, which is idle."""
+        self.stop()
 
 
 class InlineRef:
@@ -122,6 +174,8 @@ class InlineFutures:
         Tasks submitted.
     objects : int
         Refs made.
+    actors : set of InlineActor
+        Actors that are not stopped.
 
     Examples
     --------
@@ -136,6 +190,7 @@ class InlineFutures:
     def __init__(self, nodes: Sequence[Node] = (Node("inline", 1, 2**30),)) -> None:
         self.calls = 0
         self.objects = 0
+        self.actors: set[InlineActor] = set()
         self._nodes = list(nodes)
         self._ids = frozenset(node.id for node in nodes)
         self._held: weakref.WeakSet[InlineRef] = weakref.WeakSet()
@@ -155,7 +210,7 @@ class InlineFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
+        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> InlineRef:
         """Run one task; return the ref of its result."""
         return self._run(result, 1, fn, args, node)[0]
@@ -166,7 +221,7 @@ class InlineFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
+        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> list[InlineRef]:
         """Run one task that returns ``count`` values; return a ref for each."""
         return self._run(returned, count, fn, args, node)
@@ -177,12 +232,31 @@ class InlineFutures:
         """Run one task that yields ``count`` values, to its end; return a ref for each."""
         return self._run(yielded, count, fn, args, node)
 
-    def worker(self, needs: SubmitOptions) -> InlineActor:  # noqa: ARG002  every task gets one slot
+    def generate(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
+        seed: str = "",  # noqa: ARG002  this process is not ours
+    ) -> InlineStream:
+        """Return a task that runs when it is read; one that raises `Died` is lost."""
+        self.calls += 1
+        return InlineStream(self, fn, args)
+
+    def actor(
+        self,
+        options: SubmitOptions,  # noqa: ARG002  every task gets one slot
+        cls: type | None = None,
+        *args: Any,
+    ) -> InlineActor:
         """Return an actor whose calls run in this process."""
-        return InlineActor(self)
+        instance = () if cls is None else (cls(*self.values_of(args)),)
+        return InlineActor(self, self.actors, *instance)
 
     def put(self, value: Any) -> InlineRef:
         """Store a value."""
+        if isinstance(value, InlineRef):
+            return value
         (ref,) = self._refs(1)
         ref.value = value
         return ref
@@ -223,13 +297,29 @@ class InlineFutures:
         return None
 
     def activity(self, refs: Sequence[InlineRef]) -> Activity:
-        """Return that all tasks are finished."""
-        nodes = {node.id: {"CPU": float(node.slots)} for node in self._nodes}
-        return Activity([TaskStatus("finished") for _ in refs], 0, nodes)
+        """Return that tasks are finished, unless they are generators."""
+        done = [isinstance(ref, InlineRef) for ref in refs]
+        return Activity(
+            [TaskStatus("finished" if one else "running") for one in done], 0, self._resources()
+        )
 
-    def repeats(self) -> list[OutputDigest]:
+    def _resources(self) -> dict[str, Mapping[str, float]]:
+        return {n.id: n.resources or {"CPU": float(n.slots)} for n in self._nodes}
+
+    def resources(self, *, free: bool = False) -> dict[str, float]:  # noqa: ARG002  none is in use
+        """Return the resources of all nodes together."""
+        total = Counter[str]()
+        for each in self._resources().values():
+            total.update(each)
+        return dict(total)
+
+    def recomputed(self) -> list[OutputDigest]:
         """Return none: nothing is recomputed."""
         return []
+
+    def values_of(self, args: Sequence[Any]) -> list[Any]:
+        """Return the arguments of a task, with values in place of refs."""
+        return [as_stored(_value(a)) if isinstance(a, InlineRef) else a for a in args]
 
     def _refs(self, count: int) -> list[InlineRef]:
         refs = [InlineRef() for _ in range(count)]
@@ -251,8 +341,7 @@ class InlineFutures:
         refs = self._refs(count)
         done = 0
         try:
-            given = [as_stored(_value(a)) if isinstance(a, InlineRef) else a for a in args]
-            for done, value in enumerate(produce(count, fn, given), 1):
+            for done, value in enumerate(produce(count, fn, self.values_of(args)), 1):
                 refs[done - 1].value = value
         except Exception as error:  # noqa: BLE001 - whoever asks for the value gets it
             for ref in refs[done:]:
@@ -264,111 +353,3 @@ def _value(ref: InlineRef) -> Any:
     if ref.error is not None:
         raise ref.error
     return ref.value
-
-
-class Died(BaseException):
-    """Exception that a function raises to simulate the death of its process."""
-
-
-@dataclass(eq=False)
-class Stream:
-    """A task, and its value that has not been taken."""
-
-    steps: Generator[Any]
-    value: Any = None
-
-
-class InlineStreams:
-    """`dask_exo.pipeline.streaming.waist.Streams` without a cluster: tasks run when read.
-
-    A function that raises `Died` loses its task.
-
-    Parameters
-    ----------
-    nodes : mapping
-        Resources of each node.
-
-    Attributes
-    ----------
-    workers : int
-        Number of actors that are started and not stopped.
-    """
-
-    def __init__(self, *nodes: Mapping[str, float]) -> None:
-        self._nodes = [dict(node) for node in nodes or ({"CPU": 2.0},)]
-        self.workers = 0
-
-    def resources(self) -> dict[str, float]:
-        """Return the resources of all nodes together."""
-        names = {name for node in self._nodes for name in node}
-        return {name: sum(node.get(name, 0) for node in self._nodes) for name in names}
-
-    def free(self) -> dict[str, float]:
-        """Return all resources: nothing runs in the background."""
-        return self.resources()
-
-    def there(self, values: Collection[Any]) -> bool:  # noqa: ARG002
-        """Return True: nothing is ever lost."""
-        return True
-
-    def nodes(self) -> list[dict[str, float]]:
-        """Return the resources of each node."""
-        return self._nodes
-
-    def put(self, value: Any) -> Any:
-        """Return the value itself: there is no store."""
-        return value
-
-    def task(
-        self,
-        fn: Any,
-        *args: Any,
-        needs: Mapping[str, float],  # noqa: ARG002
-        seed: str,  # noqa: ARG002  this process is not ours
-    ) -> Stream:
-        """Start a task."""
-        return Stream(fn(*args))
-
-    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:  # noqa: ARG002
-        """Make an instance."""
-        self.workers += 1
-        return cls(*args)
-
-    def start(self, worker: Any, *args: Any, seed: str) -> Stream:  # noqa: ARG002
-        """Call its ``run``."""
-        return Stream(worker.run(*args))
-
-    def stop(self, worker: Any) -> None:  # noqa: ARG002
-        """Forget an instance."""
-        self.workers -= 1
-
-    def dismiss(self, worker: Any) -> None:
-        """Forget an instance; it runs nothing in the background."""
-        self.stop(worker)
-
-    def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:  # noqa: ARG002
-        """Return all streams: values are computed when read."""
-        return list(streams)
-
-    def read(self, stream: Stream) -> Any:
-        """Return the metadata of the next value; None at the end."""
-        try:
-            stream.value = next(stream.steps, None)
-            return next(stream.steps, None)
-        except Died as error:
-            raise WorkerLostError("a worker has died") from error
-
-    def take(self, stream: Stream) -> Any:
-        """Return that value."""
-        value, stream.value = stream.value, None
-        return value
-
-    def cancel(self, streams: Collection[Stream]) -> None:
-        """Close the tasks."""
-        for stream in streams:
-            stream.steps.close()
-
-    def activity(self, streams: Collection[Any]) -> Activity:
-        """Return that all tasks are running."""
-        nodes = {str(i): node for i, node in enumerate(self._nodes)}
-        return Activity([TaskStatus("running") for _ in streams], 0, nodes)

@@ -24,12 +24,12 @@ class Noting(InlineFutures):
         super().__init__()
         self.needs = []
 
-    def submit(self, fn, *args, node=None, needs=None):
-        self.needs.append(dict(needs or {}))
+    def submit(self, fn, *args, node=None, options=None):
+        self.needs.append(dict(options or {}))
         return super().submit(fn, *args, node=node)
 
-    def split(self, count, fn, *args, node=None, needs=None):
-        self.needs.append(dict(needs or {}))
+    def split(self, count, fn, *args, node=None, options=None):
+        self.needs.append(dict(options or {}))
         return super().split(count, fn, *args, node=node)
 
 

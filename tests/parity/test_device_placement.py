@@ -34,9 +34,9 @@ class Places(InlineFutures):
         self.started: list[Any] = []
         self.stopped = 0
 
-    def worker(self, needs: Any) -> Any:
-        self.started.append(dict(needs))
-        return Kept(self, dict(needs))
+    def actor(self, options: Any, cls=None, *args) -> Any:
+        self.started.append(dict(options))
+        return Kept(self, dict(options))
 
 
 class Kept:

@@ -35,16 +35,16 @@ class Noting(InlineFutures):
         super().__init__(*(() if nodes is None else (nodes,)))
         self.plain, self.kept, self.started, self.stopped = [], [], [], []
 
-    def submit(self, fn, *args, node=None, needs=None):
-        self.plain.append(dict(needs or {}))
+    def submit(self, fn, *args, node=None, options=None):
+        self.plain.append(dict(options or {}))
         return super().submit(fn, *args, node=node)
 
-    def split(self, count, fn, *args, node=None, needs=None):
-        self.plain.append(dict(needs or {}))
+    def split(self, count, fn, *args, node=None, options=None):
+        self.plain.append(dict(options or {}))
         return super().split(count, fn, *args, node=node)
 
-    def worker(self, needs):
-        return Kept(self, needs)
+    def actor(self, options, cls=None, *args):
+        return Kept(self, options)
 
 
 class Kept:

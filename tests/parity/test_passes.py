@@ -489,16 +489,16 @@ class Lossy(InlineFutures):
 
     lost = False
 
-    def split(self, count, fn, *args, node=None, needs=None):
+    def split(self, count, fn, *args, node=None, options=None):
         def lose(*values):
             blocks = fn(*values)
             next(block for block in blocks[0].pickles if block).clear()
             return blocks
 
         if fn is not run_map or self.lost:
-            return super().split(count, fn, *args, node=node, needs=needs)
+            return super().split(count, fn, *args, node=node, options=options)
         self.lost = True
-        return super().split(count, lose, *args, node=node, needs=needs)
+        return super().split(count, lose, *args, node=node, options=options)
 
 
 def test_a_lost_item_or_piece_is_an_error_and_not_a_result(p2p) -> None:

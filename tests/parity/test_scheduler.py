@@ -180,7 +180,7 @@ def test_a_key_that_is_not_there_is_named(exo) -> None:
 class Lossy(InlineFutures):
     """A cluster on which one block loses its last row on the way."""
 
-    def split(self, count, fn, *args, node=None, needs=None):
+    def split(self, count, fn, *args, node=None, options=None):
         lossy = self.calls == 0 and fn is run_map
 
         def lose(*values):
@@ -189,7 +189,7 @@ class Lossy(InlineFutures):
                 blocks[0].offsets[-1] -= 1
             return blocks
 
-        return super().split(count, lose, *args, node=node, needs=needs)
+        return super().split(count, lose, *args, node=node, options=options)
 
 
 def test_a_row_lost_on_the_way_is_an_error_and_not_a_result() -> None:

@@ -82,7 +82,7 @@ class Cluster:
     def memory(self):
         return None
 
-    def repeats(self):
+    def recomputed(self):
         return []
 
     def activity(self, refs):
@@ -95,17 +95,17 @@ class Cluster:
         self.pending.append(Call(fn, args, refs, **place))
         return refs
 
-    def submit(self, fn, *args, node=None, needs=None):
-        return self.call(1, fn, args, needs=resources_of(needs or {}), unpack=False)[0]
+    def submit(self, fn, *args, node=None, options=None):
+        return self.call(1, fn, args, needs=resources_of(options or {}), unpack=False)[0]
 
-    def split(self, count, fn, *args, node=None, needs=None):
-        return self.call(count, fn, args, needs=resources_of(needs or {}))
+    def split(self, count, fn, *args, node=None, options=None):
+        return self.call(count, fn, args, needs=resources_of(options or {}))
 
     def stream(self, count, fn, *args, node=None):
         return self.split(count, fn, *args)
 
-    def worker(self, needs):
-        return Worker(self, needs)
+    def actor(self, options, cls=None, *args):
+        return Worker(self, options)
 
     def put(self, value):
         ref = Ref()

@@ -12,35 +12,37 @@ def run(seconds, bounds, inputs=24, **options):
     job = Job(["CPU", "GPU"], {"CPU": 4, "GPU": 8}, inputs, lambda i, _: seconds[i], **options)
     played = play(job, [bounds])
     assert sorted(played.places) == list(range(inputs))
-    return max(count for _, count in played.streams.history), played.streams
+    return max(count for _, count in played.futures.generators.history), played.futures
 
 
 @pytest.mark.parametrize(("least", "most"), [(0, 2), (1, 6), (3, None), (2, 2)])
 def test_there_are_as_many_workers_as_there_is_work_for_within_the_bounds(least, most):
-    peak, streams = run((1.0, 2.0), (least, most), loading=0)  # four inputs a second want eight
-    assert [count for time, count in streams.history if not time][:least] == [*range(1, least + 1)]
+    peak, futures = run((1.0, 2.0), (least, most), loading=0)  # four inputs a second want eight
+    assert [count for time, count in futures.generators.history if not time][:least] == [
+        *range(1, least + 1)
+    ]
     assert peak == (most or 8)
     peak, _ = run((1.0, 0.1), (least, most), loading=0)
     assert peak <= min(4, most or 4)
 
 
 def test_a_worker_that_dies_is_replaced_and_its_input_done_once():
-    peak, streams = run((1.0, 2.0), (1, 2), loading=0, deaths=[2.5, 4.5, 8.5])
+    peak, futures = run((1.0, 2.0), (1, 2), loading=0, deaths=[2.5, 4.5, 8.5])
     assert peak == 2
-    assert started(streams) == 5
+    assert started(futures) == 5
 
 
 def test_a_worker_with_nothing_to_do_is_let_go():
-    peak, streams = run((100.0, 1.0), (0, None), 12, loading=0)
-    ends = [time for time, count in streams.history if not count]
+    peak, futures = run((100.0, 1.0), (0, None), 12, loading=0)
+    ends = [time for time, count in futures.generators.history if not count]
     assert len(ends) == 4  # started early in vain, after each of three waves of inputs
     assert peak == 4
 
 
 def test_as_many_workers_as_a_stage_has_at_least_are_kept():
-    _, streams = run((100.0, 1.0), (2, None), 12, loading=0)
-    history = streams.history[2:]
-    assert not [time for time, count in history if count < 2 and time < streams.time]
+    _, futures = run((100.0, 1.0), (2, None), 12, loading=0)
+    history = futures.generators.history[2:]
+    assert not [time for time, count in history if count < 2 and time < futures.now]
 
 
 # the best that never changes, of all numbers that the benchmark tries

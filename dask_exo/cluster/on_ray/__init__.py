@@ -18,8 +18,9 @@ from dask_exo.cluster.on_ray.connection import (
     running,
     token,
 )
-from dask_exo.cluster.on_ray.futures import RayFutures, check_submit_options
+from dask_exo.cluster.on_ray.futures import RayFutures
 from dask_exo.cluster.on_ray.services import Service, export, service
+from dask_exo.cluster.on_ray.tasks import check_submit_options
 
 __all__ = [
     "Cluster",

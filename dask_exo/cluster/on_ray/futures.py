@@ -1,6 +1,6 @@
-"""`dask_exo.cluster.futures.Futures` on Ray.
+"""`dask_exo.cluster.futures.Futures` on Ray: all that submits tasks to it.
 
-All code runs through three remote functions, which take the function to call as an argument.
+All code runs through a few remote functions, which take the function to call as an argument.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import contextlib
 import signal
 import threading
 import time
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import ray
@@ -30,14 +29,14 @@ from dask_exo.cluster.futures import (
     SubmitOptions,
     on_node,
 )
+from dask_exo.cluster.on_ray import tasks
 from dask_exo.cluster.on_ray.connection import alive, disks, private, used_share
-from dask_exo.cluster.on_ray.tasks import activity, attempt, begin, on_disk, repeats
 from dask_exo.cluster.on_ray.translation import first_line, lost, sealed, translated
-from dask_exo.cluster.resources import fits, resources_of, submit_options
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, report_output
-from dask_exo.errors import ClusterError, ConfigError
+from dask_exo.errors import ClusterError
 
 ANSWER = 3.0  # seconds that the nodes have to say how full their stores are
+REPLACED = 3  # restarts of an actor, and retries of a call, after a death
 
 
 @lru_cache(1)
@@ -60,21 +59,43 @@ def _listen() -> None:
 
 def _call(fn: Callable[..., Any], *args: Any) -> Any:
     _listen()
-    with on_node(_node()), attempt(fn.__name__):
+    with on_node(_node()), tasks.attempt(fn.__name__):
         return sealed(fn(*args))
 
 
 def _split(fn: Callable[..., Sequence[Any]], *args: Any) -> list[Any]:
     _listen()
-    with on_node(_node()), attempt(fn.__name__):
+    with on_node(_node()), tasks.attempt(fn.__name__):
         return list(map(sealed, fn(*args)))
 
 
-def _iterate(fn: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
+def _iterate(fn: Callable[..., Iterator[Any]], *args: Any, seed: str = "") -> Iterator[Any]:
     _listen()
-    begin(fn.__name__)
+    tasks.begin(fn.__name__, seed)
     for value in fn(*args):
         yield sealed(value)
+
+
+def _only(fn: Callable[..., Any], *args: Any) -> Any:
+    report_output(fn.__name__)
+    (value,) = fn(*args)
+    return value
+
+
+class _Process:
+    """Process of an actor, with an instance of a class if it has one."""
+
+    def __init__(self, cls: type | None, *args: Any) -> None:
+        self._instance = () if cls is None else (cls(*args),)
+
+    def call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        return _call(fn, *self._instance, *args)
+
+    def split(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
+        return _split(fn, *self._instance, *args)
+
+    def iterate(self, fn: Callable[..., Any], *args: Any, seed: str) -> Iterator[Any]:
+        yield from _iterate(fn, *self._instance, *args, seed=seed)
 
 
 def _cancel(refs: Sequence[Ref]) -> None:
@@ -96,12 +117,88 @@ _remote_call = ray.remote(_call)
 _remote_split = ray.remote(_split)
 _remote_iterate = ray.remote(_iterate)
 _remote_cancel = ray.remote(_cancel).options(num_cpus=0, name="cancel")
+_remote_process: Any = ray.remote(_Process)
 
 
 @lru_cache(1000)
 def _named(task: Any, count: int, name: str) -> Any:
     """Return a remote function with ``count`` outputs and a name for the dashboard."""
     return task.options(num_returns=count, name=name)
+
+
+_BOTH = hasattr(ray.ObjectRefGenerator, "_get_next_ref_n")  # Ray 2.60; before, one at a time
+STREAMING = {
+    "num_returns": "streaming",
+    "_generator_backpressure_num_objects": 2 if _BOTH else 1,
+}
+"""Options of a generator task, which stops when it is one pair ahead of its reader."""
+
+
+class RayOutputStream:
+    """`dask_exo.cluster.futures.OutputStream` of a streaming generator.
+
+    The metadata of a value is read without taking the pair, so the generator continues only when
+    the pair is taken.
+    """
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+        self._next: list[Any] = []
+
+    @property
+    def next(self) -> Ref:
+        """See `OutputStream.next`."""
+        if not self._next:
+            self._next = self._refs(2 if _BOTH else 1)
+        return self._next[-1]
+
+    def read(self) -> Any:
+        """See `OutputStream.read`."""
+        with lost():
+            try:
+                return self._read()
+            except Exception:
+                for ref in (*self._next, self._generator._generator_ref):
+                    with contextlib.suppress(Exception):  # or Ray prints an error that nobody read
+                        ray.get(ref, timeout=0)
+                raise
+
+    def _read(self) -> Any:
+        with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
+            if not _BOTH:
+                value = next(self._generator, None)  # only now the generator yields the metadata
+                if value is None:
+                    return None
+                if value == self._generator._generator_ref:  # the task has failed
+                    ray.get(value)
+                self._next = [value, *self._refs(1)]
+            return ray.get(self._next[-1])
+        with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
+            ray.get(self._next[0])  # a value without metadata tells why the task failed
+        return None
+
+    def take(self) -> Ref:
+        """See `OutputStream.take`."""
+        with lost():
+            (value, _), self._next = self._next, []
+            if _BOTH:
+                self._generator._consume_next_ref_n(2)
+            else:
+                next(self._generator)
+        return value
+
+    def cancel(self) -> None:
+        """See `OutputStream.cancel`."""
+        with contextlib.suppress(Exception):  # it has ended
+            ray.cancel(self._generator)
+
+    def _refs(self, count: int) -> list[Any]:
+        """Return the next refs without taking them."""
+        if _BOTH:
+            refs: list[Any] = self._generator._get_next_ref_n(count)
+            return refs
+        core = self._generator.worker.core_worker
+        return [core.peek_object_ref_stream(self._generator._generator_ref)[0]]
 
 
 class RayFutures:
@@ -121,10 +218,10 @@ class RayFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: SubmitOptions | None = None,
+        options: SubmitOptions | None = None,
     ) -> Ref:
         """See `Futures.submit`."""
-        return self._remote(_remote_call, 1, fn, args, self._options(node, needs))
+        return self.remote(_remote_call, 1, fn, args, self._options(node, options))
 
     def split(
         self,
@@ -132,13 +229,13 @@ class RayFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: SubmitOptions | None = None,
+        options: SubmitOptions | None = None,
     ) -> list[Ref]:
         """See `Futures.split`."""
-        options = self._options(node, needs)
+        ours = self._options(node, options)
         if count == 1:  # Ray would not unpack a list of one
-            return [self._remote(_remote_call, 1, _only, (fn, *args), options)]
-        refs: list[Ref] = self._remote(_remote_split, count, fn, args, options)
+            return [self.remote(_remote_call, 1, _only, (fn, *args), ours)]
+        refs: list[Ref] = self.remote(_remote_split, count, fn, args, ours)
         return refs
 
     def stream(
@@ -146,44 +243,68 @@ class RayFutures:
     ) -> list[Ref]:
         """See `Futures.stream`."""
         if count == 1:
-            return [self._remote(_remote_call, 1, _only, (fn, *args), self._options(node))]
-        refs: list[Ref] = self._remote(_remote_iterate, count, fn, args, self._options(node))
+            return [self.remote(_remote_call, 1, _only, (fn, *args), self._options(node))]
+        refs: list[Ref] = self.remote(_remote_iterate, count, fn, args, self._options(node))
         return refs
 
-    def _remote(
+    def generate(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        options: SubmitOptions | None = None,
+        seed: str = "",
+    ) -> RayOutputStream:
+        """See `Futures.generate`."""
+        ours = {**(options or {}), **STREAMING}
+        return RayOutputStream(self.remote(_remote_iterate, 0, fn, args, ours, seed=seed))
+
+    def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> RayActor:
+        """See `Futures.actor`."""
+        tries = 0 if cls else REPLACED
+        with translated():
+            process = _remote_process.options(
+                **options, max_restarts=tries, max_task_retries=tries
+            ).remote(cls, *map(sealed, args))
+        return RayActor(self, process)
+
+    def remote(
         self,
         task: Any,
         count: int,
         fn: Callable[..., Any],
         args: Sequence[Any],
-        options: dict[str, Any],
+        options: dict[str, Any] | None,
+        **more: Any,
     ) -> Any:
+        """Call a remote function, or a method of an actor, which calls ``fn``."""
         self.calls += 1
         self.objects += count
         with translated():
-            if options:
-                task = task.options(**{"num_returns": count, "name": fn.__name__, **options})
-            else:
+            if options is None:
                 task = _named(task, count, fn.__name__)
-            return task.remote(fn, *map(sealed, args))
+            else:
+                task = task.options(**{"num_returns": count, "name": fn.__name__, **options})
+            return task.remote(fn, *map(sealed, args), **more)
 
-    def _options(self, node: str | None, needs: SubmitOptions | None = None) -> dict[str, Any]:
-        """Ray's options for a task."""
-        options = dict(needs or {})
-        if options and options not in self._checked:
-            check_submit_options(options)
-            self._checked.append(options)
+    def _options(
+        self, node: str | None, options: SubmitOptions | None = None
+    ) -> dict[str, Any] | None:
+        """Return Ray's options for a task; None if there are none."""
+        if node is None and not options:
+            return None
+        ours = dict(options or {})
+        if ours and ours not in self._checked:
+            tasks.check_submit_options(ours)
+            self._checked.append(ours)
         if node is not None:
             placed = NodeAffinitySchedulingStrategy(node, soft=True)
-            options.setdefault("scheduling_strategy", placed)
-        return options
-
-    def worker(self, needs: SubmitOptions) -> RayActor:
-        """See `Futures.worker`."""
-        return RayActor(needs, self)
+            ours.setdefault("scheduling_strategy", placed)
+        return ours
 
     def put(self, value: Any) -> Ref:
         """See `Futures.put`."""
+        if isinstance(value, ray.ObjectRef):
+            return value
         self.objects += 1
         with translated():
             return ray.put(sealed(value))
@@ -264,305 +385,56 @@ class RayFutures:
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
         """See `Futures.activity`."""
-        spilled = set(on_disk(self.wait(refs, timeout=0)[0]))
-        seen = activity([ref.task_id().binary() for ref in refs])
-        tasks = [
+        spilled = set(tasks.on_disk(self.wait(refs, timeout=0)[0]))
+        seen = tasks.activity([ref.task_id().binary() for ref in refs])
+        found = [
             TaskStatus("spilled") if ref in spilled else doing
             for ref, doing in zip(refs, seen.tasks, strict=True)
         ]
-        return replace(seen, tasks=tasks)
+        return replace(seen, tasks=found)
 
-    def repeats(self) -> list[OutputDigest]:
-        """See `Futures.repeats`."""
-        return repeats()
+    def resources(self, *, free: bool = False) -> dict[str, float]:
+        """See `Futures.resources`."""
+        found = ray.available_resources() if free else ray.cluster_resources()
+        return {name: amount for name, amount in found.items() if not name.startswith("node:")}
 
-
-def check_submit_options(needs: SubmitOptions) -> None:
-    """Raise `ConfigError` for options that Ray does not take; warn where no node has the resources.
-
-    An autoscaling cluster may get such a node, so this is not an error.
-    """
-    try:
-        ray.remote(_only).options(**needs)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"Ray takes no task with {dict(needs)}: {error}. Give dask.annotate or "
-            f"dask_exo.options what Ray takes"
-        ) from error
-    wanted = resources_of(needs)
-    if not any(fits(node["Resources"], wanted) for node in alive()):
-        warnings.warn(
-            f"no node of the cluster has {wanted}: the tasks that ask for it wait until one joins. "
-            f"Start Ray with it, or ask for less",
-            stacklevel=2,
-        )
-
-
-def _only(fn: Callable[..., Any], *args: Any) -> Any:
-    report_output(fn.__name__)
-    (value,) = fn(*args)
-    return value
-
-
-REPLACED = 3  # restarts of an actor, and retries of a call, after a death
-
-
-class _Process:
-    """Actor that calls functions."""
-
-    def __init__(self) -> None:
-        self._node = str(ray.get_runtime_context().get_node_id())
-
-    def call(self, fn: Callable[..., Any], *args: Any) -> Any:
-        with on_node(self._node), attempt(fn.__name__):
-            return sealed(fn(*args))
-
-    def split(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
-        with on_node(self._node), attempt(fn.__name__):
-            return list(map(sealed, fn(*args)))
-
-
-_remote_process: Any = ray.remote(_Process)
-
-
-class CallCounter(Protocol):
-    """Counts of calls and of the objects that they return."""
-
-    calls: int
-    objects: int
+    def recomputed(self) -> list[OutputDigest]:
+        """See `Futures.recomputed`."""
+        return tasks.recomputed()
 
 
 class RayActor:
-    """`dask_exo.cluster.futures.Actor` on Ray.
+    """`dask_exo.cluster.futures.Actor` on Ray."""
 
-    Parameters
-    ----------
-    needs : mapping
-        Ray's options for an actor.
-    counted : CallCounter
-    """
-
-    def __init__(self, needs: SubmitOptions, counted: CallCounter) -> None:
-        self._counted = counted
-        with translated():
-            self._actor = _remote_process.options(
-                **needs, max_restarts=REPLACED, max_task_retries=REPLACED
-            ).remote()
+    def __init__(self, futures: RayFutures, process: Any) -> None:
+        self._futures, self._process = futures, process
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
         """See `Actor.submit`."""
-        return self._call(self._actor.call, 1, fn, args)
+        return self._futures.remote(self._process.call, 1, fn, args, {})
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """See `Actor.split`."""
-        refs: list[Ref] = self._call(self._actor.split, count, fn, args)
+        if count == 1:  # Ray would not unpack a list of one
+            return [self.submit(_only, fn, *args)]
+        refs: list[Ref] = self._futures.remote(self._process.split, count, fn, args, {})
         return refs
+
+    def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> RayOutputStream:
+        """See `Actor.generate`."""
+        call = self._process.iterate
+        return RayOutputStream(self._futures.remote(call, 0, fn, args, STREAMING, seed=seed))
 
     def stop(self) -> None:
         """See `Actor.stop`."""
         with contextlib.suppress(Exception):  # it has died, or Ray is gone
-            ray.kill(self._actor)
+            ray.kill(self._process)
 
-    def _call(self, method: Any, count: int, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        self._counted.calls += 1
-        self._counted.objects += count
-        with translated():
-            named = method.options(num_returns=count, name=fn.__name__)
-            return named.remote(fn, *map(sealed, args))
+    def retire(self) -> None:
+        """See `Actor.retire`.
 
-
-_BOTH = hasattr(ray.ObjectRefGenerator, "_get_next_ref_n")  # Ray 2.60; before, one at a time
-AHEAD = 2 if _BOTH else 1
-"""Objects that a generator may be ahead of its reader."""
-
-
-class PairReader:
-    """Reads pairs of objects from a streaming generator.
-
-    Parameters
-    ----------
-    generator : ray.ObjectRefGenerator
-        Stops when `AHEAD` objects have not been taken.
-    """
-
-    def __init__(self, generator: Any) -> None:
-        self.generator = generator
-        self._next: list[Any] = []
-
-    @property
-    def coming(self) -> Any:
-        """Ref that is ready when `about` is, or at the end."""
-        if not self._next:
-            self._next = self._refs(2 if _BOTH else 1)
-        return self._next[-1]
-
-    @property
-    def task(self) -> bytes:
-        """Id of the task."""
-        task: bytes = self.generator._generator_ref.task_id().binary()
-        return task
-
-    def about(self) -> Any:
-        """Return the metadata of the next value, once `coming` is ready; None at the end."""
-        try:
-            return self._about()
-        except Exception:
-            for ref in (*self._next, self.generator._generator_ref):
-                with contextlib.suppress(Exception):  # else Ray prints an error that nobody read
-                    ray.get(ref, timeout=0)
-            raise
-
-    def _about(self) -> Any:
-        with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
-            if not _BOTH:
-                value = next(self.generator, None)  # only now the generator says something of it
-                if value is None:
-                    return None
-                if value == self.generator._generator_ref:  # the task has failed
-                    ray.get(value)
-                self._next = [value, *self._refs(1)]
-            return ray.get(self._next[-1])
-        with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
-            ray.get(self._next[0])  # of a value that comes alone, which is why the task failed
-        return None
-
-    def take(self) -> Any:
-        """Take the ref of the value that `about` describes; the generator continues."""
-        (value, _), self._next = self._next, []
-        if _BOTH:
-            self.generator._consume_next_ref_n(2)
-        else:
-            next(self.generator)
-        return value
-
-    def _refs(self, count: int) -> list[Any]:
-        """Return the next refs without taking them."""
-        if _BOTH:
-            refs: list[Any] = self.generator._get_next_ref_n(count)
-            return refs
-        core = self.generator.worker.core_worker
-        return [core.peek_object_ref_stream(self.generator._generator_ref)[0]]
-
-
-def _start(seed: str, fn: Any, *args: Any) -> Iterator[Any]:
-    begin("stage", seed)
-    for value in fn(*args):
-        yield sealed(value)
-
-
-class _Worker:
-    """Actor with an instance of a class."""
-
-    def __init__(self, cls: type, *args: Any) -> None:
-        self._instance = cls(*args)
-
-    def run(self, seed: str, *args: Any) -> Iterator[Any]:
-        begin("stage", seed)
-        for value in self._instance.run(*args):
-            yield sealed(value)
-
-
-_remote_start = ray.remote(_start)
-_remote_worker = ray.remote(_Worker)
-
-
-class RayStreams:
-    """See `dask_exo.pipeline.streaming.waist.Streams`."""
-
-    def resources(self) -> dict[str, float]:
-        """Return the resources of the whole cluster."""
-        found: dict[str, float] = ray.cluster_resources()
-        return {name: amount for name, amount in found.items() if not name.startswith("node:")}
-
-    def free(self) -> dict[str, float]:
-        """Return the free resources of the whole cluster."""
-        found: dict[str, float] = ray.available_resources()
-        return found
-
-    def there(self, values: Collection[Any]) -> bool:
-        """Return whether all values exist: none is lost, or being recomputed."""
-        refs = [value for value in values if isinstance(value, ray.ObjectRef)]
-        if not refs:
-            return True
-        with translated():
-            _, lacking = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        return not lacking
-
-    def nodes(self) -> list[dict[str, float]]:
-        """Return the resources of each node."""
-        return [dict(node["Resources"]) for node in alive()]
-
-    def put(self, value: Any) -> Any:
-        """Store a value, unless it is a ref."""
-        if isinstance(value, ray.ObjectRef):
-            return value
-        with translated():
-            return ray.put(sealed(value))
-
-    def task(self, fn: Any, *args: Any, needs: Mapping[str, float], seed: str) -> Any:
-        """Start a task."""
-        with translated():
-            task = _remote_start.options(
-                **submit_options(needs),
-                num_returns="streaming",
-                _generator_backpressure_num_objects=AHEAD,
-                name=fn.__name__,
-            )
-            return PairReader(task.remote(seed, fn, *map(sealed, args)))
-
-    def worker(self, cls: type, *args: Any, needs: Mapping[str, float]) -> Any:
-        """Start an actor with an instance of a class."""
-        with translated():
-            return _remote_worker.options(**submit_options(needs)).remote(cls, *map(sealed, args))
-
-    def start(self, worker: Any, *args: Any, seed: str) -> Any:
-        """Call the method ``run`` of an actor."""
-        with translated():
-            call = worker.run.options(
-                num_returns="streaming", _generator_backpressure_num_objects=AHEAD
-            )
-            return PairReader(call.remote(seed, *map(sealed, args)))
-
-    def stop(self, worker: Any) -> None:
-        """Stop an actor at once."""
-        with contextlib.suppress(Exception):  # it has died
-            ray.kill(worker)
-
-    def dismiss(self, worker: Any) -> None:
-        """Stop an actor after its calls.
-
-        One whose last value has come may not have ended yet: if its process were killed, that value
-        would be lost.
+        An actor whose last value has been taken may not have ended its call yet: if its process
+        were killed, that value would be lost.
         """
         with contextlib.suppress(Exception):  # it has died
-            worker.__ray_terminate__.remote()
-
-    def wait(self, streams: Collection[Any], timeout: float | None) -> list[Any]:
-        """Wait until one of the streams has a value; return those that have."""
-        coming = {stream.coming: stream for stream in streams}
-        with translated():
-            done, pending = ray.wait(list(coming), timeout=timeout, fetch_local=False)
-            if pending and done:
-                more, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
-                done += more
-        return [coming[ref] for ref in done]
-
-    def read(self, stream: Any) -> Any:
-        """Return the metadata of the next value; None at the end."""
-        with lost():
-            return stream.about()
-
-    def take(self, stream: Any) -> Any:
-        """Take the ref of that value."""
-        with lost():
-            return stream.take()
-
-    def cancel(self, streams: Collection[Any]) -> None:
-        """Cancel the tasks of streams."""
-        for stream in streams:
-            with contextlib.suppress(Exception):  # it has ended
-                ray.cancel(stream.generator)
-
-    def activity(self, streams: Collection[Any]) -> Activity:
-        """Return the status of the tasks of streams."""
-        return activity([stream.task for stream in streams])
+            self._process.__ray_terminate__.remote()

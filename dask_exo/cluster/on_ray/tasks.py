@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import random
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -16,9 +17,12 @@ from ray._private.state import available_resources_per_node, state
 from ray.core.generated import common_pb2, gcs_pb2
 from ray.experimental import get_local_object_locations, internal_kv
 
+from dask_exo.cluster.futures import SubmitOptions
+from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, collect_outputs
+from dask_exo.errors import ConfigError
 
-_PLACE = "dask_exo-repeats"  # in the table of names that every cluster of Ray has
+_PLACE = "dask_exo-recomputed"  # in the table of names that every cluster of Ray has
 
 _read: dict[bytes, OutputDigest] = {}
 
@@ -80,7 +84,7 @@ def leave(number: int, made: OutputDigest) -> None:
     internal_kv._internal_kv_put(key, json.dumps(asdict(made)), namespace=_PLACE)
 
 
-def repeats() -> list[OutputDigest]:
+def recomputed() -> list[OutputDigest]:
     """Return the notes of all attempts of this program."""
     keys = internal_kv._internal_kv_list(_program(), namespace=_PLACE)
     for key in keys:
@@ -196,3 +200,24 @@ def _events() -> list[Any]:
     accessor = getattr(state, "global_state_accessor", None)  # before Ray 2.60
     found = [] if accessor is None else accessor.get_task_events()
     return [gcs_pb2.TaskEvents.FromString(one) for one in found]  # type: ignore[attr-defined]
+
+
+def check_submit_options(options: SubmitOptions) -> None:
+    """Raise `ConfigError` for options that Ray does not take; warn where no node has the resources.
+
+    An autoscaling cluster may get such a node, so this is not an error.
+    """
+    try:
+        ray.remote(print).options(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"Ray takes no task with {dict(options)}: {error}. Give dask.annotate or "
+            f"dask_exo.options what Ray takes"
+        ) from error
+    wanted = resources_of(options)
+    if not any(fits(node["Resources"], wanted) for node in ray.nodes() if node["Alive"]):
+        warnings.warn(
+            f"no node of the cluster has {wanted}: the tasks that ask for it wait until one joins. "
+            f"Start Ray with it, or ask for less",
+            stacklevel=2,
+        )

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from typing import Any
 
 from dask_exo import events
-from dask_exo.cluster.resources import Resources, fits
+from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.resources import Resources, fits, submit_options
 from dask_exo.execution.actor_pool import IDLE, ActorPool, PooledActor
 from dask_exo.execution.autoscaler import balanced_sizes, capacity, gpu_fraction
 from dask_exo.pipeline.streaming.blocks import StageSpec
 from dask_exo.pipeline.streaming.snapshot import PipelineView, work_per_byte
 from dask_exo.pipeline.streaming.task import StageActor
-from dask_exo.pipeline.streaming.waist import Streams
 
 GPU = "GPU"
 LOOK = 1.0  # seconds between two decisions on sizes
@@ -34,7 +35,7 @@ class StageActorPools:
 
     Parameters
     ----------
-    streams : Streams
+    futures : Futures
     stages : sequence of StageSpec
         (S,)
     codes : sequence
@@ -47,16 +48,16 @@ class StageActorPools:
 
     def __init__(
         self,
-        streams: Streams,
+        futures: Futures,
         stages: Sequence[StageSpec],
         codes: Sequence[Any],
         stateless: Sequence[bool],
         now: Callable[[], float],
     ) -> None:
-        self._streams, self._stages, self._codes = streams, stages, codes
+        self._futures, self._stages, self._codes = futures, stages, codes
         self._stateless, self._now = stateless, now
         self._keys: list[PoolKey] = [frozenset(stage.needs.items()) for stage in stages]
-        self._pools = {key: ActorPool(dict(key), streams.dismiss, now) for key in self._keys}
+        self._pools = {key: ActorPool(dict(key), methodcaller("retire"), now) for key in self._keys}
         self._proven: set[PoolKey] = set()  # an actor with the larger request has finished a task
         self._minimum: dict[PoolKey, int] = {
             key: max(s.least_workers for s, k in zip(stages, self._keys, strict=True) if k == key)
@@ -106,7 +107,8 @@ class StageActorPools:
                 left.subtract(one.resources(len(one)))
             if not fits(left, pool.request) and other.request.keys() & pool.request.keys():
                 other.stop_idle()
-        pool.add(self._streams.worker(StageActor, self._codes[stage], needs=pool.request))
+        options = submit_options(pool.request)
+        pool.add(self._futures.actor(options, StageActor, self._codes[stage]))
         self._replace_outgrown()
 
     def needs(self, stage: int) -> Resources:
@@ -150,7 +152,7 @@ class StageActorPools:
     def discard(self, actor: PooledActor) -> None:
         """Remove an actor that has died."""
         actor.pool.discard(actor)
-        self._streams.stop(actor.handle)
+        actor.handle.stop()
 
     def resize(self, view: PipelineView) -> bool:
         """Resize pools by measured rates, and raise requests of GPUs by measured memory.

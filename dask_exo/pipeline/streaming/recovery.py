@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from dask_exo import events
+from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.resources import fits
 from dask_exo.errors import Failure, NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.execution.actor_pool import PooledActor
@@ -26,7 +27,6 @@ from dask_exo.pipeline.streaming.blocks import (
 from dask_exo.pipeline.streaming.task import BlockMetadata
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
 from dask_exo.pipeline.streaming.transforms import call_name
-from dask_exo.pipeline.streaming.waist import Streams
 
 MAX_REPLACEMENTS = 3  # how often a dead actor is replaced for one task
 
@@ -36,7 +36,7 @@ class Recovery:
 
     Parameters
     ----------
-    streams : Streams
+    futures : Futures
     stages : sequence of StageSpec
         (S,)
     skips : sequence of bool
@@ -51,7 +51,7 @@ class Recovery:
 
     def __init__(  # noqa: PLR0913  one of each
         self,
-        streams: Streams,
+        futures: Futures,
         stages: Sequence[StageSpec],
         skips: Sequence[bool],
         pools: StageActorPools,
@@ -60,7 +60,7 @@ class Recovery:
         submit: Callable[[StreamTask], None],
         release: Callable[[StreamTask], None],
     ) -> None:
-        self._streams, self._stages, self._skips = streams, stages, skips
+        self._futures, self._stages, self._skips = futures, stages, skips
         self._pools, self._in_flight = pools, in_flight
         self._submit, self._release = submit, release
         self._waiting: list[StreamTask] = []  # recompute something, and wait for an actor
@@ -134,7 +134,7 @@ class Recovery:
         An actor holds its resources also while it waits for the input of a call. If the node of
         that input is gone, and actors hold all resources that are left, no task could ever go on.
         """
-        free = self._streams.free()
+        free = self._futures.resources(free=True)
         for actor, tasks in list(self._in_flight.by_actor.items()):
             first = tasks[0]
             makers = [self._stages[max(block.stage, 0)].needs for block in first.inputs]
@@ -208,7 +208,8 @@ class Recovery:
         self._pools.discard(actor)
 
     def _stored(self, task: StreamTask) -> bool:
-        return self._streams.there([block.value for block in task.inputs])
+        refs = [block.value for block in task.inputs if not block.small]
+        return not refs or not self._futures.wait(refs, timeout=0)[1]
 
 
 def lineage_of(inputs: Sequence[Block], number: int, digest: int) -> Lineage:

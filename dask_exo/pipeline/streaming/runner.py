@@ -9,15 +9,16 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from dask_exo.cluster.futures import Futures, OutputStream
+from dask_exo.cluster.resources import submit_options
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
 from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec, links
 from dask_exo.pipeline.streaming.recovery import Recovery, compare, lineage_of, origin, origin_of
 from dask_exo.pipeline.streaming.snapshot import PipelineView
-from dask_exo.pipeline.streaming.task import BlockMetadata, StageCode, TaskInputs, run
+from dask_exo.pipeline.streaming.task import BlockMetadata, StageActor, StageCode, TaskInputs, run
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
-from dask_exo.pipeline.streaming.waist import Streams
 
 SHORT = 1.0  # seconds of a task behind which another may wait for the same actor
 SOON = 0.05  # seconds between two looks for an actor, or for a lost input
@@ -26,14 +27,14 @@ FRESH = 1.0  # seconds for which resources of the cluster are taken to be the sa
 
 
 class StreamRunner:
-    """`dask_exo.pipeline.streaming.blocks.Runner` on `Streams`.
+    """`dask_exo.pipeline.streaming.blocks.Runner` on a cluster.
 
     Stages without state that request only CPUs run on processes that all tasks of the cluster
     share; the others run on actors.
 
     Parameters
     ----------
-    streams : Streams
+    futures : Futures
     stages : sequence of StageSpec
         (S,)
     codes : sequence of StageCode
@@ -44,13 +45,13 @@ class StreamRunner:
 
     def __init__(
         self,
-        streams: Streams,
+        futures: Futures,
         stages: Sequence[StageSpec],
         codes: Sequence[StageCode],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._streams, self._stages, self._clock = streams, stages, clock
-        self._codes = [streams.put(code) for code in codes]
+        self._futures, self._stages, self._clock = futures, stages, clock
+        self._codes = [futures.put(code) for code in codes]
         self._modes, self._names = zip(*((c.nondeterminism, c.key) for c in codes), strict=True)
         self._stateless = [
             stage.needs.keys() <= {"CPU"} and not any(t.stateful for t in code.transforms)
@@ -59,12 +60,12 @@ class StreamRunner:
         self._in_flight = TasksInFlight()
         self._last_event = clock()
         self._longest = [0.0] * len(stages)  # task; endless if it makes several blocks
-        self._resources, self._looked = streams.resources(), self.now()
+        self._resources, self._looked = futures.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
-        self._pools = StageActorPools(streams, stages, self._codes, self._stateless, self.now)
+        self._pools = StageActorPools(futures, stages, self._codes, self._stateless, self.now)
         self._pools.start_minimum(self._resources)
         self._recovery = Recovery(
-            streams,
+            futures,
             stages,
             [code.skips for code in codes],
             self._pools,
@@ -81,7 +82,7 @@ class StreamRunner:
     def total(self) -> Mapping[str, float]:
         """Return the resources of the cluster, of a second ago at most: nodes come and go."""
         if self.now() - self._looked > FRESH:
-            self._resources, self._looked = self._streams.resources(), self.now()
+            self._resources, self._looked = self._futures.resources(), self.now()
         return self._resources
 
     def needs(self, stage: int) -> Mapping[str, float]:
@@ -130,7 +131,7 @@ class StreamRunner:
             timeout = SOON if timeout is None else min(timeout, SOON)
         if not streams and not ready:
             time.sleep(timeout or 0)
-        for stream in self._streams.wait(streams, 0 if ready else timeout) if streams else ():
+        for stream in self._wait_for(streams, 0 if ready else timeout):
             task, self._last_event = self._in_flight.by_stream[stream], self.now()
             if self._read(task):
                 ready.append(task)
@@ -157,7 +158,7 @@ class StreamRunner:
             self._release(task)
             return None
         try:
-            ref = self._streams.take(task.stream)
+            ref = task.stream.take()
         except WorkerLostError as error:
             self._recovery.restart(task, error)
             return AGAIN
@@ -205,15 +206,16 @@ class StreamRunner:
     def cancel(self, tasks: Sequence[StreamTask]) -> None:
         """Stop tasks, and end all actors."""
         self._recovery.clear()
-        self._streams.cancel(self._submitted(tasks))
+        for stream in self._submitted(tasks):
+            stream.cancel()
         self.dismiss_idle()
         for actor in self._in_flight.by_actor:
-            self._streams.stop(actor.handle)
+            actor.handle.stop()
 
     def activity(self, tasks: Sequence[StreamTask]) -> Activity:
         """Return what tasks do at the moment."""
         awaited = [task.awaited() for task in tasks]
-        seen = self._streams.activity(self._submitted(tasks))
+        seen = self._futures.activity([stream.next for stream in self._submitted(tasks)])
         submitted = iter(seen.tasks)
         return replace(
             seen,
@@ -225,7 +227,17 @@ class StreamRunner:
             ],
         )
 
-    def _submitted(self, tasks: Sequence[StreamTask]) -> list[Any]:
+    def _wait_for(
+        self, streams: Sequence[OutputStream], timeout: float | None
+    ) -> list[OutputStream]:
+        """Wait until some streams can be read; return those."""
+        by_ref = {stream.next: stream for stream in streams}
+        done, pending = self._futures.wait(list(by_ref), timeout) if by_ref else ([], [])
+        if done and pending:
+            done = done + self._futures.wait(pending, 0)[0]
+        return [by_ref[ref] for ref in done]
+
+    def _submitted(self, tasks: Sequence[StreamTask]) -> list[OutputStream]:
         """Return the streams that tasks wait for, as far as these are submitted."""
         awaited = [task.awaited() for task in tasks]
         return [task.stream for task in awaited if task.stream is not None]
@@ -243,14 +255,14 @@ class StreamRunner:
         args = (self._codes[stage], start, *values)
         seed = f"{self._names[stage]} {start.place}"
         if self._stateless[stage]:
-            needs = self._stages[stage].needs
-            task.stream = self._streams.task(run, *args, needs=needs, seed=seed)
+            options = submit_options(self._stages[stage].needs)
+            task.stream = self._futures.generate(run, *args, options=options, seed=seed)
         else:
             task.actor = self._acquire(task)
             if task.actor is None:
                 self._recovery.wait_for_actor(task)
                 return
-            task.stream = self._streams.start(task.actor.handle, *args, seed=seed)
+            task.stream = task.actor.handle.generate(StageActor.run, *args, seed=seed)
         task.become(TaskState.RUNNING)
         self._in_flight.add(task)
 
@@ -277,7 +289,7 @@ class StreamRunner:
     def _read(self, task: StreamTask) -> bool:
         """Read the metadata of the next output; return whether the executor can take it."""
         try:
-            task.metadata = self._streams.read(task.stream)
+            task.metadata = task.stream.read()
         except WorkerLostError as error:
             self._recovery.restart(task, error)
             return False

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from itertools import count as count_up
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.task_status import OutputDigest
@@ -40,6 +40,7 @@ from dask_exo.testing.simulated.tasks import (
     WAITING,
     Channels,
     CostModel,
+    Fault,
     NodeDeath,
     SimNode,
     SimTask,
@@ -50,6 +51,9 @@ from dask_exo.testing.simulated.tasks import (
     next_queue,
     take,
 )
+
+if TYPE_CHECKING:
+    from dask_exo.testing.simulated.generators import SimGenerators
 
 
 class SimCluster:
@@ -98,6 +102,7 @@ class SimCluster:
         self.numbers = count_up(1)
         self.watched: set[SimValue] = set()  # a caller blocks until one of them is finished
         self.seen = False
+        self.generators: SimGenerators | None = None
 
     def equip(self, machine: SimNode) -> None:
         """Give a node an empty store, and channels, for one of its lives."""
@@ -348,8 +353,8 @@ class SimCluster:
                     (self.admit if self.lineage else self._queue)(waiter)
 
 
-def plan_faults(cluster: SimCluster, faults: Sequence[NodeDeath]) -> None:
-    """Let nodes die, and come back, at their times.
+def plan_faults(cluster: SimCluster, faults: Sequence[Fault]) -> None:
+    """Let processes and nodes die, and nodes come back, at their times.
 
     Raises
     ------
@@ -358,8 +363,14 @@ def plan_faults(cluster: SimCluster, faults: Sequence[NodeDeath]) -> None:
     """
     machines = {machine.node.id: machine for machine in cluster.machines}
     for fault in faults:
-        if fault.node not in machines:
+        if fault.node is not None and fault.node not in machines:
             raise ValueError(f"{fault}: there are only {sorted(machines)}")
+        if not isinstance(fault, NodeDeath):
+            assert cluster.generators is not None
+            node = None if fault.node is None else machines[fault.node]
+            kill = partial(cluster.generators.kill_process, node, actors=fault.actors)
+            cluster.plan(fault.at, kill)
+            continue
         machine = machines[fault.node]
         cluster.plan(fault.at, partial(_die, cluster, machine))
         if fault.back is not None:
@@ -383,6 +394,9 @@ def _die(cluster: SimCluster, machine: SimNode) -> None:
     for task in stopped:
         task.state = WAITING
     lost = machine.store.lose()
+    if cluster.generators is not None:
+        cluster.generators.kill_node(machine, lost)
+        lost = [entry for entry in lost if entry.task is not None]
     machine.peak = max(machine.peak, machine.store.peak)
     cluster.equip(machine)
     for task in stopped + _to_repeat(cluster, lost):
@@ -394,6 +408,8 @@ def _come_back(cluster: SimCluster, machine: SimNode) -> None:
     if machine.free:
         cluster.idle[machine] = None
     cluster.fill(machine)
+    if cluster.generators is not None:
+        cluster.generators.restore_node(machine)
 
 
 def _to_repeat(cluster: SimCluster, lost: Sequence[SimValue]) -> list[SimTask]:

@@ -19,18 +19,29 @@ References: Exoshuffle sections 4.2 (spilling) and 4.3 (lineage); Ray's ownershi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dask_exo.cluster.futures import DiskUsage, FetchTimeoutError, Node, StoreUsage, SubmitOptions
+from dask_exo.cluster.resources import resources_of
 from dask_exo.cluster.task_status import Activity, OutputDigest
 from dask_exo.testing.inline import InlineActor, Produce, result, returned, yielded
 from dask_exo.testing.simulated.cluster import SimCluster, plan_faults
+from dask_exo.testing.simulated.generators import (
+    GeneratedValue,
+    SimActor,
+    SimGenerators,
+    SimStream,
+    Step,
+    Work,
+)
 from dask_exo.testing.simulated.store import FAILED, PENDING, SimRef, SimValue
 from dask_exo.testing.simulated.tasks import (
+    Call,
     Channels,
     CostModel,
     DeadlockError,
+    Fault,
     NodeDeath,
     SimTask,
     Stragglers,
@@ -59,7 +70,7 @@ class SimFutures:
         Whether functions are called; if not, all values are None.
     seed : int
         Of the generator that ``stragglers`` draws from.
-    faults : sequence of NodeDeath
+    faults : sequence of NodeDeath or ProcessDeath
         Without any, nothing is kept for lineage.
     stragglers : mapping or callable, optional
         How many times longer tasks take: factors by node id, or a function that draws
@@ -71,6 +82,11 @@ class SimFutures:
         arguments are there at once, and what they cost is for ``cost`` to say.
     trace : bool
         Whether `trace` is kept.
+    work : Work, optional
+        Outputs of generator tasks, with their costs. By default their functions run, and ``cost``
+        is that of each value.
+    loading : float
+        Seconds that an actor takes to start.
 
     Attributes
     ----------
@@ -105,11 +121,13 @@ class SimFutures:
         *,
         execute: bool = True,
         seed: int = 0,
-        faults: Sequence[NodeDeath] = (),
+        faults: Sequence[Fault] = (),
         stragglers: Stragglers | None = None,
         measure: Callable[[Any], int] = lambda _: 0,
         channels: Channels | None = None,
         trace: bool = False,
+        work: Work | None = None,
+        loading: float = 0.0,
     ) -> None:
         ids = {node.id for node in nodes}
         if len(ids) != len(nodes):
@@ -122,11 +140,14 @@ class SimFutures:
             cost,
             slowness(stragglers, seed, ids),
             execute=execute,
-            lineage=bool(faults),
+            lineage=any(isinstance(fault, NodeDeath) for fault in faults),
             channels=channels,
             trace=self.trace if trace else None,
         )
         self._machines = {machine.node.id: machine for machine in self._cluster.machines}
+        self._cost = cost
+        self.generators = SimGenerators(self._cluster, work or self._work, loading)
+        self._cluster.generators = self.generators
         plan_faults(self._cluster, faults)
 
     @property
@@ -184,7 +205,7 @@ class SimFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
+        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> SimRef:
         """Start one task; return the ref of its result."""
         return self._start(result, 1, fn, args, node)[0]
@@ -195,7 +216,7 @@ class SimFutures:
         fn: Callable[..., Any],
         *args: Any,
         node: str | None = None,
-        needs: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
+        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> list[SimRef]:
         """Start one task that returns ``count`` values; return a ref for each."""
         return self._start(returned, count, fn, args, node)
@@ -206,12 +227,36 @@ class SimFutures:
         """Start one task that yields ``count`` values, evenly; return a ref for each."""
         return self._start(yielded, count, fn, args, node)
 
-    def worker(self, needs: SubmitOptions) -> InlineActor:  # noqa: ARG002  every task gets one slot
-        """Start an actor whose calls take a slot each, as tasks do."""
-        return InlineActor(self)
+    def generate(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        options: SubmitOptions | None = None,
+        seed: str = "",  # noqa: ARG002  this process is not ours
+    ) -> SimStream:
+        """Start one generator task, which waits for the resources that it requests."""
+        self.calls += 1
+        stream = SimStream(self.generators, fn, args, resources_of(options or {}), None)
+        self.generators.acquire(stream)
+        return stream
+
+    def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> InlineActor:
+        """Start an actor; one without a class runs its calls in a slot each, as tasks do."""
+        if cls is None:
+            return InlineActor(self, set())
+        made = cls(*(arg.entry.value if type(arg) is SimRef else arg for arg in args))
+        return SimActor(self.generators, self, resources_of(options), made)
+
+    def _work(self, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Step]:
+        seconds, size = self._cost(Call(fn, tuple(args), (0,) * len(args), 1, "", 0, 0))
+        values = iter(fn(*args))
+        for value in values:
+            yield Step(seconds, size if isinstance(size, int) else size[0], value, next(values))
 
     def put(self, value: Any) -> SimRef:
         """Store a value at the driver."""
+        if isinstance(value, SimRef):
+            return value
         cluster = self._cluster
         entry = cluster.entry(None, 0)
         entry.size, entry.value = self._measure(value), value
@@ -304,10 +349,25 @@ class SimFutures:
         """Return the status of the tasks behind ``refs``."""
         tasks = [ref.entry.task if ref.entry.state == PENDING else None for ref in refs]
         running = {task for machine in self._cluster.machines for task in machine.running}
-        nodes = {node.id: {"CPU": float(node.slots)} for node in self.nodes()}
-        return Activity([doing(task) for task in tasks], len(running.difference(tasks)), nodes)
+        alive = [machine for machine in self._cluster.machines if machine.alive]
+        nodes = {machine.node.id: SimGenerators.whole(machine) for machine in alive}
+        streams = [
+            ref.entry.stream() if isinstance(ref.entry, GeneratedValue) else None for ref in refs
+        ]
+        found = [
+            doing(task) if stream is None else stream.status()
+            for task, stream in zip(tasks, streams, strict=True)
+        ]
+        others = len(running.difference(tasks)) + len(
+            self.generators.busy.keys() - {s.actor or s for s in streams if s is not None}
+        )
+        return Activity(found, others, nodes)
 
-    def repeats(self) -> list[OutputDigest]:
+    def resources(self, *, free: bool = False) -> dict[str, float]:
+        """Return the resources of live nodes, or what no generator task or actor has of them."""
+        return self.generators.resources(free=free)
+
+    def recomputed(self) -> list[OutputDigest]:
         """Return output digests of repeated calls; none if ``execute`` is off."""
         return list(self._cluster.repeats)
 

@@ -107,6 +107,28 @@ class NodeDeath:
 
 
 @dataclass(frozen=True)
+class ProcessDeath:
+    """The process dies that has run generator tasks for longest.
+
+    Attributes
+    ----------
+    at : float
+        Virtual second.
+    node : str, optional
+        Only of processes on this node.
+    actors : bool
+        Only of actors.
+    """
+
+    at: float
+    node: str | None = None
+    actors: bool = False
+
+
+Fault = NodeDeath | ProcessDeath
+
+
+@dataclass(frozen=True)
 class TaskRun:
     """One stay of a task in a slot.
 

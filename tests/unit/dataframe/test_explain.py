@@ -27,9 +27,9 @@ class Counted(InlineFutures):
 
     made = 0
 
-    def split(self, count, fn, *args, node=None, needs=None):
+    def split(self, count, fn, *args, node=None, options=None):
         self.made += count if fn.__name__ == "run_map" else 0
-        return super().split(count, fn, *args, node=node, needs=needs)
+        return super().split(count, fn, *args, node=node, options=options)
 
     def stream(self, count, fn, *args, node=None):
         self.made += count

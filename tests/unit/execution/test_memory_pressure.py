@@ -104,12 +104,12 @@ class Hungry(InlineFutures):
 
         return super()._run(produce, count, die, args, node)
 
-    def submit(self, fn, *args, node=None, needs=None):
-        self._needs = needs
+    def submit(self, fn, *args, node=None, options=None):
+        self._needs = options
         return super().submit(fn, *args, node=node)
 
-    def split(self, count, fn, *args, node=None, needs=None):
-        self._needs = needs
+    def split(self, count, fn, *args, node=None, options=None):
+        self._needs = options
         return super().split(count, fn, *args, node=node)
 
 

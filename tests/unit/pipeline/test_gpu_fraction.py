@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asv_bench.simulation.pipeline import call_of, timed
+from dask_exo.cluster.futures import Node
 from dask_exo.events import ShareRaised
 from dask_exo.execution.autoscaler import capacity
 from dask_exo.partitions.gpu.memory import GpuMemoryUse
@@ -25,7 +27,7 @@ from dask_exo.report import recording
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
 from dask_exo.report.summary import Figures, GpuShare
-from dask_exo.testing import SimStreams
+from dask_exo.testing import Cost, ProcessDeath, SimFutures, Step
 
 DEVICE = 1600  # bytes of a GPU
 
@@ -74,28 +76,27 @@ def test_a_pool_takes_what_its_largest_stage_holds_and_whole_gpus_and_none_stay(
     assert gpu_fractions(seen, [(0, 1), (2,), (3,)]) == [0.4375, 2.0, 0.0]
 
 
-class Devices(SimStreams):
-    """Says what each stage holds of a GPU, and takes note of what workers ask for."""
+class Devices(SimFutures):
+    """Says what each stage holds of a GPU, and takes note of what actors request."""
 
-    def __init__(self, held: Callable[[str, int], int | None], gpus: float, **options: Any) -> None:
-        super().__init__({"CPU": 4.0, "GPU": gpus}, lambda *_: 2.0, **options)
+    def __init__(
+        self, held: Callable[[str, int], int | None], gpus: float, deaths: Any = (), **options: Any
+    ) -> None:
+        faults = [ProcessDeath(at, actors=True) for at in deaths]
+        node = Node("n", 4, 10**9, resources={"CPU": 4.0, "GPU": gpus})
+        super().__init__([node], lambda _: Cost(0, 0), work=self.work, faults=faults, **options)
         self.held, self.asked = held, list[float]()
 
-    def worker(self, cls: type, *args: Any, needs: Any) -> Any:
-        self.asked.append(needs["GPU"])
-        return super().worker(cls, *args, needs=needs)
+    def actor(self, options: Any, cls: Any = None, *args: Any) -> Any:
+        self.asked.append(options["num_gpus"])
+        return super().actor(options, cls, *args)
 
-    def start(self, worker: Any, *args: Any, seed: str) -> Any:
-        stream = super().start(worker, *args, seed=seed)
-        stream.stage, stream.number = args[0].name, args[1].place[0]
-        return stream
-
-    def read(self, stream: Any) -> Any:
-        about = super().read(stream)
-        held = self.held(stream.stage, stream.number) if stream.process is not None else None
-        if about is None or held is None:
-            return about
-        return about._replace(held=GpuMemoryUse(held, DEVICE))
+    def work(self, fn: Any, args: Any) -> Iterator[Step]:
+        code, start, _ = call_of(args)
+        held = None if code.name == "source" else self.held(code.name, start.place[0])
+        use = None if held is None else GpuMemoryUse(held, DEVICE)
+        for step in timed(lambda *_: 2.0)(fn, args):
+            yield step._replace(metadata=step.metadata._replace(held=use))
 
 
 class Model:
@@ -103,7 +104,7 @@ class Model:
         return frame
 
 
-def played(streams: Devices, asked: dict[str, float], inputs: int = 24, **options: Any) -> set[int]:
+def played(futures: Devices, asked: dict[str, float], inputs: int = 24, **options: Any) -> set[int]:
     """Run models one after the other, which ask for shares of a GPU; give the outputs."""
     stages = [StageSpec("source", {"CPU": 1.0})]
     codes = [StageCode("source", [], 10**6, RAISE, {})]
@@ -111,7 +112,7 @@ def played(streams: Devices, asked: dict[str, float], inputs: int = 24, **option
         stages.append(StageSpec(name, {"GPU": share}, **options))
         model = type(name, (Model,), {})
         codes.append(StageCode(name, [Transform("partitions", model)], 10**6, RAISE, {}))
-    runner = StreamRunner(streams, stages, codes, clock=lambda: streams.time)
+    runner = StreamRunner(futures, stages, codes, clock=lambda: futures.now)
     pieces = iter([Block(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(inputs)])
     running = Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**5, target=100)
     found = []
@@ -124,15 +125,15 @@ def played(streams: Devices, asked: dict[str, float], inputs: int = 24, **option
     else:
         raise TimeoutError(f"it stands still: {running.view()}")
     running.cancel()
-    assert not streams.workers
+    assert not futures.generators.actors
     assert len(found) == len(set(found))
     return set(found)
 
 
-def workers(streams: Devices, since: float) -> int:
+def workers(futures: Devices, since: float) -> int:
     """The most that there are from some time on."""
-    before = [count for time, count in streams.history if time <= since]
-    return max([before[-1], *(count for time, count in streams.history if time > since)])
+    before = [count for time, count in futures.generators.history if time <= since]
+    return max([before[-1], *(count for time, count in futures.generators.history if time > since)])
 
 
 @pytest.mark.parametrize(("held", "together"), [(100, 4), (400, 4), (500, 3), (700, 2), (1700, 1)])
@@ -140,11 +141,11 @@ def workers(streams: Devices, since: float) -> int:
 def test_no_more_workers_are_on_a_gpu_than_fit_it(
     held: int, together: int, deaths: tuple[float, ...]
 ) -> None:
-    streams = Devices(lambda *_: held, gpus=1.0, loading=1.0, deaths=deaths)
+    futures = Devices(lambda *_: held, gpus=1.0, loading=1.0, deaths=deaths)
     seen: list[Any] = []
     with recording(seen.append):
-        assert played(streams, {"model": 0.25}) == set(range(24))
-    assert workers(streams, since=9.0) == together
+        assert played(futures, {"model": 0.25}) == set(range(24))
+    assert workers(futures, since=9.0) == together
     raised = [event for event in seen if isinstance(event, ShareRaised)]
     assert len(raised) == (together < 4)
     for event in raised:
@@ -153,33 +154,33 @@ def test_no_more_workers_are_on_a_gpu_than_fit_it(
 
 
 def test_a_single_worker_is_not_started_anew() -> None:
-    streams = Devices(lambda *_: 1200, gpus=1.0)
-    assert played(streams, {"model": 0.25}, limit=1) == set(range(24))
-    assert streams.asked == [0.25]
+    futures = Devices(lambda *_: 1200, gpus=1.0)
+    assert played(futures, {"model": 0.25}, limit=1) == set(range(24))
+    assert futures.asked == [0.25]
 
 
 def test_the_last_small_worker_goes_when_a_large_one_has_done_something() -> None:
-    streams = Devices(lambda *_: 500, gpus=2.0, loading=1.0)
-    assert played(streams, {"model": 0.25}) == set(range(24))
-    assert streams.asked[:4] == [0.25] * 4
-    assert set(streams.asked) == {0.25, 5 / 16}
-    assert workers(streams, since=9.0) == 6
+    futures = Devices(lambda *_: 500, gpus=2.0, loading=1.0)
+    assert played(futures, {"model": 0.25}) == set(range(24))
+    assert futures.asked[:4] == [0.25] * 4
+    assert set(futures.asked) == {0.25, 5 / 16}
+    assert workers(futures, since=9.0) == 6
 
 
 def test_stages_that_do_not_fit_one_gpu_together_take_turns_and_all_comes_out() -> None:
-    streams = Devices(lambda name, _: {"one": 1000, "two": 900}[name], gpus=1.0)
+    futures = Devices(lambda name, _: {"one": 1000, "two": 900}[name], gpus=1.0)
     seen: list[Any] = []
     with recording(seen.append):
-        assert played(streams, {"one": 0.5, "two": 0.25}, inputs=8) == set(range(8))
+        assert played(futures, {"one": 0.5, "two": 0.25}, inputs=8) == set(range(8))
     raised = {event.name: event.share for event in seen if isinstance(event, ShareRaised)}
     assert raised == {"one": 0.625, "two": 0.5625}
-    assert workers(streams, since=streams.time - 6) == 1
+    assert workers(futures, since=futures.now - 6) == 1
 
 
 def test_what_is_held_may_grow() -> None:
-    streams = Devices(lambda _, number: 500 if number < 8 else 900, gpus=1.0)
-    assert played(streams, {"model": 0.25}) == set(range(24))
-    assert workers(streams, since=20.0) == 1
+    futures = Devices(lambda _, number: 500 if number < 8 else 900, gpus=1.0)
+    assert played(futures, {"model": 0.25}) == set(range(24))
+    assert workers(futures, since=20.0) == 1
 
 
 def test_the_report_says_it_once_with_what_is_needed_and_what_there_is() -> None:

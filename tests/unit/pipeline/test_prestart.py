@@ -13,43 +13,55 @@ from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import RAISE, Transform
-from dask_exo.testing import InlineStreams
+from dask_exo.testing import InlineFutures
+from dask_exo.testing.inline import InlineActor, InlineStream
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
 
 
-class Streams(InlineStreams):
-    """Takes note of what is asked for; `dead` streams lose their worker."""
+class Futures(InlineFutures):
+    """Takes note of requests; `dead` streams lose their worker."""
 
     def __init__(self, total):
         super().__init__()
         self.total, self.started, self.stopped, self.asked = total, 0, 0, 0
         self.dead = set()
 
-    def resources(self):
+    def resources(self, *, free=False):
         return self.total
 
-    def worker(self, cls, *args, needs):
+    def generate(self, fn, *args, options=None, seed=""):
+        return Stream(self, fn, args)
+
+    def actor(self, options, cls=None, *args):
         self.started += 1
-        return super().worker(cls, *args, needs=needs)
+        return Actor(self, self.actors, cls(*self.values_of(args)))
 
-    def stop(self, worker):
-        self.stopped += 1
+    def wait(self, refs, timeout=None):
+        self.asked += len(refs)
+        return super().wait(refs, timeout)
 
-    def wait(self, streams, timeout):
-        self.asked += len(streams)
-        return super().wait(streams, timeout)
 
-    def read(self, stream):
-        self.lose(stream)
-        return super().read(stream)
+class Actor(InlineActor):
+    def stop(self):
+        super().stop()
+        self._futures.stopped += 1
 
-    def take(self, stream):
-        self.lose(stream)
-        return super().take(stream)
+    def retire(self):
+        self._futures.actors.discard(self)
 
-    def lose(self, stream):
-        if stream in self.dead:
+
+class Stream(InlineStream):
+    def read(self):
+        self._lose()
+        return super().read()
+
+    def take(self):
+        self._lose()
+        return super().take()
+
+    def _lose(self):
+        if self in self._futures.dead:
             raise WorkerLostError("gone")
 
 
@@ -67,10 +79,10 @@ def code(func: Any, target: int = 1) -> StageCode:
     return StageCode(str(func), [Transform("partitions", func)], target, RAISE, {})
 
 
-def runner(total, *stages) -> tuple[Streams, StreamRunner]:
-    streams = Streams(total)
+def runner(total, *stages) -> tuple[Futures, StreamRunner]:
+    futures = Futures(total)
     made = [StageSpec(str(i), needs, limit=limit) for i, (needs, _, limit) in enumerate(stages)]
-    return streams, StreamRunner(streams, made, [code(func) for _, func, _ in stages])
+    return futures, StreamRunner(futures, made, [code(func) for _, func, _ in stages])
 
 
 def piece(i: int) -> Block:
@@ -82,55 +94,55 @@ def piece(i: int) -> Block:
     [((GPU, Model, None), 3), ((GPU, len, 2), 2), ((CPU, Model, None), 0), ((CPU, len, None), 0)],
 )
 def test_workers_start_with_the_source_where_nobody_else_needs_what_they_have(stage, early):
-    streams, made = runner({"CPU": 8.0, "GPU": 3.0}, (CPU, len, None), stage)
+    futures, made = runner({"CPU": 8.0, "GPU": 3.0}, (CPU, len, None), stage)
     for i in range(2):
         made.start(0, [piece(i)])
-        assert streams.started == min(i + 1, early)
+        assert futures.started == min(i + 1, early)
     for i in range(4):
         made.start(0, [piece(i)])
-    assert streams.started == early
+    assert futures.started == early
     assert made.idle(1) == early
     made.dismiss_idle()
     made.start(0, [piece(9)])
-    assert streams.started == early  # those that nobody used are not started again
+    assert futures.started == early  # those that nobody used are not started again
 
 
 def test_a_task_has_ended_as_soon_as_its_last_piece_is_known():
-    streams, made = runner({"CPU": 1.0}, (CPU, Model, None))
+    futures, made = runner({"CPU": 1.0}, (CPU, Model, None))
     task = made.start(0, [piece(3)])
     assert made.wait([task], 0) == [task]
     assert made.last(task)
     got = made.take(task)
-    assert (got.value.n.tolist(), got.more) == ([3], False)
-    asked = streams.asked
+    assert (got.value.value.n.tolist(), got.more) == ([3], False)
+    asked = futures.asked
     assert made.wait([task], None) == [task]
     assert made.take(task) is None
-    assert streams.asked == asked
+    assert futures.asked == asked
     assert made.idle(0) == 1
 
 
 def test_a_worker_that_dies_between_two_pieces_gives_none_twice():
-    streams, made = runner({"CPU": 1.0}, (CPU, twice, None))
+    futures, made = runner({"CPU": 1.0}, (CPU, twice, None))
     task = made.start(0, [piece(3)])
     made.wait([task], 0)
     first = made.take(task)
-    streams.dead.add(task.stream)
+    futures.dead.add(task.stream)
     assert made.wait([task], 0) == []
     made.wait([task], 0)
-    streams.dead.add(task.stream)
+    futures.dead.add(task.stream)
     assert made.take(task) is AGAIN
     made.wait([task], 0)
     second = made.take(task)
-    assert (first.value.n.tolist(), second.value.n.tolist()) == ([3], [30])
+    assert (first.value.value.n.tolist(), second.value.value.n.tolist()) == ([3], [30])
     assert made.wait([task], 0) == [task]
     assert made.take(task) is None
     assert made.last(task)
 
 
 def test_nodes_that_come_and_go_change_what_there_is(monkeypatch):
-    streams, made = runner({"CPU": 1.0}, (CPU, len, None))
+    futures, made = runner({"CPU": 1.0}, (CPU, len, None))
     now = made.now()
-    streams.total = {"CPU": 5.0}
+    futures.total = {"CPU": 5.0}
     monkeypatch.setattr(made, "now", lambda: now + 0.1)
     assert made.total() == {"CPU": 1.0}
     monkeypatch.setattr(made, "now", lambda: now + 5)
@@ -142,14 +154,14 @@ def ran(made, *tasks) -> list[int]:
     numbers = []
     for task in tasks:
         made.wait([task], 0)
-        numbers += made.take(task).value.n.tolist()
+        numbers += made.take(task).value.value.n.tolist()
         assert made.wait([task], 0) == [task]
         assert made.take(task) is None
     return numbers
 
 
 def test_a_short_task_waits_behind_another_one_of_its_worker():
-    streams, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
+    futures, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
     first = made.start(1, [piece(0)])
     assert made.idle(1) == 0  # nobody knows how long it takes
     assert ran(made, first) == [0]
@@ -157,29 +169,29 @@ def test_a_short_task_waits_behind_another_one_of_its_worker():
     assert tasks[0].actor is tasks[1].actor
     assert made.idle(1) == 0
     assert ran(made, *tasks) == [1, 2]
-    assert (made.idle(1), streams.started) == (1, 1)
+    assert (made.idle(1), futures.started) == (1, 1)
 
 
 def test_tasks_that_wait_behind_one_that_kills_its_worker_are_not_to_blame():
-    streams, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
+    futures, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
     assert ran(made, made.start(1, [piece(0)])) == [0]
     bad, good = made.start(1, [piece(1)]), made.start(1, [piece(2)])
     for _ in range(3):
-        streams.dead |= {bad.stream, good.stream}
+        futures.dead |= {bad.stream, good.stream}
         assert made.wait([good, bad], 0) == []
-    assert (bad.losses + good.losses, streams.stopped) == (3, 3)
+    assert (bad.losses + good.losses, futures.stopped) == (3, 3)
     assert ran(made, good) == [2]
     assert ran(made, bad) == [1]
     assert made.idle_resources() == {"GPU": 1.0}
 
 
 def test_a_worker_that_dies_after_its_last_piece_takes_only_the_next_task_with_it():
-    streams, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
+    futures, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
     assert ran(made, made.start(1, [piece(0)])) == [0]
     first, second = made.start(1, [piece(1)]), made.start(1, [piece(2)])
     made.wait([first], 0)
     made.take(first)
-    streams.dead.add(second.stream)
+    futures.dead.add(second.stream)
     assert made.wait([second], 0) == []
     assert made.wait([first], 0) == [first]
     assert made.take(first) is None

@@ -18,7 +18,8 @@ from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import RAISE, ErrorPolicy, Transform
 from dask_exo.pipeline.to_dask import PartitionProducer
 from dask_exo.report import recording
-from dask_exo.testing import Died, InlineFutures, InlineStreams
+from dask_exo.testing import Died, InlineFutures
+from dask_exo.testing.inline import InlineActor, InlineRef
 
 SKIP = ErrorPolicy(skip=True)
 
@@ -26,7 +27,7 @@ SKIP = ErrorPolicy(skip=True)
 def executor(
     transforms,
     inputs,
-    streams=None,
+    futures=None,
     error_policy=RAISE,
     target=10**6,
     nondeterminism="error",
@@ -37,7 +38,7 @@ def executor(
     stages = [StageSpec(t.name, {"CPU": 1.0}, **options) for t in transforms]
     rest = (target, error_policy, {}, nondeterminism)
     codes = [StageCode(t.name + str(i), [t], *rest) for i, t in enumerate(transforms)]
-    runner = StreamRunner(streams or InlineStreams(), stages, codes)
+    runner = StreamRunner(futures or InlineFutures(), stages, codes)
     pieces = iter([Block(frame, 0, 0, (i,), small=small) for i, frame in enumerate(inputs)])
     return Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**9, target=target)
 
@@ -81,19 +82,22 @@ def test_what_kills_its_workers_is_an_error_that_names_the_rows_or_is_set_aside(
         outputs(run(RAISE))
     skipping = run(SKIP)
     found = outputs(skipping)
-    assert sorted(pd.concat([piece.value for piece in found]).n) == [*range(5), *range(10, 20)]
-    (reject,) = Rejects(skipping.rejects)
+    assert sorted(pd.concat([piece.value.value for piece in found]).n) == [
+        *range(5),
+        *range(10, 20),
+    ]
+    (reject,) = Rejects(skipping.rejects, lambda ref: ref.value)
     assert (reject.stage, reject.partition, len(reject.frame)) == ("Dies", 1, 5)
     assert isinstance(reject.error, WorkerLostError)
 
 
 def test_a_worker_that_dies_now_and_then_costs_nothing():
-    streams, Dies.times = InlineStreams(), 2
+    futures, Dies.times = InlineFutures(), 2
     stage = Transform("partitions", Dies, error_policy=SKIP)
-    running = executor([stage], parts(), streams, target=10)
-    assert sorted(pd.concat([p.value for p in outputs(running)]).n) == list(range(20))
+    running = executor([stage], parts(), futures, target=10)
+    assert sorted(pd.concat([p.value.value for p in outputs(running)]).n) == list(range(20))
     assert not running.rejects
-    assert streams.workers == 0
+    assert not futures.actors
 
 
 class Fickle:
@@ -120,48 +124,25 @@ def test_a_task_that_gives_other_pieces_when_it_runs_again_is_an_error():
         outputs(run("error"))
     with pytest.warns(UserWarning, match="exo.fault.nondeterminism"):
         outputs(run("warn"))
-    mixed = pd.concat([piece.value for piece in outputs(run("ignore"))])
+    mixed = pd.concat([piece.value.value for piece in outputs(run("ignore"))])
     assert set(mixed.n // 100) == {1, 2}
 
 
-class Ref:
-    """Stands for a value."""
-
-    def __init__(self, value):
-        self.value, self.lost = value, False
-
-
-class Loses(InlineStreams):
+class Loses(InlineFutures):
     """Loses values that tasks read, as often as is said."""
 
     def __init__(self, losses):
         super().__init__()
         self._losses = iter(losses)
-        self.lost = 0
+        self.lost, self._gone = 0, set()
 
-    def take(self, stream):
-        return Ref(super().take(stream))
-
-    def task(self, fn, *args, **options):
-        return super().task(self._read(fn), *args, **options)
-
-    def start(self, worker, *args, **options):
-        made = super().start(worker, *args, **options)
-        made.steps = self._read(worker.run)(*args)
-        return made
-
-    def _read(self, run):
-        def started(code, start, *inputs):
-            for ref in inputs:
-                if isinstance(ref, Ref):
-                    ref.lost = ref.lost or next(self._losses, False)
-                if isinstance(ref, Ref) and ref.lost:
-                    self.lost += 1
-                    raise ValueLostError("lost with its node")
-            read = [ref.value if isinstance(ref, Ref) else ref for ref in inputs]
-            yield from run(code, start, *read)
-
-        return started
+    def values_of(self, args):
+        for ref in args[2:]:  # those before are no outputs of a stage
+            if isinstance(ref, InlineRef) and (ref in self._gone or next(self._losses, False)):
+                self._gone.add(ref)
+                self.lost += 1
+                raise ValueLostError("lost with its node")
+        return super().values_of(args)
 
 
 class Halves:
@@ -190,17 +171,17 @@ STAGES = [
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.booleans(), max_size=60), st.sampled_from([0, 7]))
 def test_what_is_lost_with_its_node_is_made_again_from_what_is_left(losses, least):
-    streams = Loses(losses)
-    running = executor(STAGES, parts(), streams, target=10, small=True, least=least)
+    futures = Loses(losses)
+    running = executor(STAGES, parts(), futures, target=10, small=True, least=least)
     try:
         found = outputs(running)
     except ValueLostError:
-        assert streams.lost > MAX_REPLACEMENTS  # more often on one input than it is tried
+        assert futures.lost > MAX_REPLACEMENTS  # more often on one input than it is tried
         return
     got = pd.concat([piece.value.value for piece in found])
     assert sorted(got.n) == list(range(1100, 1120))
     assert len({piece.place for piece in found}) == len(found)
-    assert streams.workers == 0
+    assert not futures.actors
 
 
 def test_a_stall_names_each_task_also_while_outputs_are_made_again():
@@ -231,47 +212,49 @@ def test_outputs_that_the_consumer_has_lost_come_once_more():
     assert len(found) == len(renewed) > 8
     for piece in renewed:
         (first,) = (one for one in found if one.place == piece.place)
-        pd.testing.assert_frame_equal(first.value, piece.value)
+        pd.testing.assert_frame_equal(first.value.value, piece.value.value)
 
 
-class Stuck(InlineStreams):
+class Stuck(InlineFutures):
     """A node is gone with the input of a worker, and the workers have all slots that are left."""
 
     def __init__(self):
         super().__init__()
         self.lost, self.stopped = False, 0
 
-    def free(self):
-        return {}
+    def resources(self, *, free=False):
+        return {} if free else super().resources()
 
-    def there(self, values):
-        return not self.lost
+    def wait(self, refs, timeout=None):
+        return ([], list(refs)) if self.lost else (list(refs), [])
 
-    def wait(self, streams, timeout):
-        return [] if self.lost else list(streams)
+    def actor(self, options, cls=None, *args):
+        return StuckActor(self, self.actors, cls(*self.values_of(args)))
 
-    def start(self, worker, *args, **options):
-        self.lost = not self.stopped
-        return super().start(worker, *args, **options)
 
-    def stop(self, worker):
-        super().stop(worker)
-        self.stopped += 1
-        self.lost = False  # there is a slot, in which it is made again
+class StuckActor(InlineActor):
+    def generate(self, fn, *args, seed=""):
+        self._futures.lost = not self._futures.stopped
+        return super().generate(fn, *args, seed=seed)
+
+    def stop(self):
+        super().stop()
+        self._futures.stopped += 1
+        self._futures.lost = False  # there is a slot, in which it is made again
 
 
 def test_workers_that_wait_for_lost_inputs_let_go_of_the_slots_that_making_these_takes(monkeypatch):
     monkeypatch.setattr("dask_exo.pipeline.streaming.runner.PATIENCE", 0.0)
-    streams = Stuck()
-    found = outputs(executor([STAGES[0], STAGES[2]], parts(), streams))
-    assert sorted(pd.concat([piece.value for piece in found]).n) == list(range(100, 120))
-    assert streams.stopped >= 1
-    assert streams.workers == 0
+    futures = Stuck()
+    found = outputs(executor([STAGES[0], STAGES[2]], parts(), futures))
+    assert sorted(pd.concat([piece.value.value for piece in found]).n) == list(range(100, 120))
+    assert futures.stopped >= 1
+    assert not futures.actors
 
 
 def test_what_nothing_is_kept_of_is_an_error_that_names_the_rows():
     with pytest.raises(ValueLostError, match=r"stage 'Halves', partition 0 rows .*, was lost"):
-        outputs(executor(STAGES, parts(), Loses([False] * 4 + [True] * 50), target=10))
+        outputs(executor(STAGES, parts(), Loses([True] * 50), target=10))
 
 
 def test_what_differs_when_it_is_made_again_is_an_error():
@@ -309,7 +292,7 @@ def test_a_worker_that_dies_between_its_outputs_gives_none_of_them_twice():
     Dies.times = 2
     found = outputs(executor([Transform("partitions", DiesLater)], parts(), target=10))
     assert Dies.times == 0
-    assert sorted(pd.concat([piece.value for piece in found]).n) == list(range(20))
+    assert sorted(pd.concat([piece.value.value for piece in found]).n) == list(range(20))
     assert len({piece.place for piece in found}) == len(found) > 8
 
 
@@ -323,12 +306,12 @@ def test_origins_go_through_stages_that_cut_and_put_together():
     last = Transform("batches", check, batch_size=4, error_policy=SKIP)
     running = executor([same, last], parts(4, 5), least=8)
     found = outputs(running)
-    rejects = Rejects(running.rejects)
+    rejects = Rejects(running.rejects, lambda ref: ref.value)
     bad = rejects[0].frame.n.tolist()
     assert 12 in bad
     rows = [(r.partition, i) for r in rejects[0].origin.rows for i in range(r.start, r.stop)]
     assert [5 * partition + i for partition, i in rows] == bad
-    assert sorted([*pd.concat([piece.value for piece in found]).n, *bad]) == list(range(20))
+    assert sorted([*pd.concat([piece.value.value for piece in found]).n, *bad]) == list(range(20))
     (row,) = rejects.table().to_dict("records")
     assert row["error"] == "ValueError: poison"
     assert (row["function"], row["rows"]) == ("check", len(bad))
@@ -395,7 +378,7 @@ def test_a_piece_goes_to_all_branches_and_what_meets_again_is_there_twice():
     takes = [(), (0,), (0,), (1, 2)]
     stages = [StageSpec(str(i), {"CPU": 1.0}, takes=some) for i, some in enumerate(takes)]
     codes = [StageCode(str(i), [t], 60, RAISE, {}) for i, t in enumerate(transforms)]
-    runner = StreamRunner(InlineStreams(), stages, codes)
+    runner = StreamRunner(InlineFutures(), stages, codes)
     pieces = iter([Block(frame, 0, 0, (i,)) for i, frame in enumerate(parts())])
     told = []
     running = Executor(
@@ -410,11 +393,11 @@ def test_a_piece_goes_to_all_branches_and_what_meets_again_is_there_twice():
     running.complete = told.append
     found = outputs(running)
     assert sorted(told) == [0, 1, 2, 3]
-    met = pd.concat([piece.value for piece in found if piece.sink == 0])
+    met = pd.concat([piece.value.value for piece in found if piece.sink == 0])
     assert sorted(zip(met.n, met.by, strict=True)) == sorted(
         (n, by) for n in range(20) for by in ("left", "right")
     )
     pieces_of = met.groupby("name").by.nunique()
     assert (pieces_of == 1).all()  # no two pieces have the same name
-    read = pd.concat([piece.value for piece in found if piece.sink == 1])
+    read = pd.concat([piece.value.value for piece in found if piece.sink == 1])
     assert sorted(read.n) == list(range(20))

@@ -166,9 +166,9 @@ def test_riffle_merges_on_the_node_of_its_maps() -> None:
     asked: list[tuple[str, str | None]] = []
 
     class Watched(InlineFutures):
-        def split(self, count, fn, *args, node=None, needs=None):
+        def split(self, count, fn, *args, node=None, options=None):
             asked.append(("map", node))
-            return super().split(count, fn, *args, node=node, needs=needs)
+            return super().split(count, fn, *args, node=node, options=options)
 
         def stream(self, count, fn, *args, node=None):
             asked.append(("merge", node))

@@ -1,0 +1,370 @@
+"""Generator tasks and actors of the simulated cluster, as pipelines use them.
+
+They wait for resources, first come, first served, and take the first node that has them. Resources
+are not shared with slots: what other tasks do on a node is not seen here. A task computes its next
+value only when the previous one has been taken.
+
+- A task whose process dies restarts, unless it is a call of an actor, which fails.
+- A value that was lost with its node is recomputed by each task that takes it, which takes as long
+  as all work behind it. If an actor has made it, such a task fails.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from dask_exo.cluster.resources import fits
+from dask_exo.cluster.task_status import TaskStatus
+from dask_exo.errors import ValueLostError, WorkerLostError
+from dask_exo.testing.inline import InlineActor
+from dask_exo.testing.simulated.cluster import SimCluster
+from dask_exo.testing.simulated.store import FAILED, PENDING, SimRef, SimValue
+from dask_exo.testing.simulated.tasks import SimNode
+
+
+class Step(NamedTuple):
+    """A value that a generator task yields, its metadata, and what it costs.
+
+    Attributes
+    ----------
+    seconds : float
+        Virtual seconds since the previous value was taken.
+    nbytes : int
+    value, metadata : object
+    """
+
+    seconds: float
+    nbytes: int
+    value: Any
+    metadata: Any
+
+
+Work = Callable[[Callable[..., Any], Sequence[Any]], Iterator[Step]]
+"""``work(fn, args)`` yields the outputs of a generator task; refs are replaced by values."""
+
+
+class GeneratedValue(SimValue):
+    """A value of a generator task.
+
+    Attributes
+    ----------
+    stream : weakref of SimStream
+    by_actor : bool
+    born : float
+        Seconds of all work behind it, one task after the other.
+    lost : bool
+        Whether its node has died since.
+    """
+
+    __slots__ = ("born", "by_actor", "lost", "stream")
+
+    def __init__(self, stream: SimStream) -> None:
+        super().__init__(stream.cluster.driver, None)
+        stream.cluster.ledger.made(1)
+        self.stream, self.by_actor = weakref.ref(stream), stream.actor is not None
+        self.born, self.lost = 0.0, False
+
+
+class SimStream:
+    """A generator task; see `dask_exo.cluster.futures.OutputStream`.
+
+    Attributes
+    ----------
+    next : SimRef
+        Of the value that it makes next, or has made.
+    """
+
+    def __init__(
+        self,
+        generators: SimGenerators,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        needs: dict[str, float],
+        actor: SimActor | None,
+    ) -> None:
+        self.generators, self.cluster = generators, generators.cluster
+        self.fn, self.args, self.needs, self.actor = fn, args, needs, actor
+        self.node: SimNode | None = None
+        self._steps: Iterator[Step] = iter(())
+        self._step: Step | None = None
+        self._made = self._taken = self._attempt = 0
+        self._born = 0.0
+        self._is_read = self._over = False
+        self._error: Exception | None = None
+        self.next = self._promise()
+
+    def _promise(self) -> SimRef:
+        return SimRef(GeneratedValue(self))
+
+    def begin(self, node: SimNode) -> None:
+        """Run on a node, from the beginning."""
+        self.node = node
+        self.generators.busy[self.actor or self] = None
+        inputs = [
+            arg.entry
+            for arg in self.args
+            if type(arg) is SimRef and isinstance(arg.entry, GeneratedValue)
+        ]
+        lost = [entry for entry in inputs if entry.lost]
+        if any(entry.by_actor for entry in lost):
+            self.fail(ValueLostError("an input was lost with its node"))
+            return
+        values = [arg.entry.value if type(arg) is SimRef else arg for arg in self.args]
+        self._steps = self.generators.work(self.fn, values)
+        self._born = max((entry.born for entry in inputs), default=0.0)
+        before = [next(self._steps) for _ in range(self._made)]
+        late = sum(step.seconds for step in before)
+        self._born += late
+        late += max((entry.born for entry in lost), default=0.0)
+        if self._made == self._taken:
+            self._advance(late)
+
+    def _advance(self, late: float = 0.0) -> None:
+        """Compute the next value, or end."""
+        self._step = next(self._steps, None)
+        if self._step is None:
+            self._finish(None)
+            self.cancel()
+            return
+        attempt = self._attempt
+        at = self.cluster.now + late + self._step.seconds
+        self.cluster.plan(at, lambda: self._store(attempt))
+
+    def _store(self, attempt: int) -> None:
+        if attempt != self._attempt:
+            return  # its process has died meanwhile
+        assert self._step is not None
+        assert self.node is not None
+        entry = self.next.entry
+        assert isinstance(entry, GeneratedValue)
+        self._made += 1
+        self._born += self._step.seconds
+        entry.size, entry.value, entry.born = self._step.nbytes, self._step.value, self._born
+        self.node.store.add(entry)
+        self.cluster.seen |= entry in self.cluster.watched
+
+    def read(self) -> Any:
+        """Return the metadata of the next value; None at the end."""
+        entry = self.next.entry
+        if entry.state != FAILED:
+            assert self._step is not None
+            self._is_read = True
+            return self._step.metadata
+        if entry.value is not None:
+            raise entry.value
+        return None
+
+    def take(self) -> SimRef:
+        """Return a ref of that value; the task goes on."""
+        ref, self.next = self.next, self._promise()
+        self._taken += 1
+        self._is_read = False
+        if self._over:
+            self._finish(self._error)
+        elif self.node is not None:
+            self._advance()
+        return ref
+
+    def cancel(self) -> None:
+        """Stop the task."""
+        self._stop()
+        self._over, self.args, self._steps = True, (), iter(())
+
+    def fail(self, error: Exception) -> None:
+        """End with an exception, after the value that can be taken."""
+        self._error = error
+        if self._made == self._taken:
+            self._finish(error)
+        self.cancel()
+
+    def restart(self, *, node_lost: bool) -> None:
+        """Run again after the death of the process, or of the node with the value made last."""
+        self._stop()
+        if node_lost and self._made > self._taken and not self._is_read:
+            self._made, self.next = self._taken, self._promise()
+        self.generators.acquire(self)
+
+    def status(self) -> TaskStatus:
+        """Return the status of the task."""
+        if self.next.entry.state != PENDING:
+            return TaskStatus("finished")
+        return TaskStatus("running" if self.node is not None else "pending", self.needs)
+
+    def _finish(self, error: Exception | None) -> None:
+        """Let `read` return None, or raise."""
+        entry = self.next.entry
+        entry.state, entry.value = FAILED, error
+        self.cluster.seen |= entry in self.cluster.watched
+
+    def _stop(self) -> None:
+        self._attempt += 1
+        node, self.node = self.node, None
+        if self.actor is not None:
+            self.actor.finish(self)
+        else:
+            self.generators.release(self, node)
+
+
+class SimActor(InlineActor):
+    """An actor with resources that runs one generator at a time; see `Actor`."""
+
+    def __init__(
+        self, generators: SimGenerators, futures: Any, needs: dict[str, float], *instance: Any
+    ) -> None:
+        super().__init__(futures, generators.actors, *instance)
+        self.needs = needs
+        self.node: SimNode | None = None
+        self.calls: list[SimStream] = []
+        self._generators = generators
+        self._loaded = self._dead = False
+        generators.note_actors()
+        generators.acquire(self)
+
+    def begin(self, node: SimNode) -> None:
+        """Load the instance on a node."""
+        self.node = node
+        at = self._generators.cluster.now + self._generators.loading
+        self._generators.cluster.plan(at, self._load)
+
+    def _load(self) -> None:
+        self._loaded = self.node is not None
+        if self._loaded and self.calls:
+            self.calls[0].begin(self.node)  # type: ignore[arg-type]
+
+    def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> SimStream:  # noqa: ARG002
+        """Call a generator function after the calls before it."""
+        stream = SimStream(self._generators, fn, (*self._instance, *args), self.needs, self)
+        self.calls.append(stream)
+        if self._dead:
+            stream.fail(WorkerLostError("the actor has died"))
+        elif self._loaded and self.calls[0] is stream:
+            assert self.node is not None
+            stream.begin(self.node)
+        return stream
+
+    def finish(self, stream: SimStream) -> None:
+        """Begin the next call, if the first one has ended."""
+        if stream not in self.calls:
+            return
+        first = self.calls[0] is stream
+        self.calls.remove(stream)
+        if not self.calls:
+            self._generators.busy.pop(self, None)
+        elif first and self._loaded:
+            assert self.node is not None
+            self.calls[0].begin(self.node)
+
+    def die(self) -> None:
+        """Fail all calls."""
+        self._dead = True
+        self._vacate()
+        for stream in list(self.calls):
+            stream.fail(WorkerLostError("an actor has died"))
+
+    def stop(self) -> None:
+        """Release the resources."""
+        super().stop()
+        self._vacate()
+        self._generators.note_actors()
+
+    def _vacate(self) -> None:
+        self._loaded = False
+        node, self.node = self.node, None
+        self._generators.release(self, node)
+
+
+class SimGenerators:
+    """All generator tasks and actors of a simulated cluster.
+
+    Parameters
+    ----------
+    cluster : SimCluster
+    work : Work
+    loading : float
+        Seconds that an actor takes to start.
+
+    Attributes
+    ----------
+    busy : dict
+        Running tasks, and actors that run one, in the order in which they began.
+    actors : set of SimActor
+        Those that are not stopped.
+    history : list of (float, int)
+        How many actors there are since when.
+    """
+
+    def __init__(self, cluster: SimCluster, work: Work, loading: float) -> None:
+        self.cluster, self.work, self.loading = cluster, work, loading
+        self.busy: dict[SimStream | SimActor, None] = {}
+        self.actors: set[SimActor] = set()
+        self.history: list[tuple[float, int]] = []
+        self._free = {machine: Counter(self.whole(machine)) for machine in cluster.machines}
+        self._waiting: dict[SimStream | SimActor, None] = {}
+
+    @staticmethod
+    def whole(machine: SimNode) -> dict[str, float]:
+        """Return the resources of a node."""
+        return dict(machine.node.resources or {"CPU": float(machine.node.slots)})
+
+    def resources(self, *, free: bool) -> dict[str, float]:
+        """Return the amounts of all live nodes together."""
+        total = Counter[str]()
+        for machine in self.cluster.machines:
+            if machine.alive:
+                total.update(self._free[machine] if free else self.whole(machine))
+        return dict(total)
+
+    def acquire(self, one: SimStream | SimActor) -> None:
+        """Begin a task or an actor as soon as a node has its resources."""
+        self._waiting[one] = None
+        self._place()
+
+    def release(self, one: SimStream | SimActor, node: SimNode | None) -> None:
+        """Take a task or an actor from its node."""
+        self.busy.pop(one, None)
+        self._waiting.pop(one, None)
+        if node is not None:
+            self._free[node].update(one.needs)
+            self._place()
+
+    def note_actors(self) -> None:
+        """Record the number of actors."""
+        self.history.append((self.cluster.now, len(self.actors)))
+
+    def kill_process(self, node: SimNode | None, *, actors: bool) -> None:
+        """Kill the process that has been busy for longest."""
+        for one in self.busy:
+            if (node is None or one.node is node) and not (actors and isinstance(one, SimStream)):
+                self._kill([one])
+                return
+
+    def kill_node(self, node: SimNode, lost: Iterable[SimValue]) -> None:
+        """Kill all processes of a node, and lose its values."""
+        for entry in lost:
+            if isinstance(entry, GeneratedValue):
+                entry.lost = True
+        idle = [actor for actor in self.actors if actor.node is node and actor not in self.busy]
+        self._kill([*(one for one in self.busy if one.node is node), *idle], node_lost=True)
+
+    def restore_node(self, node: SimNode) -> None:
+        """Let an empty node join."""
+        self._free[node] = Counter(self.whole(node))
+        self._place()
+
+    def _kill(self, processes: Sequence[SimStream | SimActor], *, node_lost: bool = False) -> None:
+        for one in processes:
+            if isinstance(one, SimActor):
+                one.die()
+            else:
+                one.restart(node_lost=node_lost)
+
+    def _place(self) -> None:
+        for one in list(self._waiting):
+            for machine in self.cluster.machines:
+                if one in self._waiting and machine.alive and fits(self._free[machine], one.needs):
+                    del self._waiting[one]
+                    self._free[machine].subtract(one.needs)
+                    one.begin(machine)
