@@ -100,7 +100,7 @@ class PartitionProducer:
     def _run(self, executor: Executor, futures: Futures) -> None:
         reporter, blocks = StageReporter(executor), defaultdict[int, list[Block]](list)
         complete: list[int] = []
-        executor.complete = complete.append
+        executor.queues.complete = complete.append
         while not self._stopped and self._promises and not executor.finished:
             executor.step(0.1)
             while executor.outputs:

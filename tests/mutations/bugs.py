@@ -188,8 +188,8 @@ BUGS = [
     Bug(
         "a piece is lost between two stages",
         "pipeline/streaming/executor.py",
-        "self._route(block._replace(place=place, stage=running.stage))",
-        "running.outputs != 1 and self._route(block._replace(place=place, stage=running.stage))",
+        "self.queues.add(block._replace(",
+        "running.outputs != 1 and self.queues.add(block._replace(",
         (f"{SIM}/test_stream_faults.py",),
     ),
     # memory

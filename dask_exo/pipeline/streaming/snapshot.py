@@ -1,10 +1,10 @@
-"""Snapshots of a pipeline, by which policies decide, and estimates of what its tasks cost."""
+"""Snapshots of a pipeline, by which policies decide."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from dask_exo.cluster.resources import fits
@@ -205,57 +205,6 @@ class Policy(Protocol):
     def may_continue(self, view: PipelineView, i: int) -> bool:
         """Return whether a task of stage ``i`` may make its next output."""
         ...
-
-
-@dataclass
-class StageEstimate:
-    """Estimates of the tasks of a stage: totals, and moving averages.
-
-    Attributes
-    ----------
-    count, outputs, nbytes, worked
-        Tasks that have ended; outputs, their bytes, and seconds of work, of all tasks.
-    seconds, taken, given
-        Means for each task.
-    block_bytes : int
-        Bytes of the largest output.
-    splits : bool or None
-        Whether a task has given several outputs; None as long as none has ended.
-    held, device : int
-        See `StageView`.
-    """
-
-    count: int = 0
-    outputs: int = 0
-    nbytes: int = 0
-    worked: float = 0.0
-    seconds: float = 0.0
-    taken: float = 0.0
-    given: float = 0.0
-    block_bytes: int = 0
-    splits: bool | None = None
-    held: int = 0
-    device: int = 0
-    weight: float = field(default=0.2, repr=False)
-
-    def add_output(self, seconds: float, nbytes: int) -> None:
-        """Count an output."""
-        self.outputs += 1
-        self.nbytes += nbytes
-        self.worked += seconds
-
-    def add_gpu_memory(self, peak: int, room: int) -> None:
-        """Record the peak of a task's GPU memory, and the memory of that GPU."""
-        self.held = max(self.held, peak)
-        self.device = min(self.device or room, room)
-
-    def add_task(self, seconds: float, taken: int, given: int) -> None:
-        """Add a task that has ended."""
-        self.count += 1
-        share = max(self.weight, 1 / self.count)  # recent tasks count most
-        self.seconds += (seconds - self.seconds) * share
-        self.taken += (taken - self.taken) * share
-        self.given += (given - self.given) * share
 
 
 def work_per_byte(view: PipelineView) -> list[float] | None:

@@ -329,7 +329,7 @@ def test_each_partition_is_told_complete_once_and_after_all_its_pieces(sizes, le
     steps = [Transform("partitions", lambda frame: frame) for _ in range(3)]
     running = executor(steps, inputs, target=target, least=least)
     told, rows = [], 0
-    running.complete = told.append
+    running.queues.complete = told.append
     while not running.finished:
         running.step(0)
         while running.outputs:
@@ -390,7 +390,7 @@ def test_a_piece_goes_to_all_branches_and_what_meets_again_is_there_twice():
         target=60,
         sinks=[(3,), (0,)],
     )
-    running.complete = told.append
+    running.queues.complete = told.append
     found = outputs(running)
     assert sorted(told) == [0, 1, 2, 3]
     met = pd.concat([piece.value.value for piece in found if piece.sink == 0])

@@ -1,0 +1,195 @@
+"""Queues of blocks between the stages of a pipeline, and the bytes that wait in them."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dask_exo.pipeline.streaming.blocks import Block, ConsumerCounts, Links
+
+
+class SourceQueue:
+    """Inputs of a source, of which only the next one is fetched; None means not there yet."""
+
+    def __init__(self, inputs: Iterator[Block | None]) -> None:
+        self._inputs = inputs
+        self.next: Block | None = None
+        self._ended = False
+
+    @property
+    def exhausted(self) -> bool:
+        """True if all inputs were taken."""
+        return self._ended and self.next is None
+
+    @property
+    def pending(self) -> bool:
+        """True if the next input exists and has not arrived."""
+        return not self._ended and self.next is None
+
+    def poll(self) -> Block | None:
+        """Poll for the next input; return it when it arrives."""
+        if not self.pending:
+            return None
+        try:
+            self.next = next(self._inputs)
+        except StopIteration:
+            self._ended = True
+        return self.next
+
+    def take(self) -> Block:
+        """Remove and return the next input."""
+        block, self.next = self.next, None
+        assert block is not None
+        return block
+
+    def close(self) -> None:
+        """Drop all inputs."""
+        self._inputs, self.next, self._ended = iter(()), None, True
+
+
+@dataclass
+class BlockQueue:
+    """Inputs of a stage, and the bytes of those that no other stage takes."""
+
+    blocks: deque[Block] = field(default_factory=deque)
+    nbytes: int = 0
+    rows: int = 0
+
+    def add(self, block: Block) -> None:
+        """Append a block."""
+        self.blocks.append(block)
+        self.nbytes += 0 if block.shared else block.nbytes
+        self.rows += block.rows
+
+    def take(self) -> Block:
+        """Remove and return the first block."""
+        block = self.blocks.popleft()
+        self.nbytes -= 0 if block.shared else block.nbytes
+        self.rows -= block.rows
+        return block
+
+
+class Queues:
+    """Queues of all sources, stages and sinks.
+
+    A block with several consumers waits in the queue of each, and its bytes count once until the
+    last one has released it.
+
+    Attributes
+    ----------
+    sources : dict of SourceQueue
+        By stage.
+    outputs : BlockQueue
+        Outputs of the pipeline that the consumer has not taken.
+    buffered : list of int
+        (S,) Bytes of the outputs of each stage that some consumer has not taken.
+    complete : callable, optional
+        Called with the number of each input of a source when all its outputs have been taken.
+    """
+
+    def __init__(self, links: Sequence[Links], inputs: Sequence[Iterator[Block | None]]) -> None:
+        self._links = links
+        first = [i for i, link in enumerate(links) if not link.before]
+        self.sources = {i: SourceQueue(some) for i, some in zip(first, inputs, strict=True)}
+        self.complete: Callable[[int], object] | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all blocks."""
+        self.outputs = BlockQueue()
+        self.buffered = [0 for _ in self._links]
+        self._stages = [BlockQueue() for _ in self._links]
+        self._shared = 0  # bytes of blocks with several consumers
+        self._remaining: Counter[int] = Counter()  # blocks of each input of a source
+
+    def close(self) -> None:
+        """Drop all blocks, and all inputs of sources."""
+        self.clear()
+        for source in self.sources.values():
+            source.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait, and those of shared blocks that are in use."""
+        return self.outputs.nbytes + self._shared + sum(queue.nbytes for queue in self._stages)
+
+    @property
+    def empty(self) -> bool:
+        """True if no block waits, and none will come of a source."""
+        sources = all(source.exhausted for source in self.sources.values())
+        return sources and not (self.outputs.blocks or any(q.blocks for q in self._stages))
+
+    def poll(self) -> None:
+        """Poll each source for its next input."""
+        for source in self.sources.values():
+            block = source.poll()
+            if block is not None:
+                self._remaining[block.place[0]] += 1
+
+    def ready(self, i: int, least: int, *, flush: bool) -> int:
+        """Return the number of inputs of stage ``i``; 0 below ``least`` rows unless ``flush``."""
+        source = self.sources.get(i)
+        if source is not None:
+            return int(source.next is not None)
+        queue = self._stages[i]
+        return len(queue.blocks) if flush or queue.rows >= least else 0
+
+    def stages_with_input(self) -> list[int]:
+        """Return stages that have inputs, sources first."""
+        sources = [i for i, source in self.sources.items() if source.next is not None]
+        return sources + [i for i, queue in enumerate(self._stages) if queue.blocks]
+
+    def take(self, i: int, least: int) -> list[Block]:
+        """Remove and return inputs of stage ``i`` for one task, of ``least`` rows if possible."""
+        if i in self.sources:
+            inputs = [self.sources[i].take()]
+        else:
+            queue = self._stages[i]
+            inputs, rows = [queue.take()], 0
+            while queue.blocks and (rows := rows + inputs[-1].rows) < least:
+                inputs.append(queue.take())
+        for block in inputs:
+            self._record_taken(block)
+        return inputs
+
+    def take_output(self) -> Block:
+        """Remove and return an output of the pipeline."""
+        block = self.outputs.take()
+        self._record_taken(block)
+        self.release([block])
+        return block._replace(shared=None)
+
+    def add(self, block: Block) -> None:
+        """Put an output into the queues of all its consumers."""
+        link = self._links[block.stage]
+        self.buffered[block.stage] += block.nbytes
+        self._remaining[block.place[0]] += link.takers
+        if link.takers > 1:
+            block = block._replace(shared=ConsumerCounts(link.takers, link.takers))
+            self._shared += block.nbytes
+        for sink, which in link.sinks:
+            self.outputs.add(block._replace(sink=sink, place=(*block.place, *which)))
+        for k, which in link.after:
+            self._stages[k].add(block._replace(place=(*block.place, *which)))
+
+    def release(self, blocks: Sequence[Block]) -> None:
+        """Record that a consumer has released blocks; report inputs that are complete."""
+        for block in blocks:
+            if block.shared is not None:
+                block.shared.using -= 1
+                self._shared -= 0 if block.shared.using else block.nbytes
+            i = block.place[0]
+            self._remaining[i] -= 1
+            if not self._remaining[i]:
+                del self._remaining[i]
+                if self.complete is not None:
+                    self.complete(i)
+
+    def _record_taken(self, block: Block) -> None:
+        """Record that a consumer has taken a block, which it will release."""
+        shared = block.shared
+        if shared is not None:
+            shared.waiting -= 1
+        if block.stage >= 0 and (shared is None or not shared.waiting):
+            self.buffered[block.stage] -= block.nbytes
