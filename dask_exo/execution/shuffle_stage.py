@@ -38,38 +38,10 @@ class RunningShuffle:
     """A running shuffle: a coroutine, and what it waits for."""
 
     stage: Stage
-    accounting: ShuffleAccounting
     steps: Steps[Shuffled]
     actors: MapActors | None = None
     waiting: Waiting = field(default_factory=Waiting)
     keeping: ShuffleCheckpoint | None = None  # of outputs that their readers write
-
-    @classmethod
-    def start(
-        cls,
-        stage: Stage,
-        futures: Futures,
-        values: HeldValues,
-        accounting: ShuffleAccounting,
-        config: Config,
-        *,
-        actors: MapActors | None = None,
-    ) -> RunningShuffle:
-        """Begin a shuffle; nothing is submitted before `advance`."""
-        if not config.shuffle_integrity:
-            stage = replace(stage, partitioner=stage.partitioner.without_checks())
-        nodes = tuple(futures.nodes())
-        workers = None if actors is None else actors.split
-        spec = Spec(len(stage.columns), nodes, run_map, merge, workers=workers)
-        limits = limits_of(config)
-        block = int(BLOCK_SHARE * min(node.store for node in nodes))
-        parts = StageMaps(stage, values, accounting, config, block)
-
-        steps = run_shuffle(futures, parts, spec, limits, stage.label)
-        shuffling = cls(stage, accounting, steps, actors)
-        if stage.keeping is not None:
-            shuffling.steps = shuffling._kept(steps, futures, spec.slots, config)
-        return shuffling
 
     def advance(self, now: float) -> Shuffled | None:
         """Resume the coroutine until it has to wait; return its result if it has ended."""
@@ -81,45 +53,24 @@ class RunningShuffle:
             return result
         return None
 
-    def _kept(
-        self, steps: Steps[Shuffled], futures: Futures, slots: int, config: Config
-    ) -> Steps[Shuffled]:
-        """Run the shuffle, then write checkpoints of the outputs if that is worth its cost."""
-        shuffled = yield from steps
-        keeping = self.stage.keeping
-        if keeping is None or not self.accounting.should_checkpoint(self.stage, shuffled.nbytes):
-            return shuffled
-        if self.actors is not None:  # only the reader of an output has its device
-            self.keeping = keeping
-        else:
-            yield from checkpoint_outputs(
-                futures,
-                list(zip(self.stage.columns, shuffled.inputs, strict=True)),
-                keeping,
-                self._split(shuffled),
-                nbytes=_each(shuffled),
-                window=slots * config.tasks_per_slot,
-                settings=config.settings,
-            )
-        return shuffled
-
-    def _split(self, shuffled: Shuffled) -> Partitioner:
-        split, whole = self.stage.partitioner, shuffled.choice.whole
-        return split if whole is None else split.with_merge_limit(whole)
-
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, PendingOutput]]:
         """Yield the outputs, which the tasks that read them assemble."""
-        nbytes, split, keeping = _each(shuffled), self._split(shuffled), self.keeping
+        nbytes, split, keeping = _each(shuffled), _split(self.stage, shuffled), self.keeping
         # the split knows only the outputs that are read, by their places among those
         for place, (key, column) in enumerate(
             zip(self.stage.columns, shuffled.inputs, strict=True)
         ):
             mine = split
             if keeping is not None and key.slot in keeping.labels:
-                mine = CheckpointingSplit(
-                    count=split.count, inner=split, label=keeping.labels[key.slot]
-                )
+                label = keeping.labels[key.slot]
+                mine = CheckpointingSplit(count=split.count, inner=split, label=label)
             yield key, PendingOutput(OutputKey(key.stage, place), column, mine, nbytes)
+
+
+def _split(stage: Stage, shuffled: Shuffled) -> Partitioner:
+    """Return the partitioner that assembles the outputs."""
+    split, whole = stage.partitioner, shuffled.choice.whole
+    return split if whole is None else split.with_merge_limit(whole)
 
 
 def _each(shuffled: Shuffled) -> int:
@@ -128,18 +79,7 @@ def _each(shuffled: Shuffled) -> int:
 
 
 class StageMaps:
-    """Arguments and receipts of the maps of one stage.
-
-    Parameters
-    ----------
-    stage : Stage
-    values : HeldValues
-    accounting : ShuffleAccounting
-        Records the receipts.
-    config : Config
-    block : int
-        Largest packed block in bytes.
-    """
+    """Arguments and receipts of the maps of one stage, with blocks of at most ``block`` bytes."""
 
     def __init__(
         self,
@@ -184,19 +124,7 @@ class StageMaps:
 
 
 class RunningShuffles:
-    """Shuffles of a run: they are started, resumed when ready, and their outputs queued.
-
-    Parameters
-    ----------
-    futures : Futures
-    pools : ActorPools
-    queue : ReadyQueue
-        Of the run.
-    values : HeldValues
-    accounting : ShuffleAccounting
-    config : Config
-    watcher : RunObserver
-    """
+    """Shuffles of a run: they are started, resumed when ready, and their outputs queued."""
 
     def __init__(  # noqa: PLR0913, PLR0917  parts of one run
         self,
@@ -239,17 +167,54 @@ class RunningShuffles:
         return len(self._shuffling)
 
     def begin(self) -> None:
-        """Start the shuffles whose inputs exist."""
+        """Start the shuffles whose inputs exist; they submit nothing before `advance`."""
         while self._queue.stages:
             stage = self._queue.stages.pop(0)
             self._watcher.started(stage_keys(stage))
-            actors = None
-            if stage.options.pool is not None:
-                actors = MapActors(self._futures, self._pools, stage.options.pool)
-            started = RunningShuffle.start(
-                stage, self._futures, self._values, self._accounting, self._config, actors=actors
-            )
-            self._shuffling.append(started)
+            self._shuffling.append(self._start(stage))
+
+    def _start(self, stage: Stage) -> RunningShuffle:
+        config = self._config
+        if not config.shuffle_integrity:
+            stage = replace(stage, partitioner=stage.partitioner.without_checks())
+        actors = None
+        if stage.options.pool is not None:
+            actors = MapActors(self._futures, self._pools, stage.options.pool)
+        nodes = tuple(self._futures.nodes())
+        workers = None if actors is None else actors.split
+        spec = Spec(len(stage.columns), nodes, run_map, merge, workers=workers)
+        block = int(BLOCK_SHARE * min(node.store for node in nodes))
+        maps = StageMaps(stage, self._values, self._accounting, config, block)
+        steps = run_shuffle(self._futures, maps, spec, limits_of(config), stage.label)
+        shuffling = RunningShuffle(stage, steps, actors)
+        if stage.keeping is not None:
+            window = spec.slots * config.tasks_per_slot
+            shuffling.steps = self._checkpointed(shuffling, steps, stage.keeping, window)
+        return shuffling
+
+    def _checkpointed(
+        self,
+        shuffling: RunningShuffle,
+        steps: Steps[Shuffled],
+        keeping: ShuffleCheckpoint,
+        window: int,
+    ) -> Steps[Shuffled]:
+        """Run a shuffle, then write checkpoints of the outputs if that is worth its cost."""
+        shuffled, stage = (yield from steps), shuffling.stage
+        if not self._accounting.should_checkpoint(stage, shuffled.nbytes):
+            return shuffled
+        if shuffling.actors is not None:  # only the reader of an output has its device
+            shuffling.keeping = keeping
+            return shuffled
+        yield from checkpoint_outputs(
+            self._futures,
+            list(zip(stage.columns, shuffled.inputs, strict=True)),
+            keeping,
+            (_split(stage, shuffled), self._config.settings),
+            nbytes=_each(shuffled),
+            window=window,
+        )
+        return shuffled
 
     def advance(self) -> None:
         """Resume each shuffle that need not wait any more."""
@@ -316,15 +281,14 @@ class Output(NamedTuple):
     label: CheckpointKey
 
 
-def checkpoint_outputs(  # noqa: PLR0913  what is kept, where, and how many at a time
+def checkpoint_outputs(
     futures: Futures,
     columns: Sequence[tuple[OutputKey, ReducerInput]],
     keeping: ShuffleCheckpoint,
-    split: Partitioner,
+    content: tuple[Partitioner, Any],
     *,
     nbytes: int,
     window: int,
-    settings: Any,
 ) -> Steps[None]:
     """Assemble the outputs of a shuffle and write their checkpoints, before other tasks read them.
 
@@ -337,22 +301,19 @@ def checkpoint_outputs(  # noqa: PLR0913  what is kept, where, and how many at a
     columns : sequence of (OutputKey, ReducerInput)
         (R,) what is to be read for each output.
     keeping : ShuffleCheckpoint
-        Checkpoint of the shuffle.
-    split : Partitioner
-        Assembles an output.
+    content : tuple
+        Partitioner that assembles an output, and ``dask.config`` of the tasks.
     nbytes : int
         Approximate size of an output.
     window : int
         Tasks in flight.
-    settings : dict
-        ``dask.config`` of the tasks.
 
     Raises
     ------
     CheckpointError
         An output differs from the checkpoint of an earlier program.
     """
-    data = messages.dumps((split, settings))
+    data = messages.dumps(content)
     in_flight: list[Ref] = []
     for column, outputs in _calls(columns, keeping, max(1, TOGETHER // max(nbytes, 1))):
         if len(in_flight) >= window:
