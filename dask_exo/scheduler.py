@@ -29,13 +29,13 @@ from dask_exo.dask_adapter import (
     rebuild_composite,
 )
 from dask_exo.errors import Failure, ShuffleMethodError
-from dask_exo.execution import local_threads
+from dask_exo.execution.accounting import RunObserver, observed
 from dask_exo.execution.background import BackgroundRun
 from dask_exo.execution.loop import Run
 from dask_exo.execution.messages import paused_gc
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
-from dask_exo.execution.run_metrics import RunObserver, observed
 from dask_exo.partitions.ownership import writable
+from dask_exo.planning import inline
 from dask_exo.planning.annotations import options_of
 from dask_exo.planning.inline import fits_in_process
 from dask_exo.planning.normalize import Graph, Key, cull, normalize
@@ -224,7 +224,7 @@ def runs_in_process(dsk: Any, config: Config) -> bool:
 
 def _compute_in_process(dsk: Any, keys: Any) -> Any:
     events.emit(events.RanHere())
-    return local_threads.compute(dsk, keys)
+    return inline.compute(dsk, keys)
 
 
 def plan_of(dsk: Any, config: Config) -> Plan:

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from dask_exo.cluster.futures import Futures
 from dask_exo.errors import CancelledError
+from dask_exo.execution.accounting import observed
 from dask_exo.execution.loop import Run
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote, wait
 from dask_exo.execution.ready_queue import RunAbandoned
-from dask_exo.execution.run_metrics import observed
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Plan
 from dask_exo.planning.plan_passes import PassContext

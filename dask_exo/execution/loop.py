@@ -23,18 +23,19 @@ from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.errors import OutOfMemoryError
 from dask_exo.execution import messages
-from dask_exo.execution.accounting import OutputVersions, ShuffleAccounting
+from dask_exo.execution.accounting import (
+    MemoryPressure,
+    OutputVersions,
+    RunObserver,
+    ShuffleAccounting,
+    StoreSampler,
+    tasks_per_group,
+)
 from dask_exo.execution.actor_pool import ActorPools, PooledActor
 from dask_exo.execution.admission import LoopState, admit, bottleneck
 from dask_exo.execution.batching import TaskStats, gather
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote
 from dask_exo.execution.ready_queue import Consumer, HeldValues, ReadyQueue, RunAbandoned
-from dask_exo.execution.run_metrics import (
-    MemoryPressure,
-    RunObserver,
-    StoreSampler,
-    tasks_per_group,
-)
 from dask_exo.execution.shuffle_stage import RunningShuffles
 from dask_exo.execution.submission import (
     TaskCall,

@@ -17,11 +17,10 @@ from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.waiting import Steps, Until, Waiting
 from dask_exo.config import Config
 from dask_exo.execution import messages
-from dask_exo.execution.accounting import ShuffleAccounting
+from dask_exo.execution.accounting import RunObserver, ShuffleAccounting, stage_keys
 from dask_exo.execution.actor_pool import ActorPools, MapActors
 from dask_exo.execution.checkpoints import CheckpointingSplit, CheckpointKey, ShuffleCheckpoint
 from dask_exo.execution.ready_queue import HeldValues, PendingOutput, ReadyQueue
-from dask_exo.execution.run_metrics import RunObserver, stage_keys
 from dask_exo.execution.submission import build_jobs, raise_remote, serialize_call
 from dask_exo.execution.worker import catch_failure, distinct, load_call, run_map
 from dask_exo.planning.partitioners import Partitioner

@@ -18,8 +18,8 @@ from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
+from dask_exo.execution.accounting import StoreSampler, observed
 from dask_exo.execution.background import stop_with_all
-from dask_exo.execution.run_metrics import StoreSampler, observed
 from dask_exo.partitions.batching import rebatch
 from dask_exo.pipeline.operators import (
     Part,

@@ -199,7 +199,7 @@ BUGS = [
         "if not self._readers[key]:\n            del self._held[key]",
         "if self._readers[key] < 0:\n            del self._held[key]",
         (
-            f"{UNIT}/execution/test_memory_pressure.py::test_a_value_is_let_go_when_its_last_reader_takes_it",
+            f"{UNIT}/execution/test_admission.py::test_a_value_is_let_go_when_its_last_reader_takes_it",
         ),
     ),
     Bug(
@@ -235,14 +235,14 @@ BUGS = [
         "execution/admission.py",
         "if view.tight or ",
         "if ",
-        (f"{UNIT}/execution/test_memory_pressure.py",),
+        (f"{UNIT}/execution/test_admission.py",),
     ),
     Bug(
         "a task without memory is sent again as it was",
         "execution/submission.py",
         '"num_cpus": slots}',
         '"num_cpus": had.get("num_cpus", 1)}',
-        (f"{UNIT}/execution/test_memory_pressure.py",),
+        (f"{UNIT}/execution/test_admission.py",),
     ),
     Bug(
         "a full disk is not noticed",

@@ -16,7 +16,7 @@ from dask.dataframe.dask_expr._shuffle import DiskShuffle
 from pandas.testing import assert_frame_equal
 
 import dask_exo
-from dask_exo.execution import local_threads
+from dask_exo.planning import inline
 from dask_exo.planning.normalize import normalize
 
 ROWS = 600
@@ -113,7 +113,7 @@ def test_a_frame_is_persisted_and_shuffled_again() -> None:
 def test_no_task_is_for_one_map_and_one_reducer() -> None:
     ddf = dd.from_pandas(frame(), npartitions=100).shuffle("k", npartitions=100).optimize()
     graph, _, _ = normalize(ddf.expr, ddf.__dask_keys__())
-    plain = local_threads.without_exchanges(graph, 4)
+    plain = inline.without_exchanges(graph, 4)
     new = [key for key in plain if str(key[0]).startswith("cut-")]
     assert len(new) == 4
     assert len(plain) == len(graph) - 1 + 4

@@ -16,10 +16,10 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.on_ray.connection import used_share
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
+from dask_exo.execution.accounting import EVERY, MemoryPressure
 from dask_exo.execution.admission import LoopState, admit, next_cpu_request
 from dask_exo.execution.persisted import Remote
 from dask_exo.execution.ready_queue import HeldValues
-from dask_exo.execution.run_metrics import EVERY, MemoryPressure
 from dask_exo.execution.submission import widen_request
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures

@@ -7,7 +7,7 @@ import pytest
 from dask_exo import events
 from dask_exo.cluster.futures import StoreUsage
 from dask_exo.errors import ClusterError
-from dask_exo.execution.run_metrics import LATER, observed
+from dask_exo.execution.accounting import LATER, observed
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
