@@ -29,7 +29,7 @@ if importlib.util.find_spec("ray") is None:  # the front door of the package imp
     sys.modules["dask_exo"] = importlib.util.module_from_spec(_spec)
     importlib.import_module("dask_exo.config").register_defaults()
 
-from dask_exo.partitions.gpu import arrays, ipc, memory, shuffle
+from dask_exo.partitions.gpu import arrays, memory, shuffle
 from dask_exo.partitions.gpu.shuffle import begin
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
 
@@ -87,7 +87,7 @@ def between(module: str, nbytes: int, repeats: int) -> None:
     if module == "numpy":
         print(f"{'CUDA IPC':16} not on numpy")
         return
-    tried = ipc.trial(nbytes, repeats)
+    tried = arrays.try_ipc(nbytes, repeats)
     rate = f"{1e3 * tried.seconds:8.1f} ms, {nbytes / 1e9 / max(tried.seconds, 1e-9):.1f} GB/s"
     print(f"{'CUDA IPC':16} {f'does not work: {tried.error}' if tried.error else rate}")
 

@@ -34,7 +34,7 @@ from dask_exo.cluster.futures import Futures, default
 from dask_exo.config import Config, settings
 from dask_exo.errors import ConfigError, ExoError
 from dask_exo.events import wall_time
-from dask_exo.partitions.gpu import arrays, ipc
+from dask_exo.partitions.gpu import arrays
 from dask_exo.shuffle import algorithms
 
 ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
@@ -244,7 +244,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 def ipc_error() -> str:
     """Return the reason why another process cannot open memory of a device of this process."""
-    return ipc.trial().error
+    return arrays.try_ipc().error
 
 
 def huge_pages(path: Path = HUGE_PAGES) -> str:

@@ -21,7 +21,7 @@ UNPICKLES = {  # what was pickled by this program, or by one of its tasks
     "cluster/on_ray/translation.py", "pipeline/sources.py", "shuffle/blocks.py",
 }  # fmt: skip
 # from lists of arguments, without a shell
-RUNS_PYTHON = {"cli/bench.py", "partitions/gpu/ipc.py"}
+RUNS_PYTHON = {"cli/bench.py", "partitions/gpu/arrays.py"}
 
 
 def called(tree: ast.AST) -> set[str]:

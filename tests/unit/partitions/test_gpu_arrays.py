@@ -1,4 +1,4 @@
-"""The probe of CUDA IPC, in two processes, with a runtime whose device memory is files."""
+"""CUDA IPC is tried in two processes, with a runtime whose device memory is files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from dask_exo.cli.doctor import gather, look
 from dask_exo.cluster.futures import Node
-from dask_exo.partitions.gpu import ipc
+from dask_exo.partitions.gpu import arrays
 from dask_exo.testing import InlineFutures
 
 RUNTIME = dedent(
@@ -92,7 +92,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_another_process_reads_what_was_written(fake: Any, tmp_path: Path) -> None:
-    found = ipc.trial(100_003, repeats=2)
+    found = arrays.try_ipc(100_003, repeats=2)
     assert found.error == ""
     assert found.seconds > 0
     assert not sys.modules["cupy.cuda.runtime"].held
@@ -104,22 +104,19 @@ def test_another_process_reads_what_was_written(fake: Any, tmp_path: Path) -> No
     ("fault", "why"),
     [
         ("refused", "invalid argument"),
-        ("garbled", "3 of 1048576 bytes came differently"),
+        ("garbled", "3 of 1048576 bytes differ"),
         ("full", "out of memory"),
     ],
 )
 def test_why_memory_cannot_be_shared(fake: Any, fault: str, why: str) -> None:
     fake.setenv("FAKE_FAULT", fault)
-    assert why in ipc.trial().error
+    assert why in arrays.try_ipc().error
 
 
 def test_another_process_that_does_not_end_is_not_waited_for(fake: Any) -> None:
-    fake.setattr(ipc, "_OTHER", "import time; time.sleep(60)")
-    fake.setattr(ipc, "PATIENCE", 0.2)
-    assert "timed out" in ipc.trial().error
-    fake.setattr(ipc, "_OTHER", "import os; os._exit(7)")
-    fake.setattr(ipc, "PATIENCE", 60)
-    assert ipc.trial().error == "the other process ended with 7"
+    sleeper, quitter = "import time; time.sleep(60)", "import os; os._exit(7)"
+    assert "timed out" in arrays.try_ipc(reader=sleeper, timeout=0.2).error
+    assert arrays.try_ipc(reader=quitter).error == "the other process ended with 7"
 
 
 def test_the_doctor_tries_it_where_there_is_a_device(fake: Any) -> None:
@@ -138,8 +135,8 @@ class Cluster(InlineFutures):
         super().__init__()
         self.busy, self.asked, self.cancelled = busy, list[Any](), list[Any]()
 
-    def submit(self, fn: Any, *args: Any, node: Any = None, needs: Any = None) -> Any:
-        self.asked.append(needs)
+    def submit(self, fn: Any, *args: Any, node: Any = None, options: Any = None) -> Any:
+        self.asked.append(options)
         return super().submit(fn, *args)
 
     def nodes(self) -> list[Node]:
