@@ -12,7 +12,7 @@ from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.executor import Executor
 from dask_exo.pipeline.streaming.snapshot import Policy
 from dask_exo.pipeline.streaming.task import StageCode, TaskInputs
-from dask_exo.testing import Step
+from dask_exo.testing import SimOutput
 from dask_exo.testing.simulated.generators import Work
 
 
@@ -25,12 +25,12 @@ def call_of(args: Sequence[Any]) -> tuple[StageCode, TaskInputs, Sequence[Any]]:
 def timed(seconds: Callable[[str, int], float]) -> Work:
     """Run the tasks of a pipeline, whose values take ``seconds(stage, number of the input)``."""
 
-    def work(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Step]:
+    def work(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[SimOutput]:
         code, start, _ = call_of(args)
         each = seconds(code.name, start.place[0])
         values = iter(fn(*args))
         for value in values:
-            yield Step(each, 0, value, next(values)._replace(seconds=each))
+            yield SimOutput(each, 0, value, next(values)._replace(seconds=each))
 
     return work
 

@@ -3,7 +3,7 @@
 from dask_exo.testing.chaos import Chaos
 from dask_exo.testing.inline import Died, InlineFutures
 from dask_exo.testing.simulated.futures import SimFutures
-from dask_exo.testing.simulated.generators import Step
+from dask_exo.testing.simulated.generators import SimOutput
 from dask_exo.testing.simulated.tasks import (
     Call,
     Channels,
@@ -28,7 +28,7 @@ __all__ = [
     "NodeDeath",
     "ProcessDeath",
     "SimFutures",
-    "Step",
+    "SimOutput",
     "Stragglers",
     "TaskRun",
 ]

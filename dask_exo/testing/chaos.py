@@ -23,15 +23,7 @@ QUIET = re.compile(r"ray::(IDLE|.*Agent)")  # has nothing to do, or does not run
 
 
 class Strike(NamedTuple):
-    """A fault that was injected into a process.
-
-    Attributes
-    ----------
-    at : float
-        Seconds after the beginning.
-    name : str
-        What it called itself: of a worker the function that it ran.
-    """
+    """A fault that was injected: seconds after the beginning, and the function of the process."""
 
     at: float
     name: str
@@ -42,24 +34,15 @@ class Chaos:
 
     Parameters
     ----------
-    seed : int
     rate : float
         Strikes per second, on average.
     mode : {'kill', 'pause', 'node'}
-        A worker that runs something is killed, or stands still for ``away`` seconds. Or a node
-        dies: any but the first that was started (of a `ray.cluster_utils.Cluster`; a private Ray
-        has only one).
+        A busy worker is killed, or stands still for ``away`` seconds. Or a node dies: any but the
+        first of a `ray.cluster_utils.Cluster` (a private Ray has only one).
     filter : str
         Regular expression that a worker's name must match: ``"run_map|merge"``.
     most : int, optional
         Strikes at most.
-    away : float
-        Seconds for which ``'pause'`` stops a process.
-
-    Attributes
-    ----------
-    strikes : list of Strike
-        What was done.
 
     Examples
     --------

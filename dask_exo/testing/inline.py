@@ -38,13 +38,7 @@ def result(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[
 
 
 def returned(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
-    """Produce the ``count`` values of the sequence that ``fn`` returns.
-
-    Raises
-    ------
-    ValueError
-        The sequence has another length.
-    """
+    """Produce the ``count`` values of the sequence that ``fn`` returns."""
     values = list(fn(*args))
     if len(values) != count:
         raise ValueError(f"{name(fn)} returned {len(values)} values, submitted with count={count}")
@@ -54,10 +48,7 @@ def returned(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterato
 def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
     """Produce the ``count`` values that the generator function ``fn`` yields, one by one.
 
-    Raises
-    ------
-    ValueError
-        In place of the first missing value; of the last one, if there are more.
+    Raise `ValueError` in place of the first missing value; of the last one, if there are more.
     """
     values = iter(fn(*args))
     for i in range(count):
@@ -111,13 +102,7 @@ class InlineStream:
 class InlineActor:
     """An actor whose calls run like tasks; see `dask_exo.cluster.futures.Actor`.
 
-    Parameters
-    ----------
-    futures : Futures
-    actors : set
-        All actors, until they are stopped.
-    *instance
-        First argument of each call, if the actor has a class.
+    The instance of a class is the first argument of each call.
     """
 
     def __init__(self, futures: Futures, actors: set[Any], *instance: Any) -> None:
@@ -159,21 +144,14 @@ class InlineFutures:
     """Run each task at once, in the calling thread; implements `Futures`.
 
     No task sees what another does to a value that both take. A task that raises stores its
-    exception in its refs, and so does, with the same exception, each task that takes one of them.
-    A stored exception holds the frames of its traceback, so the refs of failed tasks may live
-    until the next garbage collection.
-
-    Parameters
-    ----------
-    nodes : sequence of Node
-        Result of `nodes`; tasks are not placed.
+    exception in its refs, and so does each task that takes one of them. A stored exception holds
+    the frames of its traceback, so the refs of failed tasks may live until the next garbage
+    collection. Tasks are not placed on ``nodes``.
 
     Attributes
     ----------
-    calls : int
-        Tasks submitted.
-    objects : int
-        Refs made.
+    calls, objects : int
+        Tasks submitted; refs made.
     actors : set of InlineActor
         Actors that are not stopped.
 

@@ -57,22 +57,9 @@ if TYPE_CHECKING:
 
 
 class SimCluster:
-    """Queues tasks, gives them slots, and finishes them at their time.
+    """Queues tasks, gives them slots, and finishes them at their time; see `SimFutures`.
 
-    Parameters
-    ----------
-    nodes, cost
-        As `SimFutures` takes them.
-    slowness : callable
-        Factor of the duration of a task that starts on a node, by id.
-    execute : bool
-        Whether functions are called.
-    lineage : bool
-        Whether to keep what recomputing a lost value needs.
-    channels : Channels or None
-        Of each node.
-    trace : list of TaskRun or None
-        Filled, if there.
+    ``lineage`` keeps what recomputing a lost value needs.
     """
 
     def __init__(  # noqa: PLR0913 - what `SimFutures` takes
@@ -105,7 +92,7 @@ class SimCluster:
         self.generators: SimGenerators | None = None
 
     def equip(self, machine: SimNode) -> None:
-        """Give a node an empty store, and channels, for one of its lives."""
+        """Give a node an empty store, and channels."""
         self.lanes.pop(machine.store, None)
         machine.store = NodeStore(machine.node.store, self.ledger, listed=self.lineage)
         if self.channels is not None:
@@ -113,13 +100,13 @@ class SimCluster:
             self.lanes[machine.store] = machine.lane
 
     def entry(self, task: SimTask | None, index: int) -> SimValue:
-        """Make the entry of a value that does not exist yet, with one handle to come."""
+        """Return the entry of a value that does not exist yet, with one handle to come."""
         if self.lineage:
             return IndexedSimValue(self.driver, task, index)
         return SimValue(self.driver, task)
 
     def step(self) -> bool:
-        """Let the next event happen; tell whether there was one."""
+        """Let the next event happen; return whether there was one."""
         if not self.events:
             return False
         time, number, what = heapq.heappop(self.events)
@@ -136,7 +123,7 @@ class SimCluster:
         return True
 
     def plan(self, time: float, what: SimTask | Callable[[], None]) -> int:
-        """Let an event happen at a time; return its number."""
+        """Schedule an event; return its number."""
         number = next(self.numbers)
         heapq.heappush(self.events, (time, number, what))
         return number
@@ -206,10 +193,7 @@ class SimCluster:
             self.trace.append(TaskRun(task.start, self.now, place, name(task.fn), outcome))
 
     def fill(self, machine: SimNode) -> None:
-        """Give the free slots of a node to tasks in the queues, first come, first served.
-
-        Where arguments take their time, they come first.
-        """
+        """Give free slots of a node to queued tasks, first come, first served."""
         lane = machine.lane
         while True:
             while lane is not None and lane.ready and machine in self.idle:
@@ -260,7 +244,7 @@ class SimCluster:
         self._plan_step(task)
 
     def _holds(self, task: SimTask, which: range, lane: NodeIO) -> bool:
-        """Let a task that has made values wait for room; tell whether it must."""
+        """Let a task that has made values wait for room; return whether it must."""
         if task.held:
             task.held = False
         else:
@@ -274,7 +258,7 @@ class SimCluster:
         return False
 
     def _plan_step(self, task: SimTask) -> None:
-        """Plan the next value of a generator, the end of another task."""
+        """Schedule the next value of a generator, or the end of another task."""
         share = 1.0
         if task.produce is yielded and task.count:
             share = (task.step + 1) / task.count
@@ -354,13 +338,7 @@ class SimCluster:
 
 
 def plan_faults(cluster: SimCluster, faults: Sequence[Fault]) -> None:
-    """Let processes and nodes die, and nodes come back, at their times.
-
-    Raises
-    ------
-    ValueError
-        No node has the id of a fault.
-    """
+    """Schedule the deaths of processes and nodes, and the return of nodes."""
     machines = {machine.node.id: machine for machine in cluster.machines}
     for fault in faults:
         if fault.node is not None and fault.node not in machines:
@@ -378,7 +356,7 @@ def plan_faults(cluster: SimCluster, faults: Sequence[Fault]) -> None:
 
 
 def _die(cluster: SimCluster, machine: SimNode) -> None:
-    """Take a node away; its tasks, and those whose arguments are lost, are queued again."""
+    """Remove a node; queue its tasks again, and those whose arguments are lost."""
     machine.alive = False
     cluster.idle.pop(machine, None)
     stopped = list(machine.running)
@@ -413,7 +391,7 @@ def _come_back(cluster: SimCluster, machine: SimNode) -> None:
 
 
 def _to_repeat(cluster: SimCluster, lost: Sequence[SimValue]) -> list[SimTask]:
-    """Find the ended tasks that make lost values, and what those take, and so on."""
+    """Return the ended tasks that recompute lost values, with their inputs' tasks, recursively."""
     repeat = []
     todo = list(reversed(lost))
     while todo:

@@ -1,18 +1,13 @@
 """A simulated cluster behind the waist: virtual time, slots, stores, spilling, faults.
 
-Shuffles, policies and the driver loop run on it unchanged. With ``execute=True`` the
-tasks compute what they compute anywhere; with ``execute=False`` nothing but their number,
-order, duration and size is simulated, which is how the control plane of a sort of
-100 TB fits into a laptop.
+Shuffles, policies and the driver loop run on it unchanged. With ``execute=True`` tasks compute what
+they compute anywhere; with ``execute=False`` only their number, order, duration and size is
+simulated, which is how the control plane of a sort of 100 TB fits into a laptop.
 
-What is modelled, and how:
-
-- A value is stored on the node of its task. Taking it on another node moves bytes,
-  which are counted (`SimFutures.moved`) and known to the cost model (`Call.moved`), once for
-  each node while the value is in memory. The copies take no room.
+- A value is stored on the node of its task. Taking it on another node moves bytes, once for each
+  node while the value is in memory. The copies take no room.
 - The driver's own values (`put`) are stored outside the nodes: never spilled, never lost.
-- A dead node takes all its values with it, at once; those with refs are recomputed,
-  recursively (lineage).
+- A dead node takes all its values with it; those with refs are recomputed, recursively.
 
 References: Exoshuffle sections 4.2 (spilling) and 4.3 (lineage); Ray's ownership paper.
 """
@@ -31,8 +26,8 @@ from dask_exo.testing.simulated.generators import (
     GeneratedValue,
     SimActor,
     SimGenerators,
+    SimOutput,
     SimStream,
-    Step,
     Work,
 )
 from dask_exo.testing.simulated.store import FAILED, PENDING, SimRef, SimValue
@@ -55,52 +50,36 @@ from dask_exo.testing.simulated.tasks import (
 class SimFutures:
     """Run tasks on a simulated cluster with a virtual clock; implements `Futures`.
 
-    Time passes only in `wait` and `get`. A task waits for its arguments, then for a slot:
-    on the node it asks for while that is alive, else on the node with a free slot that
-    holds most bytes of its arguments, else on the least loaded one. Functions run when
-    their virtual time is over, generators step by step, evenly.
+    Time passes only in `wait` and `get`. A task waits for its arguments, then for a slot: on the
+    node that it requests while that is alive, else on the node with a free slot and most bytes of
+    its arguments, else on the least loaded one. Functions run when their virtual time is over,
+    generators step by step, evenly.
 
     Parameters
     ----------
     nodes : sequence of Node
-        The cluster.
     cost : callable
-        `Call` -> `Cost`, pure; asked when a task starts.
+        `Call` -> `Cost`, pure; called when a task starts.
     execute : bool
         Whether functions are called; if not, all values are None.
     seed : int
         Of the generator that ``stragglers`` draws from.
     faults : sequence of NodeDeath or ProcessDeath
-        Without any, nothing is kept for lineage.
     stragglers : mapping or callable, optional
-        How many times longer tasks take: factors by node id, or a function that draws
-        one for each start of a task.
+        How many times longer tasks take: factors by node id, or a function that draws one for each
+        start of a task.
     measure : callable, optional
         Bytes of a value that is `put`; 0 by default.
     channels : Channels, optional
-        Disks and networks of the nodes, which take their own time (`sim_lanes`). Without them
-        arguments are there at once, and what they cost is for ``cost`` to say.
+        Disks and networks of the nodes, which take their own time. Without them arguments are there
+        at once, and ``cost`` includes what they cost.
     trace : bool
-        Whether `trace` is kept.
+        Whether `trace` gets a `TaskRun` for each stay of a task in a slot.
     work : Work, optional
         Outputs of generator tasks, with their costs. By default their functions run, and ``cost``
         is that of each value.
     loading : float
         Seconds that an actor takes to start.
-
-    Attributes
-    ----------
-    now : float
-        Virtual seconds since the beginning.
-    calls : int
-        Tasks submitted.
-    trace : list of TaskRun
-        Each stay of a task in a slot, in the order of their ends.
-
-    Raises
-    ------
-    ValueError
-        Two nodes have one id, or a fault or factor is for a node that is not there.
 
     Examples
     --------
@@ -162,12 +141,12 @@ class SimFutures:
 
     @property
     def live(self) -> int:
-        """Refs that somebody holds, a task that is to take them included."""
+        """Refs that have holders, a task that is to take them included."""
         return self._cluster.ledger.live
 
     @property
     def peak_live(self) -> int:
-        """The most `live` has been."""
+        """Maximum of `live`."""
         return self._cluster.ledger.peak_live
 
     @property
@@ -247,11 +226,13 @@ class SimFutures:
         made = cls(*(arg.entry.value if type(arg) is SimRef else arg for arg in args))
         return SimActor(self.generators, self, resources_of(options), made)
 
-    def _work(self, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Step]:
+    def _work(self, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[SimOutput]:
         seconds, size = self._cost(Call(fn, tuple(args), (0,) * len(args), 1, "", 0, 0))
         values = iter(fn(*args))
         for value in values:
-            yield Step(seconds, size if isinstance(size, int) else size[0], value, next(values))
+            yield SimOutput(
+                seconds, size if isinstance(size, int) else size[0], value, next(values)
+            )
 
     def put(self, value: Any) -> SimRef:
         """Store a value at the driver."""
@@ -269,7 +250,7 @@ class SimFutures:
     ) -> tuple[list[SimRef], list[SimRef]]:
         """Let time pass until one of ``refs`` is finished; return those finished, and the others.
 
-        It passes for at most ``timeout`` virtual seconds; without ``refs``, for exactly those.
+        Without ``refs``, let ``timeout`` virtual seconds pass.
 
         Raises
         ------
@@ -294,10 +275,6 @@ class SimFutures:
 
         Raises
         ------
-        Exception
-            What made the first failed one fail.
-        FetchTimeoutError
-            One of them is not there after ``timeout`` virtual seconds.
         DeadlockError
             Without a timeout: one of them can never finish.
         """
@@ -321,10 +298,7 @@ class SimFutures:
         return values
 
     def cancel(self, refs: Sequence[SimRef]) -> None:
-        """Cancel the tasks behind ``refs``, queued or running.
-
-        Their missing outputs fail with `concurrent.futures.CancelledError`.
-        """
+        """Cancel the tasks behind ``refs``; missing outputs fail with `CancelledError`."""
         entries = [ref.entry for ref in refs]
         tasks = [e.task for e in entries if e.state == PENDING and e.task is not None]
         self._cluster.cancel(dict.fromkeys(tasks))
@@ -392,10 +366,7 @@ class SimFutures:
         return [SimRef(entry) for entry in outs]
 
     def _pass(self, watched: Sequence[SimValue], deadline: float) -> bool:
-        """Let time pass until one of ``watched`` is finished; return whether it is.
-
-        The other events of that moment have happened, too.
-        """
+        """Let time pass until one of ``watched`` is finished, with all events of that moment."""
         cluster = self._cluster
         cluster.watched, cluster.seen = set(watched), False
         events = cluster.events

@@ -25,16 +25,8 @@ from dask_exo.testing.simulated.store import FAILED, PENDING, SimRef, SimValue
 from dask_exo.testing.simulated.tasks import SimNode
 
 
-class Step(NamedTuple):
-    """A value that a generator task yields, its metadata, and what it costs.
-
-    Attributes
-    ----------
-    seconds : float
-        Virtual seconds since the previous value was taken.
-    nbytes : int
-    value, metadata : object
-    """
+class SimOutput(NamedTuple):
+    """A value that a generator task yields, with its metadata, after so many virtual seconds."""
 
     seconds: float
     nbytes: int
@@ -42,21 +34,15 @@ class Step(NamedTuple):
     metadata: Any
 
 
-Work = Callable[[Callable[..., Any], Sequence[Any]], Iterator[Step]]
+Work = Callable[[Callable[..., Any], Sequence[Any]], Iterator[SimOutput]]
 """``work(fn, args)`` yields the outputs of a generator task; refs are replaced by values."""
 
 
 class GeneratedValue(SimValue):
     """A value of a generator task.
 
-    Attributes
-    ----------
-    stream : weakref of SimStream
-    by_actor : bool
-    born : float
-        Seconds of all work behind it, one task after the other.
-    lost : bool
-        Whether its node has died since.
+    ``born`` is the seconds of all work behind it, one task after the other. ``lost``: its node has
+    died.
     """
 
     __slots__ = ("born", "by_actor", "lost", "stream")
@@ -69,13 +55,7 @@ class GeneratedValue(SimValue):
 
 
 class SimStream:
-    """A generator task; see `dask_exo.cluster.futures.OutputStream`.
-
-    Attributes
-    ----------
-    next : SimRef
-        Of the value that it makes next, or has made.
-    """
+    """A generator task; see `dask_exo.cluster.futures.OutputStream`."""
 
     def __init__(
         self,
@@ -88,8 +68,8 @@ class SimStream:
         self.generators, self.cluster = generators, generators.cluster
         self.fn, self.args, self.needs, self.actor = fn, args, needs, actor
         self.node: SimNode | None = None
-        self._steps: Iterator[Step] = iter(())
-        self._step: Step | None = None
+        self._steps: Iterator[SimOutput] = iter(())
+        self._step: SimOutput | None = None
         self._made = self._taken = self._attempt = 0
         self._born = 0.0
         self._is_read = self._over = False
@@ -279,21 +259,14 @@ class SimActor(InlineActor):
 class SimGenerators:
     """All generator tasks and actors of a simulated cluster.
 
-    Parameters
-    ----------
-    cluster : SimCluster
-    work : Work
-    loading : float
-        Seconds that an actor takes to start.
-
     Attributes
     ----------
     busy : dict
         Running tasks, and actors that run one, in the order in which they began.
     actors : set of SimActor
-        Those that are not stopped.
+        Actors that are not stopped.
     history : list of (float, int)
-        How many actors there are since when.
+        Virtual second, and number of actors since.
     """
 
     def __init__(self, cluster: SimCluster, work: Work, loading: float) -> None:

@@ -1,4 +1,4 @@
-"""Refs, and the stores of simulated nodes: what is in memory, what on disk.
+"""Refs, stores and channels of simulated nodes: what is in memory, on disk, or on its way.
 
 Tens of millions of refs must fit into one process, so a value costs one `SimRef`
 (48 bytes), one `SimValue` (80) and one place in a queue (8), and nothing else.
@@ -31,12 +31,12 @@ class StoreTotals:
         self.held(count)
 
     def wrote(self, nbytes: int) -> None:
-        """Count a value that goes to disk."""
+        """Count a value that is written to disk."""
         self.spilled += nbytes
         self.writes += 1
 
     def held(self, count: int) -> None:
-        """Count values that somebody begins to hold."""
+        """Count values that get their first holder."""
         self.live += count
         self.peak_live = max(self.peak_live, self.live)
 
@@ -53,12 +53,12 @@ class SimValue:
     state : int
         PENDING, MEMORY, RESTORED (in memory and on disk), SPILLED, FAILED or FREED.
     store : NodeStore
-        Where it is; the driver's while it is nowhere.
-    task : SimTask or None
-        What makes it; None when nobody needs to know any more.
+        The driver's while it is nowhere.
+    task : SimTask, optional
+        The task that makes it; None once nobody needs to know.
     value : object
-        The value or, of a failed one, the exception.
-    copies : set of NodeStore or None
+        The exception if it failed.
+    copies : set of NodeStore, optional
         Other nodes that have fetched it.
     """
 
@@ -75,7 +75,7 @@ class SimValue:
 
 
 class IndexedSimValue(SimValue):
-    """A `SimValue` that can be made again: it knows which output of its task it is."""
+    """A `SimValue` that can be recomputed: it knows which output of its task it is."""
 
     __slots__ = ("index",)
 
@@ -100,7 +100,7 @@ class SimRef:
 
 
 def handle(entry: SimValue) -> SimRef:
-    """Make one more ref of a value."""
+    """Return one more ref of a value."""
     entry.refs += 1
     if entry.refs == 1:
         entry.store.ledger.held(1)
@@ -110,23 +110,9 @@ def handle(entry: SimValue) -> SimRef:
 class NodeStore:
     """The object store of one node.
 
-    What does not fit makes the oldest values that no running task takes go to disk; if
-    that is not enough, a new value goes to disk itself, whereas an argument is read back
-    in any case (`used` is then more than `capacity`).
-
-    Parameters
-    ----------
-    capacity : int
-        Bytes of memory.
-    ledger : StoreTotals
-        Counts for all nodes.
-    listed : bool
-        Whether all values must be known, because the node may die.
-
-    Attributes
-    ----------
-    used, peak : int
-        Bytes in memory, and the most there have been.
+    When it is full, the oldest values that no running task takes are written to disk. If that is
+    not enough, a new value goes to disk itself, whereas an argument is read back in any case
+    (`used` is then more than `capacity`). All values are ``listed`` if the node may die.
     """
 
     __slots__ = (
@@ -148,7 +134,7 @@ class NodeStore:
         self._released = False
 
     def add(self, entry: SimValue) -> None:
-        """Store a new value: its size and value are set, somebody holds it."""
+        """Store a new value, whose size and value are set."""
         entry.store = self
         if self.listed is not None:
             self.listed[entry] = None
@@ -173,7 +159,7 @@ class NodeStore:
         self._tidy()
 
     def lose(self) -> list[SimValue]:
-        """Return, and forget, all values that somebody holds: the node is dead."""
+        """Forget and return all values that have holders: the node is dead."""
         assert self.listed is not None
         lost = list(self.listed)
         self.listed.clear()
@@ -194,7 +180,7 @@ class NodeStore:
             self._released = True
 
     def restore(self, entry: SimValue) -> int:
-        """Read a value back from disk, if it is there, as the newest; return the bytes read."""
+        """Read a value back from disk, if it is there; return the bytes read."""
         if entry.state != SPILLED:
             return 0
         self.ledger.restored += entry.size
@@ -203,7 +189,7 @@ class NodeStore:
         return entry.size
 
     def spill_for(self, size: int) -> bool:
-        """Spill the oldest values until ``size`` bytes are free; tell whether they are."""
+        """Spill the oldest values until ``size`` bytes are free; return whether they are."""
         if self.used + size <= self.capacity:
             return True
         if self._released:
@@ -243,10 +229,9 @@ class NodeStore:
 
 
 def fetched(entry: SimValue, store: NodeStore) -> int:
-    """Bytes that a node has to fetch to read a value: none where it has a copy already.
+    """Return the bytes that a node fetches to read a value: none if it has a copy.
 
-    A node keeps copies of what fits the memory of its maker; where that spills, so will this one
-    let go of them.
+    A node keeps copies of values that fit the memory of their maker.
     """
     if entry.copies is not None and store in entry.copies:
         return 0
@@ -286,14 +271,12 @@ class Taken:
 
     Attributes
     ----------
-    nbytes : int
     arrival : float
-        When it is here.
+        Virtual second.
     kept : bool
         Whether it is in memory until all of them have ended.
     lent : int
         Bytes of this node's store that it fills, though it is another node's.
-    tasks : int
     """
 
     nbytes: int
@@ -304,23 +287,26 @@ class Taken:
 
 
 class NodeIO:
-    """The channels of one life of a node, and what its tasks take.
+    """The channels of one life of a node, and the arguments of its tasks.
 
-    Parameters
-    ----------
-    channels : Channels
-        Rates.
-    store : NodeStore
-        Of this node.
-    lanes : dict
-        Those of all nodes, by their stores.
+    As on Ray, a node fetches the arguments of a task before the task gets a slot, and those of
+    several tasks ahead of their slots, as far as memory goes. Bytes pass a channel in the order of
+    requests:
+
+    - a value on the node's disk passes the disk, and is stored again;
+    - a value of another node passes both networks, and the disk of that node if it is there; it
+      takes room here as long as tasks of this node take it;
+    - a value for which there is no room is not stored: each task that takes it reads it again;
+    - what is spilled to make room passes the disk too, and whoever needs the room waits for it.
+
+    References: Ray's pull manager and local object manager; Exoshuffle section 3.4.3.
 
     Attributes
     ----------
     ahead : dict
-        Tasks whose arguments are on their way or there, and that have no slot.
+        Tasks without a slot whose arguments are on their way or there.
     ready : deque of SimTask
-        Those of them whose arguments are there.
+        Those whose arguments are there.
     strangers : int
         Tasks on their way here that any node might have taken.
     """
@@ -361,7 +347,7 @@ class NodeIO:
         return end
 
     def arrived(self, task: SimTask) -> None:
-        """Let a task whose arguments are here wait for a slot."""
+        """Let a task whose arguments have arrived wait for a slot."""
         self.strangers -= task.wish is None
         self.ready.append(task)
 
@@ -383,7 +369,7 @@ class NodeIO:
         task.reserved = 0
 
     def leave(self, task: SimTask) -> None:
-        """Let go of the arguments of a task that has ended, or will not run here."""
+        """Release the arguments of a task that has ended, or will not run here."""
         self.release_room(task)
         if task in self.ahead:
             del self.ahead[task]
@@ -431,7 +417,7 @@ class NodeIO:
         return Taken(nbytes, max(ends), kept, lent=nbytes if kept and not here else 0)
 
     def _written(self, nbytes: int) -> tuple[int, bool]:
-        """Bytes that go to disk to make room, and whether there is room then."""
+        """Return the bytes spilled to make room, and whether there is room then."""
         before = self._store.ledger.spilled
         fits = self._store.spill_for(nbytes)
         return self._store.ledger.spilled - before, fits

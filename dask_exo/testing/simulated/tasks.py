@@ -1,4 +1,4 @@
-"""Tasks and nodes of a simulated cluster, and the placement of tasks."""
+"""Description of a simulated cluster (costs, faults, trace), its tasks and nodes, and placement."""
 
 from __future__ import annotations
 
@@ -21,20 +21,12 @@ class Call:
 
     Attributes
     ----------
-    fn : callable
-        The function of the task.
-    args : tuple
-        Its arguments; refs as refs.
     sizes : tuple of int, (len(args),)
         Bytes behind each argument; 0 for one that is not a ref.
     count : int
-        Values it makes.
-    node : str
-        The node it starts on.
-    moved : int
-        Bytes of its arguments that are not on that node.
-    restored : int
-        Bytes of its arguments that had to be read back from disk.
+        Values that it makes.
+    moved, restored : int
+        Bytes of arguments that are not on this node, and that had to be read back from disk.
     """
 
     fn: Callable[..., Any]
@@ -54,7 +46,7 @@ class Cost(NamedTuple):
     seconds : float
         Virtual seconds for which it holds a slot, on a node of normal speed.
     sizes : int or sequence of int, (count,)
-        Bytes of each value it makes; one int for values of one size.
+        Bytes of each value; one int for values of one size.
     """
 
     seconds: float
@@ -62,15 +54,7 @@ class Cost(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """Bandwidths of every node.
-
-    Attributes
-    ----------
-    disk : float
-        Bytes per second that it reads and writes, together.
-    net : float
-        Bytes per second that it receives, and as many that it sends meanwhile.
-    """
+    """Bytes per second of every node: its disk reads and writes, its network in each direction."""
 
     disk: float
     net: float
@@ -85,16 +69,9 @@ Stragglers = Mapping[str, float] | Callable[[Random], float]
 
 @dataclass(frozen=True)
 class NodeDeath:
-    """A node dies with its tasks and all it stores, on disk too.
+    """A node dies at a virtual second, with its tasks and all it stores, on disk too.
 
-    Attributes
-    ----------
-    at : float
-        Virtual second; a task that would end then is lost.
-    node : str
-        Its id.
-    back : float or None
-        Virtual second at which an empty node of that id joins; None for never.
+    An empty node of that id joins at ``back``, if given.
     """
 
     at: float
@@ -108,17 +85,7 @@ class NodeDeath:
 
 @dataclass(frozen=True)
 class ProcessDeath:
-    """The process dies that has run generator tasks for longest.
-
-    Attributes
-    ----------
-    at : float
-        Virtual second.
-    node : str, optional
-        Only of processes on this node.
-    actors : bool
-        Only of actors.
-    """
+    """The process that has run generator tasks for longest dies, on a node or of actors."""
 
     at: float
     node: str | None = None
@@ -132,16 +99,7 @@ Fault = NodeDeath | ProcessDeath
 class TaskRun:
     """One stay of a task in a slot.
 
-    Attributes
-    ----------
-    start, end : float
-        Virtual seconds.
-    node : str
-        Where.
-    name : str
-        Of its function.
-    outcome : str
-        ``done``, ``failed``, ``cancelled`` or ``killed`` (by the death of the node).
+    ``outcome`` is ``done``, ``failed``, ``cancelled`` or ``killed`` (by the death of the node).
     """
 
     start: float
@@ -152,17 +110,11 @@ class TaskRun:
 
 
 class DeadlockError(ExoError, RuntimeError):
-    """Somebody waits for a task that can never run."""
+    """A caller waits for a task that can never run."""
 
 
 def slowness(stragglers: Stragglers | None, seed: int, ids: set[str]) -> Callable[[str], float]:
-    """Make the function that says how many times longer a task takes on a node.
-
-    Raises
-    ------
-    ValueError
-        A factor is for a node that is not there.
-    """
+    """Return the function that says how many times longer a task takes on a node."""
     if stragglers is None:
         return lambda _: 1.0
     if not isinstance(stragglers, Mapping):
@@ -183,29 +135,23 @@ class SimTask:
     Attributes
     ----------
     args : tuple
-        Arguments; refs are handles, so that their values stay until the task has ended.
+        Refs among them are handles, so that their values stay until the task has ended.
     outs : list of (SimValue or None), (count,)
-        Values it is to make.
+        Values that are missing.
     missing : int
         Arguments that do not exist yet, while WAITING.
-    waiters : dict
-        Tasks that wait for a value of this one.
     number : int
-        Place in the queue; the number of the event it waits for, while FETCHING or RUNNING.
+        Place in the queue; the number of the awaited event, while FETCHING or RUNNING.
     step : int
-        Values it has made in this run.
-    moved, restored : int
-        Bytes that came for this run from other nodes, and from disks.
+        Values made in this run.
     reserved : int
-        Bytes of store kept free for what it has made.
+        Bytes of store reserved for what it has made.
     held : bool
         Whether it waits for that room, since other values must be written to disk first.
     late : float
-        Seconds of its run that went into such waiting.
-    serial : int
-        Which of all calls it is.
-    starts : int
-        How often it has got a slot.
+        Seconds of its run spent waiting for room.
+    serial, starts : int
+        Number among all calls; how often it has got a slot.
     """
 
     __slots__ = (
@@ -285,17 +231,14 @@ class SimNode:
 
     @property
     def spare(self) -> int:
-        """Free slots that are not spoken for by tasks without one; see `NodeIO`."""
+        """Free slots that are not reserved for tasks without one; see `NodeIO`."""
         if self.lane is None:
             return self.free
         return self.free - len(self.lane.ready) - self.lane.strangers
 
 
 def nearest(task: SimTask, idle: Collection[SimNode]) -> SimNode | None:
-    """Choose the node that holds most bytes of the arguments, of ``idle`` ones.
-
-    Among equals the least loaded one, and among those the first.
-    """
+    """Return the idle node with most bytes of the arguments, else the least loaded."""
     held: dict[NodeStore, int] = {}
     if not idle:
         return None
@@ -307,7 +250,7 @@ def nearest(task: SimTask, idle: Collection[SimNode]) -> SimNode | None:
 
 
 def next_queue(machine: SimNode, anywhere: deque[SimTask]) -> deque[SimTask] | None:
-    """Find the queue whose head is the next task for a node, if the node can take one."""
+    """Return the queue whose head is the next task for a node, if the node can take one."""
     lane, queues = machine.lane, [machine.queue, anywhere]
     if machine.spare <= 0:
         queues = [] if lane is None else [machine.queue]
@@ -319,7 +262,7 @@ def next_queue(machine: SimNode, anywhere: deque[SimTask]) -> deque[SimTask] | N
 
 
 def take(task: SimTask, store: NodeStore) -> int:
-    """Bring the arguments of a task to its node in no time; return the bytes of other nodes."""
+    """Fetch the arguments of a task in no time; return the bytes from other nodes."""
     for arg in task.args:
         if type(arg) is SimRef:
             entry = arg.entry

@@ -27,7 +27,7 @@ from dask_exo.report import recording
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
 from dask_exo.report.summary import Figures, GpuShare
-from dask_exo.testing import Cost, ProcessDeath, SimFutures, Step
+from dask_exo.testing import Cost, ProcessDeath, SimFutures, SimOutput
 
 DEVICE = 1600  # bytes of a GPU
 
@@ -91,7 +91,7 @@ class Devices(SimFutures):
         self.asked.append(options["num_gpus"])
         return super().actor(options, cls, *args)
 
-    def work(self, fn: Any, args: Any) -> Iterator[Step]:
+    def work(self, fn: Any, args: Any) -> Iterator[SimOutput]:
         code, start, _ = call_of(args)
         held = None if code.name == "source" else self.held(code.name, start.place[0])
         use = None if held is None else GpuMemoryUse(held, DEVICE)
