@@ -49,18 +49,14 @@ class Fault:
 
     Attributes
     ----------
-    point : str
-        Name of the failpoint.
     action : str
         ``"kill"``: SIGKILL to this process. ``"raise"``: `FailpointError`. ``"memory"``: allocate
         more memory than there is. ``"sleep"``. ``"pause"``: wait for `go_on`; the test may change
         the cluster meanwhile.
     key : str
         Part of the key of the task; the empty string matches all.
-    first : int
-        Number of the first arrival that it strikes, from 0.
-    times : int
-        Number of arrivals that it strikes.
+    first, times : int
+        Number of the first arrival that it strikes, from 0, and number of arrivals.
     seconds : float
         Duration of ``"sleep"``.
     """

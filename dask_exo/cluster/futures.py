@@ -70,17 +70,9 @@ class StoreUsage:
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """A directory for spilled values.
+    """A directory for spilled values: bytes used now, and written since the cluster began.
 
-    Attributes
-    ----------
-    path : str
-    used : int
-        Bytes of values that it has now.
-    written : int
-        Bytes of all values written to it since the cluster began, as far as seen.
-    room : int
-        Bytes that may still be written before the disk counts as full.
+    ``room`` is the bytes that may still be written before the disk counts as full.
     """
 
     path: str

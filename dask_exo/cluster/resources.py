@@ -1,4 +1,4 @@
-"""Resources: amounts that nodes have and tasks request."""
+"""Resources that nodes have and tasks request, and shares of work in proportion to weights."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ResourceRequest(NamedTuple):
     on_actors : bool
         Whether the task runs on actors instead of stateless workers.
     min_actors, max_actors : int
-        Size of the actor pool, given enough tasks; no maximum but the cluster if None.
+        Size of the actor pool, given enough tasks; None: as many as the cluster can run.
     """
 
     amounts: tuple[tuple[str, float], ...] = (("CPU", 1.0),)

@@ -1,4 +1,4 @@
-"""Status of tasks as a cluster reports it, and digests of what tasks return.
+"""Status of tasks as a cluster reports it, diagnosis of stalls, and digests of outputs.
 
 A cluster recomputes a task when its process has died, or the node that stored its output. The
 program does not submit the second attempt and does not wait for it, so digests of its output
@@ -46,10 +46,8 @@ class Activity:
         Of the tasks in question, in order.
     others : int
         Number of other running tasks, of any program.
-    nodes : mapping
-        Resources of each node that is alive, by its id.
-    free : mapping
-        Unused resources of each node, as far as known.
+    nodes, free : mapping
+        Resources of each live node by its id, and the unused ones as far as known.
     """
 
     tasks: Sequence[TaskStatus]
@@ -60,7 +58,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class OutputDigest:
-    """Summary of what a call has returned.
+    """Summary of the output of a call.
 
     Attributes
     ----------
@@ -69,9 +67,9 @@ class OutputDigest:
     name : str
         Name of its function.
     parts : int
-        Number of partitions that it returns.
+        Number of partitions.
     digest : int, optional
-        Digest of its output: equal for equal outputs.
+        Equal for equal outputs.
     """
 
     call: str
@@ -90,7 +88,7 @@ _running: ContextVar[_Call | None] = ContextVar("running", default=None)
 
 
 def report_output(name: str, parts: int = 1, digest: int | None = None) -> OutputDigest | None:
-    """Report, in a task, what it has computed; None where calls have no ids.
+    """Report, in a task, what it has computed; return None where calls have no ids.
 
     Examples
     --------
@@ -133,10 +131,8 @@ class Snapshot:
 
     Attributes
     ----------
-    activity : Activity
-        Status of the tasks that the loop waits for.
-    names : sequence of str
-        Names of those tasks.
+    activity, names
+        Status of the awaited tasks, and their names.
     gone : collection of str
         Ids of nodes that have died or left.
     used, store : int
@@ -164,6 +160,9 @@ class Snapshot:
 
 def diagnose(seen: Snapshot) -> str | None:
     """Return the likely cause of a stall; None where progress is still possible.
+
+    A running task is never a stall, however long it takes. A pending task is one, unless other
+    tasks run in the slots that it waits for.
 
     Examples
     --------

@@ -21,17 +21,7 @@ MOMENT = 0.01  # shortest wait for a value, in seconds
 
 @dataclass(frozen=True)
 class Until:
-    """Condition that a coroutine waits for: the first of several to be met.
-
-    Attributes
-    ----------
-    all : collection of refs
-        Met when all of these are finished.
-    any : collection of refs
-        Met when one of these is finished.
-    time : float, optional
-        Met at this time, by `Futures.now`.
-    """
+    """Condition that a coroutine waits for: all of some refs, any of others, or a time."""
 
     all: Collection[Ref] = ()
     any: Collection[Ref] = ()
@@ -43,21 +33,9 @@ Steps = Generator[Collection[Ref] | Until, None, T]
 
 
 def drive(futures: Futures, steps: Steps[T], wait: Wait | None = None) -> T:
-    """Run one coroutine alone, to its end.
+    """Run one coroutine alone, to its end; return its result.
 
-    Parameters
-    ----------
-    futures : Futures
-        Cluster that ``steps`` submits to.
-    steps : generator
-        Yields collections of refs; goes on when all of one are finished, or see `Until`.
-    wait : callable, optional
-        Called instead of `Futures.wait`; may raise, which ends the coroutine.
-
-    Returns
-    -------
-    object
-        What ``steps`` returns.
+    ``wait`` is called instead of `Futures.wait`; it may raise, which ends the coroutine.
 
     Examples
     --------
@@ -83,10 +61,6 @@ def drive(futures: Futures, steps: Steps[T], wait: Wait | None = None) -> T:
 
 class Waiting:
     """The unmet part of the condition that a coroutine waits for.
-
-    Parameters
-    ----------
-    asked : collection of refs, or Until
 
     Examples
     --------
@@ -131,11 +105,7 @@ class Waiting:
 class Watchdog:
     """Waits on behalf of one loop, and detects stalls.
 
-    Parameters
-    ----------
-    futures : Futures
-    limit : float, optional
-        Seconds without an event after which the cluster's activity is checked; None for never.
+    It checks the cluster's activity when nothing has happened for ``limit`` seconds, if given.
 
     Examples
     --------
@@ -167,14 +137,9 @@ class Watchdog:
         timeout: float | None = None,
         name: Callable[[Ref], str] = lambda _: "a task",
     ) -> tuple[list[Ref], list[Ref]]:
-        """Wait as `Futures.wait` does. What the caller does between two waits does not count.
+        """Wait as `Futures.wait` does. Time between two waits does not count.
 
-        Parameters
-        ----------
-        refs : sequence of Ref
-        timeout : float, optional
-        name : callable, optional
-            Returns the name of the task behind a ref. It is not stored: it may hold refs.
+        ``name`` returns the name of the task behind a ref. It is not stored: it may hold refs.
 
         Raises
         ------
@@ -198,12 +163,6 @@ class Watchdog:
 
     def get(self, ref: Ref, name: str) -> Any:
         """Wait for the value of a finished task, as `Futures.get` does.
-
-        Parameters
-        ----------
-        ref : Ref
-        name : str
-            Name of the value.
 
         Raises
         ------
@@ -230,17 +189,10 @@ class Watchdog:
     def check(self, activity: Callable[[], Activity], names: Callable[[], Iterable[str]]) -> None:
         """Check the activity of the cluster, if it is time to.
 
-        Parameters
-        ----------
-        activity : callable
-            Returns the status of the awaited tasks.
-        names : callable
-            Returns their names.
-
         Raises
         ------
         StalledError
-            None of them is running, and none can start.
+            None of the awaited tasks is running, and none can start.
         """
         if self._due() != 0:
             return
@@ -286,15 +238,8 @@ def fetch_values(
 ) -> list[Any]:
     """Get the values of finished tasks, as `Futures.get` does, but detect stalls.
 
-    Parameters
-    ----------
-    futures : Futures
-    refs : sequence of Ref
-    limit : float, optional
-        Seconds for all of them, and then for each missing one, after which the cluster's activity
-        is checked; None or 0 to wait without limit.
-    name : callable, optional
-        Returns the name of the value behind a ref.
+    ``limit`` is the seconds for all of them, and then for each missing one, after which the
+    cluster's activity is checked; None or 0 to wait without limit.
 
     Raises
     ------

@@ -47,13 +47,9 @@ class Cluster:
 
     Attributes
     ----------
-    address : str
-        Address of the cluster.
-    directory : Path or None
-        Directory of the private Ray that this process started; None if it joined a cluster.
-    spill : Directory or None
-        Spill directory of the private Ray.
-    asked : mapping or None
+    directory, spill : optional
+        Directories of the private Ray that this process started; None if it joined a cluster.
+    asked : mapping, optional
         Configuration by which it was joined or started; None if other code did that.
     """
 
@@ -92,15 +88,7 @@ def gpus() -> float:
 def connect(config: Config) -> tuple[Cluster, bool]:
     """Join the cluster at ``exo.address``, or start a private one, unless connected already.
 
-    Returns
-    -------
-    cluster : Cluster
-    new : bool
-        Whether the connection was made by this call.
-
-    Raises
-    ------
-    ClusterError, SpillError
+    Return the connection, and whether it was made by this call.
     """
     global _cluster, _process  # noqa: PLW0603  a process has one connection to Ray
     with _lock:
@@ -298,9 +286,9 @@ def _start(config: Config) -> Cluster:
 def _spill_batch(store: int | None) -> int:
     """Return the bytes that Ray spills at a time: a quarter of the store, at least 100 MB.
 
-    When the store is full Ray spills whatever no task is reading. Blocks that wait for their
-    merge are among it, so the fewer the batches the less is spilled twice (measured: 1.24 → 1.07
-    times the data).
+    When the store is full Ray spills whatever no task is reading, also blocks that wait for their
+    merge. So the fewer the batches the less is spilled twice (measured: 1.24 → 1.07 times the
+    data).
     """
     store = store or int(0.3 * psutil.virtual_memory().total)  # Ray's own default
     return max(100 * 2**20, store // 4)
@@ -330,13 +318,12 @@ def own(path: Path) -> Path:
 
 
 class Directory:
-    """Spill directory of one node.
+    """Spill directory of one node, whose files show how many bytes are spilled where.
 
-    Parameters
-    ----------
-    path : Path
-    node : str
-        Id of the node.
+    Ray writes one file per batch, and removes it with the last object in it. A file that appears
+    and disappears between two measurements is not counted. Ray uses only the first of several spill
+    directories of a node (2.60). To use several disks, combine them into one file system, or run
+    several nodes.
     """
 
     def __init__(self, path: Path, node: str) -> None:

@@ -24,13 +24,7 @@ class Service:
         self._name, self._cls, self._args = name, cls, args
 
     def start(self) -> Any:
-        """Start the actor unless it exists.
-
-        Raises
-        ------
-        ClusterError
-            This process is not connected to Ray.
-        """
+        """Start the actor unless it exists."""
         if not ray.is_initialized():  # else Ray would start a cluster by itself
             raise ClusterError(
                 f"{self._name} needs a Ray cluster: create a dask_exo.Client, or call "
@@ -83,15 +77,10 @@ _handles: dict[tuple[str, str, str], Any] = {}
 
 
 def service(name: str, cls: type, *args: Any) -> Service:
-    """Return an object that all processes of this program share.
+    """Return an object of a class that all processes of this program share.
 
-    Parameters
-    ----------
-    name : str
-    cls : type
-        Class of the object. Its methods are coroutines; calls run concurrently.
-    *args
-        Arguments of ``cls``, used if the object does not exist yet.
+    Methods of ``cls`` are coroutines; calls run concurrently. ``args`` are used if the object does
+    not exist yet.
     """
     return Service(name, cls, args)
 
@@ -105,7 +94,7 @@ _exporting = False
 
 
 def export(*, on: bool) -> None:
-    """Start or stop to count events."""
+    """Start or stop counting events."""
     global _exporting  # noqa: PLW0603  there is one connection to Ray, and it has one such switch
     if on and not _exporting:
         _hear()
@@ -149,6 +138,6 @@ def _again(what: str, count: int) -> None:
 
 
 def _add(name: str, description: str, amount: float, tags: dict[str, str] | None = None) -> None:
-    """Add to a counter; Ray refuses to add nothing."""
+    """Add to a counter; Ray refuses to add zero."""
     if amount > 0:
         _counter(name, description, tuple(tags or ())).inc(amount, tags or {})

@@ -1,4 +1,13 @@
-"""Attempts at tasks and their status, by what Ray's control store knows."""
+"""Attempts at tasks, and their status in Ray's control store.
+
+Ray recomputes a task when its worker has died, or the node that stored its output. The second
+attempt draws the same random numbers as the first, and leaves a note for the driver, which Ray does
+not inform.
+
+Workers report the status of tasks every second, and the oldest finished tasks are dropped, so
+pending and running tasks are known. If events are switched off, every status is unknown, and
+nothing is called a stall.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +39,7 @@ _read: dict[bytes, OutputDigest] = {}
 def same_numbers(what: str) -> None:
     """Seed the global random generators equally in every attempt.
 
-    They are those of `random` and ``numpy.random``. Another session of Ray, and so another run of a
-    program, gets other numbers.
+    Another session of Ray, and so another run of a program, gets other numbers.
     """
     session = ray.get_runtime_context().get_session_name()
     seed = int.from_bytes(hashlib.blake2b(f"{session} {what}".encode(), digest_size=4).digest())
@@ -41,13 +49,7 @@ def same_numbers(what: str) -> None:
 
 @contextlib.contextmanager
 def attempt(name: str) -> Iterator[None]:
-    """Run a call as one of several attempts; leave a note if it is not the first.
-
-    Parameters
-    ----------
-    name : str
-        Name of the call, unless it reports one.
-    """
+    """Run a call as one of several attempts; leave a note, by ``name``, if it is not the first."""
     task = _task()
     same_numbers(task)
     with collect_outputs(task) as heard:
@@ -57,15 +59,7 @@ def attempt(name: str) -> Iterator[None]:
 
 
 def begin(name: str, seed: str = "") -> None:
-    """Do as `attempt` at the start of a generator, which reports no output.
-
-    Parameters
-    ----------
-    name : str
-        Name of the call.
-    seed : str
-        Seed of the random numbers, if other tasks may be attempts at the same work.
-    """
+    """Do as `attempt` at the start of a generator; attempts at the same work have equal seeds."""
     task = _task()
     same_numbers(seed or task)
     if number := attempts():
@@ -79,7 +73,7 @@ def attempts() -> int:
 
 
 def leave(number: int, made: OutputDigest) -> None:
-    """Leave a note that a call has run again, for the ``number``-th time."""
+    """Leave a note of the ``number``-th repetition of a call."""
     key = f"{_program()}{made.call} {number}"
     internal_kv._internal_kv_put(key, json.dumps(asdict(made)), namespace=_PLACE)
 
@@ -95,13 +89,7 @@ def recomputed() -> list[OutputDigest]:
 
 
 def forget(*, ends: bool) -> None:
-    """Remove the notes of this program, before it leaves the cluster.
-
-    Parameters
-    ----------
-    ends : bool
-        Whether the cluster ends too, and its notes with it; it may not answer any more.
-    """
+    """Remove the notes of this program before it leaves the cluster, unless that ends too."""
     if not ends:
         with contextlib.suppress(Exception):  # the cluster may be gone
             internal_kv._internal_kv_del(_program(), del_by_prefix=True, namespace=_PLACE)
@@ -126,13 +114,7 @@ _CREATION = common_pb2.TaskType.Value("ACTOR_CREATION_TASK")  # type: ignore[att
 
 
 def activity(tasks: Sequence[bytes]) -> Activity:
-    """See `dask_exo.cluster.futures.Futures.activity`.
-
-    Parameters
-    ----------
-    tasks : sequence of bytes
-        Ids of the tasks.
-    """
+    """Return the status of tasks, by their ids; see `dask_exo.cluster.futures.Futures.activity`."""
     alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     return replace(judge(tasks, _events(), alive), free=available_resources_per_node())
 
@@ -147,13 +129,7 @@ def judge(
 ) -> Activity:
     """Return the status of tasks, by the events of the last attempt at each.
 
-    Parameters
-    ----------
-    tasks : sequence of bytes
-    events : iterable of TaskEvents
-        Events of all tasks of the cluster.
-    alive : mapping
-        Resources of each live node, by its id.
+    ``events`` are of all tasks of the cluster; ``alive`` maps live nodes to their resources.
     """
     last: dict[bytes, Any] = {}
     owns: dict[bytes, Mapping[str, float]] = {}  # resources of each actor

@@ -96,7 +96,13 @@ _REDUCERS = [*cloudpickle.Pickler.dispatch_table.maps, *ray.cloudpickle.Pickler.
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles refs, and classes with a reducer registered with Ray, as Ray does."""
+    """Pickles values by the same cloudpickle as code, and refs as Ray does.
+
+    A class of ``__main__``, of a notebook or of a function is pickled by value, with a number by
+    which a process that has the class already finds it. Each copy of cloudpickle has numbers of its
+    own: if Ray pickled values with its copy, an instance would come back as one of another class,
+    and an `enum` member not equal to itself. Dask's tokens are made with the same copy as code.
+    """
 
     dispatch_table: ClassVar[Any] = ChainMap(*{id(one): one for one in _REDUCERS}.values())
 
