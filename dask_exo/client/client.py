@@ -69,10 +69,10 @@ class Client(Submitter):
     asynchronous = False
 
     def __init__(self, address: Any = None, *, set_as_default: bool = True, **options: Any) -> None:
-        found = settings(address, options)
+        new = settings(address, options)
         self.id = f"Client-{uuid.uuid4()}"
-        with _lock, dask.config.set(found):
-            _check_size(found)
+        with _lock, dask.config.set(new):
+            _check_settings(new)
             self._starts = not on_ray.running()
             self._cluster = connect(Config.current())
             super().__init__(on_ray.RayFutures())
@@ -118,33 +118,23 @@ class Client(Submitter):
         traverse: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Compute collections in the background.
+        """Compute a collection, or a sequence of them, in the background; return futures.
 
-        Parameters
-        ----------
-        collections : collection, or sequence of them
-            Other values in a sequence are returned as they are.
-        sync : bool
-            Wait, and return values.
-        **kwargs
-            See `Scheduler.__call__`.
-
-        Returns
-        -------
-        Future, or list of them
+        Other values in a sequence are returned as they are. With ``sync``, wait and return values.
+        Other keywords are those of `Scheduler.__call__`.
         """
         self._check_open()
         no_workers(workers)
         single = not isinstance(collections, (list, tuple, set, frozenset))
-        given = [collections] if single else list(collections)
+        values = [collections] if single else list(collections)
         if traverse:
             nested = (list, set, tuple, dict)
-            given = [delayed(one) if isinstance(one, nested) else one for one in given]
-        lazy = [one for one in given if is_dask_collection(one)]
+            values = [delayed(one) if isinstance(one, nested) else one for one in values]
+        lazy = [one for one in values if is_dask_collection(one)]
         futures = iter(self._compute(lazy, optimize_graph, kwargs))
-        found = [next(futures) if is_dask_collection(one) else one for one in given]
-        result = self.gather(found) if sync else found
-        return result[0] if single else result
+        results = [next(futures) if is_dask_collection(one) else one for one in values]
+        results = self.gather(results) if sync else results
+        return results[0] if single else results
 
     def _compute(
         self, lazy: list[Any], optimize_graph: bool, kwargs: dict[str, Any]
@@ -173,12 +163,7 @@ class Client(Submitter):
     def get(self, dsk: Any, keys: Any, sync: bool = True, **kwargs: Any) -> Any:
         """Compute keys of a graph; Dask calls this if the client is the scheduler.
 
-        Parameters
-        ----------
-        dsk : Expr or mapping
-        keys : key or nested list of keys
-        sync : bool
-            Return values; else futures.
+        With ``sync=False``, return futures.
         """
         self._check_open()
         if sync:
@@ -198,13 +183,7 @@ class Client(Submitter):
     ncores = nthreads
 
     def wait_for_workers(self, n_workers: int, timeout: float | str | None = None) -> None:
-        """Wait until the cluster has so many slots.
-
-        Raises
-        ------
-        TimeoutError
-            It has fewer after ``timeout``.
-        """
+        """Wait until the cluster has so many slots, or raise `TimeoutError`."""
         seconds = parse_timedelta(timeout)
         end = None if seconds is None else time.perf_counter() + seconds
         while sum(self.nthreads().values()) < n_workers:
@@ -257,10 +236,7 @@ def get_client(
 ) -> Client:
     """Return the client of this process: the newest default one; in a task, its own.
 
-    Raises
-    ------
-    NoClientError
-        This process is not connected to Ray.
+    Raise `NoClientError` if this process is not connected to Ray.
     """
     global _joined  # noqa: PLW0603  there is one connection
     with _lock:
@@ -293,7 +269,7 @@ def rejoin() -> None:
     """Do nothing, see `secede`."""
 
 
-def _check_size(found: Mapping[str, Any]) -> None:
+def _check_settings(new: Mapping[str, Any]) -> None:
     """Raise if settings contradict the cluster that this process is connected to."""
     if not on_ray.running():
         return
@@ -302,7 +278,7 @@ def _check_size(found: Mapping[str, Any]) -> None:
         "exo.address": cluster.address,
         "exo.num-cpus": sum(node.slots for node in on_ray.RayFutures().nodes()),
     }
-    wrong = sorted(name for name, value in found.items() if there.get(name) != value)
+    wrong = sorted(name for name, value in new.items() if there.get(name) != value)
     if wrong:
         raise ConfigError(
             f"this process is connected to the Ray cluster at {cluster.address} "
@@ -343,24 +319,18 @@ WITHOUT_EFFECT = (
     *("serializers", "silence_logs", "timeout", "worker_class", "worker_dashboard_address"),
 )
 QUIET = {"dashboard_address", "loop", "name", "silence_logs", "timeout", "worker_dashboard_address"}
+_REFUSED = {
+    "asynchronous": "there are no asynchronous clients; call result() in a thread "
+    "(asyncio.to_thread)",
+    "scheduler_file": "Ray clusters are found by their address, Client('host:6379')",
+    "security": "Ray has its own TLS, see its documentation (RAY_USE_TLS)",
+}
 
 
 def settings(address: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``exo`` settings for the arguments of a `Client`.
+    """Return the ``exo`` settings for the arguments of a `Client`, as `distributed` has them.
 
-    Raises
-    ------
-    ConfigError
-        The address is not one of Ray.
-    UnsupportedError
-        The client is asynchronous, or has the security of `distributed`.
-    TypeError
-        A keyword is unknown.
-
-    Warns
-    -----
-    UserWarning
-        A keyword has no effect here.
+    Arguments without effect are warned about; those that Ray cannot have raise.
 
     Examples
     --------
@@ -396,14 +366,6 @@ def settings(address: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     if address is not None:
         found["address"] = _ray_address(address)
     return {f"exo.{name}": value for name, value in found.items()}
-
-
-_REFUSED = {
-    "asynchronous": "there are no asynchronous clients; call result() in a thread "
-    "(asyncio.to_thread)",
-    "scheduler_file": "Ray clusters are found by their address, Client('host:6379')",
-    "security": "Ray has its own TLS, see its documentation (RAY_USE_TLS)",
-}
 
 
 def _slots(options: Mapping[str, Any]) -> int | None:

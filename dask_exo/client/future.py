@@ -23,15 +23,8 @@ from dask_exo.execution.persisted import Local, Promise, Remote, named, wait
 class Future(TaskRef):
     """The value of a call, which may still run.
 
-    Dask takes it wherever it takes a key. Its value lives as long as it does.
-
-    Parameters
-    ----------
-    key : str or tuple
-    promise : Promise
-        Of the value.
-    report : ref, optional
-        Of the `CallReceipt` of the call, where there is one.
+    Dask takes it wherever it takes a key. Its value lives as long as it does. ``report`` is the ref
+    of the `CallReceipt`, where there is one.
 
     Examples
     --------
@@ -79,7 +72,7 @@ class Future(TaskRef):
         return self.status == "cancelled"
 
     def result(self, timeout: float | str | None = None) -> Any:
-        """Wait for the value; it is in memory of this process, and may be written to.
+        """Wait for the value, or raise the exception of the function; the value may be written to.
 
         Parameters
         ----------
@@ -89,22 +82,14 @@ class Future(TaskRef):
         Raises
         ------
         TimeoutError
-            It is not there by then.
+            It has not ended by then.
         CancelledError
-            It was cancelled, or something that it needs.
-        Exception
-            Whatever the function raised.
+            It, or one of its inputs, was cancelled.
         """
         return self.promise.result(parse_timedelta(timeout))
 
     def exception(self, timeout: float | str | None = None) -> BaseException | None:
-        """Wait for the end; return what the function raised, None if it did not.
-
-        Raises
-        ------
-        TimeoutError
-            It has not ended by then.
-        """
+        """Wait for the end; return the exception of the function, if there is one."""
         timeout = parse_timedelta(timeout)
         if wait([self.promise], timeout=timeout)[1]:
             raise TimeoutError(f"{self.key!r} has not ended after {timeout} s")
@@ -112,12 +97,12 @@ class Future(TaskRef):
         return error
 
     def traceback(self, timeout: float | str | None = None) -> TracebackType | None:
-        """Wait for the end; return the traceback of what the function raised, if it did."""
+        """Wait for the end; return the traceback of the exception, if there is one."""
         error = self.exception(timeout)
         return None if error is None else error.__traceback__
 
     def cancel(self) -> None:
-        """Stop the task, if it runs, and let go of the value."""
+        """Stop the task, if it runs, and release the value."""
         ref = self.promise.ref
         self.promise.fail(CancelledError(f"{self.key!r} was cancelled"))
         self._status, self.report = "cancelled", None
@@ -127,10 +112,10 @@ class Future(TaskRef):
             self.cluster.cancel([ref])
 
     def release(self) -> None:
-        """Do nothing: the value is let go when nobody has the future any more."""
+        """Do nothing: the value is released with the last reference to the future."""
 
     def add_done_callback(self, fn: Callable[[Future], Any]) -> None:
-        """Call ``fn`` with the future, in another thread, when it has ended in whatever way."""
+        """Call ``fn`` with the future, in another thread, when it has ended in any way."""
         _callbacks.when_done(self.promise, lambda: fn(self))
 
     def __dask_tokenize__(self) -> tuple[str, Any, str]:
@@ -146,7 +131,7 @@ class Future(TaskRef):
         return self is other
 
     def __repr__(self) -> str:
-        """Say what is known of it."""
+        """Show status, type and key."""
         kind = f", type: {self.type}" if self.type else ""
         return f"<Future: {self.status}{kind}, key: {self.key}>"
 
@@ -163,7 +148,7 @@ def failures(futures: Sequence[Future]) -> list[BaseException | None]:
     reports: dict[Ref, Any] = {}
     if reported:
         cluster, refs = reported[0].cluster, [f.report for f in reported]
-        with contextlib.suppress(Exception):  # of one of them; each is asked below
+        with contextlib.suppress(Exception):  # of one of them; see _failure
             reports.update(zip(refs, cluster.get(refs), strict=True))
     errors = []
     for future in futures:
@@ -197,7 +182,7 @@ class _Futures:
     """All futures of this process."""
 
     def stop(self) -> None:
-        """Break those that somebody has: their values are gone with the connection."""
+        """Cancel all: their values are gone with the connection."""
         for future in list(named.values()):
             future.promise.fail(CancelledError("the connection to Ray was closed"))
 

@@ -1,8 +1,13 @@
-"""Submitting calls: the part of a client that makes futures."""
+"""Submitting calls: the part of a client that makes futures, and the task of a call.
+
+Futures among the arguments, also inside lists, tuples, sets and dictionaries, arrive as their
+values. A future elsewhere, say in a closure, arrives as a future that is finished.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import pickle
 import queue
@@ -43,15 +48,7 @@ from dask_exo.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class CallReceipt:
-    """Outcome of a call, without its value.
-
-    Attributes
-    ----------
-    type : str
-        Name of the type of the value.
-    failure : Failure, optional
-        Exception of the function; it is also stored as the value.
-    """
+    """Outcome of a call: the name of the type of its value, or its failure, which is the value."""
 
     type: str = ""
     failure: Failure | None = None
@@ -60,16 +57,7 @@ class CallReceipt:
 class RemoteFunction:
     """A function and its keyword arguments, sent once for all calls that share them.
 
-    Parameters
-    ----------
-    futures : Futures
-    fn : callable
-    kwargs : mapping
-        May have futures in it.
-    retries : int
-        How often a call may run again after an exception.
-    needs : mapping, optional
-        Resources for each call, see `Futures.submit`.
+    A call is retried ``retries`` times after an exception.
     """
 
     def __init__(
@@ -98,8 +86,6 @@ class RemoteFunction:
         ------
         SerializationError
             The function or an argument cannot be sent to another process.
-        Exception
-            The exception of an argument.
         """
         code, shared, places = self._packed
         refs = list(shared)
@@ -183,13 +169,7 @@ _submissions = PromiseCallbacks("dask_exo-submissions")
 
 
 class Submitter:
-    """Makes futures: of calls, and of values that are stored.
-
-    Parameters
-    ----------
-    futures : Futures
-        Where tasks run.
-    """
+    """Makes futures: of calls, and of values that are stored."""
 
     def __init__(self, futures: Futures) -> None:
         self.status = "running"
@@ -213,17 +193,16 @@ class Submitter:
     ) -> Future:
         """Start ``func(*args, **kwargs)`` in a task; return at once.
 
+        Futures among the arguments, also in lists, tuples, sets and dictionaries, arrive as values.
+
         Parameters
         ----------
-        func : callable
-        *args, **kwargs
-            Futures among them, also in lists, tuples, sets and dictionaries, arrive as values.
         key : str, optional
             While a future of this key is alive, it is returned and nothing is started.
         resources : dict, optional
-            What the task needs: ``{"GPU": 1}``, or custom resources of Ray.
+            Resource request of the task: ``{"GPU": 1}``, or custom resources of Ray.
         retries : int, optional
-            How often it may run again after an exception.
+            Number of further attempts after an exception.
         pure : bool
             Whether the same function and arguments may share one future.
         workers, priority, fifo_timeout, allow_other_workers
@@ -234,15 +213,15 @@ class Submitter:
         Raises
         ------
         SerializationError
-            The function or an argument cannot be sent.
+            The function or an argument cannot be sent to another process.
         """
         if not callable(func):
             raise TypeError(f"submit takes a function first, not {func!r}")
-        code = self._code(func, kwargs, retries, resources, (workers, actor or actors))
+        function = self._remote_function(func, kwargs, retries, resources, workers, actor or actors)
         if key is None:
             token = tokenize(func, kwargs, *args) if pure else uuid.uuid4()
             key = f"{funcname(func)}-{token}"
-        return self._start(key, code, args)
+        return self._start(key, function, args)
 
     def map(
         self,
@@ -263,25 +242,21 @@ class Submitter:
     ) -> list[Future]:
         """Start ``func`` for the first items of all iterables, for the second ones, and so on.
 
+        It stops at the end of the shortest one. The keyword arguments are sent once. Other
+        parameters are those of `submit`.
+
         Parameters
         ----------
-        func : callable
-        *iterables
-            The shortest one ends it.
         key : str or list, optional
-            What keys begin with; or all keys.
+            Prefix of the keys; or all keys.
         batch_size : int, optional
             Without effect: tasks are submitted one by one.
-        workers, retries, resources, priority, allow_other_workers, fifo_timeout, actor, pure
-            See `submit`.
-        **kwargs
-            The same for all calls, and sent once.
         """
         if not callable(func):
             raise TypeError(f"map takes a function first, not {func!r}")
         if any(isinstance(it, (Iterator, queue.Queue)) for it in iterables):
             raise TypeError("map takes no iterators or queues: use a loop, and submit")
-        code = self._code(func, kwargs, retries, resources, (workers, actor or actors))
+        function = self._remote_function(func, kwargs, retries, resources, workers, actor or actors)
         calls = list(zip(*iterables, strict=False))
         if isinstance(key, (list, tuple)):
             keys = list(key)
@@ -292,17 +267,17 @@ class Submitter:
                 f"{name}-{tokenize(common, args)}" if pure else f"{name}-{common}-{i}"
                 for i, args in enumerate(calls)
             ]
-        return [self._start(k, code, args) for k, args in zip(keys, calls, strict=True)]
+        return [self._start(k, function, args) for k, args in zip(keys, calls, strict=True)]
 
-    def _code(
+    def _remote_function(
         self,
         func: Callable[..., Any],
         kwargs: dict[str, Any],
         retries: int | None,
         resources: Mapping[str, Any] | None,
-        refused: tuple[Any, bool],
+        workers: Any,
+        actor: bool,
     ) -> RemoteFunction:
-        workers, actor = refused
         self._check_open()
         no_workers(workers)
         if actor:
@@ -310,28 +285,26 @@ class Submitter:
         given = {name: v for name, v in (get_annotations() or {}).items() if name in KNOWN}
         given.update({} if retries is None else {"retries": retries})
         given.update({} if resources is None else {"resources": resources})
-        asked = options_from(given)
-        asks = request_of(func)
-        needs = asked.needs if asks is None else asks.needs
+        options, request = options_from(given), request_of(func)
+        needs = options.needs if request is None else request.needs
         if needs:
             on_ray.check_submit_options(needs)
-        return RemoteFunction(self._futures, func, kwargs, asked.retries, needs)
+        return RemoteFunction(self._futures, func, kwargs, options.retries, needs)
 
-    def _start(self, key: Any, code: RemoteFunction, args: tuple[Any, ...]) -> Future:
+    def _start(self, key: Any, function: RemoteFunction, args: tuple[Any, ...]) -> Future:
         with _lock:
             found = named.get(key)
             if isinstance(found, Future):
                 return found
             future = Future(key, Promise(self._futures))
-        waiting = unresolved_promises([args, code.kwargs])
+        waiting = unresolved_promises([args, function.kwargs])
         if waiting:
-            later = weakref.ref(future)  # whoever drops it does not want it started
-            _submissions.when_known(waiting, lambda: _begin_late(later(), code, args))
+            later = weakref.ref(future)  # if it is dropped, nothing starts
+            _submissions.when_known(waiting, lambda: _submit_late(later(), function, args))
             return future
         try:
-            _begin(future, code, args)
-        except SerializationError as error:
-            future.promise.fail(error)
+            _submit(future, function, args)
+        except SerializationError:
             named.pop(key, None)
             raise
         return future
@@ -341,12 +314,8 @@ class Submitter:
     ) -> Any:
         """Wait for futures; return their values, in the containers that they are in.
 
-        Parameters
-        ----------
-        futures : object
-            A future, or nested lists, tuples, sets and dictionaries with futures in them.
-        errors : str
-            ``"raise"`` raises the first exception; ``"skip"`` leaves out what failed.
+        These are nested lists, tuples, sets and dictionaries. ``errors="raise"`` raises the first
+        exception; ``"skip"`` leaves failed futures out.
         """
         if isinstance(futures, queue.Queue):
             raise TypeError("gather takes no queues: use a loop")
@@ -366,13 +335,8 @@ class Submitter:
     ) -> Any:
         """Store a value, or each item of a list, tuple, set or dictionary; return futures.
 
-        Parameters
-        ----------
-        data : object
-        hash : bool
-            Whether equal values may share one future.
-        workers, broadcast, direct, timeout
-            Without effect: each node that needs a value gets one copy of it.
+        With ``hash``, equal values may share one future. ``workers``, ``broadcast``, ``direct`` and
+        ``timeout`` have no effect: each node that needs a value gets one copy of it.
         """
         self._check_open()
         no_workers(workers)
@@ -414,23 +378,20 @@ def _name(value: Any, hashed: bool) -> str:
     return f"{type(value).__name__}-{token}"
 
 
-def _begin(future: Future | None, code: RemoteFunction, args: tuple[Any, ...]) -> None:
-    """Start the task of a future, if anybody still wants it."""
-    if future is None or future.promise.known:
-        return
+def _submit(future: Future, function: RemoteFunction, args: tuple[Any, ...]) -> None:
+    """Submit the task of a future, or fail it; raise if the call cannot be serialized."""
     try:
-        value, report = code.call(future.key, args)
-    except SerializationError:
-        raise
-    except Exception as error:  # noqa: BLE001  raised where the value is asked for
+        value, report = function.call(future.key, args)
+    except Exception as error:  # raised where the value is used, too
         future.promise.fail(error)
+        if isinstance(error, SerializationError):
+            raise
     else:
         future.begin(value, report)
 
 
-def _begin_late(future: Future | None, code: RemoteFunction, args: tuple[Any, ...]) -> None:
-    try:
-        _begin(future, code, args)
-    except SerializationError as error:
-        assert future is not None
-        future.promise.fail(error)
+def _submit_late(future: Future | None, function: RemoteFunction, args: tuple[Any, ...]) -> None:
+    """Submit the task of a future whose arguments are known now, unless it was dropped."""
+    if future is not None and not future.promise.known:
+        with contextlib.suppress(SerializationError):
+            _submit(future, function, args)

@@ -1,6 +1,6 @@
 """The actor that holds the state of locks, events, queues and variables.
 
-All calls run in one event loop, so that each has the desk for itself until it waits.
+All calls run in one event loop: no other call runs until one waits.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-LOOK = 1.0  # seconds between two looks for such leases, while somebody waits
+LOOK = 1.0  # seconds between two checks for expired leases, while somebody waits
 
-StoredValue = tuple[Any, ...]
-"""A value, as its sender has packed it."""
+SyncRecord = tuple[Any, ...]
+"""A value, as its sender has serialized it."""
 
 
 class _Holders:
@@ -32,32 +32,24 @@ class _Holders:
 
 
 class SyncService:
-    """The state behind the names, one method for each thing that can be asked.
+    """State of all primitives by name.
 
-    Waiting takes a ``timeout`` in seconds, None for ever.
-
-    Attributes
-    ----------
-    lease : float
-        Seconds after which a lease ends if nobody says that its holder lives.
+    A ``timeout`` is in seconds; None waits for ever.
     """
 
-    lease = 30.0
+    lease = 30.0  # seconds after which a lease ends unless it is renewed
 
     def __init__(self) -> None:
         self._semaphores: dict[str, _Holders] = {}
         self._events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._queues: dict[str, asyncio.Queue[StoredValue]] = {}
-        self._variables: dict[str, StoredValue] = {}
+        self._queues: dict[str, asyncio.Queue[SyncRecord]] = {}
+        self._variables: dict[str, SyncRecord] = {}
         self._assigned: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def acquire(self, name: str, limit: int, lease: str, timeout: float | None) -> bool:
         """Wait for a lease; return whether there was one.
 
-        Raises
-        ------
-        ValueError
-            Others know the semaphore with another limit.
+        A semaphore has the same limit in all processes, else `ValueError` is raised.
         """
         holders = self._semaphores.setdefault(name, _Holders(limit))
         if holders.limit != limit:
@@ -99,7 +91,7 @@ class SyncService:
         return len(self._semaphores[name].leases)
 
     async def refresh(self, leases: Iterable[tuple[str, str]]) -> None:
-        """Take note that holders live."""
+        """Renew leases, since their holders live."""
         end = asyncio.get_running_loop().time() + self.lease
         for name, lease in leases:
             if name in self._semaphores and lease in self._semaphores[name].leases:
@@ -136,11 +128,11 @@ class SyncService:
         """Return whether an event is set."""
         return name in self._events and self._events[name].is_set()
 
-    def _queue(self, name: str, maxsize: int) -> asyncio.Queue[StoredValue]:
+    def _queue(self, name: str, maxsize: int) -> asyncio.Queue[SyncRecord]:
         return self._queues.setdefault(name, asyncio.Queue(maxsize))
 
     async def queue_put(
-        self, name: str, maxsize: int, record: StoredValue, timeout: float | None
+        self, name: str, maxsize: int, record: SyncRecord, timeout: float | None
     ) -> bool:
         """Append a record; return whether there was room in time."""
         queue = self._queue(name, maxsize)
@@ -149,9 +141,9 @@ class SyncService:
             return True
         return await _within(timeout, queue.put(record))
 
-    async def queue_get(self, name: str, maxsize: int, timeout: float | None) -> list[StoredValue]:
+    async def queue_get(self, name: str, maxsize: int, timeout: float | None) -> list[SyncRecord]:
         """Take the first record; a list of none if there is none in time."""
-        got: list[StoredValue] = []
+        got: list[SyncRecord] = []
         queue = self._queue(name, maxsize)
         if not queue.empty():
             return [queue.get_nowait()]
@@ -162,7 +154,7 @@ class SyncService:
         await _within(timeout, get())
         return got
 
-    async def queue_drain(self, name: str, maxsize: int) -> list[StoredValue]:
+    async def queue_drain(self, name: str, maxsize: int) -> list[SyncRecord]:
         """Take all records."""
         queue = self._queue(name, maxsize)
         return [queue.get_nowait() for _ in range(queue.qsize())]
@@ -175,12 +167,12 @@ class SyncService:
         """Forget a queue."""
         self._queues.pop(name, None)
 
-    async def variable_set(self, name: str, record: StoredValue) -> None:
+    async def variable_set(self, name: str, record: SyncRecord) -> None:
         """Assign a record."""
         self._variables[name] = record
         self._assigned[name].set()
 
-    async def variable_get(self, name: str, timeout: float | None) -> list[StoredValue]:
+    async def variable_get(self, name: str, timeout: float | None) -> list[SyncRecord]:
         """Wait until a record is assigned; a list of none if there is none in time."""
         if name not in self._variables:
             await _within(timeout, self._assigned[name].wait())

@@ -23,16 +23,24 @@ from dask_exo.client.sync_actor import SyncService
 from dask_exo.cluster import on_ray
 from dask_exo.execution.persisted import Promise, Remote
 
-Self = TypeVar("Self", bound="_Leases")
+Self = TypeVar("Self", bound="Semaphore")
 REFRESH = SyncService.lease / 6  # seconds between two signs of life
 
 _service = on_ray.service("dask_exo.locks", SyncService)
 
 
 class NamedPrimitive:
-    """Base of primitives whose name identifies them in all processes."""
+    """Base of primitives whose name identifies them in all processes.
 
-    def __init__(self, name: str | None) -> None:
+    Parameters
+    ----------
+    name : str, optional
+        By default a unique name.
+    client : Client, optional
+        Ignored: there is only one cluster.
+    """
+
+    def __init__(self, name: str | None = None, client: object = None) -> None:
         self.name = name or f"{type(self).__name__.lower()}-{uuid.uuid4().hex}"
         if on_ray.running():
             _service.start()  # what the driver has started, lives as long as the driver
@@ -51,18 +59,32 @@ class NamedPrimitive:
         return f"<{type(self).__name__}: {self.name}>"
 
 
-class _Leases(NamedPrimitive):
-    """The leases of one holder."""
+class Semaphore(NamedPrimitive):
+    """At most ``max_leases`` holders at a time, in all processes together.
 
-    def __init__(self, max_leases: int, name: str | None) -> None:
+    A lease ends when its holder releases it; or half a minute after the process of the holder has
+    died.
+
+    Examples
+    --------
+    >>> semaphore = Semaphore(max_leases=2, name="database")
+    >>> with semaphore:  # doctest: +SKIP
+    ...     connect()
+    """
+
+    def __init__(self, max_leases: int = 1, name: str | None = None) -> None:
         super().__init__(name)
         self.max_leases = max_leases
         self._leases: deque[str] = deque()
 
+    def acquire(self, timeout: float | str | None = None) -> bool:
+        """Wait for a lease, for ``timeout`` seconds (or ``"200ms"``); return whether it came."""
+        return self._acquire(parse_timedelta(timeout))
+
     def _acquire(self, seconds: float | None) -> bool:
         lease = uuid.uuid4().hex
         self._leases.append(lease)
-        _refreshing.start(self)
+        _renewal.start(self)
         try:
             got = self._call("acquire", self.max_leases, lease, seconds)
         except BaseException:
@@ -75,13 +97,7 @@ class _Leases(NamedPrimitive):
         return bool(got)
 
     def release(self) -> bool:
-        """Give the oldest lease of this object back.
-
-        Raises
-        ------
-        RuntimeError
-            It has none.
-        """
+        """Return the oldest lease of this object; raise `RuntimeError` if it has none."""
         if not self._leases:
             raise RuntimeError(f"{self!r} is released more often than acquired")
         return bool(self._call("release", self._leases.popleft()))
@@ -96,7 +112,7 @@ class _Leases(NamedPrimitive):
         self._call("close_semaphore")
 
     def held(self) -> list[tuple[str, str]]:
-        """Names and ids of the leases of this object."""
+        """Return name and id of each lease of this object."""
         return [(self.name, lease) for lease in list(self._leases)]
 
     def __enter__(self: Self) -> Self:
@@ -106,52 +122,12 @@ class _Leases(NamedPrimitive):
     def __exit__(self, *error: object) -> None:
         self.release()
 
-
-class Semaphore(_Leases):
-    """At most ``max_leases`` holders at a time, in all processes together.
-
-    A lease ends when its holder releases it; or half a minute after the process of the holder has
-    died.
-
-    Parameters
-    ----------
-    max_leases : int
-    name : str, optional
-        By default a unique name.
-
-    Examples
-    --------
-    >>> semaphore = Semaphore(max_leases=2, name="database")
-    >>> with semaphore:  # doctest: +SKIP
-    ...     connect()
-    """
-
-    def __init__(self, max_leases: int = 1, name: str | None = None) -> None:
-        super().__init__(max_leases, name)
-
-    def acquire(self, timeout: float | str | None = None) -> bool:
-        """Wait for a lease; return whether there was one in time.
-
-        Parameters
-        ----------
-        timeout : number or str, optional
-            Seconds, or as in ``"200ms"``.
-        """
-        return self._acquire(parse_timedelta(timeout))
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.max_leases, self.name)
 
 
-class Lock(_Leases):
-    """At most one holder at a time, in all processes together.
-
-    Parameters
-    ----------
-    name : str, optional
-        By default a unique name.
-    client : Client, optional
-        Ignored: there is only one cluster.
+class Lock(Semaphore):
+    """At most one holder at a time, in all processes together. See `NamedPrimitive`.
 
     Examples
     --------
@@ -162,15 +138,12 @@ class Lock(_Leases):
     def __init__(self, name: str | None = None, client: object = None) -> None:
         super().__init__(1, name)
 
-    def acquire(self, blocking: bool = True, timeout: float | str | None = None) -> bool:
-        """Wait for the lock; return whether it was got in time.
+    def acquire(  # type: ignore[override]
+        self, blocking: bool = True, timeout: float | str | None = None
+    ) -> bool:
+        """Wait for the lock, if ``blocking``; return whether it was acquired in time.
 
-        Parameters
-        ----------
-        blocking : bool
-            Whether to wait at all.
-        timeout : number or str, optional
-            Seconds, or as in ``"200ms"``.
+        ``timeout`` is a number of seconds, or as in ``"200ms"``.
         """
         if not blocking and timeout is not None:
             raise ValueError("a lock that is acquired with blocking=False takes no timeout")
@@ -184,15 +157,15 @@ class Lock(_Leases):
         return type(self), (self.name,)
 
 
-class _Refreshing:
+class _LeaseRenewal:
     """A thread that renews the leases of this process."""
 
     def __init__(self) -> None:
-        self._holders: weakref.WeakSet[_Leases] = weakref.WeakSet()
+        self._holders: weakref.WeakSet[Semaphore] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def start(self, holder: _Leases) -> None:
+    def start(self, holder: Semaphore) -> None:
         """Renew the leases of one more holder."""
         with self._lock:
             self._holders.add(holder)
@@ -214,22 +187,11 @@ class _Refreshing:
                 _service.call("refresh", leases, timeout=REFRESH)
 
 
-_refreshing = _Refreshing()
+_renewal = _LeaseRenewal()
 
 
 class Event(NamedPrimitive):
-    """A flag, false at first.
-
-    Parameters
-    ----------
-    name : str, optional
-        By default a unique name.
-    client : Client, optional
-        Ignored: there is only one cluster.
-    """
-
-    def __init__(self, name: str | None = None, client: object = None) -> None:
-        super().__init__(name)
+    """A flag, false at first. See `NamedPrimitive`."""
 
     def wait(self, timeout: float | str | None = None) -> bool:
         """Wait until it is set; return whether it was, in time."""
@@ -249,55 +211,30 @@ class Event(NamedPrimitive):
 
 
 class Queue(NamedPrimitive):
-    """First in, first out; of futures and small values.
+    """First in, first out; of futures and small values. See `NamedPrimitive`.
 
-    Parameters
-    ----------
-    name : str, optional
-        By default a unique name.
-    client : Client, optional
-        Ignored: there is only one cluster.
-    maxsize : int
-        `put` waits while it has so many; 0 is no limit.
+    `put` waits while there are ``maxsize`` values; 0 is no limit.
     """
 
-    def __init__(
-        self,
-        name: str | None = None,
-        client: object = None,
-        maxsize: int = 0,
-    ) -> None:
+    def __init__(self, name: str | None = None, client: object = None, maxsize: int = 0) -> None:
         super().__init__(name)
         self.maxsize = maxsize
 
     def put(self, value: Any, timeout: float | str | None = None) -> None:
-        """Append a value, a future, or a list of futures.
-
-        Raises
-        ------
-        TimeoutError
-            The queue has been full for ``timeout``.
-        """
+        """Append a value, a future, or a list of futures; raise `TimeoutError` if it stays full."""
         seconds = parse_timedelta(timeout)
         if not self._call("queue_put", self.maxsize, _record(value), seconds):
             raise TimeoutError(f"{self!r} has been full ({self.maxsize}) for {seconds} s")
 
     def get(self, timeout: float | str | None = None, batch: bool | int = False) -> Any:
-        """Take the oldest value.
-
-        Parameters
-        ----------
-        timeout : number or str, optional
-            Seconds, or as in ``"200ms"``.
-        batch : bool or int
-            True takes all that are there, a number as many; then a list is returned.
+        """Take the oldest value; with ``batch=True`` a list of all, with a number of as many.
 
         Raises
         ------
         TimeoutError
-            There has been none for ``timeout``.
+            The queue has been empty for ``timeout``.
         NotImplementedError
-            A number of values, and a timeout: `distributed` has that neither.
+            A number of values, and a timeout: `distributed` does not have that either.
         """
         seconds = parse_timedelta(timeout)
         if batch is True:
@@ -324,31 +261,14 @@ class Queue(NamedPrimitive):
 
 
 class Variable(NamedPrimitive):
-    """One value, or one future.
-
-    Parameters
-    ----------
-    name : str, optional
-        By default a unique name.
-    client : Client, optional
-        Ignored: there is only one cluster.
-    """
-
-    def __init__(self, name: str | None = None, client: object = None) -> None:
-        super().__init__(name)
+    """One value, or one future. See `NamedPrimitive`."""
 
     def set(self, value: Any, timeout: float | str | None = None) -> None:
         """Store a value, a future, or a list of futures."""
         self._call("variable_set", _record(value))
 
     def get(self, timeout: float | str | None = None) -> Any:
-        """Wait until it has a value; return it.
-
-        Raises
-        ------
-        TimeoutError
-            It has had none for ``timeout``.
-        """
+        """Wait until it has a value; return it, or raise `TimeoutError`."""
         seconds = parse_timedelta(timeout)
         records = self._call("variable_get", seconds)
         if not records:

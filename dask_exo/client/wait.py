@@ -32,13 +32,7 @@ class DoneAndNotDoneFutures(NamedTuple):
 
 
 def futures_of(obj: Any) -> list[Future]:
-    """Return the futures in nested containers and in persisted collections.
-
-    Parameters
-    ----------
-    obj : object
-        Futures, collections, and lists, tuples, sets and dictionaries of them.
-    """
+    """Return the futures in nested lists, tuples, sets, dictionaries and persisted collections."""
     if is_dask_collection(obj):
         graph = dict(obj.__dask_graph__())
         kept = [(key, persisted.promised(node)) for key, node in graph.items()]
@@ -53,25 +47,17 @@ def futures_of(obj: Any) -> list[Future]:
 def wait(
     fs: Any, timeout: float | str | None = None, return_when: str = ALL_COMPLETED
 ) -> DoneAndNotDoneFutures:
-    """Wait until futures have ended.
+    """Wait until futures have ended, in whatever `futures_of` takes.
 
     Parameters
     ----------
-    fs : object
-        See `futures_of`.
     timeout : number or str, optional
-        Seconds, or as in ``"2 minutes"``.
+        Seconds, or as in ``"2 minutes"``; then `TimeoutError` is raised.
     return_when : str
         ``ALL_COMPLETED`` or ``FIRST_COMPLETED``.
 
-    Returns
-    -------
-    done, not_done : set of Future
-
     Raises
     ------
-    TimeoutError
-        They have not ended by then.
     CancelledError
         One of them was cancelled.
     """
@@ -106,15 +92,10 @@ def _ended(
 
 
 def gather(content: Any, errors: str = "raise") -> Any:
-    """Return the values of futures, in the containers that they are in.
+    """Return the values of futures, in the nested containers that they are in.
 
-    Parameters
-    ----------
-    content : object
-        A future, or nested lists, tuples, sets and dictionaries with futures in them.
-    errors : str
-        ``"raise"`` raises the first exception; ``"skip"`` leaves futures that failed out of a
-        list, and puts None in their place elsewhere.
+    ``errors="raise"`` raises the first exception; ``"skip"`` leaves failed futures out of a list,
+    and puts None in their place elsewhere.
     """
     if errors not in ("raise", "skip"):
         raise ValueError(f"errors={errors!r} is neither 'raise' nor 'skip'")
@@ -154,11 +135,10 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
 
     Parameters
     ----------
-    futures : iterable of Future
     with_results : bool
         Yield pairs of a future and its value.
     raise_errors : bool
-        With results: raise what a future failed with; else the exception is in place of the value.
+        With results: raise the exception of a future; else it is in place of the value.
     timeout : number or str, optional
         Time in which all must have ended.
 
