@@ -40,22 +40,12 @@ class PooledActor:
 
     @property
     def outgrown(self) -> bool:
-        """Whether new actors of its pool request more."""
+        """True if new actors of its pool request more."""
         return self.request != self.pool.request
 
 
 class ActorPool:
-    """Actors of one resource request, the most recently used one last.
-
-    Parameters
-    ----------
-    request : mapping
-        Resources of each new actor.
-    stop : callable
-        Stops an actor, given its handle.
-    clock : callable
-        Returns seconds since some moment.
-    """
+    """Actors of one resource request, the most recently used one last; ``stop`` takes a handle."""
 
     def __init__(
         self, request: Resources, stop: Callable[[Any], object], clock: Callable[[], float]
@@ -97,12 +87,7 @@ class ActorPool:
     def stop_idle(self, idle_for: float = 0.0, *, keep: int = 0) -> bool:
         """Stop actors that were idle for so many seconds; return whether any were stopped.
 
-        Parameters
-        ----------
-        idle_for : float
-            Seconds.
-        keep : int
-            Actors of the pool to keep, idle or not.
+        The pool keeps ``keep`` actors, idle or not.
         """
         since = self._clock() - idle_for
         gone = [actor for actor in self.idle if actor.since <= since]

@@ -15,18 +15,15 @@ class LoopState:
         Tasks that were submitted and have not finished.
     slots : int
         Tasks that the cluster runs at the same time.
-    held : int
-        Bytes of the values that the driver holds refs of.
-    promised : int
-        Bytes that the tasks in flight are expected to return.
-    expected : int
-        Bytes that the next task is expected to return.
+    held, promised, expected : int
+        Bytes of the values that the driver holds refs of, of the expected outputs of the tasks in
+        flight, and of that of the next task.
     behind : bool
         Whether tasks that come earlier in Dask's order wait for an actor.
     tight : bool
         Whether the memory of a machine is nearly full, for any reason.
     probing : bool
-        Whether the first tasks of the same group are in flight: their duration and size are not
+        Whether the first tasks of the same group are in flight, so that durations and sizes are not
         known yet.
     """
 
@@ -45,16 +42,7 @@ class LoopState:
 
 
 def bottleneck(in_flight: int, most: int, *, ready: bool) -> str:
-    """Return the resource that keeps more tasks from starting.
-
-    Parameters
-    ----------
-    in_flight : int
-        Tasks that were submitted and have not finished.
-    most : int
-        The most tasks that may be in flight.
-    ready : bool
-        Whether a ready task was not submitted.
+    """Return what keeps more tasks from starting; ``ready``: a ready task was not submitted.
 
     Examples
     --------
@@ -94,18 +82,6 @@ def admit(view: LoopState, *, tasks_per_slot: int, budget: int) -> bool:
 def next_cpu_request(had: float, most: int) -> int | None:
     """Return the slots for a task whose node ran out of memory: half a node, then a whole one.
 
-    Parameters
-    ----------
-    had : float
-        Slots of the last attempt.
-    most : int
-        Slots of the largest node.
-
-    Returns
-    -------
-    int or None
-        None if the task already had a whole node.
-
     Examples
     --------
     >>> next_cpu_request(1, 8), next_cpu_request(4, 8), next_cpu_request(8, 8)
@@ -119,15 +95,12 @@ def next_cpu_request(had: float, most: int) -> int | None:
     return half if had < half else most
 
 
-SPEED = 250e6
-"""Bytes that one task pickles, hashes and writes per second; measured on a local disk."""
-
-FILE = 0.01
-"""Seconds per file of any size; a few milliseconds on a local disk."""
+SPEED = 250e6  # bytes that one task pickles, hashes and writes per second, on a local disk
+FILE = 0.01  # seconds per file of any size, on a local disk
 
 
 def worth_checkpointing(nbytes: int, *, work: float, spent: float, share: float) -> bool:
-    """Decide whether to write some more values.
+    """Decide whether to write checkpoints of some more values.
 
     Writing stays below a share of the work that it saves from being recomputed, so that a program
     with checkpoints is never slower by more than that share.
@@ -161,16 +134,7 @@ def write_seconds(nbytes: int) -> float:
 
 
 def single_write_seconds(nbytes: int, *, seconds: float, share: float) -> float | None:
-    """Return the seconds that writing one value takes, or None if it is not worth them.
-
-    Parameters
-    ----------
-    nbytes : int
-        Size of the value.
-    seconds : float
-        Seconds that computing it took.
-    share : float
-        Share of ``seconds`` that may be spent.
+    """Return the seconds that writing one value takes, or None if that exceeds its share.
 
     Examples
     --------

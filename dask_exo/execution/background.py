@@ -38,12 +38,6 @@ class BackgroundRun:
 
     It holds weak references to its promises: a dropped promise frees its value, and the
     computation ends when all are dropped.
-
-    Parameters
-    ----------
-    plan : Plan
-    context : PassContext
-    futures : Futures
     """
 
     def __init__(self, plan: Plan, context: PassContext, futures: Futures) -> None:
@@ -83,14 +77,11 @@ class BackgroundRun:
             self._errors.append(error)
             promise.fail(error)
 
-    def _run(self) -> None:
-        with observed(self._futures) as looks:
-            Run(self._plan, self._context, self._futures, consumer=self, looks=looks).results()
-
     def _main(self) -> None:
         error: BaseException = CancelledError("the computation was stopped before its end")
         try:
-            self._run()
+            with observed(self._futures) as looks:
+                Run(self._plan, self._context, self._futures, consumer=self, looks=looks).results()
         except RunAbandoned:
             pass
         except BaseException as raised:  # noqa: BLE001  raised where a result is asked for
@@ -129,13 +120,7 @@ class _Pending:
 
 
 class PromiseCallbacks:
-    """A thread that calls functions when promises are known or done; it ends when none are left.
-
-    Parameters
-    ----------
-    name : str
-        Name of the thread.
-    """
+    """A thread that calls functions when promises are known or done; it ends when none are left."""
 
     def __init__(self, name: str) -> None:
         self._name = name

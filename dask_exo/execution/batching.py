@@ -57,16 +57,9 @@ class TaskStats:
 
 @dataclass(slots=True)
 class BatchBudget:
-    """Limits on the bundles that may still join a call.
+    """Room of a call: seconds of work, bytes of outputs or of blocks assembled for them.
 
-    Attributes
-    ----------
-    seconds : float
-        Seconds of work.
-    nbytes : int
-        Bytes of outputs, or of the blocks assembled for them.
-    ready : int
-        Ready bundles, which could also run in parallel to this call.
+    ``ready`` counts the bundles that could also run in parallel to this call.
     """
 
     seconds: float
@@ -74,17 +67,13 @@ class BatchBudget:
     ready: int
 
     def fits(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> bool:
-        """Return whether one more bundle of a group fits.
+        """Return whether one more bundle fits, which assembles ``pending_bytes`` of blocks.
 
-        It assembles ``pending_bytes`` of shuffled blocks; ``inner`` says that it reads outputs of
-        this very call.
+        ``inner``: it reads outputs of this very call.
         """
         fair = inner or self.ready > 0
-        return (
-            fair
-            and known.duration <= self.seconds
-            and max(known.mean, pending_bytes) <= self.nbytes
-        )
+        small = max(known.mean, pending_bytes) <= self.nbytes
+        return fair and small and known.duration <= self.seconds
 
     def take(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> None:
         """Subtract one more bundle of a group."""
@@ -102,7 +91,7 @@ def gather(
     target: float,
     follow: bool,
 ) -> list[Bundle]:
-    """Take the next bundle from the queue, and all that should share a call with it.
+    """Take the next bundle from the queue, and all that should share a call with it, in order.
 
     Parameters
     ----------
@@ -117,11 +106,6 @@ def gather(
         Seconds that a call should last.
     follow : bool
         Whether to add bundles that become ready by outputs of the call itself.
-
-    Returns
-    -------
-    list of Bundle
-        In an order in which they can run.
     """
     first = queue.pop(pool)
     batch, known = [first], stats.get(first.group)

@@ -22,10 +22,7 @@ from dask_exo.shuffle.spec import Tally
 class CheckpointMark:
     """Identity function of a task whose value is to be checkpointed.
 
-    Attributes
-    ----------
-    still : callable, optional
-        Returns whether the checkpoint of an earlier program is still valid.
+    ``still`` returns whether the checkpoint of an earlier program is still valid.
     """
 
     still: Callable[[Any], bool] | None = None
@@ -72,20 +69,16 @@ class CheckpointKey:
 
 @dataclass(frozen=True, slots=True)
 class PartCheckpoint:
-    """Checkpoint of a map's input, written by the task that computes it, if worth its cost.
+    """Checkpoint of a map's input, written by the task that computes it.
 
-    Attributes
-    ----------
-    label : CheckpointKey
-    share : float
-        Share of the task's seconds that the checkpoint may take.
+    Writing it may take ``share`` of the task's seconds.
     """
 
     label: CheckpointKey
     share: float
 
     def keep(self, value: Any, seconds: float) -> float:
-        """Write a value that took so many seconds; return the estimated seconds of writing it.
+        """Write a value that took so many seconds, if worth it; return the seconds of writing.
 
         Raises
         ------
@@ -127,13 +120,7 @@ class ShuffleCheckpoint:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CheckpointingSplit(Partitioner):
-    """A partitioner that checkpoints each output in the task that reads it, which has its device.
-
-    Attributes
-    ----------
-    inner : Partitioner
-    label : CheckpointKey
-    """
+    """A partitioner that checkpoints an output in the task that reads it, which has its device."""
 
     inner: Partitioner
     label: CheckpointKey

@@ -79,7 +79,7 @@ class Job(NamedTuple):
 
 
 class MapCode(NamedTuple):
-    """What a map does with its partitions, of which the first has the number ``start``."""
+    """Work of a map on its partitions, of which the first has the number ``start``."""
 
     partitioner: Partitioner
     largest_block: int

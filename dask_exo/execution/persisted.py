@@ -68,13 +68,13 @@ class Promise:
     futures : Futures, optional
         Where refs are from.
     held : Local or Remote, optional
-        The value or its ref, where they are known. A ref may be of a task that is under way,
-        and the value behind it may be the `Failure` of that task.
+        The value or its ref, where they are known. A ref may be of a running task, and the value
+        behind it may be the `Failure` of that task.
 
     Attributes
     ----------
     fingerprint : str, optional
-        Of the task that makes it, if checkpoints are on; see `dask_exo.planning.fingerprint`.
+        Of the task that computes it, if checkpoints are on; see `dask_exo.planning.fingerprint`.
     """
 
     def __init__(self, futures: Futures | None = None, held: Local | Remote | None = None) -> None:
@@ -123,14 +123,12 @@ class Promise:
         return not wait([self], timeout=0)[1]
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the value; return a writable copy of it in this process.
+        """Wait for the value; return a writable copy of it, or raise the exception of its task.
 
         Raises
         ------
         TimeoutError
             The value does not exist after ``timeout`` seconds.
-        Exception
-            The exception of its task.
         """
         if wait([self], timeout=timeout)[1]:
             raise TimeoutError(f"no result after {timeout} s")
@@ -211,12 +209,9 @@ def _with_argument(index: int, token: str) -> Promise:
 def wait(
     promises: Collection[Promise], *, timeout: float | None = None, count: int | None = None
 ) -> tuple[list[Promise], list[Promise]]:
-    """Block until ``count`` of ``promises`` (by default all) are done, or ``timeout`` is over.
+    """Wait until ``count`` of ``promises`` (by default all) are done, or ``timeout`` seconds.
 
-    Returns
-    -------
-    done, pending : list of Promise
-        In the order given.
+    Returns those that are done and the others, in the order given.
 
     Raises
     ------

@@ -50,15 +50,7 @@ class RunAbandoned(Exception):  # noqa: N818  no error: it ends a run
 
 
 class ReadyQueue:
-    """The units of one computation, from waiting to done.
-
-    Parameters
-    ----------
-    plan : Plan
-    values : HeldValues
-    accounting : ShuffleAccounting
-    consumer : Consumer, optional
-        Receives results as they finish; without it, the first failure is raised.
+    """The units of one computation, from pending to done.
 
     Attributes
     ----------
@@ -133,11 +125,7 @@ class ReadyQueue:
     def newly_ready(self, key: Key, missing: dict[int, int]) -> Iterator[Entry]:
         """Yield the bundles that would be ready if this value existed, too.
 
-        Parameters
-        ----------
-        key : Key
-        missing : dict
-            Number of inputs that each bundle would still wait for; updated here.
+        ``missing`` has the number of inputs that each bundle would still wait for; updated here.
         """
         for unit in self._dependents.get(key, ()):
             if isinstance(unit, Bundle):
@@ -236,7 +224,7 @@ class HeldValues:
     Parameters
     ----------
     literals : dict
-        Values that are in the graph itself; each is stored when a task first reads it.
+        Values in the graph itself; each is stored when a task first reads it.
     put : callable
         Stores one.
 

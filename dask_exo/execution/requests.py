@@ -33,19 +33,11 @@ MOST_INSTANCES = 8  # per process
 
 
 class CachedInstance:
-    """Place for the instance of a class in this process.
-
-    Attributes
-    ----------
-    lock : RLock
-        Held while the instance is created or called.
-    value : object
-        The instance, or None before it is created.
-    """
+    """Place for the instance of a class; ``lock`` is held while it is created or called."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.value: Any = None
+        self.value: Any = None  # before it is created
 
 
 _instances: OrderedDict[str, CachedInstance] = OrderedDict()
@@ -63,21 +55,7 @@ def cached_instance(key: str) -> CachedInstance:
 
 
 class ResourceBoundFunction:
-    """A function or class, and its resource request; see `options`.
-
-    Parameters
-    ----------
-    func : callable or class
-    args, kwargs
-        Arguments for an instance of a class.
-    asks : ResourceRequest
-    batch_size : int, optional
-        Rows of a batch.
-    max_batch_bytes : int, optional
-        Bytes of a batch.
-    key : str, optional
-        The same for wrappers of the same class and arguments.
-    """
+    """A function or class, and its resource request; see `options`."""
 
     used = False
     """Whether this process has any wrapper: else no task needs to be searched for one."""
@@ -246,11 +224,6 @@ def options(
         The most, or the fewest and the most, actors in the whole cluster.
     max_batch_bytes : int or str, optional
         Largest batch in bytes; a single row may be larger.
-
-    Returns
-    -------
-    callable
-        Takes a function, or a class and the arguments of its instances; returns the wrapper.
 
     Raises
     ------
