@@ -7,13 +7,11 @@ submits its own tasks and is resumed when what it waits for is done.
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from dask.utils import key_split
 
@@ -123,17 +121,9 @@ class Run:
         Raises
         ------
         Exception
-            The exception of a task.
-        IntegrityError
-            A shuffle has lost rows.
-        NonDeterminismError
-            A recomputed task returned a different value.
+            The exception of a task, or one of `dask_exo.errors`.
         RunAbandoned
             The consumer does not want the results any more.
-        OutOfMemoryError
-            A task needs more memory than a whole node has.
-        StalledError
-            Nothing has happened for `Config.stall_timeout`, and nothing can.
         """
         for event in self._first_events:
             events.emit(event)
@@ -219,19 +209,17 @@ class Run:
             in_flight, slots, held, self._expected_bytes, expected, behind, tight, probing
         )
         if pool is None:
-            if not slots or not admit(
-                view, tasks_per_slot=self._config.tasks_per_slot, budget=self._budget
-            ):
+            limits = {"tasks_per_slot": self._config.tasks_per_slot, "budget": self._budget}
+            if not slots or not admit(view, **limits):
                 return False
-            self._submit(self._batch(None, slots))
+            self._submit(None, slots)
             return True
-        nothing_else = not in_flight and not busy
         actor = self._pools.acquire(
-            pool, may_queue=view.fits(self._budget), nothing_else=nothing_else
+            pool, may_queue=view.fits(self._budget), nothing_else=not in_flight and not busy
         )
         if actor is None:
             return False
-        self._submit(self._batch(pool, self._pools.width(pool)), actor)
+        self._submit(pool, self._pools.width(pool), actor)
         return True
 
     def _run_here(self, bundle: Bundle) -> None:
@@ -251,17 +239,12 @@ class Run:
         self._watcher.finished(bundle.key, (), held)
         self._queue.fulfil(bundle.key, held)
 
-    def _batch(self, pool: ResourceRequest | None, slots: int) -> list[Bundle]:
-        return gather(
-            self._queue,
-            self._stats,
-            pool,
-            slots=slots,
-            target=self._config.bundle_target,
-            follow=self._follow,
-        )
-
-    def _submit(self, bundles: list[Bundle], actor: PooledActor | None = None) -> None:
+    def _submit(
+        self, pool: ResourceRequest | None, slots: int, actor: PooledActor | None = None
+    ) -> None:
+        """Submit the next bundle of a pool, and those that share its call."""
+        target, follow = self._config.bundle_target, self._follow
+        bundles = gather(self._queue, self._stats, pool, slots=slots, target=target, follow=follow)
         node = self._values.preferred_node(
             chain.from_iterable(bundle.sources for bundle in bundles)
         )
@@ -310,7 +293,7 @@ class Run:
         """Record the results of finished tasks; tell the shuffles which of theirs are done."""
         self._shuffles.finished(finished)
         mine = [ref for ref in finished if ref in self._in_flight]
-        for ref, dones in zip(mine, self._receipts(mine), strict=True):
+        for ref, dones in zip(mine, receipts(self._futures, mine, self._name), strict=True):
             call = self._in_flight.pop(ref)
             self._expected_bytes -= call.expected_bytes
             if isinstance(dones, OutOfMemoryError):
@@ -320,21 +303,6 @@ class Run:
             if call.actor is not None and pool is not None:
                 self._pools.release(pool, call.actor, len(call.bundles))
             self._record(call, dones)
-
-    def _receipts(self, refs: Sequence[Ref]) -> list[Any]:
-        """Fetch the receipts of calls; add a key to the error of a call that could not run."""
-        try:
-            return receipts(self._futures, refs, OutOfMemoryError)
-        except Exception as error:
-            for ref in refs:
-                with contextlib.suppress(Exception):
-                    self._futures.get([ref])
-                    continue
-                error.add_note(
-                    f"dask_exo: nothing came of task {self._in_flight[ref].bundles[0].key!r}"
-                )
-                break
-            raise
 
     def _resubmit_wider(self, call: TaskCall, error: OutOfMemoryError) -> None:
         """Resubmit a task whose node ran out of memory, with more slots."""

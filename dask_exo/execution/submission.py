@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,14 +154,17 @@ class TaskCall:
         return receipts
 
 
-def receipts(futures: Futures, refs: Sequence[Ref], kind: type[Exception]) -> list[Any]:
-    """Fetch the receipts of finished tasks; an exception of type ``kind`` is one, too."""
+def receipts(futures: Futures, refs: Sequence[Ref], name: Callable[[Ref], str]) -> list[Any]:
+    """Fetch the receipts of finished tasks; of one without memory, return the error instead."""
     try:
         return futures.get(refs)
-    except kind as error:
+    except Exception as error:
         if len(refs) == 1:
-            return [error]
-        return [receipts(futures, [ref], kind)[0] for ref in refs]
+            if isinstance(error, OutOfMemoryError):
+                return [error]
+            error.add_note(f"dask_exo: nothing came of task {name(refs[0])}")
+            raise
+    return [receipts(futures, [ref], name)[0] for ref in refs]
 
 
 def widen_request(
