@@ -1,9 +1,9 @@
-"""Errors of dask_exo: one class for each condition that a caller can act on.
+"""Errors of dask_exo, one class for each condition that a caller can act on, and their transport.
 
-Each is an `ExoError`, and also the builtin a caller expects. Messages say what failed,
-where, what is needed against what is there, and which key or argument to change. An
-exception raised by user code is not wrapped: it reaches the caller with its own type and
-traceback, and a note that names the key.
+Each is an `ExoError`, and also the builtin that a caller expects. Messages say what failed and
+where, what is needed and what there is, and which key or argument to change. An exception of user
+code is not wrapped: `Failure` brings it to the caller with its own type and traceback, and a note
+that names the key.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import cloudpickle
 from tblib import Traceback
+
+MOST_CAUSES = 16
+MOST_FRAMES = 200  # of a traceback: pickle goes one level deeper for each
 
 
 class ExoError(Exception):
@@ -25,34 +28,27 @@ class ExoError(Exception):
 
 
 class ConfigError(ExoError, ValueError):
-    """A configuration key is unknown, or its value is not one it can have.
+    """A configuration key is unknown, or its value is not allowed.
 
-    *When*: when a computation starts, or by `enable` and `Client`, before anything runs. Also
-    for a key that has no effect: one of a private Ray where ``exo.address`` is set, or another
-    size than that of the Ray that runs already.
-
-    *What helps*: the message names the key, and the nearest one that there is.
-    :doc:`configuration` has all of them.
+    *When*: before anything runs, in a computation, `enable` or `Client`. Also for a key without
+    effect, such as one of a private Ray while ``exo.address`` is set.
+    *What helps*: the message names the key and the nearest known one; :doc:`configuration` has all.
     """
 
 
 class ClusterError(ExoError, ConnectionError):
     """A Ray cluster could not be started, or not be reached at its address.
 
-    *When*: when this process connects to Ray; and by what needs a cluster where there is none.
-
-    *What helps*: ``dask exo doctor`` examines machine and cluster; :doc:`install` has a table
-    of what is seen where a token is missing.
+    *When*: this process connects to Ray, or needs a cluster and has none.
+    *What helps*: ``dask exo doctor`` examines machine and cluster; see also :doc:`install`.
     """
 
 
 class NotEnabledError(ExoError, RuntimeError):
     """Dask would not run on dask_exo, although `enable` was called.
 
-    *When*: by `enable`, if Dask's settings, read back, are not those that it has made.
-
-    *What helps*: call `enable` after whatever sets Dask's scheduler, and outside of
-    ``dask.config.set`` blocks.
+    *When*: `enable` reads Dask's settings back, and finds others.
+    *What helps*: call `enable` after all code that sets Dask's scheduler or ``dask.config``.
     """
 
 
@@ -60,112 +56,93 @@ class ShuffleMethodError(ExoError, ValueError):
     """``dataframe.shuffle.method`` names a shuffle that neither Dask nor dask_exo has.
 
     *When*: before anything runs.
-
-    *What helps*: leave ``dataframe.shuffle.method`` at ``tasks``; ``exo.shuffle.algorithm``
-    picks how it is done.
+    *What helps*: leave it at ``tasks``; ``exo.shuffle.algorithm`` chooses the algorithm.
     """
 
 
 class SerializationError(ExoError, TypeError):
     """A task cannot be sent to another process.
 
-    *When*: when a task is submitted.
-
-    *What helps*: make files, locks, connections and generators inside of the function, not
-    outside of it.
+    *When*: a task is submitted.
+    *What helps*: create files, locks and connections inside of the function.
     """
 
 
 class ResultError(ExoError, RuntimeError):
     """A task failed with an exception that cannot be sent back; its text is in the message.
 
-    *When*: when the task has failed; its own traceback is in the text.
-
-    *What helps*: raise exceptions that can be pickled: of a class in a module, whose arguments
-    are in ``args``.
+    *When*: the task has failed; its own traceback is in the text.
+    *What helps*: raise exceptions of a class in a module, with its arguments in ``args``.
     """
 
 
 class WorkerLostError(ExoError, RuntimeError):
     """The process or node of a task died more often than it is retried.
 
-    *When*: when Ray's and our retries are used up. Often the reason is memory: the system stops
-    the process that uses most.
-
-    *What helps*: smaller partitions, or fewer tasks at a time (``exo.num-cpus``).
+    *When*: the retries of Ray and of dask_exo are used up. A common cause is memory: the system
+    stops the process that uses most.
+    *What helps*: smaller partitions, or fewer parallel tasks (``exo.num-cpus``).
     """
 
 
 class ValueLostError(WorkerLostError):
     """A value was lost with its node and cannot be recomputed.
 
-    *When*: where it is read. An actor (a class, a GPU) computed it, a program put it into the
+    *When*: the value is read. An actor (a class, a GPU) computed it, a program put it into the
     store, or it was lost more often than it is recomputed.
-
-    *What helps*: compute again, and persist anew what was persisted.
+    *What helps*: compute again, and persist again what was persisted.
     """
 
 
 class OutOfMemoryError(MemoryError, WorkerLostError):  # see `StoreFullError`
     """A task needs more memory than its node has, even if no other task runs there.
 
-    *When*: when a node runs out of memory while the task runs there alone; and before a
-    shuffle whose outputs fit the memory of no node.
-
-    *What helps*: smaller partitions, nodes with more memory, or a smaller store
-    (``exo.object-store-memory``).
+    *When*: a node runs out of memory while the task runs there alone; or before a shuffle whose
+    outputs fit the memory of no node.
+    *What helps*: smaller partitions, more memory, or a smaller ``exo.object-store-memory``.
     """
 
 
 class StalledError(ExoError, TimeoutError):
     """Nothing has finished for ``exo.fault.stall-timeout``, and nothing can.
 
-    *When*: while a computation, a future or a pipeline is waited for, and none of its tasks runs.
-
-    *What helps*: the message names the likely cause: a resource that no node has, nodes that have
-    died, a store or disk that is full.
+    *When*: a program waits for a computation, a future or a pipeline, and none of its tasks runs.
+    *What helps*: the message names the likely cause: a resource that no node has, a full store, …
     """
 
 
-class StoreFullError(MemoryError, ExoError):  # the order in which it can be made by `__new__`
+class StoreFullError(MemoryError, ExoError):  # `__new__` needs this order of bases
     """A partition does not fit into the object store.
 
-    *When*: by the task that makes the value, with its size and that of the store.
-
-    *What helps*: ``exo.object-store-memory``, or smaller partitions (``blocksize=``,
-    ``.repartition(partition_size=)``).
+    *When*: a task returns the value; the message has its size and that of the store.
+    *What helps*: ``exo.object-store-memory``, or smaller partitions (``blocksize=``).
     """
 
 
 class SpillError(ExoError, OSError):
-    """The directory for spilled objects cannot be written, or is full.
+    """The spill directory cannot be written, or is full.
 
-    *When*: when Ray is started; by a shuffle whose first maps show that the disks have no room
-    for it; while it runs, before a disk is full.
-
-    *What helps*: ``exo.spill-directory`` on a larger disk, or a larger
-    ``exo.object-store-memory``.
+    *When*: Ray starts; the first maps of a shuffle show that the disks have no room for it; or a
+    disk is nearly full.
+    *What helps*: ``exo.spill-directory`` on a larger disk, or ``exo.object-store-memory``.
     """
 
 
 class IntegrityError(ExoError, AssertionError):
-    """Rows that went into a shuffle are not those that came out.
+    """The rows that a shuffle returns are not those that it got.
 
-    *When*: when a computation is over, in the place of its result: rows are counted and key
-    hashes summed on both sides of each shuffle.
-
-    *What helps*: compute again. If it fails again, two parts of one task differ (a function
-    that is not deterministic, on a cluster that loses nodes), or dask_exo has a fault: please
-    report it.
+    *When*: at the end of a computation, instead of its result: rows are counted and key hashes
+    summed on both sides of each shuffle.
+    *What helps*: compute again. If it fails again, a function is not deterministic on a cluster
+    that loses nodes, or dask_exo has a fault: please report it.
     """
 
 
 class CheckpointError(ExoError, OSError):
-    """A checkpoint cannot be written or read, or does not belong to what is computed now.
+    """A checkpoint cannot be written or read, or does not belong to this computation.
 
     *When*: before a computation, if ``exo.checkpoint.path`` cannot be used; in a task that reads a
     damaged checkpoint; and if a recomputed value differs from the stored one.
-
     *What helps*: ``dask exo checkpoints clean PATH``, and the same code again; or another path.
     """
 
@@ -173,47 +150,39 @@ class CheckpointError(ExoError, OSError):
 class NonDeterminismError(ExoError, RuntimeError):
     """A recomputed task returned another value, after its first output had been read.
 
-    *When*: at the end of a computation in which workers or nodes were lost; in a pipeline with the
-    next piece.
-
-    *What helps*: let tasks depend on their arguments only. ``exo.fault.nondeterminism`` makes it a
-    warning, or nothing.
+    *When*: at the end of a computation that lost workers or nodes; in a pipeline with the next
+    block.
+    *What helps*: let tasks depend on their arguments only, or set ``exo.fault.nondeterminism``.
     """
 
 
 class OutputExistsError(ExoError, FileExistsError):
-    """The place to write to is already there.
+    """The output already exists.
 
-    *When*: before anything runs.
-
-    *What helps*: another output, or ``overwrite``.
+    *When*: before anything runs. *What helps*: another output, or ``overwrite``.
     """
 
 
 class OutputError(ExoError, OSError):
     """The output cannot be written.
 
-    *When*: before anything runs, if it can be known, else when files are written. What was
-    written is removed.
-
+    *When*: before anything runs, if possible, else when files are written, which are removed.
     *What helps*: another place, or more room.
     """
 
 
 class InputError(ExoError, ValueError):
-    """The input cannot be read as asked: nothing there, no such column, unknown format.
+    """The input cannot be read: it does not exist, has no such column, or an unknown format.
 
-    *When*: when the input is looked at, before anything runs.
-
+    *When*: before anything runs.
     *What helps*: the message names the path or column, and what there is.
     """
 
 
 class SortKeyError(ExoError, TypeError):
-    """The values of a sort key cannot be ordered against each other.
+    """The values of a sort key have no common order.
 
-    *When*: when the sort runs, or before, if dtypes show it.
-
+    *When*: the sort runs, or before, if dtypes show it.
     *What helps*: convert the column with ``.astype(...)``, or ``.fillna(...)`` it.
     """
 
@@ -221,8 +190,7 @@ class SortKeyError(ExoError, TypeError):
 class ColumnError(ExoError, KeyError):
     """There is no column, or index level, of that name.
 
-    *When*: when a method is called; nothing has run.
-
+    *When*: a method is called; nothing has run.
     *What helps*: the message names the columns that there are, the nearest first.
     """
 
@@ -230,29 +198,23 @@ class ColumnError(ExoError, KeyError):
 
 
 class SortArgumentError(ExoError, ValueError):
-    """An argument of a sort is not one that it can have.
+    """An argument of a sort is not allowed.
 
-    *When*: when a method is called; nothing has run.
-
-    *What helps*: the message says what is needed.
+    *When*: a method is called; nothing has run. *What helps*: the message says what is needed.
     """
 
 
 class MergeArgumentError(ExoError, ValueError):
-    """An argument of a join is not one that it can have.
+    """An argument of a join is not allowed.
 
-    *When*: when a method is called; nothing has run.
-
-    *What helps*: the message says what is needed.
+    *When*: a method is called; nothing has run. *What helps*: the message says what is needed.
     """
 
 
 class PipelineError(ExoError, ValueError):
     """A pipeline has an argument or stage that it does not support.
 
-    *When*: when a pipeline is built, or when it starts; a stage that no node can run is found
-    before anything runs.
-
+    *When*: a pipeline is built, or starts with a stage that no node can run.
     *What helps*: the message says what is needed and what the cluster has.
     """
 
@@ -260,9 +222,8 @@ class PipelineError(ExoError, ValueError):
 class OptionsError(ExoError, ValueError):
     """A resource request cannot be met, or a function cannot be called as its options say.
 
-    *When*: when options are given, if numbers alone show it; else when a computation starts, or
-    a function returns what cannot be put together.
-
+    *When*: options are given, if possible; else when a computation starts, or a function returns
+    values that cannot be concatenated.
     *What helps*: request less in `dask_exo.options`, or add nodes.
     """
 
@@ -270,35 +231,30 @@ class OptionsError(ExoError, ValueError):
 class AggregationError(ExoError, ValueError):
     """An aggregation of groups has an argument that it does not support.
 
-    *When*: when a method is called; nothing has run.
-
+    *When*: a method is called; nothing has run.
     *What helps*: the message names the aggregations that there are.
     """
 
 
 class ShuffleArgumentError(ExoError, ValueError):
-    """An argument of a shuffle is not one that it can have.
+    """An argument of a shuffle is not allowed.
 
-    *When*: when a function is called; nothing has run.
-
-    *What helps*: the message says what is needed.
+    *When*: a function is called; nothing has run. *What helps*: the message says what is needed.
     """
 
 
 class ValidationError(ExoError, AssertionError):
     """A sorted output is not the sorted input.
 
-    *When*: when an output is compared with its input: order, number of rows, sums.
-
-    *What helps*: sort again; the message says which file and row.
+    *When*: an output is compared with its input: order, number of rows, sums.
+    *What helps*: sort again; the message names file and row.
     """
 
 
 class LiveError(ExoError, ConnectionError):
-    """No program shows what it does, or it does not answer.
+    """No program has a live page, or it does not answer.
 
-    *When*: by ``dask exo top``.
-
+    *When*: ``dask exo top`` runs.
     *What helps*: give it the whole address that the repr of `enable` shows, token included.
     """
 
@@ -306,46 +262,37 @@ class LiveError(ExoError, ConnectionError):
 class MissingPackageError(ExoError, ImportError):
     """A package is needed that is not installed.
 
-    *When*: when what needs it is asked for, before anything runs.
-
-    *What helps*: the message has the command that installs it.
+    *When*: before anything runs. *What helps*: the message has the command that installs it.
     """
 
 
 class UnsupportedError(ExoError, NotImplementedError, AttributeError):
     """A part of `distributed` that does not exist here.
 
-    *When*: when the name is used.
-
-    *What helps*: :doc:`client` says what to use instead.
+    *When*: the name is used. *What helps*: :doc:`client` says what to use instead.
     """
 
 
 class DeviceError(ExoError, RuntimeError):
     """A GPU is requested, and there is none, or no library to use it.
 
-    *When*: when frames are moved to a device, before anything runs.
-
+    *When*: frames are moved to a device; nothing has run.
     *What helps*: a machine with a GPU and cupy; or ``exo.gpu.simulate``, to try without one.
     """
 
 
-class DeviceMemoryError(MemoryError, ExoError):  # the order in which it can be made by `__new__`
+class DeviceMemoryError(MemoryError, ExoError):  # see `StoreFullError`
     """The memory of a device has no room, not even for a single row.
 
-    *When*: in a task, after what was used longest ago has gone to the host and the batch has been
-    halved again and again.
-
-    *What helps*: smaller partitions, a larger ``exo.gpu.memory`` or share of the GPU
-    (``exo.gpu.per-task``).
+    *When*: in a task, after values were evicted to the host and batches were halved.
+    *What helps*: smaller partitions, a larger ``exo.gpu.memory`` or ``exo.gpu.per-task``.
     """
 
 
 class DeviceTypeError(ExoError, TypeError):
     """Columns in the memory of a device cannot have this type.
 
-    *When*: when a frame is moved to a device, or a result would need such a column.
-
+    *When*: a frame is moved to a device, or a result would need such a column.
     *What helps*: convert the column with ``.astype(...)``, or leave it out.
     """
 
@@ -353,18 +300,16 @@ class DeviceTypeError(ExoError, TypeError):
 class DeviceOperationError(ExoError, NotImplementedError, AttributeError):
     """Frames in the memory of a device do not have this operation.
 
-    *When*: when the operation is called, on made-up rows if need be, before anything runs.
-
+    *When*: the operation is called, or Dask infers its metadata; nothing has run.
     *What helps*: do that step on the host, between ``.to_backend("pandas")`` and
-    ``.to_backend("exo-cupy")``. :doc:`gpu` has the list of what exists.
+    ``.to_backend("exo-cupy")``; see :doc:`gpu`.
     """
 
 
 class NoClientError(ExoError, ValueError):
     """There is no client, since this process is not connected to a Ray cluster.
 
-    *When*: by `get_client` and by what needs a client.
-
+    *When*: `get_client` is called, or code that needs a client.
     *What helps*: create a `dask_exo.Client`, or call `dask_exo.enable`.
     """
 
@@ -372,31 +317,16 @@ class NoClientError(ExoError, ValueError):
 class CancelledError(ExoError, concurrent.futures.CancelledError):
     """A computation, or a future of it, was stopped before its end.
 
-    *When*: by whoever waits for it.
-
-    *What helps*: nothing is wrong: somebody has called ``cancel`` or ``close``, or has pressed
-    Ctrl-C.
+    *When*: a program waits for it.
+    *What helps*: nothing is wrong: ``cancel``, ``close`` or Ctrl-C has stopped it.
     """
 
 
-MOST_CAUSES = 16
-MOST_FRAMES = 200  # of a traceback: pickle goes one level deeper for each
+class Link(NamedTuple):
+    """One exception of a chain of causes, pickled without these.
 
-
-@dataclass(frozen=True)
-class Link:
-    """One exception of a chain of causes.
-
-    Attributes
-    ----------
-    pickled : bytes
-        The exception without its causes.
-    trace : dict or None
-        Its traceback, as a dictionary of `tblib.Traceback`.
-    cause : bool
-        Whether it is the ``__cause__`` of the one before, and not only its ``__context__``.
-    left_out : int
-        Frames in the middle of the traceback that are not in ``trace``.
+    ``trace`` is its traceback, as a dictionary of `tblib.Traceback`, without ``left_out`` frames in
+    the middle. ``cause`` is True for the ``__cause__`` of the one before, else it is the context.
     """
 
     pickled: bytes
@@ -409,14 +339,8 @@ class Link:
 class Failure:
     """The exception of a failed task.
 
-    Attributes
-    ----------
-    key : object
-        Dask key of the task.
-    links : tuple of Link
-        The exception and its causes; empty if it cannot be pickled.
-    text : str
-        The traceback as text.
+    ``key`` is the task's, ``links`` are the exception and its causes, empty if it cannot be
+    pickled, and ``text`` is the traceback as text.
     """
 
     key: Any
@@ -425,16 +349,16 @@ class Failure:
 
     @classmethod
     def of(cls, key: Any, error: BaseException) -> Failure:
-        """Pack ``error`` and its causes."""
+        """Pickle ``error`` and its causes."""
         text = "".join(traceback.format_exception(error))
         return cls(key, tuple(_links(error)), text)
 
     def reraise(self) -> NoReturn:
-        """Raise the exception as the task raised it, with a note that names the key."""
+        """Raise `error`."""
         raise self.error()
 
     def error(self) -> BaseException:
-        """Make the exception as the task raised it, with a note that names the key."""
+        """Return the exception as the task raised it, with a note that names the key."""
         if not self.links:
             last = self.text.strip().splitlines()[-1]
             return ResultError(
@@ -469,7 +393,11 @@ def _links(error: BaseException) -> Iterator[Link]:
 
 def _shortened(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     """Return a traceback without the middle of a deep recursion, and the frames left out."""
-    frames = list(_frames(trace))
+    frames = []
+    frame = trace
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.tb_next
     left_out = len(frames) - MOST_FRAMES
     if left_out <= 0:
         return trace, 0
@@ -480,39 +408,29 @@ def _shortened(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     return short, left_out
 
 
-def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
-
-
 def _unpack(link: Link) -> BaseException:
-    error: BaseException = pickle.loads(link.pickled)  # noqa: S301  our own worker's bytes
+    error = _load(link.pickled)
     if link.left_out:
         error.add_note(f"dask_exo: {link.left_out} frames in the middle are left out")
     trace = None if link.trace is None else Traceback.from_dict(link.trace).as_traceback()
     return error.with_traceback(trace)
 
 
-class _Bare:
-    """Unpickles to an exception of the same type and arguments, and no more of its state."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self._error), self._error.args
-
-
 def _pickled(error: BaseException) -> bytes | None:
-    """Pickle an exception whole, or at least bare; None if neither survives both ways."""
-    for form in (error, _Bare(error)):
+    """Pickle an exception, or at least its type and arguments; None if neither can be loaded."""
+    for form in (error, (type(error), error.args)):
         try:
             data: bytes = cloudpickle.dumps(form)
-            # not kept: where tblib is registered its traceback would lead back to this frame
-            survives = isinstance(pickle.loads(data), BaseException)  # noqa: S301  our own bytes
+            _load(data)  # not stored: its traceback would refer to this frame
         except Exception:  # noqa: BLE001  any error: try the next form
             continue
-        if survives:
-            return data
+        return data
     return None
+
+
+def _load(data: bytes) -> BaseException:
+    form = pickle.loads(data)  # noqa: S301  our own worker's bytes
+    error = form[0](*form[1]) if isinstance(form, tuple) else form
+    if not isinstance(error, BaseException):
+        raise TypeError(type(error))
+    return error
