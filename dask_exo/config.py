@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any
 
@@ -42,49 +42,79 @@ def register_defaults() -> None:
     dask.config.update_defaults(_document("exo.yaml"))
 
 
+def _bytes(key: str, value: int | str) -> int:
+    try:
+        return int(parse_bytes(value))
+    except ValueError as error:
+        raise ConfigError(
+            f"configuration key 'exo.{key}': {value!r} is not a size: write a number of bytes, or "
+            f"for example '2GB' or '64MiB'"
+        ) from error
+
+
+def _seconds(key: str, value: float | str) -> float:
+    try:
+        return float(parse_timedelta(value))
+    except (ValueError, KeyError) as error:
+        raise ConfigError(
+            f"configuration key 'exo.{key}': {value!r} is not a time: write a number of seconds, "
+            f"or for example '50ms' or '2s'"
+        ) from error
+
+
+def _mode(_key: str, value: Any) -> str:
+    """Undo YAML, which reads ``on`` as True."""
+    return str({True: "on", False: "off"}.get(value, value))
+
+
+def _key(key: str, convert: Callable[[str, Any], Any] | None = None) -> Any:
+    """Declare a field that has the value of ``exo.<key>``."""
+    return field(metadata={"key": key, "convert": convert})
+
+
 @dataclass(frozen=True)
 class Config:
     """The configuration of one run. Sizes in bytes, times in seconds; see ``exo.yaml``."""
 
-    address: str | None
-    num_cpus: int | None
-    num_gpus: int | None
-    object_store_memory: int | None
-    spill_directory: str | None
-    inline: bool | str
-    inline_limit: int
-    bundle_target: float
-    tasks_per_slot: int
-    memory_fraction: float
-    small_result: int
-    shuffle_algorithm: str
-    shuffle_memory_fraction: float
-    shuffle_round_fraction: float
-    shuffle_most_objects: int
-    shuffle_merge_limit: int | None
-    shuffle_integrity: bool
-    shuffle_speculation: bool
-    late_factor: float
-    late_floor: float
-    stream_policy: str
-    stream_memory_fraction: float
-    stream_target: int
-    stall_timeout: float | None
-    gpu_simulate: bool
-    progress: str
-    node_price: float | None
-    live: bool
-    prometheus: bool
-    gpu_per_task: float
     cluster: Mapping[str, Any]
     """Keys of `CLUSTER` that are set, as they were written."""
-    checkpoint_path: str | None
-    checkpoint_keep: str
-    checkpoint_overhead: float
-    nondeterminism: str
-    gpu_memory: int | None
     settings: Mapping[str, Any]
     """Configuration that tasks see: values that differ from Dask's defaults."""
+    address: str | None = _key("address")
+    num_cpus: int | None = _key("num-cpus")
+    num_gpus: int | None = _key("num-gpus")
+    object_store_memory: int | None = _key("object-store-memory", _bytes)
+    spill_directory: str | None = _key("spill-directory")
+    progress: str = _key("progress", _mode)
+    inline: bool | str = _key("scheduler.inline")
+    inline_limit: int = _key("scheduler.inline-limit", _bytes)
+    bundle_target: float = _key("scheduler.bundle-target", _seconds)
+    tasks_per_slot: int = _key("scheduler.tasks-per-slot")
+    memory_fraction: float = _key("scheduler.memory-fraction")
+    small_result: int = _key("scheduler.small-result", _bytes)
+    shuffle_algorithm: str = _key("shuffle.algorithm")
+    shuffle_memory_fraction: float = _key("shuffle.memory-fraction")
+    shuffle_round_fraction: float = _key("shuffle.round-fraction")
+    shuffle_most_objects: int = _key("shuffle.most-objects")
+    shuffle_merge_limit: int | None = _key("shuffle.merge-limit", _bytes)
+    shuffle_integrity: bool = _key("shuffle.integrity")
+    shuffle_speculation: bool = _key("shuffle.speculation")
+    late_factor: float = _key("shuffle.late-factor")
+    late_floor: float = _key("shuffle.late-floor", _seconds)
+    stream_policy: str = _key("stream.policy")
+    stream_memory_fraction: float = _key("stream.memory-fraction")
+    stream_target: int = _key("stream.target-partition-size", _bytes)
+    stall_timeout: float | None = _key("fault.stall-timeout", _seconds)
+    nondeterminism: str = _key("fault.nondeterminism")
+    checkpoint_path: str | None = _key("checkpoint.path")
+    checkpoint_keep: str = _key("checkpoint.keep")
+    checkpoint_overhead: float = _key("checkpoint.overhead")
+    gpu_per_task: float = _key("gpu.per-task")
+    gpu_memory: int | None = _key("gpu.memory", _bytes)
+    gpu_simulate: bool = _key("gpu.simulate")
+    node_price: float | None = _key("report.node-price")
+    live: bool = _key("report.live")
+    prometheus: bool = _key("report.prometheus")
 
     @property
     def compares(self) -> bool:
@@ -108,57 +138,19 @@ class Config:
         2000000000
         """
         keys = _canonical(dask.config.get("exo"))
-        text = repr(keys)  # 1 and True are equal, and not the same to the schema
+        text = repr(keys)  # tells 1 from True, as the schema does
         if text not in _valid:
             check(keys)
             _valid[:] = [text]
-        scheduler, shuffle = keys["scheduler"], keys["shuffle"]
-        store, limit = keys["object-store-memory"], shuffle["merge-limit"]
-        stall = keys["fault"]["stall-timeout"]
-        gpus, memory = keys["num-gpus"], keys["gpu"]["memory"]
-        if gpus is None and keys["gpu"]["simulate"]:
-            gpus = 1
-        return cls(
-            address=keys["address"],
-            num_cpus=keys["num-cpus"],
-            num_gpus=gpus,
-            object_store_memory=None if store is None else _bytes("object-store-memory", store),
-            spill_directory=keys["spill-directory"],
-            inline=scheduler["inline"],
-            inline_limit=_bytes("scheduler.inline-limit", scheduler["inline-limit"]),
-            bundle_target=_seconds("scheduler.bundle-target", scheduler["bundle-target"]),
-            tasks_per_slot=scheduler["tasks-per-slot"],
-            memory_fraction=scheduler["memory-fraction"],
-            small_result=_bytes("scheduler.small-result", scheduler["small-result"]),
-            shuffle_algorithm=shuffle["algorithm"],
-            shuffle_memory_fraction=shuffle["memory-fraction"],
-            shuffle_round_fraction=shuffle["round-fraction"],
-            shuffle_most_objects=shuffle["most-objects"],
-            shuffle_merge_limit=None if limit is None else _bytes("shuffle.merge-limit", limit),
-            shuffle_integrity=shuffle["integrity"],
-            shuffle_speculation=shuffle["speculation"],
-            late_factor=shuffle["late-factor"],
-            late_floor=_seconds("shuffle.late-floor", shuffle["late-floor"]),
-            stream_policy=keys["stream"]["policy"],
-            stream_memory_fraction=keys["stream"]["memory-fraction"],
-            stream_target=_bytes(
-                "stream.target-partition-size", keys["stream"]["target-partition-size"]
-            ),
-            stall_timeout=None if stall is None else _seconds("fault.stall-timeout", stall),
-            gpu_simulate=keys["gpu"]["simulate"],
-            progress={True: "on", False: "off"}.get(keys["progress"], keys["progress"]),
-            node_price=keys["report"]["node-price"],
-            live=keys["report"]["live"],
-            prometheus=keys["report"]["prometheus"],
-            gpu_per_task=keys["gpu"]["per-task"],
-            cluster=_cluster(keys),
-            checkpoint_path=keys["checkpoint"]["path"],
-            checkpoint_keep=keys["checkpoint"]["keep"],
-            checkpoint_overhead=keys["checkpoint"]["overhead"],
-            nondeterminism=keys["fault"]["nondeterminism"],
-            gpu_memory=None if memory is None else _bytes("gpu.memory", memory),
-            settings=_settings(),
-        )
+        values = dict(_leaves(keys))
+        if values["num-gpus"] is None and values["gpu.simulate"]:
+            values["num-gpus"] = 1
+        found = {}
+        for one in fields(cls)[2:]:
+            key, convert = one.metadata["key"], one.metadata["convert"]
+            value = values[key]
+            found[one.name] = value if convert is None or value is None else convert(key, value)
+        return cls(cluster=_cluster(keys), settings=_settings(), **found)
 
 
 _valid: list[str] = []
@@ -195,25 +187,18 @@ def _check_effect(values: Mapping[str, Any]) -> None:
         if idle and values[other] != needed:
             have, need = yaml_text(values[other]), yaml_text(needed)
             raise ConfigError(
-                f"{_named(idle)} has no effect while exo.{other} is {have}: leave it out, or set "
-                f"exo.{other}: {need}"
+                f"exo.{', exo.'.join(idle)} has no effect while exo.{other} is {have}: leave it "
+                f"out, or set exo.{other}: {need}"
             )
 
 
 def without_effect(
     asked: Mapping[str, Any] | None, now: Mapping[str, Any], given: Mapping[str, Any]
 ) -> list[str]:
-    """Return keys of `CLUSTER` that differ from those of the connected cluster.
+    """Return keys of `CLUSTER` that are set ``now`` and differ from those of the connected cluster.
 
-    Parameters
-    ----------
-    asked : mapping, optional
-        Keys that were set when this process connected; None if other code connected.
-    now : mapping
-        Keys that are set now.
-    given : mapping
-        Keys that files and the environment set. An argument may have overridden one of them
-        when this process connected.
+    ``asked`` are the keys that were set when this process connected, None if other code connected.
+    ``given`` are those of files and the environment, which an argument may have overridden then.
 
     Examples
     --------
@@ -257,15 +242,8 @@ def _cluster(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: keys[key] for key in CLUSTER if keys.get(key) is not None}
 
 
-def _named(keys: list[str]) -> str:
-    return ", ".join(f"exo.{key}" for key in keys)
-
-
 def _settings() -> dict[str, Any]:
-    """Return Dask's settings for tasks: all plain values that are not the defaults.
-
-    A computation inside a task also runs on dask_exo, so the scheduler is always ``exo``.
-    """
+    """Return Dask's settings for tasks: plain values other than defaults, and our scheduler."""
     defaults = dict(_leaves(dask.config.merge(*dask.config.defaults)))
     mine = {k: v for k, v in _leaves(dask.config.config) if k not in defaults or defaults[k] != v}
     plain = (bool, int, float, str, list, tuple, type(None))
@@ -285,23 +263,3 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-def _bytes(key: str, value: int | str) -> int:
-    try:
-        return int(parse_bytes(value))
-    except ValueError as error:
-        raise ConfigError(
-            f"configuration key 'exo.{key}': {value!r} is not a size: write a number of bytes, or "
-            f"for example '2GB' or '64MiB'"
-        ) from error
-
-
-def _seconds(key: str, value: float | str) -> float:
-    try:
-        return float(parse_timedelta(value))
-    except (ValueError, KeyError) as error:
-        raise ConfigError(
-            f"configuration key 'exo.{key}': {value!r} is not a time: write a number of seconds, "
-            f"or for example '50ms' or '2s'"
-        ) from error

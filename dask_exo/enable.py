@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from html import escape
-from types import TracebackType
 from typing import Any
 
 import dask
@@ -29,12 +28,8 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
     ----------
     address : str, optional
         Ray cluster to join; by default a private one is started on this machine.
-    num_cpus, num_gpus : int, optional
-        Slots of the private Ray.
-    object_store_memory : int or str, optional
-        Bytes of its object store (``"2GB"``).
-    spill_directory : str, optional
-        Directory for objects that do not fit.
+    num_cpus, num_gpus, object_store_memory, spill_directory : optional
+        Slots of the private Ray, bytes of its object store (``"2GB"``), and its spill directory.
     **config
         Further ``exo.*`` keys, dots as in ``**{"shuffle.algorithm": "push"}``.
 
@@ -65,6 +60,14 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
         spill_directory: str | None = None,
         **config: Any,
     ) -> None:
+        self._was_running = on_ray.running()
+        sizes = (num_cpus, num_gpus, object_store_memory, spill_directory)
+        if self._was_running and (address, *sizes) != (None,) * 5:
+            raise ConfigError(
+                "this process is connected to a Ray cluster already, so address, num_cpus, "
+                "num_gpus, object_store_memory and spill_directory have no effect: call "
+                "dask_exo.disable() or ray.shutdown() first, or leave them out"
+            )
         named = {
             "address": address,
             "num-cpus": num_cpus,
@@ -78,14 +81,10 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
         self._settings = dask.config.set(
             {**settings, "scheduler": get, "dataframe.shuffle.method": "tasks"}
         )
-        self._was_running = on_ray.running()
         self._live: Live | None = None
         _enabled.append(self)
         try:
             current = Config.current()
-            if self._was_running:
-                sizes = (num_cpus, num_gpus, object_store_memory, spill_directory)
-                _refuse_settings_without_effect(address, *sizes)
             self.cluster = connect(current)
             _check_effective()
             if current.live and not any(one._live for one in _enabled):
@@ -120,12 +119,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
                 stop_all()
                 on_ray.disconnect()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore Dask's settings; stop the private Ray."""
         self._leave()
 
@@ -141,17 +135,8 @@ def disable() -> None:
     on_ray.disconnect()
 
 
-def _refuse_settings_without_effect(*settings: Any) -> None:
-    if any(value is not None for value in settings):
-        raise ConfigError(
-            "this process is connected to a Ray cluster already, so address, num_cpus, num_gpus, "
-            "object_store_memory and spill_directory have no effect: call dask_exo.disable() or "
-            "ray.shutdown() first, or leave them out"
-        )
-
-
 def _check_effective() -> None:
-    """Check the scheduler and shuffle that Dask will use: a renamed key has no effect."""
+    """Check the scheduler and shuffle that Dask will use."""
     scheduler = dask.base.get_scheduler()
     method = get_default_shuffle_method()
     if scheduler is not get:

@@ -24,18 +24,8 @@ _run: ContextVar[int] = ContextVar("run", default=0)
 class CallSpan(NamedTuple):
     """Place and time of one call, as its process measured them.
 
-    Attributes
-    ----------
-    node : str
-        Its node; empty if unknown.
-    process : int
-        Its process on that node.
-    start : float
-        Seconds since 1970, by the clock of its node.
-    seconds : float
-        Time it took.
-    rss : int
-        Memory of the process at the end in bytes, including pages of the object store.
+    ``node`` is empty if unknown; ``start`` is in seconds since 1970 by the clock of the node;
+    ``rss`` is the memory of the process at the end in bytes, including pages of the object store.
     """
 
     node: str
@@ -46,19 +36,14 @@ class CallSpan(NamedTuple):
 
 
 def call_span(seconds: float) -> CallSpan:
-    """Say it of a call of this process that ends now."""
-    return CallSpan(
-        current_node() or "",
-        os.getpid(),
-        wall_time() - seconds,
-        seconds,
-        _process().memory_info().rss,
-    )
+    """Return the span of a call of this process that ends now."""
+    start, rss = wall_time() - seconds, _process().memory_info().rss
+    return CallSpan(current_node() or "", os.getpid(), start, seconds, rss)
 
 
 def wall_time() -> float:
     """Return seconds since 1970, by the clock that all machines share."""
-    return time.time()  # noqa: TID251  no duration, but where to draw it
+    return time.time()  # noqa: TID251  a time of day, not a duration
 
 
 @lru_cache(1)
@@ -70,12 +55,8 @@ def _process() -> psutil.Process:
 class Event:
     """Base of all events.
 
-    Attributes
-    ----------
-    run : int
-        Number of the run in this process; 0 outside of one.
-    time : float
-        Seconds since 1970, by the clock of the driver.
+    ``run`` is the number of the run in this process, 0 outside of one; ``time`` is in seconds since
+    1970 by the clock of the driver.
     """
 
     run: int = field(default_factory=_run.get, kw_only=True, compare=False)
@@ -317,11 +298,8 @@ def subscribe(observer: Observer) -> None:
 def observing(observer: Observer, *, closely: bool = True) -> Iterator[None]:
     """Call ``observer`` with the events of all runs of this process, in any thread.
 
-    Parameters
-    ----------
-    observer : callable
-    closely : bool
-        Whether to collect costly events, too: the matrix of a shuffle, spilling of short runs.
+    Unless ``closely`` is false, costly events are collected for it: the matrix of a shuffle,
+    spilling of short runs.
     """
     observers = _close if closely else _casual
     observers.append(observer)
