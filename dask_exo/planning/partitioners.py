@@ -37,7 +37,7 @@ class Partitioner(abc.ABC):
     Attributes
     ----------
     count : int
-        Number of outputs before any selection.
+        Outputs before any selection.
     kept : tuple of int, optional
         Requested outputs, each once; None means all.
     checked : bool
@@ -67,12 +67,10 @@ class Partitioner(abc.ABC):
 
     @abc.abstractmethod
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[Sequence[Blocks], Tally]:
-        """Divide inputs, and pack the blocks for each node.
+        """Divide consecutive inputs, and pack the blocks for each node.
 
         Parameters
         ----------
-        parts : sequence
-            Consecutive inputs, in their order.
         owned : (W,)
             Outputs of each node, as positions in `numbers`.
 
@@ -84,7 +82,7 @@ class Partitioner(abc.ABC):
 
     @abc.abstractmethod
     def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:
-        """Assemble an output.
+        """Assemble the output at position ``column`` in `numbers`.
 
         Parameters
         ----------
@@ -92,8 +90,6 @@ class Partitioner(abc.ABC):
             In the order of the parts.
         slot : int
             Block of each that belongs to this output.
-        column : int
-            Position of the output in `numbers`.
 
         Returns
         -------
@@ -113,14 +109,6 @@ class ShuffleNode(Task):
 
     The driver loop runs it as an Exoshuffle. Any other scheduler can call it as a plain task with
     the same result. Each output is read by exactly one task, which calls `take`.
-
-    Parameters
-    ----------
-    key : tuple
-    partitioner : Partitioner
-        Divides the inputs.
-    *parts : TaskRef
-        (M,) the parts.
     """
 
     __slots__ = ()
@@ -130,10 +118,9 @@ class ShuffleNode(Task):
 
     @property
     def partitioner(self) -> Partitioner:
-        """The node's partitioner."""
-        partitioner = self.func
-        assert isinstance(partitioner, Partitioner)
-        return partitioner
+        """Divides the inputs."""
+        assert isinstance(self.func, Partitioner)
+        return self.func
 
 
 def take(outputs: list[Any], j: int) -> Any:
@@ -141,7 +128,7 @@ def take(outputs: list[Any], j: int) -> Any:
     return outputs[j]
 
 
-CHUNKS = 8  # at least, of an output that is merged by chunks, of which two are held beside it
+CHUNKS = 8  # at least, of an output that is merged by chunks; two more are in memory meanwhile
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -173,11 +160,11 @@ class RowPartitioner(Partitioner):
     limit: int | None = None
 
     def with_merge_limit(self, limit: int) -> Self:
-        """Return a partitioner that merges sorted runs above ``limit`` bytes a chunk at a time."""
+        """See `Partitioner.with_merge_limit`; only sorted runs are merged by chunks."""
         return replace(self, limit=limit) if self.runs else self
 
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[list[Packed], Tally]:
-        """Divide the rows of some inputs by output."""
+        """See `Partitioner.cut`."""
         frame = protocol.concat(parts)
         kernels = protocol.kernels(frame)
         ids = kernels.partition_ids(frame, self.column, self.count)
@@ -187,49 +174,36 @@ class RowPartitioner(Partitioner):
         elif self.drop:
             frame = frame.drop(columns=self.column)
         if self.kept is not None:
-            frame, ids = self._some(frame, ids)
+            places = np.full(self.count, -1)
+            places[list(self.kept)] = np.arange(len(self.kept))
+            slots = kernels.array(frame, places)[ids]
+            requested = slots >= 0
+            frame = frame[requested]
+            ids = slots[requested].astype(np.min_scalar_type(len(self.kept)))
         blocks = pack(frame, ids, owned, mark, ignore_index=self.ignore_index)
         counts = np.concatenate([np.diff(block.offsets) for block in blocks])
         return blocks, self._tally(frame, counts)
 
-    def _some(self, frame: Any, ids: Any) -> tuple[Any, Any]:
-        """Return the rows of requested outputs, and the slot of each."""
-        assert self.kept is not None
-        places = np.full(self.count, -1)
-        places[list(self.kept)] = np.arange(len(self.kept))
-        here = protocol.kernels(frame).array(frame, places)[ids]
-        mask = here >= 0
-        return frame[mask], here[mask].astype(np.min_scalar_type(len(self.kept)))
-
     def assemble(
         self, packed: Sequence[Packed | HeterogeneousBlocks], slot: int, column: int
     ) -> tuple[Any, Tally]:
-        """Assemble one output partition."""
-        rows = self._together([p.part(slot) for p in packed])
-        frame = rows.to_frame()
+        """See `Partitioner.assemble`."""
+        frame = self._concat([p.part(slot) for p in packed]).to_frame()
         arrived = self._tally(frame, np.array([len(frame)]), column)
         mark = packed[0].partition_column
         if mark is not None and not self.drop:
             place, dtype = mark
+            numbers = np.full(len(frame), self.numbers[column], dtype)
             frame = frame.copy(deep=False)
-            frame.insert(
-                place,
-                protocol.PARTITION_COLUMN,
-                np.full(len(frame), self.numbers[column], dtype),
-            )
+            frame.insert(place, protocol.PARTITION_COLUMN, numbers)
         return frame, arrived
 
-    def _together(self, tables: Sequence[WireRows]) -> WireRows:
-        limit = self.limit
-        large = limit is not None and sum(table.nbytes for table in tables) > limit
-        if (
-            self.runs
-            and limit is not None
-            and large
-            and same_schema(tables)
-            and is_pandas(tables[0])
-        ):
-            return merge_sorted_tables(tables, self.runs, min(limit // CHUNKS, LARGEST_BATCH))
+    def _concat(self, tables: Sequence[WireRows]) -> WireRows:
+        if self.runs and self.limit is not None:
+            large = sum(table.nbytes for table in tables) > self.limit
+            if large and same_schema(tables) and is_pandas(tables[0]):
+                chunk = min(self.limit // CHUNKS, LARGEST_BATCH)
+                return merge_sorted_tables(tables, self.runs, chunk)
         return concat(tables, ignore_index=self.ignore_index)
 
     def _tally(self, frame: Any, counts: np.ndarray, first: int = 0) -> Tally:
@@ -252,7 +226,7 @@ class ItemPartitioner(Partitioner):
     def cut(
         self, parts: Sequence[Iterable[Any]], owned: Sequence[range]
     ) -> tuple[list[Pickled], Tally]:
-        """Divide the items of some inputs by output."""
+        """See `Partitioner.cut`."""
         slots = {number: slot for slot, number in enumerate(self.numbers)}
         lists: list[list[Any]] = [[] for _ in slots]
         for part in parts:
@@ -262,7 +236,7 @@ class ItemPartitioner(Partitioner):
         return pickled(lists, owned), tally(np.array([len(items) for items in lists]))
 
     def assemble(self, packed: Sequence[Pickled], slot: int, column: int) -> tuple[Any, Tally]:
-        """Assemble the items of one output, in the order of the inputs."""
+        """See `Partitioner.assemble`."""
         items = [item for p in packed for item in p.block(slot)]
         return items, tally(np.array([len(items)]), column)
 
@@ -286,16 +260,8 @@ def by_group(
 ) -> dict[int, list[Any]]:
     """Place items as ``Bag.groupby(shuffle="disk")`` does.
 
-    Parameters
-    ----------
-    items : iterable
-    count : int
-        Number of outputs.
-    grouper : callable
-        Gives the key of an item's group.
-    together : int
-        Items that are grouped at a time. The first of equal keys among them, such as 1, 1.0 and
-        True, determines the output.
+    ``together`` items are grouped at a time. The first of equal keys among them, such as 1, 1.0 and
+    True, determines the output.
     """
     found: dict[int, list[Any]] = defaultdict(list)
     for some in partition_all(together, items):
@@ -316,20 +282,10 @@ class Chunk(NamedTuple):
 
 
 class ChunkSlice(NamedTuple):
-    """Along one axis: the slice of an old chunk that a new one gets.
-
-    Attributes
-    ----------
-    chunk : int
-        The new chunk.
-    place : int
-        Position of this slice among those of the new chunk.
-    where : slice
-        Slice of the old chunk.
-    """
+    """Along one axis: the slice ``where`` of an old chunk that becomes part of a new one."""
 
     chunk: int
-    place: int
+    place: int  # among the slices of the new chunk
     where: slice
 
 
@@ -381,11 +337,13 @@ class ChunkPartitioner(Partitioner):
                     mine[source].append(ChunkSlice(chunk, place, where))
         grid = [[len(recipe) for recipe in axis] for axis in recipes]
         shape = [len(axis) for axis in grid]
-        numbers = None if kept is None else tuple(_number(index, shape) for index in kept)
+        numbers = None
+        if kept is not None:
+            numbers = tuple(int(np.ravel_multi_index(index, shape)) for index in kept)
         return cls(count=math.prod(shape), kept=numbers, pieces=pieces, grid=grid)
 
     def cut(self, parts: Sequence[Chunk], owned: Sequence[range]) -> tuple[list[Pickled], Tally]:
-        """Divide some chunks along the new grid."""
+        """See `Partitioner.cut`."""
         shape = [len(axis) for axis in self.grid]
         slots = {number: slot for slot, number in enumerate(self.numbers)}
         lists: list[list[Any]] = [[] for _ in slots]
@@ -393,7 +351,7 @@ class ChunkPartitioner(Partitioner):
         for at, data in parts:
             for crossing in product(*(axis[i] for axis, i in zip(self.pieces, at, strict=True))):
                 chunk, place, where = zip(*crossing, strict=True)
-                slot = slots.get(_number(chunk, shape))
+                slot = slots.get(int(np.ravel_multi_index(chunk, shape)))
                 if slot is not None:
                     piece = _compact(data[where])
                     lists[slot].append((place, piece))
@@ -401,7 +359,7 @@ class ChunkPartitioner(Partitioner):
         return pickled(lists, owned), tally(counts)
 
     def assemble(self, packed: Sequence[Pickled], slot: int, column: int) -> tuple[Any, Tally]:
-        """Assemble one new chunk."""
+        """See `Partitioner.assemble`."""
         lengths = [len(axis) for axis in self.grid]
         at = tuple(map(int, np.unravel_index(self.numbers[column], lengths)))
         shape = tuple(axis[i] for axis, i in zip(self.grid, at, strict=True))
@@ -416,14 +374,6 @@ class ChunkPartitioner(Partitioner):
             nested[place] = piece
         size = sum(piece.size for _, piece in placed)
         return concatenate3(nested.tolist()), tally(np.array([size]), column)
-
-
-def _number(index: Sequence[int], shape: Sequence[int]) -> int:
-    """Return the position of a new chunk among all; the last axis varies fastest."""
-    number = 0
-    for i, n in zip(index, shape, strict=True):
-        number = number * n + i
-    return number
 
 
 def _compact(piece: Any) -> Any:

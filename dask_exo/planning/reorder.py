@@ -40,6 +40,24 @@ from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.protocol import PARTITION_COLUMN
 
 
+class PartitionTasks(Expr):
+    """An expression with a task for each partition of its frame, and perhaps some more."""
+
+    @property
+    def _inputs(self) -> list[TaskRef]:
+        """(M,) partitions of the frame."""
+        return [TaskRef((self.frame._name, i)) for i in range(self.frame.npartitions)]
+
+    def _tasks(self) -> list[Task]:
+        raise NotImplementedError
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _layer(self) -> dict[Any, Any]:
+        return {task.key: task for task in self._tasks()}
+
+
 class Reorder(Expr):
     """Rows in another order, over all partitions; lowered to several expressions.
 
@@ -135,11 +153,8 @@ class SortRows(Reorder):
         return MergeRuns(shuffled, numbered if self.ignore_index else None, keys, self._meta)
 
 
-class NumberRows(Expr):
-    """Sorted runs, with a column of the output number of each row.
-
-    The other columns are called "0", "1", ..., so that no user label collides.
-    """
+class NumberRows(PartitionTasks):
+    """Sorted runs with plain labels, and a column of the output number of each row."""
 
     _parameters = ["frame", "keys", "pieces", "with_cuts"]  # noqa: RUF012
 
@@ -147,29 +162,22 @@ class NumberRows(Expr):
     def _meta(self) -> Any:
         return _number(_plain(self.frame._meta), np.zeros(self.pieces + 1, np.int64))
 
-    def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.frame.npartitions + 1)
-
     def cut_key(self, i: int) -> tuple[str, int]:
         """Return the key of the task that computes where run ``i`` is divided (``with_cuts``)."""
         return f"cut-{self._name}", i
 
-    def _layer(self) -> dict[Any, Any]:
-        count, pieces, name = self.frame.npartitions, self.pieces, self._name
-        parts = [TaskRef((self.frame._name, i)) for i in range(count)]
+    def _tasks(self) -> list[Task]:
+        parts, pieces, name = self._inputs, self.pieces, self._name
         keys, tasks = self._known_keys(parts)
-        runs = [Task((f"run-{name}", i), _sorted_run, parts[i], keys) for i in range(count)]
-        size = range_partition.sample_size(count, pieces)
+        runs = [Task((f"run-{name}", i), _sorted_run, part, keys) for i, part in enumerate(parts)]
+        size = range_partition.sample_size(len(parts), pieces)
         samples = [
             Task((f"sample-{name}", i), range_partition.sample_run, run.ref(), self.keys, i, size)
             for i, run in enumerate(runs)
         ]
+        sampled = [sample.ref() for sample in samples]
         chosen = Task(
-            (f"bounds-{name}", 0),
-            range_partition.choose_bounds,
-            self.keys,
-            pieces,
-            *(s.ref() for s in samples),
+            (f"bounds-{name}", 0), range_partition.choose_bounds, self.keys, pieces, *sampled
         )
         tasks += [*runs, *samples, chosen]
         for i, run in enumerate(runs):
@@ -179,7 +187,7 @@ class NumberRows(Expr):
                 tasks += [cut, Task((name, i), _number, run.ref(), cut.ref())]
             else:
                 tasks.append(Task((name, i), _cut_and_number, run.ref(), *where))
-        return {task.key: task for task in tasks}
+        return tasks
 
     def _known_keys(self, parts: Sequence[TaskRef]) -> tuple[Any, list[Task]]:
         """Return the keys with all their categories, collected from partitions if unknown."""
@@ -187,24 +195,16 @@ class NumberRows(Expr):
         kinds = [isinstance(column.dtype, pd.CategoricalDtype) for column in values]
         if all(k.dtype is not None for k, kind in zip(self.keys, kinds, strict=True) if kind):
             return self.keys, []
-        looks = [
-            Task((f"categories-{self._name}", i), _categories, part, self.keys)
-            for i, part in enumerate(parts)
-        ]
-        keys = Task(
-            (f"keys-{self._name}", 0),
-            sort_keys.unify_categories,
-            self.keys,
-            *(look.ref() for look in looks),
-        )
-        return keys.ref(), [*looks, keys]
+        name, found = self._name, []
+        for i, part in enumerate(parts):
+            found.append(Task((f"categories-{name}", i), _categories, part, self.keys))
+        refs = [task.ref() for task in found]
+        keys = Task((f"keys-{name}", 0), sort_keys.unify_categories, self.keys, *refs)
+        return keys.ref(), [*found, keys]
 
 
-class MergeRuns(Expr):
-    """Outputs of the shuffle, each put in order.
-
-    If ``numbered``, the input of the shuffle, is given, rows get a new index.
-    """
+class MergeRuns(PartitionTasks):
+    """Outputs of the shuffle, each put in order, with a new index if ``numbered`` is its input."""
 
     _parameters = ["frame", "numbered", "keys", "meta"]  # noqa: RUF012
 
@@ -212,24 +212,21 @@ class MergeRuns(Expr):
     def _meta(self) -> Any:
         return self.operand("meta")
 
-    def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.frame.npartitions + 1)
-
-    def _layer(self) -> dict[Any, Any]:
+    def _tasks(self) -> list[Task]:
         labels, name, tasks = self._meta.columns, self._name, []
         start: list[Any] = []
         if self.numbered is not None:
             cuts = [TaskRef(self.numbered.cut_key(i)) for i in range(self.numbered.npartitions)]
             tasks.append(Task((f"starts-{name}", 0), _starts, *cuts))
             start = [tasks[0].ref()]
-        for j in range(self.frame.npartitions):
-            part = TaskRef((self.frame._name, j))
+        for j, part in enumerate(self._inputs):
             at = [*start, j] if start else []
             tasks.append(Task((name, j), _merge, part, self.keys, labels, *at))
-        return {task.key: task for task in tasks}
+        return tasks
 
 
 def _plain(frame: Any) -> Any:
+    """Call the columns "0", "1", ..., so that no label of the user collides."""
     return frame.set_axis([str(i) for i in range(frame.shape[1])], axis=1)
 
 
@@ -288,11 +285,8 @@ class ShuffleRows(Reorder):
         return MixRows(shuffled, self.seed, self._meta)
 
 
-class DrawNumbers(Expr):
-    """Rows with a column of the output number of each.
-
-    The other columns are called "0", "1", ..., so that no user label collides.
-    """
+class DrawNumbers(PartitionTasks):
+    """Rows with plain labels, and a column of the output number of each."""
 
     _parameters = ["frame", "seed", "pieces"]  # noqa: RUF012
 
@@ -300,19 +294,14 @@ class DrawNumbers(Expr):
     def _meta(self) -> Any:
         return _draw(self.frame._meta, self.seed, 0, self.pieces)
 
-    def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.frame.npartitions + 1)
-
-    def _layer(self) -> dict[Any, Any]:
-        name, below = self._name, self.frame._name
-        tasks = [
-            Task((name, i), _draw, TaskRef((below, i)), self.seed, i, self.pieces)
-            for i in range(self.frame.npartitions)
+    def _tasks(self) -> list[Task]:
+        return [
+            Task((self._name, i), _draw, part, self.seed, i, self.pieces)
+            for i, part in enumerate(self._inputs)
         ]
-        return {task.key: task for task in tasks}
 
 
-class MixRows(Expr):
+class MixRows(PartitionTasks):
     """Outputs of a shuffle by drawn numbers, each in random order."""
 
     _parameters = ["frame", "seed", "meta"]  # noqa: RUF012
@@ -321,22 +310,16 @@ class MixRows(Expr):
     def _meta(self) -> Any:
         return self.operand("meta")
 
-    def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.frame.npartitions + 1)
-
-    def _layer(self) -> dict[Any, Any]:
-        name, below = self._name, self.frame._name
-        tasks = [
-            Task((name, j), _mix, TaskRef((below, j)), self.seed, j, self._meta.columns)
-            for j in range(self.frame.npartitions)
+    def _tasks(self) -> list[Task]:
+        return [
+            Task((self._name, j), _mix, part, self.seed, j, self._meta.columns)
+            for j, part in enumerate(self._inputs)
         ]
-        return {task.key: task for task in tasks}
 
 
 def _draw(part: Any, seed: tuple[int, ...], i: int, pieces: int) -> Any:
     numbers = np.random.default_rng([*seed, 0, i]).integers(0, pieces, len(part))
-    plain = part.set_axis([str(i) for i in range(part.shape[1])], axis=1)
-    return plain.assign(**{PARTITION_COLUMN: numbers})
+    return _plain(part).assign(**{PARTITION_COLUMN: numbers})
 
 
 def _mix(part: Any, seed: tuple[int, ...], j: int, labels: Any) -> Any:

@@ -26,7 +26,6 @@ from dask_exo.dask_adapter import (
     BlockwiseMerge,
     CoreExpr,
     DropDuplicatesBlockwise,
-    Expr,
     Merge,
     Shuffle,
     Task,
@@ -37,12 +36,13 @@ from dask_exo.partitions.kernels import heavy_hitters, quantiles
 from dask_exo.partitions.kernels.heavy_hitters import KEPT, SPLITTING, KeyCounts, Placement
 from dask_exo.partitions.kernels.quantiles import EdgeGroups, SpanningGroup
 from dask_exo.partitions.protocol import PARTITION_COLUMN
+from dask_exo.planning.reorder import PartitionTasks
 
 HASHES = 2**62  # a hash that is not negative in 64 bits
 AGAIN = "_again"  # column that tells other copies than the first
 
 
-class SkewResistant(Expr):
+class SkewResistant(PartitionTasks):
     """Part of an operation in which a heavy hitter makes no large partition."""
 
     @property
@@ -52,15 +52,9 @@ class SkewResistant(Expr):
 
 
 class SideKeys(NamedTuple):
-    """Join keys of one side.
+    """Join keys of one side."""
 
-    Attributes
-    ----------
-    columns : list of labels
-        Empty for the index.
-    """
-
-    columns: list[Any]
+    columns: list[Any]  # empty for the index
 
     @property
     def hashed(self) -> tuple[list[Any], bool]:
@@ -157,18 +151,18 @@ class FrequentKeys(SkewResistant):
     def _divisions(self) -> tuple[None, None]:
         return (None, None)
 
-    def _layer(self) -> dict[Any, Any]:
+    def _tasks(self) -> list[Task]:
         name, sides, tasks = self._name, [], []
         for side, frame in (("left", self.left), ("right", self.right)):
             counts = [
                 Task((f"count-{side}-{name}", i), _count, TaskRef((frame._name, i)))
                 for i in range(frame.npartitions)
             ]
-            both = Task((f"counts-{side}-{name}", 0), _together, *(one.ref() for one in counts))
-            tasks += [*counts, both]
-            sides.append(both.ref())
-        tasks.append(Task((name, 0), heavy_hitters.place_keys, *sides, self.how, self.pieces))
-        return {task.key: task for task in tasks}
+            refs = [task.ref() for task in counts]
+            total = Task((f"counts-{side}-{name}", 0), _merge_counts, *refs)
+            tasks += [*counts, total]
+            sides.append(total.ref())
+        return [*tasks, Task((name, 0), heavy_hitters.place_keys, *sides, self.how, self.pieces)]
 
 
 class DropUnmatched(Blockwise):
@@ -179,10 +173,16 @@ class DropUnmatched(Blockwise):
     @staticmethod
     def operation(part: Any, other: Any, keys: SideKeys, other_keys: SideKeys) -> Any:
         """Drop them from one output."""
-        return _partnered(part, other, keys, other_keys)
+        copies = part[AGAIN].to_numpy(bool)
+        part = part.drop(columns=AGAIN)
+        if not copies.any():
+            return part
+        matched = ~copies
+        matched[copies] = heavy_hitters.has_partner(keys.of(part)[copies], other_keys.of(other))
+        return part[matched]
 
 
-class SpreadRows(Expr):
+class SpreadRows(PartitionTasks):
     """Rows of one side, with the number of the output that each goes to in place of the hash.
 
     Where rows of this side are ``kept`` without a partner, a column `AGAIN` tells the other copies
@@ -205,42 +205,28 @@ class SpreadRows(Expr):
         meta = self.frame._meta
         return meta.assign(**{AGAIN: np.zeros(len(meta), bool)}) if self.kept else meta
 
-    def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.frame.npartitions + 1)
-
-    def _layer(self) -> dict[Any, Any]:
-        name, placed = self._name, TaskRef((self.placed._name, 0))
-        tasks = [
-            Task(
-                (name, i),
-                _spread,
-                TaskRef((self.frame._name, i)),
-                placed,
-                self.pieces,
-                self.is_left,
-                i,
-                self.kept,
-                self.keys if self.other_kept else None,
-            )
-            for i in range(self.frame.npartitions)
+    def _tasks(self) -> list[Task]:
+        placed, keys = TaskRef((self.placed._name, 0)), self.keys if self.other_kept else None
+        common = placed, self.pieces, self.is_left, self.kept, keys
+        return [
+            Task((self._name, i), _spread, part, i, *common) for i, part in enumerate(self._inputs)
         ]
-        return {task.key: task for task in tasks}
 
 
 def _count(part: Any) -> KeyCounts:
     return heavy_hitters.count_keys(part[PARTITION_COLUMN].to_numpy())
 
 
-def _together(*parts: KeyCounts) -> KeyCounts:
+def _merge_counts(*parts: KeyCounts) -> KeyCounts:
     return heavy_hitters.merge_counts(parts)
 
 
 def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     part: Any,
+    number: int,
     placed: Placement,
     pieces: int,
     is_left: bool,  # noqa: FBT001
-    number: int,
     kept: bool,  # noqa: FBT001
     keys: SideKeys | None,
 ) -> Any:
@@ -257,16 +243,6 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     if kept:
         new[AGAIN] = np.zeros(len(outputs), bool) if again is None else again
     return (part if rows is None else part.take(rows)).assign(**new)
-
-
-def _partnered(part: Any, other: Any, keys: SideKeys, other_keys: SideKeys) -> Any:
-    again = part[AGAIN].to_numpy(bool)
-    part = part.drop(columns=AGAIN)
-    if not again.any():
-        return part
-    there = ~again
-    there[again] = heavy_hitters.has_partner(keys.of(part)[again], other_keys.of(other))
-    return part[there]
 
 
 class GroupRanks(SkewResistant):
@@ -293,48 +269,28 @@ class GroupRanks(SkewResistant):
         none = quantiles.pick_ranked_rows(meta, self.keys, [], self.asked, 0)
         return quantiles.finish_quantiles(meta, self.keys, [], none, self.asked, self.names, 0)
 
-    def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.frame.npartitions + 1)
-
-    def _layer(self) -> dict[Any, Any]:
-        name, keys, asked = self._name, self.keys, self.asked
-        parts = [TaskRef((self.frame._name, i)) for i in range(self.frame.npartitions)]
+    def _tasks(self) -> list[Task]:
+        name, keys, ranks, parts = self._name, self.keys, self.asked, self._inputs
         edges = [
             Task((f"edges-{name}", i), quantiles.edge_groups, part, keys)
             for i, part in enumerate(parts)
         ]
-        spanning = Task((f"spans-{name}", 0), _spans, *(one.ref() for one in edges))
+        spanning = Task((f"spans-{name}", 0), _spanning, *(task.ref() for task in edges))
+        span = spanning.ref()
         picks = [
-            Task(
-                (f"pick-{name}", i),
-                quantiles.pick_ranked_rows,
-                part,
-                keys,
-                spanning.ref(),
-                asked,
-                i,
-            )
+            Task((f"pick-{name}", i), quantiles.pick_ranked_rows, part, keys, span, ranks, i)
             for i, part in enumerate(parts)
         ]
-        picked = Task((f"picked-{name}", 0), _concat, *(one.ref() for one in picks))
-        found = [
-            Task(
-                (name, i),
-                quantiles.finish_quantiles,
-                part,
-                keys,
-                spanning.ref(),
-                picked.ref(),
-                asked,
-                self.names,
-                i,
-            )
+        picked = Task((f"picked-{name}", 0), _concat, *(task.ref() for task in picks))
+        common = keys, span, picked.ref(), ranks, self.names
+        results = [
+            Task((name, i), quantiles.finish_quantiles, part, *common, i)
             for i, part in enumerate(parts)
         ]
-        return {task.key: task for task in [*edges, spanning, *picks, picked, *found]}
+        return [*edges, spanning, *picks, picked, *results]
 
 
-def _spans(*found: EdgeGroups | None) -> list[SpanningGroup]:
+def _spanning(*found: EdgeGroups | None) -> list[SpanningGroup]:
     return quantiles.spanning_groups(found)
 
 
