@@ -1,4 +1,4 @@
-"""Functions, modules and classes, described by their code and by the values that it reads."""
+"""Functions, modules and classes, described by their code and by the values that they read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sys
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -80,10 +80,9 @@ def _runs(node: ObjectNode, function: types.FunctionType, code: CodeFacts) -> No
     node.does |= code.does
     space = function.__globals__
     file = str(space.get("__file__") or "")
-    node.literals += [
-        *code.strings,
-        *_files_next_to(file if "__file__" in code.reads else "", code),
-    ]
+    node.literals += code.strings
+    if "__file__" in code.reads and file:
+        node.literals += _files_next_to(file, code.strings)
     for name in sorted(code.reads):
         if name in space:
             _variable(node, name, space[name], code)
@@ -112,10 +111,10 @@ def _add_named_in_strings(node: ObjectNode, code: CodeFacts, space: dict[str, An
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def _files_next_to(file: str, code: CodeFacts) -> Iterator[str]:
+def _files_next_to(file: str, names: list[str]) -> Iterator[str]:
     """Yield files that code names relative to its own file."""
-    for above in list(Path(file).resolve().parents)[:3] if file else ():
-        for one in code.strings:
+    for above in list(Path(file).resolve().parents)[:3]:
+        for one in names:
             if one.strip("./") and len(one) <= LONG and os.path.exists(above / one):  # noqa: PTH110
                 yield str(above / one)
 
@@ -154,7 +153,6 @@ def _read(node: ObjectNode, name: str, value: Any) -> None:
 
 
 def _counts_by_version(module: types.ModuleType) -> bool:
-    """Return whether a module counts by its version."""
     return package(module.__name__) is not None and module not in _LOOKED_INTO
 
 
@@ -191,8 +189,11 @@ def _extensions(name: str) -> Iterator[Any]:
 
 def _module(value: types.ModuleType) -> ObjectNode:
     known = package(value.__name__)
-    node = ObjectNode("module", value.__name__, known, _compiled(value) if known is None else "")
-    for name in sorted(vars(value)) if known is None else ():
+    node = ObjectNode("module", value.__name__, known)
+    if known is not None:
+        return node
+    node.texts.append(_compiled(value))
+    for name in sorted(vars(value)):
         if name == "__getattr__" or not (name.startswith("__") and name.endswith("__")):
             node.add(name, vars(value)[name], literal=True)
     return node
@@ -225,8 +226,8 @@ def _class(value: type) -> ObjectNode:
     node.texts.append(_compiled(sys.modules.get(value.__module__)))
     node.add("metaclass", type(value)).all(value.__bases__, "base")
     node.add("annotations", maybe(value, "__annotations__"))
-    for field in (maybe(value, "__dataclass_fields__") or {}).values():
-        node.add(field.name, dict(field.metadata))
+    for one in (maybe(value, "__dataclass_fields__") or {}).values():
+        node.add(one.name, dict(one.metadata))
     for name in sorted(vars(value).keys() - _NOT_OF_A_CLASS):
         one = vars(value)[name]
         special = name.startswith("__") and name.endswith("__")
@@ -271,35 +272,21 @@ class Import(NamedTuple):
     whole: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class CodeFacts:
     """Facts about the code of a function and of the functions inside it.
 
-    Attributes
-    ----------
-    digest : str
-        Of everything except file names and line numbers.
-    reads : dict
-        Global or closed-over variable → attributes that are read of it, ``()`` for itself.
-    own : dict
-        Local variable → attributes that are read of it.
-    imports : tuple of Import
-        Imports that it runs.
-    attributes : frozenset of str
-        All attributes that it reads.
-    strings : tuple of str
-        Its constants.
-    does : frozenset of str
-        See `dask_exo.planning.fingerprint.objects.ObjectNode`.
+    ``reads`` (of global and closed-over variables) and ``own`` (of local ones) have the attributes
+    that are read of each variable; ``()`` is the variable itself. See `ObjectNode` for ``does``.
     """
 
-    digest: str
-    reads: dict[str, frozenset[Way]]
-    own: dict[str, frozenset[Way]]
-    imports: tuple[Import, ...]
-    attributes: frozenset[str]
-    strings: tuple[str, ...]
-    does: frozenset[str]
+    digest: str = ""  # of everything except file names and line numbers
+    reads: dict[str, set[Way]] = field(default_factory=lambda: defaultdict(set))
+    own: dict[str, set[Way]] = field(default_factory=lambda: defaultdict(set))
+    imports: list[Import] = field(default_factory=list)
+    attributes: set[str] = field(default_factory=set)  # all that it reads
+    strings: list[str] = field(default_factory=list)  # its constants
+    does: set[str] = field(default_factory=set)
 
 
 @lru_cache(10_000)
@@ -312,39 +299,29 @@ def analyze(code: CodeType) -> CodeFacts:
     >>> {name: sorted(ways) for name, ways in found.reads.items()}
     {'helper': [('LIMIT',), ('clean',)], 'len': [()]}
     """
-    whole = hashlib.sha256()
-    reads: dict[str, set[Way]] = defaultdict(set)
-    own: dict[str, set[Way]] = defaultdict(set)
-    imports: list[Import] = []
-    attributes: set[str] = set()
-    strings: list[str] = []
-    builds = False
+    digest, facts = hashlib.sha256(), CodeFacts()
     for one in _nested(code):
-        whole.update(_text(one).encode(errors="surrogatepass"))
-        strings += [const for const in _constants(one.co_consts) if isinstance(const, str)]
-        attributes.update(one.co_names)
+        digest.update(_text(one).encode(errors="surrogatepass"))
+        facts.strings += [const for const in _constants(one.co_consts) if isinstance(const, str)]
+        facts.attributes.update(one.co_names)
         instructions = list(dis.get_instructions(one))
         for i, step in enumerate(instructions):
             names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
             if step.opname in _NAMES:
-                reads[str(step.argval)].add(_way(instructions, i + 1))
+                facts.reads[str(step.argval)].add(_way(instructions, i + 1))
             elif step.opname.startswith("LOAD_FAST"):  # of several at once, one is followed
-                own[str(names[-1])].add(_way(instructions, i + 1))
-                own.update({str(name): own[str(name)] | {()} for name in names[:-1]})
+                facts.own[str(names[-1])].add(_way(instructions, i + 1))
+                for name in names[:-1]:
+                    facts.own[str(name)].add(())
             elif step.opname == "IMPORT_NAME":
-                imports.append(_import(instructions, i))
-        builds = builds or any(map(_builds_strings, instructions))
-    opens = any(_OPENS.match(name) for name in (*attributes, *reads))
-    does = {"builds": builds, "opens": opens}
-    return CodeFacts(
-        whole.hexdigest()[:32],
-        {name: frozenset(ways) for name, ways in reads.items()},
-        {name: frozenset(ways) for name, ways in own.items()},
-        tuple(imports),
-        frozenset(attributes),
-        tuple(dict.fromkeys(strings)),
-        frozenset(name for name, is_done in does.items() if is_done),
-    )
+                facts.imports.append(_import(instructions, i))
+            if _builds_strings(step):
+                facts.does.add("builds")
+    if any(_OPENS.match(name) for name in (*facts.attributes, *facts.reads)):
+        facts.does.add("opens")
+    facts.digest = digest.hexdigest()[:32]
+    facts.strings = list(dict.fromkeys(facts.strings))
+    return facts
 
 
 def _builds_strings(step: dis.Instruction) -> bool:

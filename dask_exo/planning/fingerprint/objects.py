@@ -1,4 +1,4 @@
-"""One object of a walk: a text that describes it, and the objects that belong to it."""
+"""Objects as a walk sees them: a text that describes each, and the objects that belong to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import types
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import metadata, util
 from pathlib import Path, PurePath
 from typing import Any, Self
@@ -53,34 +53,18 @@ class UnfollowableError(Exception):
 
 
 class ObjectNode:
-    """An object, and others that belong to it in the order in which they are added.
+    """An object: texts that describe it, and others that belong to it in their order.
 
-    Parameters
-    ----------
-    *texts : object
-        Description of it.
-
-    Attributes
-    ----------
-    inner : list of (str, object)
-        Labels and objects that belong to it.
-    given : list of str
-        Strings among its values.
-    literals : list of str
-        Strings in its code.
-    systems : list of AbstractFileSystem
-        File systems in it.
-    does : set of str
-        Of code: ``"builds"`` (strings of others), ``"opens"`` (files), ``"environ"`` (reads it).
+    Code ``does`` ``"builds"`` (strings of others), ``"opens"`` (files) or ``"environ"`` (reads it).
     """
 
     __slots__ = ("does", "given", "inner", "literals", "systems", "texts")
 
     def __init__(self, *texts: object) -> None:
         self.texts = list(map(str, texts))
-        self.inner: list[tuple[str, Any]] = []
-        self.given: list[str] = []
-        self.literals: list[str] = []
+        self.inner: list[tuple[str, Any]] = []  # labels and objects
+        self.given: list[str] = []  # strings among its values
+        self.literals: list[str] = []  # strings in its code
         self.systems: list[AbstractFileSystem] = []
         self.does: set[str] = set()
 
@@ -155,13 +139,7 @@ _REDUCED = ("made by", "arguments", "state", "items", "pairs")
 
 
 def instance(value: Any) -> ObjectNode:
-    """Describe any object by its class and its pickled state.
-
-    Raises
-    ------
-    UnfollowableError
-        It cannot be pickled and has no Dask token.
-    """
+    """Describe any object by its class and its pickled state."""
     kind = type(value)
     if kind.__module__ == "typing":
         inner = [maybe(value, name) for name in ("__origin__", "__args__", "__metadata__")]
@@ -291,20 +269,6 @@ def _ufunc(value: np.ufunc) -> ObjectNode:
     raise UnfollowableError(f"{value!r}, of which numpy does not show what it calls")
 
 
-def _vectorize(value: np.vectorize) -> ObjectNode:
-    return ObjectNode("vectorize").all(
-        (value.pyfunc, value.otypes, value.signature, value.excluded)
-    )
-
-
-def _cached(value: Any) -> ObjectNode:
-    return ObjectNode("lru_cache").add("function", value.__wrapped__)
-
-
-def _partial(value: functools.partial[Any]) -> ObjectNode:
-    return ObjectNode("partial").add("function", value.func).add("", value.keywords).all(value.args)
-
-
 def _method(value: types.MethodType) -> ObjectNode:
     return (
         ObjectNode("method")
@@ -313,58 +277,48 @@ def _method(value: types.MethodType) -> ObjectNode:
     )
 
 
-def _property(value: property) -> ObjectNode:
-    return ObjectNode("property").all((value.fget, value.fset, value.fdel))
+def _described(value: Any, names: tuple[str, ...]) -> ObjectNode:
+    """Describe an object by some of its attributes."""
+    node = ObjectNode(type(value).__name__)
+    if isinstance(value, AbstractFileSystem):
+        node.systems.append(value)
+    for name in names:
+        node.add(name, getattr(value, name))
+    return node
 
 
-def _wrapping(value: Any) -> ObjectNode:
-    return ObjectNode(type(value).__name__).add("function", value.__func__)
-
-
-def _system(value: AbstractFileSystem) -> ObjectNode:
-    node = ObjectNode("file system").add("class", type(value))
-    node.systems.append(value)
-    return node.add("arguments", value.storage_args).add("options", value.storage_options)
-
-
-def _expression(value: CoreExpr) -> ObjectNode:
-    return ObjectNode("expression").add("class", type(value)).all(value.operands)
-
+_ATTRIBUTES: dict[Any, tuple[str, ...]] = {
+    functools.partial: ("func", "keywords", "args"),
+    functools._lru_cache_wrapper: ("__wrapped__",),
+    np.vectorize: ("pyfunc", "otypes", "signature", "excluded"),
+    (staticmethod, classmethod): ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    AbstractFileSystem: ("__class__", "storage_args", "storage_options"),
+    CoreExpr: ("__class__", "operands"),
+    logging.Logger: ("name",),
+    _WITHOUT_STATE: (),
+}
+"""Attributes that determine what an object of a type does."""
 
 KINDS: tuple[tuple[Any, Callable[[Any], ObjectNode | None]], ...] = (
     ((dict, types.MappingProxyType), _mapping),
     ((list, tuple), _sequence),
     (_DATA, _data),
-    (functools.partial, _partial),
     (types.MethodType, _method),
     (_BUILTIN, _builtin),
     (np.ufunc, _ufunc),
-    (np.vectorize, _vectorize),
-    (functools._lru_cache_wrapper, _cached),
-    ((staticmethod, classmethod), _wrapping),
-    (property, _property),
-    (AbstractFileSystem, _system),
-    (CoreExpr, _expression),
     (weakref.ref, lambda value: ObjectNode("reference").add("", value())),
     (memoryview, lambda value: ObjectNode("memory").add("", bytes(value))),
-    (logging.Logger, lambda value: ObjectNode("logger", value.name)),
-    (_WITHOUT_STATE, lambda value: ObjectNode(type(value).__name__)),
+    *((kind, partial(_described, names=names)) for kind, names in _ATTRIBUTES.items()),
 )
+"""Types, and the functions that describe objects of them."""
 
 
 def package(module: str) -> str | None:
-    """Return the name and version of the package that a module belongs to.
+    """Return the name and version of the package that a module belongs to, by its full name.
 
-    Parameters
-    ----------
-    module : str
-        Its full name.
-
-    Returns
-    -------
-    str or None
-        None for a module of no installed package: the main program, files next to it, editable
-        installs, archives, modules that a program creates.
+    Other modules count by their code: the main program, files next to it, editable installs,
+    archives, modules that a program creates. For these it returns None.
 
     Examples
     --------

@@ -44,10 +44,7 @@ MOST_LETTERS = 256  # of a part of a path
 class Stamps:
     """Stamps of the strings of one graph, each computed once.
 
-    Parameters
-    ----------
-    besides : str, optional
-        A directory that is left out: this program writes there itself.
+    The directory ``besides`` is left out: this program writes there itself.
     """
 
     def __init__(self, besides: str | None = None) -> None:
@@ -61,12 +58,8 @@ class Stamps:
     def of(self, name: str, systems: Sequence[AbstractFileSystem] = ()) -> str:
         """Return the stamp of the data with a name, or nothing if there is none.
 
-        Parameters
-        ----------
-        name : str
-            Any string: a path, a pattern, a URL, or something else.
-        systems : sequence of AbstractFileSystem
-            File systems that may have it, if it is nowhere else.
+        The name is any string: a path, a pattern, a URL, or something else. ``systems`` may have
+        the data if they are nowhere else.
 
         Raises
         ------

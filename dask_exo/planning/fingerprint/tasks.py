@@ -51,18 +51,8 @@ def fingerprints(
 ) -> dict[Key, Fingerprint]:
     """Compute the fingerprints of some tasks, and of all that they depend on.
 
-    Parameters
-    ----------
-    graph : dict
-        Normalized; has all that ``keys`` depend on.
-    keys : iterable of Key
-    besides : str, optional
-        A directory whose files do not count: that of the checkpoints.
-
-    Returns
-    -------
-    dict
-        32 hexadecimal digits for each, or the reason why it has none.
+    Files in the directory ``besides``, that of the checkpoints, do not count. A fingerprint has 32
+    hexadecimal digits.
     """
     graph, content = unfuse_all(graph), _Content(besides)
     found: dict[Key, Fingerprint] = {}
@@ -127,13 +117,7 @@ class _Content:
         self._texts: dict[Closure, str] = {}
 
     def of(self, node: GraphNode, below: Mapping[Key, str]) -> str:
-        """Return the text of a task; ``below`` has the fingerprints of those that it reads.
-
-        Raises
-        ------
-        UnfollowableError
-            It reads a value of which no digest can be computed.
-        """
+        """Return the text of a task; ``below`` has the fingerprints of those that it reads."""
         names: list[str] = []
         closures: list[Closure] = []
         whole = self._text(node, below, names, closures)
@@ -182,7 +166,7 @@ class _Content:
 
 
 def _no_pages(names: Iterable[str]) -> None:
-    """Raise for URLs that may be plain data: their servers are not asked."""
+    """Raise `UnfollowableError` for URLs that may be plain data: no request is sent for these."""
     for name in names:
         if name.startswith(("http://", "https://")):
             raise UnfollowableError(
@@ -233,21 +217,7 @@ _UNORDERED = (set, frozenset, weakref.WeakSet, *_WEAK)
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """Everything that determines what an object does.
-
-    Attributes
-    ----------
-    digest : str
-        Equal where all of it is equal.
-    given : frozenset of str
-        Strings among its values: any may be the name of a file.
-    literals : frozenset of str
-        Strings in its code.
-    systems : tuple of AbstractFileSystem
-        File systems in it.
-    does : frozenset of str
-        See `ObjectNode`.
-    """
+    """Everything that determines what an object does; see `ObjectNode` for strings in it."""
 
     digest: str
     given: frozenset[str] = frozenset()
@@ -257,7 +227,17 @@ class Closure:
 
 
 class Closures:
-    """Closures of the objects of one graph, each walked once."""
+    """Closures of the objects of one graph, each computed once by a walk over live objects.
+
+    A function counts with its bytecode, its defaults, its closed-over values and every global that
+    it reads: functions, classes, values, attributes of modules, through all modules that are not
+    installed packages. Installed packages count by their version. A class counts with its bases and
+    attributes, any other object with its class and its pickled state. Line numbers and comments do
+    not count.
+
+    Objects are numbered in the order of the walk, so that cycles end, and so that a digest is the
+    same in the next program.
+    """
 
     def __init__(self) -> None:
         # with the objects, which keep their identities
@@ -266,13 +246,7 @@ class Closures:
         self._active: set[int] = set()
 
     def of(self, value: Any) -> Closure:
-        """Return the closure of an object.
-
-        Raises
-        ------
-        UnfollowableError
-            Something in it is neither code nor a value that can be compared.
-        """
+        """Return the closure of an object, or raise `UnfollowableError`."""
         if id(value) in self._active:
             return Closure("cycle")
         if id(value) not in self._known:
