@@ -20,11 +20,11 @@ from fsspec.core import url_to_fs
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.operators import (
-    Step,
+    Operator,
     Union,
     amounts,
     check_format,
-    make_step,
+    make_operator,
     name_of,
     parse_error_policy,
     planned,
@@ -64,7 +64,7 @@ class Pipeline:
     """
 
     source: PipelineSource | Union
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Operator, ...] = ()
     memory: int | None = None
     target: int | None = None
     rows: int | None = None
@@ -254,7 +254,7 @@ class Pipeline:
     ) -> Pipeline:
         if self.rows is not None:
             raise PipelineError("limit() has to be the last stage: move it behind the others")
-        step = make_step(
+        step = make_operator(
             kind, func, args, options, default=self.error_policy, batch_size=batch_size
         )
         return replace(self, steps=(*self.steps, step), _runs=[])

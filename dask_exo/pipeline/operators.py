@@ -24,18 +24,18 @@ ONE_CPU = {"CPU": 1.0}
 
 
 @dataclass(frozen=True)
-class Step:
+class Operator:
     """A transform, its resource request, and how many of its calls run at least and at most."""
 
     transform: Transform
     needs: Mapping[str, float]
     concurrency: tuple[int, int | None]
 
-    def joins(self, other: Step) -> bool:
+    def joins(self, other: Operator) -> bool:
         """Return whether ``other`` can run in the same tasks, after this one.
 
-        Classes have actors of their own, unless both steps take frames on a device: then the output
-        of one can stay there for the next one.
+        Classes have actors of their own, unless both operators take frames on a device: then the
+        output of one can stay there for the next one.
         """
         if (self.needs, self.concurrency) != (other.needs, other.concurrency):
             return False
@@ -44,7 +44,7 @@ class Step:
         return on_device or not any(transform.stateful for transform in both)
 
 
-def make_step(
+def make_operator(
     kind: str,
     func: Any,
     args: tuple[Any, ...],
@@ -52,8 +52,8 @@ def make_step(
     *,
     default: ErrorPolicy,
     batch_size: int | None = None,
-) -> Step:
-    """Return the step of a user's arguments; ``options`` has keyword arguments of ``func``, too."""
+) -> Operator:
+    """Return the operator of a user's arguments; ``options`` also has those of ``func``."""
     if not callable(func):
         raise PipelineError(f"{func!r} cannot be called: need a function or a class")
     kwargs = dict(options)
@@ -69,7 +69,7 @@ def make_step(
         kwargs.pop("on_error", "skip" if default.skip else "raise"),
     )
     transform = Transform(kind, func, args, kwargs, batch_size, form, error_policy)
-    return Step(transform, request, bounds)
+    return Operator(transform, request, bounds)
 
 
 def parse_error_policy(retries: Any, on_error: Any) -> ErrorPolicy:
@@ -86,13 +86,13 @@ def check_format(name: Any) -> None:
         raise PipelineError(f"format={name!r}: there are {', '.join(FORMATS)}")
 
 
-def without_gpus(steps: Sequence[Step]) -> list[Step]:
+def without_gpus(steps: Sequence[Operator]) -> list[Operator]:
     """Return steps that request no GPUs, for a cluster on which GPUs are simulated.
 
     Examples
     --------
     >>> from dask_exo.pipeline.streaming.transforms import Transform
-    >>> step = Step(Transform("batches", len), {"GPU": 1.0}, (0, None))
+    >>> step = Operator(Transform("batches", len), {"GPU": 1.0}, (0, None))
     >>> without_gpus([step])[0].needs
     {'CPU': 1.0}
     """
@@ -100,13 +100,13 @@ def without_gpus(steps: Sequence[Step]) -> list[Step]:
     return [replace(step, needs=needs or ONE_CPU) for step, needs in zip(steps, rest, strict=True)]
 
 
-MAKING = Step(Transform("partitions", None), ONE_CPU, (0, None))
+MAKING = Operator(Transform("partitions", None), ONE_CPU, (0, None))
 """Resource request of making a partition."""
 
 
-def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
+def groups(steps: Sequence[Operator], *, makes: bool) -> list[list[Operator]]:
     """Return steps grouped into stages. If partitions have to be made, one CPU makes them."""
-    groups: list[list[Step]] = [[]] if makes else []
+    groups: list[list[Operator]] = [[]] if makes else []
     for step in steps:
         last = (groups[-1] or [MAKING])[-1] if groups else None
         if last is not None and last.joins(step):
@@ -116,7 +116,7 @@ def groups(steps: Sequence[Step], *, makes: bool) -> list[list[Step]]:
     return groups or [[]]
 
 
-def stage_of(steps: Sequence[Step]) -> StageSpec:
+def stage_of(steps: Sequence[Operator]) -> StageSpec:
     """Return the requirements of a stage."""
     if not steps:
         return StageSpec(name_of(steps), ONE_CPU)
@@ -125,7 +125,7 @@ def stage_of(steps: Sequence[Step]) -> StageSpec:
 
 
 def code_of(
-    steps: Sequence[Step], target: int, error_policy: ErrorPolicy, config: Config
+    steps: Sequence[Operator], target: int, error_policy: ErrorPolicy, config: Config
 ) -> StageCode:
     """Return the code of a stage; ``target`` is the bytes of its outputs."""
     transforms = [step.transform for step in steps]
@@ -133,25 +133,25 @@ def code_of(
     return StageCode(name, transforms, target, error_policy, config.settings, mode)
 
 
-def name_of(steps: Sequence[Step]) -> str:
+def name_of(steps: Sequence[Operator]) -> str:
     """Return the name of a stage, for messages."""
     return " > ".join(step.transform.name for step in steps) or "source"
 
 
-def amounts(steps: Sequence[Step]) -> str:
+def amounts(steps: Sequence[Operator]) -> str:
     """Return the request of a stage as text."""
     needs = steps[0].needs if steps else ONE_CPU
     return ", ".join(f"{amount:g} {name}" for name, amount in needs.items()) or "nothing"
 
 
 def check_needs(
-    groups: Sequence[Sequence[Step]], total: Resources, nodes: Sequence[Resources]
+    groups: Sequence[Sequence[Operator]], total: Resources, nodes: Sequence[Resources]
 ) -> None:
     """Raise `PipelineError` if a task of a stage does not fit any node.
 
     Parameters
     ----------
-    groups : sequence of sequence of Step
+    groups : sequence of sequence of Operator
         Steps of each stage.
     total : mapping
         Resources of the cluster.
@@ -193,7 +193,7 @@ class Union:
 class Part(NamedTuple):
     """A stage: its steps, and the stages or the source that it takes from."""
 
-    steps: list[Step]
+    steps: list[Operator]
     takes: tuple[int, ...]
     source: PipelineSource | None
     error_policy: ErrorPolicy
@@ -283,7 +283,7 @@ class _Plan:
     def _append(
         self,
         pipeline: Pipeline,
-        steps: Sequence[Step],
+        steps: Sequence[Operator],
         takes: tuple[int, ...],
         source: PipelineSource | None = None,
     ) -> tuple[int, ...]:

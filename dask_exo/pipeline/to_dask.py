@@ -18,7 +18,7 @@ from dask_exo.cluster.futures import Futures
 from dask_exo.errors import CancelledError, PipelineError
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
-from dask_exo.pipeline.operators import Step
+from dask_exo.pipeline.operators import Operator
 from dask_exo.pipeline.run import PipelineRun, StageReporter
 from dask_exo.pipeline.sources import DataFrameSource
 from dask_exo.pipeline.streaming.blocks import Block, Frame
@@ -143,7 +143,7 @@ def lazy_dataframe(start: Start, count: int | None, meta: pd.DataFrame) -> dd.Da
     return _collection(PartitionProducer(start, meta).promises(count), meta)
 
 
-def infer_meta(source: Any, steps: Sequence[Step], meta: Any) -> pd.DataFrame:
+def infer_meta(source: Any, steps: Sequence[Operator], meta: Any) -> pd.DataFrame:
     """Return the output without rows: as declared, or of a call with made-up rows."""
     if meta is not None:
         declared: pd.DataFrame = make_meta(meta)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.errors import PipelineError
-from dask_exo.pipeline.operators import Step, check_needs, groups
+from dask_exo.pipeline.operators import Operator, check_needs, groups
 from dask_exo.pipeline.streaming.blocks import Frame, Origin, RowRange
 from dask_exo.pipeline.streaming.task import (
     BlockMetadata,
@@ -156,7 +156,7 @@ def test_a_task_that_fails_is_tried_again_and_then_says_so():
 
 
 def step(needs, func=len, concurrency=(0, None)):
-    return Step(Transform("partitions", func), needs, concurrency)
+    return Operator(Transform("partitions", func), needs, concurrency)
 
 
 def test_neighbours_that_ask_for_the_same_share_tasks_and_no_others():

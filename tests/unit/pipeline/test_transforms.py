@@ -18,7 +18,7 @@ import dask_exo  # noqa: F401  the accessor
 from dask_exo.errors import DeviceError
 from dask_exo.partitions.gpu import arrays, memory
 from dask_exo.partitions.gpu_frames import DeviceFrame
-from dask_exo.pipeline.operators import Step, groups
+from dask_exo.pipeline.operators import Operator, groups
 from dask_exo.pipeline.streaming.blocks import Frame, Origin, RowRange
 from dask_exo.pipeline.streaming.task import StageCode, TaskInputs, run, to_host_ahead
 from dask_exo.pipeline.streaming.transforms import ErrorPolicy, Transform
@@ -144,8 +144,8 @@ def test_frames_of_the_host_are_not_kept_back() -> None:
 
 
 def test_classes_on_one_device_share_a_stage() -> None:
-    def step(func: Any, form: str = "device", gpus: float = 1.0) -> Step:
-        return Step(Transform("batches", func, format=form), {"GPU": gpus}, (0, None))
+    def step(func: Any, form: str = "device", gpus: float = 1.0) -> Operator:
+        return Operator(Transform("batches", func, format=form), {"GPU": gpus}, (0, None))
 
     same = [step(Doubles), step(double), step(Doubles)]
     assert groups(same, makes=False) == [same]
