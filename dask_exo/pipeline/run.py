@@ -34,7 +34,6 @@ from dask_exo.pipeline.policies import POLICIES
 from dask_exo.pipeline.sources import PipelineSource, start_sources
 from dask_exo.pipeline.streaming.blocks import Block, Origin
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.recovery import can_recompute
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.report.progress import showing
 from dask_exo.scheduler import Scheduler
@@ -158,7 +157,7 @@ class PipelineRun(Iterator[Block]):
         try:
             frame = fetch_block(self.futures, block.value, patience=self._patience)
         except ValueLostError:
-            recomputed = self._recompute(block) if can_recompute(block) else None
+            recomputed = self._recompute(block) if block.can_recompute else None
             if recomputed is None:
                 raise
             frame = fetch_block(self.futures, recomputed.value, patience=self._patience)

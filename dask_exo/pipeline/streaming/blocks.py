@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from dask_exo.cluster.task_status import Activity
+import pandas as pd
+
 from dask_exo.errors import Failure
 from dask_exo.partitions.gpu.memory import GpuMemoryUse
-from dask_exo.pipeline.streaming.snapshot import PipelineView
 
 SHOWN = 3  # ranges that a text names
 
@@ -38,7 +38,7 @@ class Origin(NamedTuple):
     ----------
     rows : tuple of RowRange
     exact : bool
-        Whether each row of the frame comes from the one in its place.
+        True if each row of the frame comes from the one in its place.
     """
 
     rows: tuple[RowRange, ...]
@@ -69,10 +69,7 @@ class Origin(NamedTuple):
         return Origin(tuple(found) or self.rows, bool(found))
 
     def made(self, taken: int, given: int, *, alone: bool) -> Origin:
-        """Return the origin of the output of a function of the frame.
-
-        As many rows as it had, in one frame, are taken for the same ones.
-        """
+        """Return the origin of an output; as many rows, in one frame, are taken for the same."""
         return self if alone and taken == given else self._replace(exact=False)
 
     def __str__(self) -> str:
@@ -89,9 +86,9 @@ class Frame(NamedTuple):
     Attributes
     ----------
     data : object
-        None where there is nothing, not even columns.
+        None if there are not even columns.
     last : bool
-        Whether no other one follows.
+        True if no other one follows.
     origin : Origin
     """
 
@@ -101,16 +98,7 @@ class Frame(NamedTuple):
 
 
 class RejectReason(NamedTuple):
-    """Reason for which an input was set aside.
-
-    Attributes
-    ----------
-    stage, function : str
-        Names.
-    origin : Origin
-        Of its rows.
-    failure : Failure
-    """
+    """Reason for which an input was set aside."""
 
     stage: str
     function: str
@@ -123,15 +111,8 @@ def joined(origins: Sequence[Origin]) -> Origin:
 
     Examples
     --------
-    >>> str(
-    ...     joined(
-    ...         [
-    ...             Origin((RowRange(0, 0, 5),)),
-    ...             Origin((RowRange(0, 5, 9),)),
-    ...             Origin((RowRange(2, 0, 1),)),
-    ...         ]
-    ...     )
-    ... )
+    >>> ranges = [RowRange(0, 0, 5), RowRange(0, 5, 9), RowRange(2, 0, 1)]
+    >>> str(joined([Origin((one,)) for one in ranges]))
     'partition 0 rows 0:9, partition 2 rows 0:1'
     """
     found: list[RowRange] = []
@@ -145,6 +126,15 @@ def joined(origins: Sequence[Origin]) -> Origin:
     return Origin(tuple(found), all(origin.exact for origin in origins))
 
 
+def concat(frames: Sequence[Frame]) -> Frame | None:
+    """Return the rows of frames as one frame, which is the last; None if there are no frames."""
+    full = [one for one in frames if len(one.data)] or frames[:1]
+    if len(full) < 2:
+        return full[0]._replace(last=True) if full else None
+    origin = joined([one.origin for one in full])
+    return Frame(pd.concat([one.data for one in full]), last=True, origin=origin)
+
+
 def _text(rows: RowRange) -> str:
     some = "" if rows.stop is None else f" rows {rows.start}:{rows.stop}"
     return f"partition {rows.partition}{some}"
@@ -152,15 +142,7 @@ def _text(rows: RowRange) -> str:
 
 @dataclass(eq=False)
 class ConsumerCounts:
-    """Counts of the consumers of a block that several stages or sinks take.
-
-    Attributes
-    ----------
-    waiting : int
-        Those that have not taken it.
-    using : int
-        Those that have not released it: it counts until then.
-    """
+    """Numbers of consumers of a shared block that have not taken, and not released it."""
 
     waiting: int
     using: int
@@ -186,33 +168,33 @@ class Lineage(NamedTuple):
 
 
 class Block(NamedTuple):
-    """An output of a task.
+    """An output of a task, or an input of a source.
 
     Attributes
     ----------
     value : object
-        A reference of it.
+        A ref.
     nbytes, rows : int
     place : tuple of int
-        Where it belongs: number of the source's input, then number of the output in each stage.
+        Number of the source's input, then number of the output in each stage.
     more : bool
-        Whether the task may give another one after it.
+        True if the task may give another one after it.
     seconds : float
         Work that it took.
     origin : Origin
         Rows of the source that it was made of.
     rejected : RejectReason, optional
-        Why it is no output, but an input that was set aside.
+        Set if it is no output, but an input that was set aside.
     shared : ConsumerCounts, optional
-        By whom, where several take it.
+        Set if it has several consumers.
     stage, sink : int
-        That has made it; where it comes out.
+        Number of the stage that made it, and of the end at which it comes out.
     held : GpuMemoryUse, optional
-        What its task has held of a device so far, where it was on one.
+        GPU memory that its task has used so far.
     lineage : Lineage, optional
-        What it was made of, if not by a source.
+        None for an input of a source.
     small : bool
-        Whether it costs nothing to keep its value.
+        True if it costs nothing to keep its value.
     """
 
     value: Any
@@ -230,6 +212,46 @@ class Block(NamedTuple):
     lineage: Lineage | None = None
     small: bool = False
 
+    @property
+    def known_origin(self) -> Origin:
+        """Rows of the source; those of an input of a source are not counted before it is read."""
+        return self.origin if self.origin.rows else Origin((RowRange(self.place[0]),))
+
+    @property
+    def can_recompute(self) -> bool:
+        """True if the lineage leads to stored values."""
+        if self.lineage is None:
+            return self.small
+        return all(block.can_recompute for block in self.lineage.inputs)
+
+    def without_value(self) -> Block:
+        """Return the block without its value, unless that is small."""
+        return self if self.small else self._replace(value=None, shared=None)
+
+
+def lineage_of(inputs: Sequence[Block], number: int, digest: int) -> Lineage:
+    """Return the lineage of an output, without values that can be recomputed.
+
+    Examples
+    --------
+    >>> source = Block("a recipe", 0, 0, (0,), small=True)
+    >>> block = Block("a ref", 9, 1, (0, 0), stage=0, lineage=lineage_of([source], 0, 7))
+    >>> lineage_of([block], 2, 8).inputs[0].value is None
+    True
+    >>> lineage_of([block], 2, 8).inputs[0].lineage.inputs[0].value
+    'a recipe'
+    """
+    return Lineage(tuple(block.without_value() for block in inputs), number, digest)
+
+
+def origin_of(inputs: Sequence[Block]) -> Origin:
+    """Return the rows of all inputs of a task."""
+    return joined([block.known_origin for block in inputs])
+
+
+AGAIN = Block(None, 0, 0, more=True)
+"""Returned by `StreamRunner.take` for a task that was restarted."""
+
 
 class StageSpec(NamedTuple):
     """Requirements of a stage.
@@ -240,13 +262,13 @@ class StageSpec(NamedTuple):
     needs : mapping
         Resources of one task.
     least : int
-        Rows to give to one task at least, by giving it several blocks.
+        Rows that one task takes at least, if necessary of several blocks.
     limit : int, optional
-        Tasks side by side at most.
+        Tasks at once.
     least_workers : int
         Actors that start before there is any input.
     takes : tuple of int, optional
-        Stages before it whose outputs it takes, none if it is a source; by default the one before.
+        Stages before it whose outputs it takes, none for a source; by default the one before.
     """
 
     name: str
@@ -257,81 +279,9 @@ class StageSpec(NamedTuple):
     takes: tuple[int, ...] | None = None
 
 
-AGAIN = Block(None, 0, 0, more=True)
-"""Returned by `Runner.take` for a task that was restarted."""
-
-
-class Runner(Protocol):
-    """Place where the tasks run."""
-
-    def now(self) -> float:
-        """Return seconds since some moment."""
-        ...
-
-    def total(self) -> Mapping[str, float]:
-        """Return the resources of the cluster."""
-        ...
-
-    def needs(self, stage: int) -> Mapping[str, float]:
-        """Return the request of a task: that of its stage, or more if it was seen to hold more."""
-        ...
-
-    def start(self, stage: int, inputs: Sequence[Block]) -> Any:
-        """Start a task; return its handle."""
-        ...
-
-    def recompute(self, block: Block) -> Any:
-        """Start a task that recomputes a block by its lineage."""
-        ...
-
-    def wait(self, tasks: Sequence[Any], timeout: float | None) -> list[Any]:
-        """Wait until some of ``tasks`` have made an output or ended; return those."""
-        ...
-
-    def stage(self, task: Any) -> int:
-        """Return the stage of the task that has to go on: its own, or of a lost input."""
-        ...
-
-    def last(self, task: Any) -> bool:
-        """Return whether a task that is ready has ended, or will after its output."""
-        ...
-
-    def take(self, task: Any) -> Block | None:
-        """Return the next output of a task, which goes on; None if it has ended."""
-        ...
-
-    def idle(self, stage: int) -> int:
-        """Return the number of idle actors of a stage."""
-        ...
-
-    def at_target(self, stage: int) -> bool:
-        """Return whether a stage has as many actors as it shall have."""
-        ...
-
-    def resize(self, view: PipelineView) -> bool:
-        """Resize actor pools by measured rates; return whether anything has changed."""
-        ...
-
-    def idle_resources(self) -> Mapping[str, float]:
-        """Return the resources that idle actors hold."""
-        ...
-
-    def dismiss_idle(self) -> None:
-        """End all idle actors."""
-        ...
-
-    def cancel(self, tasks: Sequence[Any]) -> None:
-        """Stop tasks, and end all actors."""
-        ...
-
-    def activity(self, tasks: Sequence[Any]) -> Activity:
-        """Return what tasks do at the moment."""
-        ...
-
-
 To = tuple[int, tuple[int, ...]]
-"""Number of a stage or an end; and which of its inputs, if it has several: that becomes part of the
-place of what it takes, or the same could come by two ways.
+"""Number of a stage or an end; and of its input, if it has several. That becomes part of the place
+of a block, since the same block could come by two ways.
 """
 
 
@@ -347,7 +297,7 @@ class Links(NamedTuple):
     sinks : tuple of To
         Ends of the pipeline at which they come out.
     later : tuple of int
-        All stages that something of its outputs comes to.
+        All stages downstream.
     """
 
     before: tuple[int, ...]
@@ -369,8 +319,7 @@ def links(stages: Sequence[StageSpec], sinks: Sequence[Sequence[int]] | None = N
     stages : sequence of StageSpec
         (S,) each after those whose outputs it takes.
     sinks : sequence of sequence of int, optional
-        For each end of the pipeline the stages whose outputs come out there; by default one, of the
-        last stage.
+        For each end of the pipeline the stages whose outputs come out there; by default the last.
 
     Examples
     --------

@@ -16,11 +16,11 @@ from dask_exo.events import StageSeen
 from dask_exo.pipeline.streaming.blocks import (
     AGAIN,
     Block,
-    Runner,
     StageSpec,
     links,
 )
 from dask_exo.pipeline.streaming.queues import Queues
+from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import (
     PipelineView,
     Policy,
@@ -42,7 +42,7 @@ class Executor:
         (S,) each after those whose outputs it takes.
     inputs : sequence of iterator of (Block or None)
         Of each source; None where the next one is not there yet. No two blocks have the same place.
-    runner : Runner
+    runner : StreamRunner
     policy : Policy
     limit : int
         Bytes; see `PipelineView.used`.
@@ -69,7 +69,7 @@ class Executor:
         self,
         stages: Sequence[StageSpec],
         inputs: Sequence[Iterator[Block | None]],
-        runner: Runner,
+        runner: StreamRunner,
         policy: Policy,
         *,
         limit: int,

@@ -17,12 +17,10 @@ from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
 from dask_exo.pipeline.streaming.blocks import (
     Block,
-    Lineage,
     Origin,
     RejectReason,
-    RowRange,
     StageSpec,
-    joined,
+    origin_of,
 )
 from dask_exo.pipeline.streaming.task import BlockMetadata
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
@@ -176,7 +174,7 @@ class Recovery:
             self._release(task)
             task.losses += 1
             task.inputs = [
-                without_value(block) if can_recompute(block) else block for block in task.inputs
+                block.without_value() if block.can_recompute else block for block in task.inputs
             ]
         else:
             self._bury(task)
@@ -212,43 +210,6 @@ class Recovery:
         return not refs or not self._futures.wait(refs, timeout=0)[1]
 
 
-def lineage_of(inputs: Sequence[Block], number: int, digest: int) -> Lineage:
-    """Return the lineage of an output, without values that can be recomputed.
-
-    Examples
-    --------
-    >>> source = Block("a recipe", 0, 0, (0,), small=True)
-    >>> block = Block("a ref", 9, 1, (0, 0), stage=0, lineage=lineage_of([source], 0, 7))
-    >>> lineage_of([block], 2, 8).inputs[0].value is None
-    True
-    >>> lineage_of([block], 2, 8).inputs[0].lineage.inputs[0].value
-    'a recipe'
-    """
-    return Lineage(tuple(map(without_value, inputs)), number, digest)
-
-
-def without_value(block: Block) -> Block:
-    """Return a block without its value, unless that is small."""
-    return block if block.small else block._replace(value=None, shared=None)
-
-
-def can_recompute(block: Block) -> bool:
-    """Return whether a block can be recomputed."""
-    if block.lineage is None:
-        return block.small
-    return all(map(can_recompute, block.lineage.inputs))
-
-
-def origin(block: Block) -> Origin:
-    """Return the rows of an input; those of the source are not counted before they are read."""
-    return block.origin if block.origin.rows else Origin((RowRange(block.place[0]),))
-
-
-def origin_of(inputs: Sequence[Block]) -> Origin:
-    """Return the rows of all inputs of a task."""
-    return joined(list(map(origin, inputs)))
-
-
 def too_many_losses(
     stage: str, inputs: Sequence[Block], times: int, last: WorkerLostError
 ) -> WorkerLostError:
@@ -270,14 +231,14 @@ def too_many_losses(
 def missing_output(stage: str, block: Block) -> NonDeterminismError:
     """Return the error of a stage that does not make a lost block again."""
     return NonDeterminismError(
-        f"stage {stage!r} ran again on {origin(block)}, since a node was lost, and did not make "
-        f"the block that it made before: let it depend on its input only"
+        f"stage {stage!r} ran again on {block.known_origin}, since a node was lost, and did not "
+        f"make the block that it made before: let it depend on its input only"
     )
 
 
 def dead_letter(stage: str, block: Block, error: Exception) -> Block:
     """Return an input as a dead letter."""
-    where = origin(block)
+    where = block.known_origin
     failure = Failure.of(call_name(stage, stage, where), error)
     return block._replace(more=True, rejected=RejectReason(stage, stage, where, failure))
 

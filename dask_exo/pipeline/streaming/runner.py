@@ -14,8 +14,8 @@ from dask_exo.cluster.resources import submit_options
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
-from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec, links
-from dask_exo.pipeline.streaming.recovery import Recovery, compare, lineage_of, origin, origin_of
+from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec, lineage_of, links, origin_of
+from dask_exo.pipeline.streaming.recovery import Recovery, compare
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import BlockMetadata, StageActor, StageCode, TaskInputs, run
 from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
@@ -27,7 +27,7 @@ FRESH = 1.0  # seconds for which resources of the cluster are taken to be the sa
 
 
 class StreamRunner:
-    """`dask_exo.pipeline.streaming.blocks.Runner` on a cluster.
+    """Tasks of a pipeline on a cluster.
 
     Stages without state that request only CPUs run on processes that all tasks of the cluster
     share; the others run on actors.
@@ -250,7 +250,7 @@ class StreamRunner:
             return
         stage = task.stage
         values = [block.value for block in task.inputs]
-        origins = list(map(origin, task.inputs))
+        origins = [block.known_origin for block in task.inputs]
         start = TaskInputs(task.inputs[0].place, task.given, origins, task.only is not None)
         args = (self._codes[stage], start, *values)
         seed = f"{self._names[stage]} {start.place}"

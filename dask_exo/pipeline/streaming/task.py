@@ -6,11 +6,11 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import dask
 import numpy as np
-import pandas as pd
 
 from dask_exo.cluster.failpoints import reach
 from dask_exo.errors import Failure
@@ -18,7 +18,7 @@ from dask_exo.partitions.digest import digest
 from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.shuffle import begin
 from dask_exo.partitions.gpu_frames import DeviceFrame
-from dask_exo.pipeline.streaming.blocks import Frame, Origin, RejectReason, joined
+from dask_exo.pipeline.streaming.blocks import Frame, Origin, RejectReason, concat
 from dask_exo.pipeline.streaming.transforms import (
     CallError,
     ErrorPolicy,
@@ -43,11 +43,11 @@ class StageCode(NamedTuple):
     target : int
         Bytes of its outputs.
     error_policy : ErrorPolicy
-        What is done about exceptions where the inputs are made.
+        For exceptions while inputs are made.
     settings : mapping
         Of Dask's configuration.
     nondeterminism : str
-        Reaction to a task that restarts and makes other blocks than before: ``"error"``,
+        Reaction to a task that runs again and makes other blocks than before: ``"error"``,
         ``"warn"`` or ``"ignore"``.
     """
 
@@ -65,7 +65,7 @@ class StageCode(NamedTuple):
 
     @property
     def skips(self) -> bool:
-        """Return whether any failure costs no more than the input of a task."""
+        """True if any failure costs no more than the input of a task."""
         return self.error_policy.skip and all(t.error_policy.skip for t in self.transforms)
 
 
@@ -77,11 +77,11 @@ class TaskInputs(NamedTuple):
     place : tuple of int
         Of the first of them.
     skip : int
-        Blocks that were given before the task was lost: they are not given again.
+        Outputs of earlier attempts, which are left out.
     origins : sequence of Origin
         Of each of them.
     only : bool
-        Whether no more than one block is wanted.
+        True if one block is wanted, the first after ``skip``.
     """
 
     place: Place
@@ -99,17 +99,17 @@ class BlockMetadata(NamedTuple):
     seconds : float
         Of work.
     more : bool
-        Whether another may follow.
+        True if another block may follow.
     origin : Origin
     rejected : RejectReason, optional
-        Why it was set aside.
+        Set if the block is an input that was set aside.
     failure : Failure, optional
-        What has ended the task; there is no block then.
+        The error that has ended the task; there is no block then.
     before, digest : int
         Of all blocks of the task before this one, and of those and this one. A driver that has seen
         another digest has taken blocks of an attempt that made others.
     held : GpuMemoryUse, optional
-        Of a device, by the task so far; None where its process has none.
+        GPU memory that the task has used so far; None without a GPU.
     """
 
     nbytes: int = 0
@@ -124,45 +124,65 @@ class BlockMetadata(NamedTuple):
     held: memory.GpuMemoryUse | None = None
 
 
+Output = tuple[BlockMetadata, Any]
+"""A frame and its metadata, as far as the code that makes it knows."""
+
+
 class StageActor:
     """Actor that runs tasks of stages with equal requests, and keeps instances of their classes.
 
     Parameters
     ----------
     code : StageCode, optional
-        Of a stage that is going to have tasks: its instances are made before there is one.
+        Of a stage whose classes are instantiated before it has tasks.
     """
 
     def __init__(self, code: StageCode | None = None) -> None:
         self._funcs: dict[str, list[Callable[..., Any]]] = {}
         if code is not None:
             with contextlib.suppress(Exception):  # raised where a task needs it
-                self._made(code)
+                self._functions(code)
 
     def run(self, code: StageCode, start: TaskInputs, *inputs: Any) -> Iterator[Any]:
-        """Run a stage on some blocks.
-
-        Parameters
-        ----------
-        code : StageCode
-        start : TaskInputs
-        *inputs
-            Frames, or callables that make them.
+        """Run a stage on blocks: frames, or functions that make them.
 
         Yields
         ------
         object
-            In turns a frame, and what is to be known `BlockMetadata` it.
+            In turns a frame, and its `BlockMetadata`.
         """
         try:
-            funcs = self._made(code)
+            funcs, digested = self._functions(code), 0
+            since = time.perf_counter()
+            memory.begin()
+            with dask.config.set(code.settings):
+                for i, (metadata, frame) in enumerate(_outputs(code, funcs, start, inputs)):
+                    before = digested
+                    if code.nondeterminism != "ignore":
+                        digested = digest(before.to_bytes(4), frame)
+                    if i < start.skip:
+                        continue
+                    reach("piece", code.name)
+                    seconds = time.perf_counter() - since
+                    yield frame
+                    yield metadata._replace(
+                        seconds=seconds,
+                        before=before,
+                        digest=digested,
+                        held=memory.held(),
+                        more=metadata.more and not start.only,
+                    )
+                    if start.only:
+                        return
+                    since = time.perf_counter()  # the driver has taken the block
+        except CallError as error:
+            yield None
+            yield BlockMetadata(failure=error.failure)
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             yield None
             yield BlockMetadata(failure=Failure.of(code.name, error))
-            return
-        yield from _blocks(code, funcs, start, inputs)
 
-    def _made(self, code: StageCode) -> list[Callable[..., Any]]:
+    def _functions(self, code: StageCode) -> list[Callable[..., Any]]:
         funcs = self._funcs.get(code.key)
         if funcs is None:
             with dask.config.set(code.settings):
@@ -176,76 +196,39 @@ def run(code: StageCode, start: TaskInputs, *inputs: Any) -> Iterator[Any]:
     yield from StageActor().run(code, start, *inputs)
 
 
-def _blocks(
+def _outputs(
     code: StageCode, funcs: Sequence[Callable[[Any], Any]], start: TaskInputs, inputs: Sequence[Any]
-) -> Iterator[Any]:
-    since, told = time.perf_counter(), 0
-    memory.begin()
-    try:
-        with dask.config.set(code.settings):
-            for i, (about, frame) in enumerate(_made(code, funcs, start, inputs)):
-                before = told
-                if code.nondeterminism != "ignore":
-                    told = digest(before.to_bytes(4), frame)
-                if i < start.skip:
-                    continue
-                reach("piece", code.name)
-                seconds = time.perf_counter() - since
-                yield frame
-                more, held = about.more and not start.only, memory.held()
-                yield about._replace(
-                    seconds=seconds, before=before, digest=told, held=held, more=more
-                )
-                if start.only:
-                    return
-                since = time.perf_counter()  # the driver has taken the block
-    except CallError as error:
-        yield None
-        yield BlockMetadata(failure=error.failure)
-    except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
-        yield None
-        yield BlockMetadata(failure=Failure.of(code.name, error))
-
-
-def _made(
-    code: StageCode, funcs: Sequence[Callable[[Any], Any]], start: TaskInputs, inputs: Sequence[Any]
-) -> Iterator[tuple[BlockMetadata, Any]]:
+) -> Iterator[Output]:
     """Yield blocks, and before each the inputs that were set aside meanwhile."""
     calls = UserCalls(code.name)
-    frames = _frames(code, calls, start, inputs)
+    frames = _input_frames(code, calls, start, inputs)
     for transform, func in zip(code.transforms, funcs, strict=True):
         frames = apply(transform, func, frames, start.place, calls)
-    for cut in repartition(to_host_ahead(frames), code.target):
-        yield from _set_aside(calls)
-        yield BlockMetadata(cut.nbytes, len(cut.frame), 0.0, cut.more, cut.origin), cut.frame
-    yield from _set_aside(calls)
+    for output in repartition(to_host_ahead(frames), code.target):
+        yield from _rejects(calls)
+        yield output
+    yield from _rejects(calls)
 
 
-def _set_aside(calls: UserCalls) -> Iterator[tuple[BlockMetadata, Any]]:
+def _rejects(calls: UserCalls) -> Iterator[Output]:
     """Yield the inputs that were set aside since the last call."""
     while calls.rejects:
-        rejected, data = calls.rejects.pop(0)
+        reason, data = calls.rejects.pop(0)
         data = on_host(data)
         nbytes, rows = (0, 0) if data is None else (size(data), len(data))
-        yield (
-            BlockMetadata(nbytes, rows, more=True, origin=rejected.origin, rejected=rejected),
-            data,
-        )
+        yield BlockMetadata(nbytes, rows, more=True, origin=reason.origin, rejected=reason), data
 
 
-def _frames(code: StageCode, calls: UserCalls, start: TaskInputs, inputs: Sequence[Any]) -> Frames:
+def _input_frames(
+    code: StageCode, calls: UserCalls, start: TaskInputs, inputs: Sequence[Any]
+) -> Frames:
     """Yield the inputs of a task as one frame."""
-    made: list[Frame] = []
+    frames: list[Frame] = []
     for one, origin in zip(inputs, start.origins, strict=True):
-        of = Frame(None, last=False, origin=origin)
-        for data in calls.outputs("source", code.error_policy, partial(_input, one), of):
-            made.append(Frame(data, last=True, origin=origin.counted(len(data))))  # noqa: PERF401
-    full = [one for one in made if len(one.data)] or made[:1]
-    if len(full) > 1:
-        origin = joined([one.origin for one in full])
-        yield Frame(pd.concat([one.data for one in full]), last=True, origin=origin)
-    else:
-        yield full[0] if full else Frame(None, last=True)
+        given = Frame(None, last=False, origin=origin)
+        made = calls.outputs("source", code.error_policy, partial(_input, one), given)
+        frames += [Frame(data, last=True, origin=origin.counted(len(data))) for data in made]
+    yield concat(frames) or Frame(None, last=True)
 
 
 def _input(one: Any) -> Iterator[Any]:
@@ -259,39 +242,26 @@ def to_host_ahead(frames: Frames) -> Frames:
     """Yield frames in host memory, in their order; one copies while the next one is computed.
 
     A frame on a device is yielded when the next one has been computed, unless it is the last.
-
-    Parameters
-    ----------
-    frames : iterator of Frame
     """
-    coming: Callable[[], Frame] | None = None
+    copying: Callable[[], Frame] | None = None
     for frame in frames:
-        following = _begin(frame)
-        if coming is not None:
-            yield coming()
-        coming = following
+        following = _begin_copy(frame)
+        if copying is not None:
+            yield copying()
+        copying = following
         if frame.last or not isinstance(frame.data, DeviceFrame):
-            yield coming()
-            coming = None
-    if coming is not None:
-        yield coming()
+            yield copying()
+            copying = None
+    if copying is not None:
+        yield copying()
 
 
-def _begin(frame: Frame) -> Callable[[], Frame]:
-    """Begin to copy a frame to host memory."""
+def _begin_copy(frame: Frame) -> Callable[[], Frame]:
+    """Begin to copy a frame to host memory; return a function that waits for it."""
     if not isinstance(frame.data, DeviceFrame):
         return lambda: frame._replace(data=on_host(frame.data))
     packed = begin(frame.data)
     return lambda: frame._replace(data=packed().frame("numpy").to_pandas())
-
-
-class Cut(NamedTuple):
-    """A block: its frame, bytes and origin, and whether another one may follow."""
-
-    frame: Any
-    nbytes: int
-    more: bool
-    origin: Origin = Origin(())
 
 
 def size(frame: Any) -> int:
@@ -299,6 +269,7 @@ def size(frame: Any) -> int:
 
     Examples
     --------
+    >>> import pandas as pd
     >>> image = np.zeros((2, 100, 100))
     >>> size(pd.DataFrame({"image": list(image)})) > image.nbytes  # views of one array
     True
@@ -320,24 +291,22 @@ def _array_bytes(value: Any) -> int:
     return value.nbytes if isinstance(value, np.ndarray) and not value.flags.owndata else 0
 
 
-def repartition(frames: Frames, target: int) -> Iterator[Cut]:
-    """Split and concatenate frames into blocks of a target size.
+def repartition(frames: Frames, target: int) -> Iterator[Output]:
+    """Split and concatenate frames into blocks of a target size, as soon as there is enough.
 
-    Parameters
-    ----------
-    frames : iterator of Frame
-    target : int
-        Bytes: a block has that many or more only by one frame, or one row.
+    Blocks depend on the rows and the target alone, so that a task that runs again makes the same
+    ones. A block exceeds ``target`` bytes by less than a frame, or a row.
+
+    References: thesis section 2.4.2.1.
 
     Examples
     --------
+    >>> import pandas as pd
     >>> frame = pd.DataFrame({"a": range(100)}, index=range(100))
-    >>> blocks = list(
-    ...     repartition(iter([Frame(frame, last=False), Frame(frame, last=True)]), target=1000)
-    ... )
-    >>> [(len(p.frame), p.more) for p in blocks]
+    >>> frames = [Frame(frame, last=False), Frame(frame, last=True)]
+    >>> [(block.rows, block.more) for block, _ in repartition(iter(frames), target=1000)]
     [(100, True), (100, False)]
-    >>> [len(p.frame) for p in repartition(iter([Frame(frame, last=True)]), target=500)]
+    >>> [block.rows for block, _ in repartition(iter(frames[1:]), target=500)]
     [50, 50]
     """
     waiting: list[Frame] = []
@@ -349,23 +318,21 @@ def repartition(frames: Frames, target: int) -> Iterator[Cut]:
         if nbytes >= target or frame.last:
             yield from _cut(waiting, nbytes, target, more=not frame.last)
             waiting, nbytes = [], 0
-    if waiting:
-        yield from _cut(waiting, nbytes, target, more=False)
+    yield from _cut(waiting, nbytes, target, more=False)
 
 
-def _cut(frames: list[Frame], nbytes: int, target: int, *, more: bool) -> Iterator[Cut]:
+def _cut(frames: list[Frame], nbytes: int, target: int, *, more: bool) -> Iterator[Output]:
     """Split the concatenation of frames into blocks."""
-    full = [one for one in frames if len(one.data)] or frames[:1]
-    if not full:
+    frame = concat(frames)
+    if frame is None:
         return
-    whole = full[0].data if len(full) == 1 else pd.concat([one.data for one in full])
-    origin = full[0].origin if len(full) == 1 else joined([one.origin for one in full])
+    whole, _, origin = frame
     count = min(max(1, round(nbytes / target)), max(1, len(whole)))
     if count == 1:
-        yield Cut(whole, nbytes if len(frames) == 1 else size(whole), more, origin)
+        nbytes = nbytes if len(frames) == 1 else size(whole)
+        yield BlockMetadata(nbytes, len(whole), more=more, origin=origin), whole
         return
     edges = [len(whole) * i // count for i in range(count + 1)]
-    for i in range(count):
-        low, high = edges[i], edges[i + 1]
-        part = whole.iloc[low:high]
-        yield Cut(part, size(part), more or i + 1 < count, origin.part(low, high))
+    for i, (low, high) in enumerate(pairwise(edges), 1):
+        part, rows = whole.iloc[low:high], origin.part(low, high)
+        yield BlockMetadata(size(part), high - low, more=more or i < count, origin=rows), part

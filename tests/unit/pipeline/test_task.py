@@ -45,14 +45,14 @@ def frames(lengths):
 def test_pieces_have_all_rows_in_order_and_about_the_target(lengths, target):
     pieces = list(repartition(frames(lengths), target))
     whole = pd.concat([frame for frame, *_ in frames(lengths)])
-    got = pd.concat([piece.frame for piece in pieces])
+    got = pd.concat([frame for _, frame in pieces])
     pd.testing.assert_frame_equal(got, whole)
-    assert [piece.more for piece in pieces] == [True] * (len(pieces) - 1) + [False]
-    assert all(piece.nbytes == size(piece.frame) for piece in pieces)
+    assert [block.more for block, _ in pieces] == [True] * (len(pieces) - 1) + [False]
+    assert all((block.nbytes, block.rows) == (size(frame), len(frame)) for block, frame in pieces)
     biggest = max(size(frame) for frame, *_ in frames(lengths))
-    assert all(len(p.frame) <= 1 or p.nbytes < 2 * target + biggest for p in pieces)
-    again = [len(piece.frame) for piece in repartition(frames(lengths), target)]
-    assert again == [len(piece.frame) for piece in pieces]
+    assert all(block.rows <= 1 or block.nbytes < 2 * target + biggest for block, _ in pieces)
+    again = [block.rows for block, _ in repartition(frames(lengths), target)]
+    assert again == [block.rows for block, _ in pieces]
 
 
 @given(FRAMES, st.integers(1, 20), st.sampled_from(["pandas", "numpy", "arrow"]))
