@@ -30,7 +30,7 @@ if importlib.util.find_spec("ray") is None:  # the front door of the package imp
     importlib.import_module("dask_exo.config").register_defaults()
 
 from dask_exo.partitions.gpu import arrays, memory, shuffle
-from dask_exo.partitions.gpu.shuffle import begin
+from dask_exo.partitions.gpu.shuffle import start_copy
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
 
 KEYS = 1000
@@ -100,7 +100,7 @@ def shuffling(device: Any, copied: Any, module: str, repeats: int) -> None:
         return shuffle.to_wire(device, shuffle.counting_argsort(ids, 100)[0])
 
     print(f"{'hash and split':16} {1e3 * seconds(split, module, repeats):8.1f} ms, to host memory")
-    pack = seconds(lambda: tuple(begin(device)()), module, repeats)
+    pack = seconds(lambda: tuple(start_copy(device)()), module, repeats)
     plain = seconds(lambda: arrays.host(copied), module, repeats)
     print(
         f"{'pack and copy':16} {1e3 * pack:8.1f} ms, to host memory; an array of "

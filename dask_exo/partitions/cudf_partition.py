@@ -13,41 +13,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
-from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu.shuffle import counting_argsort
+from dask_exo.partitions.gpu import arrays, shuffle
 from dask_exo.partitions.kernels.sort_keys import SortKey
-from dask_exo.partitions.protocol import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
 from dask_exo.partitions.wire_format import WireTable
 
 LIBRARY = "cudf"
 
-
-def partition_ids(frame: Any, column: Any, npartitions: int) -> Any:
-    """Implement `dask_exo.partitions.protocol.partition_ids`."""
-    columns = [column] if isinstance(column, str) else list(column)
-    if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
-        ids = frame[columns[0]].values
-    else:
-        hashes = hash_object_dispatch(frame[columns] if columns else frame, index=False)
-        ids = getattr(hashes, "values", hashes)
-    small = np.min_scalar_type(max(npartitions - 1, 0))
-    return (ids % npartitions).astype(small)
-
-
-def partition_column(frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
-    """Implement `dask_exo.partitions.protocol.partition_column`."""
-    if (
-        column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
-        or list(frame.columns).count(PARTITION_COLUMN) != 1
-    ):
-        return None
-    if not bool((frame[PARTITION_COLUMN].values == ids).all()):
-        return None
-    return list(frame.columns).index(PARTITION_COLUMN), frame[PARTITION_COLUMN].dtype
+counting_argsort = shuffle.counting_argsort
+partition_column = shuffle.partition_column
+partition_ids = shuffle.partition_ids
 
 
 def to_wire(frame: Any, order: Any, *, ignore_index: bool = False) -> WireTable:
@@ -85,16 +62,3 @@ def register() -> None:
     library = importlib.import_module(LIBRARY)
     protocol.register(library.DataFrame, importlib.import_module(__name__))
     protocol.register_device(library.DataFrame, library.Series, library.Index)
-
-
-__all__ = [
-    "array",
-    "checksum",
-    "counting_argsort",
-    "partition_column",
-    "partition_ids",
-    "recode",
-    "register",
-    "sort",
-    "to_wire",
-]

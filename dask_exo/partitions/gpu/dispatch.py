@@ -34,11 +34,10 @@ from dask.dataframe.dispatch import (
 from dask.sizeof import sizeof
 
 from dask_exo.dask_adapter import get_collection_type
-from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays, memory, shuffle
 from dask_exo.partitions.gpu_frames import interop, reductions
-from dask_exo.partitions.gpu_frames.column import Column
+from dask_exo.partitions.gpu_frames.column import CATEGORY, Column, unsupported
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
 from dask_exo.partitions.gpu_frames.index import from_pandas as index_from_pandas
@@ -52,14 +51,7 @@ KINDS = tuple(_MODELS)
 
 
 def to_device(part: Any, module: str) -> Any:
-    """Copy a frame, series or index of pandas to the GPU; return others as they are.
-
-    Parameters
-    ----------
-    part : DataFrame, Series or Index
-    module : {"cupy", "numpy"}
-        numpy stands for a device.
-    """
+    """Copy a frame, series or index of pandas to the GPU; return others as they are."""
     memory.prepare(module)
     if isinstance(part, pd.DataFrame):
         return DeviceFrame.from_pandas(part, module)
@@ -109,8 +101,8 @@ def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT0
     found = [shuffle.hash_column(column) for column in (obj.arrays if frame else [obj.column])]
     if index:
         found += [shuffle.hash_column(level) for level in obj.index.levels]
-    one = combine(found) if frame or index else found[0]
-    return DeviceSeries.of(Column(one, np.dtype(np.uint64)), obj.index)
+    combined = combine(found) if frame or index else found[0]
+    return DeviceSeries.of(Column(combined, np.dtype(np.uint64)), obj.index)
 
 
 def _split(frame: Any, places: Any, count: int, ignore_index: bool = False) -> dict[int, Any]:  # noqa: FBT001, FBT002
@@ -124,8 +116,7 @@ def _percentile(series: Any, q: Any, interpolation: str = "linear") -> tuple[Any
     column = series.column.take(~series.column.nulls())
     if not len(column):
         return None, 0
-    categories = isinstance(column.dtype, pd.CategoricalDtype)
-    if categories:
+    if column.kind == CATEGORY:
         codes = Column(column.values, np.dtype(column.values.dtype))
         places = arrays.host(reductions.quantile(codes, np.asarray(q) / 100, "nearest").values)
         return pd.Categorical.from_codes(places, dtype=column.dtype), len(column)
@@ -147,24 +138,13 @@ def _union(columns: Any, **options: Any) -> Any:
     return union_categoricals_dispatch.dispatch(pd.Series)(host, **options)
 
 
-def _to_table(frame: Any, **options: Any) -> Any:
-    return to_pyarrow_table_dispatch(frame.to_pandas(), **options)
-
-
 def _from_table(meta: Any, table: Any, **options: Any) -> Any:
     host = from_pyarrow_table_dispatch(meta.to_pandas(), table, **options)
     return to_device(host, meta.module)
 
 
-def _schema(frame: Any, **options: Any) -> Any:
-    return pyarrow_schema_dispatch(frame.to_pandas(), **options)
-
-
-def _blocks(_: Any) -> Any:
-    raise DeviceOperationError(
-        "frames on a device cannot be shuffled by files (shuffle_method='disk'): take 'tasks', or "
-        "let dask_exo do it"
-    )
+def _on_disk(_: Any) -> Any:
+    raise unsupported("shuffle_method='disk'", "use 'tasks', or the scheduler of dask_exo")
 
 
 _OF_ALL: list[tuple[Any, Any]] = [
@@ -183,9 +163,9 @@ _OF_ALL: list[tuple[Any, Any]] = [
 _OF_FRAMES: list[tuple[Any, Any]] = [
     (from_pyarrow_table_dispatch, _from_table),
     (group_split_dispatch, _split),
-    (partd_encode_dispatch, _blocks),
-    (pyarrow_schema_dispatch, _schema),
-    (to_pyarrow_table_dispatch, _to_table),
+    (partd_encode_dispatch, _on_disk),
+    (pyarrow_schema_dispatch, lambda part, **o: pyarrow_schema_dispatch(part.to_pandas(), **o)),
+    (to_pyarrow_table_dispatch, lambda part, **o: to_pyarrow_table_dispatch(part.to_pandas(), **o)),
 ]
 
 

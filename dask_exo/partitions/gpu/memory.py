@@ -26,7 +26,7 @@ from dask_exo.config import Config
 from dask_exo.partitions.batching import is_out_of_memory
 from dask_exo.partitions.gpu import arrays
 
-ALIGNED = 256  # bytes: where cupy's own allocations begin
+ALIGNED = 256  # bytes, as cupy's allocations
 
 
 class Place(NamedTuple):
@@ -35,10 +35,6 @@ class Place(NamedTuple):
     start: int
     dtype: np.dtype
     length: int
-
-
-Coming = Callable[[], np.ndarray]
-"""Waits for a copy that has been begun, and returns it."""
 
 
 def pack(several: Sequence[Any], xp: Any) -> tuple[Any, tuple[Place, ...]]:
@@ -65,10 +61,10 @@ def unpack(buffer: Any, places: Sequence[Place]) -> list[Any]:
     return [buffer[p.start : p.start + p.length * p.dtype.itemsize].view(p.dtype) for p in places]
 
 
-def to_host(array: Any) -> Coming:
-    """Start to copy an array to the host.
+def to_host(array: Any) -> Callable[[], np.ndarray]:
+    """Start to copy an array to the host; return a function that waits for the copy.
 
-    The GPU continues with later kernels; do not change the array before the copy is done.
+    The GPU continues with later kernels, which must not change the array before.
     """
     if isinstance(array, np.ndarray):
         return lambda: array
@@ -80,7 +76,7 @@ def to_host(array: Any) -> Coming:
 
     def wait() -> np.ndarray:
         end.synchronize()
-        _ = array  # its memory is not given to others before that
+        _ = array  # its memory must not be reused before that
         return pinned
 
     return wait
@@ -98,7 +94,7 @@ def to_device(array: np.ndarray, xp: Any) -> Any:
         there.set(pinned, stream=side)
     end = side.record()
     cuda.get_current_stream().wait_event(end)
-    end.synchronize()  # the pinned memory is given to others after that
+    end.synchronize()  # the pinned memory may be reused after that
     return there
 
 
@@ -107,32 +103,19 @@ def _side_stream() -> Any:
     return arrays.module(arrays.DEVICE).cuda.Stream(non_blocking=True)
 
 
-SHARE = 0.8  # of what a worker may take of its GPU: the rest is for what operations need meanwhile
-PINNED = 4  # a quarter of the budget: pinned memory is taken from all processes of the host
+SHARE = 0.8  # of the GPU memory of a worker; the rest is for temporary arrays
+PINNED = 4  # budget divided by pinned memory, which all processes of the host share
 
 
 class GpuMemoryUse(NamedTuple):
-    """GPU memory that a task has held.
-
-    Attributes
-    ----------
-    peak : int
-        Peak bytes of the arrays of columns.
-    room : int
-        Budget in bytes of such arrays of all processes.
-    """
+    """GPU memory of a task: peak bytes of columns, and the budget of all processes."""
 
     peak: int
     room: int
 
 
 class Buffer:
-    """GPU array that may be spilled to the host.
-
-    Attributes
-    ----------
-    nbytes : int
-    """
+    """GPU array that may be spilled to the host."""
 
     __slots__ = ("__weakref__", "_arena", "array", "host", "nbytes")
 
@@ -152,25 +135,24 @@ class Arena:
     Parameters
     ----------
     limit : int
-        Bytes on the device.
+        Budget in GPU memory.
     pinned : int
-        Most bytes of pinned host memory for spilled arrays; others are unpinned, since
-        pinned memory is taken from all processes.
+        Budget in pinned host memory, which all processes share; further spilled arrays are in
+        pageable memory.
     xp : module
-        Of the arrays.
     trim : callable, optional
-        Gives back what the module keeps of memory that is free.
+        Releases memory that the array module caches.
     room : int, optional
-        Bytes of the device that the arrays of all processes may have; by default those of this one.
+        Budget in GPU memory of all processes; by default that of this one.
 
     Attributes
     ----------
     used, on_pinned, on_host : int
-        Bytes of arrays on the device, in pinned and in other memory of the host.
+        Bytes of arrays in GPU memory, and in pinned and pageable host memory.
     spilled, restored : int
-        Bytes that were copied to the host, and back, so far.
+        Total bytes copied to the host, and back.
     peak : int
-        The most that ``used`` has been since `begin`.
+        Maximum of ``used`` since `begin`.
 
     Examples
     --------
@@ -200,8 +182,8 @@ class Arena:
         """Count an array in the budget."""
         with self._lock:
             buffer = Buffer(array, self)
-            weakref.finalize(buffer, self._gone, id(buffer), buffer.nbytes).atexit = False
-            self._arrived(buffer)
+            weakref.finalize(buffer, self._release, id(buffer), buffer.nbytes).atexit = False
+            self._count(buffer)
             return buffer
 
     def use(self, buffer: Buffer) -> Any:
@@ -214,10 +196,10 @@ class Arena:
             assert buffer.host is not None
             array = to_device(buffer.host, self._xp)
             buffer.array = array
-            self._leave_host(id(buffer), buffer.nbytes)
+            self._uncount_host(id(buffer), buffer.nbytes)
             buffer.host = None
             self.restored += buffer.nbytes
-            self._arrived(buffer)
+            self._count(buffer)
             return array
 
     def spill(self, nbytes: int) -> int:
@@ -229,7 +211,7 @@ class Arena:
                     break
                 if (buffer := known()) is not None:
                     del self._device[key]
-                    self._put_on_host(buffer)
+                    self._copy_to_host(buffer)
             freed = self.spilled - before
         if freed:
             self._trim()
@@ -250,7 +232,7 @@ class Arena:
 
         return allocate
 
-    def _arrived(self, buffer: Buffer) -> None:
+    def _count(self, buffer: Buffer) -> None:
         self._device[id(buffer)] = weakref.ref(buffer)
         self.used += buffer.nbytes
         if self.used > self.limit:
@@ -258,7 +240,7 @@ class Arena:
             self.spill(min(self.used - self.limit, others))
         self.peak = max(self.peak, self.used)
 
-    def _put_on_host(self, buffer: Buffer) -> None:
+    def _copy_to_host(self, buffer: Buffer) -> None:
         host = to_host(buffer.array)()
         pinned = self.on_pinned + buffer.nbytes <= self._most_pinned
         buffer.host = host if pinned else np.array(host)
@@ -271,19 +253,19 @@ class Arena:
         else:
             self.on_host += buffer.nbytes
 
-    def _leave_host(self, key: int, nbytes: int) -> None:
+    def _uncount_host(self, key: int, nbytes: int) -> None:
         if self._spilled.pop(key):
             self.on_pinned -= nbytes
         else:
             self.on_host -= nbytes
 
-    def _gone(self, key: int, nbytes: int) -> None:
+    def _release(self, key: int, nbytes: int) -> None:
         """Release an array that is no longer referenced."""
         with self._lock:
             if self._device.pop(key, None) is not None:
                 self.used -= nbytes
             else:
-                self._leave_host(key, nbytes)
+                self._uncount_host(key, nbytes)
 
 
 _arenas: dict[str, Arena] = {}
@@ -315,7 +297,7 @@ def arena_of(array: Any) -> Arena | None:
 
 
 def begin() -> None:
-    """Begin to record the GPU memory of a task; see `held`."""
+    """Start to record the GPU memory of a task; see `held`."""
     for arena in list(_arenas.values()):
         arena.peak = arena.used
 

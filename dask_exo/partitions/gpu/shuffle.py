@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.errors import SortKeyError
@@ -23,8 +24,6 @@ from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
 from dask_exo.partitions.gpu_frames.interop import encode, look_up, recategorize
-from dask_exo.partitions.gpu_frames.series import DeviceSeries
-from dask_exo.partitions.kernels.hash_partition import combine
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.protocol import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
 from dask_exo.partitions.wire_format import WireColumns, dump_schema, load_schema
@@ -43,7 +42,7 @@ class PackedFrame(NamedTuple):
     masked : tuple of int
         Numbers of the columns that have a mask.
     labels : Index
-        Of the columns.
+        (c,) labels of the columns.
     rows : tuple
         Names of the levels of the index, and its range if it is one.
     module : str
@@ -63,35 +62,33 @@ class PackedFrame(NamedTuple):
         buffer = self.buffer
         if module == self.module:
             buffer = memory.to_device(buffer, arrays.module(module))
-        found = memory.unpack(buffer, self.places)
-        masks = dict(zip(self.masked, found[len(self.columns) :], strict=True))
-        made = [
-            replace(column, values=values, valid=masks.get(i))
-            for i, (column, values) in enumerate(zip(self.columns, found, strict=False))
+        values = memory.unpack(buffer, self.places)
+        masks = dict(zip(self.masked, values[len(self.columns) :], strict=True))
+        columns = [
+            replace(column, values=values[i], valid=masks.get(i))
+            for i, column in enumerate(self.columns)
         ]
-        count = len(self.labels)
-        names, numbers = self.rows
-        levels = None if numbers is not None else made[count:]
+        count, (names, numbers) = len(self.labels), self.rows
+        levels = None if numbers is not None else columns[count:]
         index = DeviceIndex.of(levels, names, numbers, module)
-        return DeviceFrame.of(made[:count], self.labels, index)
+        return DeviceFrame.of(columns[:count], self.labels, index)
 
 
-def begin(frame: DeviceFrame) -> Callable[[], PackedFrame]:
+def start_copy(frame: DeviceFrame) -> Callable[[], PackedFrame]:
     """Start to copy a frame to the host; return a function that waits for the copy."""
     levels, names, numbers, module = frame.index.parts
     columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
     masked = tuple(i for i, column in enumerate(columns) if column.valid is not None)
-    several = [column.values for column in columns]
-    several += [columns[i].valid for i in masked]
+    several = [column.values for column in columns] + [columns[i].valid for i in masked]
     buffer, places = memory.pack(several, arrays.module(module))
-    coming = memory.to_host(buffer)
+    wait = memory.to_host(buffer)
     none = np.empty(0, np.int8)
-    described = tuple(replace(column, values=none, valid=None) for column in columns)
+    empty = tuple(replace(column, values=none, valid=None) for column in columns)
     rows = names, numbers
-    return lambda: PackedFrame(coming(), places, described, masked, frame.labels, rows, module)
+    return lambda: PackedFrame(wait(), places, empty, masked, frame.labels, rows, module)
 
 
-def unpacked(*parts: Any) -> DeviceFrame:
+def unpack_frame(*parts: Any) -> DeviceFrame:
     """Restore a frame from the fields of a `PackedFrame`."""
     packed = PackedFrame(*parts)
     memory.prepare(packed.module)
@@ -109,7 +106,7 @@ class Layout(NamedTuple):
         For each array its columns: numbers of those of the frame and then of the index; ``~i``
         is the mask of column i.
     dtypes : tuple
-        Dtypes of all columns.
+        Of all columns.
     names : tuple
         Names of the levels of the index; empty for a range index.
     module : str
@@ -160,18 +157,9 @@ class Layout(NamedTuple):
 def to_wire(
     frame: DeviceFrame, order: Any, *, ignore_index: bool = False, module: str | None = None
 ) -> WireColumns:
-    """Copy rows of a frame in a new order to host memory.
+    """Copy rows of a frame in a new order of positions on the GPU to host memory.
 
-    Parameters
-    ----------
-    frame : DeviceFrame
-        (n,) rows.
-    order : (n,)
-        Positions of rows, on the GPU.
-    ignore_index : bool
-        Whether to leave out the index.
-    module : str, optional
-        Array module of the restored frame; by default that of the frame.
+    ``module`` is the array module of the restored frame, by default that of the frame.
     """
     index = [] if ignore_index else list(frame.index.levels)
     columns = [*frame.arrays, *index]
@@ -200,39 +188,31 @@ def to_wire(
     return WireColumns(len(order), rows, dump_schema(layout))
 
 
-def partition_ids(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
-    """Compute the partition number of each row on the GPU, as Dask's task shuffle does.
-
-    See `dask_exo.partitions.protocol.partition_ids`.
-    """
+def partition_ids(frame: Any, column: Any, npartitions: int) -> Any:
+    """Implement `dask_exo.partitions.protocol.partition_ids`, on the GPU."""
     columns = [column] if isinstance(column, str) else list(column)
     if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
-        ids = frame[columns[0]].column.values
+        ids = frame[columns[0]].values
     else:
-        chosen = frame[columns] if columns else frame
-        ids = combine([hash_column(c) for c in chosen.arrays])
+        hashes = hash_object_dispatch(frame[columns] if columns else frame, index=False)
+        ids = getattr(hashes, "values", hashes)
     small = np.min_scalar_type(max(npartitions - 1, 0))
     return (ids % npartitions).astype(small)
 
 
-def partition_column(frame: DeviceFrame, column: Any, ids: Any) -> tuple[int, Any] | None:
+def partition_column(frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
     """Implement `dask_exo.partitions.protocol.partition_column`."""
-    if (
-        column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
-        or list(frame.columns).count(PARTITION_COLUMN) != 1
-    ):
+    labels = list(frame.columns)
+    if column not in (PARTITION_COLUMN, [PARTITION_COLUMN]) or labels.count(PARTITION_COLUMN) != 1:
         return None
-    numbers = frame[PARTITION_COLUMN].column
-    if numbers.nullable or not bool((numbers.values == ids).all()):
+    numbers = frame[PARTITION_COLUMN]
+    if not isinstance(numbers.dtype, np.dtype) or not bool((numbers.values == ids).all()):
         return None
-    return int(frame.columns.get_loc(PARTITION_COLUMN)), numbers.dtype
+    return labels.index(PARTITION_COLUMN), numbers.dtype
 
 
 def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
-    """Argsort ids on the GPU; return offsets on the host.
-
-    See `dask_exo.partitions.kernels.argsort.counting_argsort`.
-    """
+    """Implement `dask_exo.partitions.kernels.argsort.counting_argsort`, on the GPU."""
     xp = arrays.of(ids)
     wide = ids.astype(np.int64)
     counts = arrays.host(xp.bincount(wide, minlength=count))
@@ -242,10 +222,7 @@ def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
 
 
 def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
-    """Compute a sum over the named columns of fixed width, on the GPU.
-
-    See `dask_exo.partitions.protocol.checksum`.
-    """
+    """Implement `dask_exo.partitions.protocol.checksum`, over columns of plain numbers."""
     total = 0
     dtypes = []
     for name in columns:
@@ -261,14 +238,11 @@ def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
 
 
 def recode(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
-    """Give the categorical key columns of a frame the categories of the keys.
-
-    See `dask_exo.partitions.kernels.sort_keys.recode`.
-    """
+    """Implement `dask_exo.partitions.kernels.sort_keys.recode`, on the GPU."""
     for key in keys:
         if key.dtype is None or not len(frame):
             continue
-        old = frame.index.column if key.column is None else frame[key.column].column
+        old = _key_column(frame, key)
         new = recategorize(old, key.dtype)
         if bool((new.nulls() & ~old.nulls()).any()):
             raise SortKeyError(
@@ -278,43 +252,34 @@ def recode(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
         if key.column is None:
             frame = frame.with_index(DeviceIndex.of([new], frame.index.names))
         else:
-            frame = frame.assign(**{key.column: DeviceSeries.of(new, frame.index)})
+            frame = frame.assign(**{key.column: new})
     return frame
 
 
 def sort(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
     """Sort a frame by the keys; return the frame itself if it is sorted."""
-    found = sort_keys.pack(
+    codes = sort_keys.pack(
         [
             sort_keys.of(
-                frame.index.column if key.column is None else frame[key.column].column,
+                _key_column(frame, key),
                 descending=not key.ascending,
                 nulls_first=key.nulls_first,
             )
             for key in keys
         ]
     )
-    if bool((found[1:] >= found[:-1]).all()):
+    if bool((codes[1:] >= codes[:-1]).all()):
         return frame
-    return frame.take_rows(arrays.argsort(found))
+    return frame.take_rows(arrays.argsort(codes))
+
+
+def _key_column(frame: DeviceFrame, key: SortKey) -> Column:
+    return frame.index.column if key.column is None else frame[key.column].column
 
 
 def array(frame: DeviceFrame, values: np.ndarray) -> Any:
     """Copy an array of the host to the GPU."""
     return arrays.module(frame.module).asarray(values)
-
-
-__all__ = [
-    "Layout",
-    "array",
-    "checksum",
-    "counting_argsort",
-    "partition_column",
-    "partition_ids",
-    "recode",
-    "sort",
-    "to_wire",
-]
 
 
 _NULL = np.uint64(np.iinfo(np.uint64).max)

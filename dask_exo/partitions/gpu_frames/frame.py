@@ -90,9 +90,9 @@ class DeviceFrame(Values, SummaryOfFrame):
         return list(zip(self.labels, self.arrays, strict=True))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from dask_exo.partitions.gpu.shuffle import begin, unpacked
+        from dask_exo.partitions.gpu.shuffle import start_copy, unpack_frame
 
-        return unpacked, tuple(begin(self)())
+        return unpack_frame, tuple(start_copy(self)())
 
     def to_pandas(self) -> pd.DataFrame:
         """Copy to pandas, on the host."""

@@ -16,7 +16,7 @@ from dask_exo.cluster.failpoints import reach
 from dask_exo.errors import Failure
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.gpu import memory
-from dask_exo.partitions.gpu.shuffle import begin
+from dask_exo.partitions.gpu.shuffle import start_copy
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.streaming.blocks import Frame, Origin, RejectReason, concat
 from dask_exo.pipeline.streaming.transforms import (
@@ -260,7 +260,7 @@ def _begin_copy(frame: Frame) -> Callable[[], Frame]:
     """Begin to copy a frame to host memory; return a function that waits for it."""
     if not isinstance(frame.data, DeviceFrame):
         return lambda: frame._replace(data=on_host(frame.data))
-    packed = begin(frame.data)
+    packed = start_copy(frame.data)
     return lambda: frame._replace(data=packed().frame("numpy").to_pandas())
 
 

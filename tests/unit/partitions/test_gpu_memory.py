@@ -22,7 +22,7 @@ from dask_exo.errors import DeviceMemoryError
 from dask_exo.partitions.batching import call_in_halves
 from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.memory import Arena
-from dask_exo.partitions.gpu.shuffle import begin
+from dask_exo.partitions.gpu.shuffle import start_copy
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
 from dask_exo.testing import InlineFutures
 
@@ -104,7 +104,7 @@ def test_a_frame_travels_as_one_buffer(n: int, index: Any, monkeypatch: pytest.M
     found = pickle.loads(pickle.dumps(there, protocol=5))  # noqa: S301  our own
     assert len(copies) == 2
     pd.testing.assert_frame_equal(found.to_pandas(), there.to_pandas())
-    pd.testing.assert_frame_equal(begin(there)().frame("numpy").to_pandas(), there.to_pandas())
+    pd.testing.assert_frame_equal(start_copy(there)().frame("numpy").to_pandas(), there.to_pandas())
 
 
 def test_what_was_used_longest_ago_is_spilled_first_to_pinned_memory(arena: Arena) -> None:
