@@ -56,36 +56,34 @@ def put(fs: AbstractFileSystem, path: str, pieces: Sequence[Bytes]) -> None:
 
 def sizes(fs: AbstractFileSystem, folder: str) -> dict[str, int]:
     """Return the size of each file of a folder, by name; empty if there is no such folder."""
-    fs.invalidate_cache()
-    try:
-        found: list[Any] = fs.ls(folder, detail=True)
-    except FileNotFoundError:
-        return {}
     return {
-        one["name"].rstrip("/").rsplit("/", 1)[-1]: int(one["size"] or 0)
-        for one in found
-        if one["type"] == "file"
+        _name(entry): int(entry["size"] or 0)
+        for entry in _entries(fs, folder)
+        if entry["type"] == "file"
     }
 
 
 def folders(fs: AbstractFileSystem, folder: str) -> list[str]:
     """Return the sorted names of the folders in a folder."""
+    return sorted(_name(entry) for entry in _entries(fs, folder) if entry["type"] != "file")
+
+
+def _entries(fs: AbstractFileSystem, folder: str) -> list[Any]:
     fs.invalidate_cache()
     try:
-        found: list[Any] = fs.ls(folder, detail=True)
+        return list(fs.ls(folder, detail=True))
     except FileNotFoundError:
         return []
-    names = [one["name"].rstrip("/").rsplit("/", 1)[-1] for one in found if one["type"] != "file"]
-    return sorted(names)
+
+
+def _name(entry: Any) -> str:
+    return str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]
 
 
 def make_private(path: str) -> None:
     """Make a local directory that only its owner reads, or check that nobody else writes to it.
 
-    Raises
-    ------
-    CheckpointError
-        It belongs to another user, or others may write to it. What is read from it is unpickled.
+    Files in it are unpickled, so a directory that others may write to is refused.
     """
     directory = Path(path)
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +97,7 @@ def make_private(path: str) -> None:
     if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
         raise CheckpointError(
             f"exo.checkpoint.path={path!r} is not safe: it must belong to you, and nobody else may "
-            f"write to it, since what is read from it is unpickled; it belongs to user "
+            f"write to it, since its files are unpickled; it belongs to user "
             f"{found.st_uid}, with mode {stat.S_IMODE(found.st_mode):o}. chmod 700 it, or name "
             f"another directory"
         )

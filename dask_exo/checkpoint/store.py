@@ -3,6 +3,10 @@
 A file is ``<path>/<group>/<key>-<bytes>-<sha256>.value``. A group has the values of one collection;
 a key is the fingerprint of a task. A file is valid if its size is the one in its name. There is no
 other manifest than the listing, so nothing can contradict it.
+
+Contents are pickles with the buffers of frames and arrays out of band, so that writing copies
+nothing. Arrow does not have all of pandas' types, and a checkpoint must restore exactly the value
+that it stores. A digest is compared before anything is unpickled.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import cloudpickle
@@ -46,12 +51,7 @@ class StoredGroup:
 
 @dataclass(frozen=True)
 class CheckpointStore:
-    """Store of values by group and key.
-
-    Attributes
-    ----------
-    url : str
-        As fsspec takes it: a directory, or ``s3://bucket/folder``.
+    """Store of values by group and key, in a directory or ``s3://bucket/folder``.
 
     Examples
     --------
@@ -68,13 +68,7 @@ class CheckpointStore:
 
     @classmethod
     def open(cls, url: str) -> CheckpointStore:
-        """Open a store; make its directory if it is local, and check that it is safe.
-
-        Raises
-        ------
-        CheckpointError
-            Other users may write to it.
-        """
+        """Open a store; make its directory if it is local, and check that it is safe."""
         fs, path = atomic_io.located(url)
         if not atomic_io.is_local(fs):
             return cls(url)
@@ -83,18 +77,12 @@ class CheckpointStore:
 
     @classmethod
     def existing(cls, url: str) -> CheckpointStore:
-        """Open a store that exists.
-
-        Raises
-        ------
-        CheckpointError
-            There is no such directory.
-        """
+        """Open a store that exists, or raise `CheckpointError`."""
         fs, path = atomic_io.located(url)
         if not fs.exists(path):
             raise CheckpointError(
-                f"there is no directory {path!r}: give the path at which a program has kept "
-                f"something, its exo.checkpoint.path"
+                f"there is no directory {path!r}: give the path at which a program has "
+                f"stored checkpoints, its exo.checkpoint.path"
             )
         return cls(url)
 
@@ -112,21 +100,10 @@ class CheckpointStore:
     def write(
         self, group: str, key: str, value: Any, before: StoredValue | None = None
     ) -> StoredValue:
-        """Store a value.
+        """Store a value under a key of 32 hexadecimal digits.
 
-        Parameters
-        ----------
-        group : str
-        key : str
-            32 hexadecimal digits.
-        value : object
-        before : StoredValue, optional
-            Output of the same task that an earlier program stored: the value is only compared.
-
-        Raises
-        ------
-        CheckpointError
-            It differs from the value of the earlier program.
+        If an earlier program stored the output of the same task (``before``), the value is only
+        compared; `CheckpointError` is raised if it differs.
         """
         pieces = dumps(value)
         digest = sha256(pieces)
@@ -136,7 +113,7 @@ class CheckpointStore:
                     f"a task of {group!r} gives another value than in the program that wrote the "
                     f"checkpoint {before.path!r}: a function before it does not always return the "
                     f"same for the same input, so old and new partitions do not belong together. "
-                    f"Give its random numbers a seed, or delete what is kept: "
+                    f"Give its random numbers a seed, or delete the old ones: "
                     f"dask exo checkpoints clean {self.url}"
                 )
             return before
@@ -147,13 +124,7 @@ class CheckpointStore:
         return StoredValue(file, nbytes, digest)
 
     def read(self, entry: StoredValue) -> Any:
-        """Read a value.
-
-        Raises
-        ------
-        CheckpointError
-            The file was removed, or is damaged.
-        """
+        """Read a value; raise `CheckpointError` if the file was removed, or is damaged."""
         fs, _ = atomic_io.located(self.url)
         try:
             with fs.open(entry.path, "rb") as file:
@@ -161,8 +132,8 @@ class CheckpointStore:
                 data = data[: file.readinto(data)]
         except FileNotFoundError as error:
             raise CheckpointError(
-                f"the checkpoint {entry.path!r} is gone: somebody has cleaned {self.url!r} since "
-                f"this computation began. Compute again: what was in it is made anew"
+                f"the checkpoint {entry.path!r} is gone: {self.url!r} was cleaned since this "
+                f"computation began. Compute again: its values are recomputed"
             ) from error
         return loads(data, entry.digest, entry.path)
 
@@ -202,29 +173,20 @@ def _same(one: Any, other: Any) -> bool:
     return sha256(dumps(one)) == sha256(dumps(other))
 
 
-_COUNT = struct.Struct("<Q")
-
-
 def dumps(value: Any) -> list[Bytes]:
-    """Return the bytes of a value, as buffers to write one after another.
-
-    Raises
-    ------
-    pickle.PicklingError
-        The value has instances of a class that only this program has.
-    """
+    """Return the bytes of a value, as buffers to write one after another."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
     code = file.getbuffer()
     raw = [buffer.raw() for buffer in buffers]
     sizes = [len(code), *(len(one) for one in raw)]
-    head = b"".join(map(_COUNT.pack, [len(sizes), *sizes]))
+    head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     return [head, code, *raw]
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Refuses to pickle classes by value: the next program would get other classes."""
+    """Raises for classes that are pickled by value: the next program would get other classes."""
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
@@ -246,23 +208,14 @@ def sha256(pieces: Sequence[Bytes]) -> str:
 
 
 def loads(data: bytes | bytearray, expected: str, where: str) -> Any:
-    """Deserialize a value after its bytes passed the check of their digest.
-
-    Raises
-    ------
-    CheckpointError
-        The digest differs; nothing has been unpickled.
-    """
+    """Deserialize a value after the digest of its bytes was checked."""
     view = memoryview(data)
     if sha256([view]) != expected:
         raise CheckpointError(
             f"the checkpoint {where!r} is damaged: its bytes do not have the digest in its name. "
-            f"Delete the file, and run again: what was in it is made anew"
+            f"Delete the file, and run again: its values are recomputed"
         )
-    (count,) = _COUNT.unpack_from(data)
-    sizes = [_COUNT.unpack_from(data, _COUNT.size * (1 + i))[0] for i in range(count)]
-    start, pieces = _COUNT.size * (1 + count), []
-    for size in sizes:
-        pieces.append(view[start : start + size])
-        start += size
+    (count,) = struct.unpack_from("<Q", data)
+    sizes = struct.unpack_from(f"<{count}Q", data, 8)
+    pieces = [view[a:b] for a, b in pairwise(accumulate(sizes, initial=8 * (1 + count)))]
     return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301  its digest is the one written
