@@ -14,7 +14,7 @@ from dask_exo import Scheduler, shuffle
 from dask_exo.cluster.futures import Node
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
 
-ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level", "streaming"]
+ALGORITHMS = shuffle.names()
 
 
 def cost(call: Call) -> Cost:
