@@ -22,7 +22,7 @@ from dask_exo.cluster.resources import (
 )
 from dask_exo.errors import OptionsError
 from dask_exo.planning.annotations import asking_in
-from dask_exo.planning.plan import Bundle, Plan, Stage
+from dask_exo.planning.plan import Bundle, Plan
 
 IDLE = 30.0  # seconds without a call after which an actor is stopped
 AHEAD = 2  # calls of an actor at a time: inputs of the second are fetched while the first runs
@@ -103,19 +103,15 @@ class ActorPool:
 
 
 class ActorPools:
-    """The actors of one computation, by resource request.
-
-    Raises
-    ------
-    OptionsError
-        No node has the resources that a task requests.
-    """
+    """The actors of one computation, by resource request; `OptionsError` if no node has it."""
 
     def __init__(self, futures: Futures, plan: Plan, nodes: Sequence[Node]) -> None:
         self._futures = futures
         self._slots = sum(node.slots for node in nodes)
         self._total = _total(nodes)
-        self._left = _work_per_pool(plan)
+        every = (*(b.options for b in plan.bundles), *(s.options for s in plan.stages))
+        # bundles and shuffles of each pool that have not finished
+        self._left = Counter(one.pool for one in every if one.pool is not None)
         self._width = _max_actors(plan, nodes)
         self._reserve = _reserve(plan) if self._left else {}
         self._has_shuffles = bool(plan.stages)
@@ -297,7 +293,7 @@ def _minus(resources: Resources, others: Resources) -> dict[str, float]:
     return {name: amount - others.get(name, 0) for name, amount in resources.items()}
 
 
-def _total(nodes: Iterable[Node]) -> Counter[str] | None:
+def _total(nodes: Sequence[Node]) -> Counter[str] | None:
     """Return the resources of all nodes, or None if a node's are not known."""
     total = Counter[str]()
     for node in nodes:
@@ -305,12 +301,6 @@ def _total(nodes: Iterable[Node]) -> Counter[str] | None:
             return None
         total.update(node.resources)
     return total
-
-
-def _work_per_pool(plan: Plan) -> Counter[ResourceRequest]:
-    """Count the bundles and shuffles of each pool."""
-    units: list[Bundle | Stage] = [*plan.bundles, *plan.stages]
-    return Counter(pool for unit in units if (pool := unit.options.pool) is not None)
 
 
 def _max_actors(plan: Plan, nodes: Sequence[Node]) -> dict[ResourceRequest, int]:

@@ -56,30 +56,28 @@ class TaskStats:
 
 
 @dataclass(slots=True)
-class BatchBudget:
-    """Room of a call: seconds of work, bytes of outputs or of blocks assembled for them.
+class CallRoom:
+    """Room for more bundles in a call: seconds of work, bytes of outputs, and ready bundles.
 
-    ``ready`` counts the bundles that could also run in parallel to this call.
+    The ready ones could also run in parallel to this call, so that it takes a fair share of them.
     """
 
     seconds: float
     nbytes: int
     ready: int
 
-    def fits(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> bool:
-        """Return whether one more bundle fits, which assembles ``pending_bytes`` of blocks.
+    def take(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> bool:
+        """Subtract one more bundle if it fits; return whether it does.
 
-        ``inner``: it reads outputs of this very call.
+        It assembles ``pending_bytes`` of shuffled blocks; ``inner``: it reads outputs of this call.
         """
-        fair = inner or self.ready > 0
-        small = max(known.mean, pending_bytes) <= self.nbytes
-        return fair and small and known.duration <= self.seconds
-
-    def take(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> None:
-        """Subtract one more bundle of a group."""
+        nbytes = max(known.mean, pending_bytes)
+        if known.duration > self.seconds or nbytes > self.nbytes or not (inner or self.ready > 0):
+            return False
         self.seconds -= known.duration
-        self.nbytes -= max(known.mean, pending_bytes)
+        self.nbytes -= nbytes
         self.ready -= not inner
+        return True
 
 
 def gather(
@@ -111,8 +109,9 @@ def gather(
     batch, known = [first], stats.get(first.group)
     if known is None:
         return batch
-    room = BatchBudget(target, LARGEST_BATCH, -(-(queue.ready(pool) + 1) // (2 * slots)))
-    room.take(known, queue.pending_bytes(first), inner=False)
+    share = -(-(queue.ready(pool) + 1) // (2 * slots)) - 1
+    nbytes = max(known.mean, queue.pending_bytes(first))
+    room = CallRoom(target - known.duration, LARGEST_BATCH - nbytes, share)
     missing: dict[int, int] = {}
     ahead: list[Entry] = []
     while True:
@@ -128,7 +127,7 @@ def gather(
 def _next(
     queue: ReadyQueue,
     stats: Mapping[str, TaskStats],
-    room: BatchBudget,
+    room: CallRoom,
     ahead: list[Entry],
     first: Bundle,
 ) -> Bundle | None:
@@ -140,15 +139,13 @@ def _next(
         assert bundle is not None
         known = stats.get(bundle.group)
         alike = bundle.options == first.options and (inner or not bundle.getitem)
-        if known is not None and alike:
-            pending_bytes = queue.pending_bytes(bundle)
-            if room.fits(known, pending_bytes, inner=inner):
-                room.take(known, pending_bytes, inner=inner)
-                if inner:
-                    queue.start(bundle)
-                else:
-                    queue.pop(pool)
-                return bundle
+        pending_bytes = queue.pending_bytes(bundle)
+        if known is not None and alike and room.take(known, pending_bytes, inner=inner):
+            if inner:
+                queue.start(bundle)
+            else:
+                queue.pop(pool)
+            return bundle
         if not inner:
             return None
     return None

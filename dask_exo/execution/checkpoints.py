@@ -44,15 +44,8 @@ class CheckpointKey:
     def keep(self, value: Any) -> Any:
         """Write a checkpoint of a value; return the value.
 
-        Raises
-        ------
-        CheckpointError
-            The value differs from the checkpoint of an earlier program.
-
-        Warns
-        -----
-        UserWarning
-            The value cannot be written, or not be read by another program.
+        Raise `CheckpointError` if it differs from that of an earlier program. Warn if the value
+        cannot be written, or not be read by another program.
         """
         try:
             self.store.write(self.group, self.key, value, self.before)
@@ -78,13 +71,7 @@ class PartCheckpoint:
     share: float
 
     def keep(self, value: Any, seconds: float) -> float:
-        """Write a value that took so many seconds, if worth it; return the seconds of writing.
-
-        Raises
-        ------
-        CheckpointError
-            The value differs from the checkpoint of an earlier program.
-        """
+        """Write a value that took so many seconds, if worth it; return the seconds of writing."""
         spent = single_write_seconds(sizeof(value), seconds=seconds, share=self.share)
         if spent is not None or self.label.before is not None:
             self.label.keep(value)

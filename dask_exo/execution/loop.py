@@ -68,13 +68,6 @@ class Run:
     ----------
     versions : OutputVersions
         Digests of the outputs of its tasks, and of values that it was given.
-
-    Raises
-    ------
-    DeviceError
-        No node has the GPUs that a task requests.
-    OptionsError
-        No node has the resources that a task requests.
     """
 
     def __init__(

@@ -117,18 +117,14 @@ class JobReceipt(NamedTuple):
 
     Attributes
     ----------
-    seconds : float
     nbytes : int
         Estimated size of its value.
     value : object
-        The value itself where it is small, else None.
-    small : bool
-        Whether ``value`` is it.
+        The value itself if it is ``small``, else None.
     arrived : tuple of AssembledTally
         Rows that it assembled of earlier shuffles.
     warned : tuple of TaskWarning
         The first few.
-    failure : Failure, optional
     ran : CallSpan, optional
         Span of the call, in its last receipt.
     made : OutputDigest, optional
@@ -150,10 +146,11 @@ class JobReceipt(NamedTuple):
 
 
 class MapDetail(NamedTuple):
-    """Details of a map's `Receipt`; see `JobReceipt` for the fields that both have.
+    """Details of a map's `Receipt`: measurements of the call, and the partitions that it divided.
 
     Attributes
     ----------
+    call : JobReceipt
     parts : int
         Number of its partitions.
     start : int
@@ -162,15 +159,10 @@ class MapDetail(NamedTuple):
         (R,) bytes for each reducer, if an observer wants them.
     """
 
+    call: JobReceipt
     parts: int = 0
-    arrived: tuple[AssembledTally, ...] = ()
-    warned: tuple[TaskWarning, ...] = ()
-    failure: Failure | None = None
-    ran: CallSpan | None = None
     start: int = 0
     sent: np.ndarray | None = None
-    made: OutputDigest | None = None
-    spent: float = 0.0
 
 
 def dumps(content: Any) -> bytes:

@@ -13,6 +13,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -176,24 +177,23 @@ def promised(node: object) -> Promise | None:
     return None
 
 
-@contextlib.contextmanager
-def collecting_refs(args: list[Ref]) -> Iterator[None]:
+def collecting_refs(args: list[Ref]) -> AbstractContextManager[None]:
     """Append the refs of pickled promises to ``args``, the arguments of the task."""
-    token = _collected_refs.set(args)
-    try:
-        yield
-    finally:
-        _collected_refs.reset(token)
+    return _set(_collected_refs, args)
+
+
+def substituting_values(args: Sequence[Any]) -> AbstractContextManager[None]:
+    """Give unpickled promises their values from ``args``, the arguments of the task."""
+    return _set(_substitutes, args)
 
 
 @contextlib.contextmanager
-def substituting_values(args: Sequence[Any]) -> Iterator[None]:
-    """Give unpickled promises their values from ``args``, the arguments of the task."""
-    token = _substitutes.set(args)
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _substitutes.reset(token)
+        variable.reset(token)
 
 
 def _with_value(value: Any, token: str) -> Promise:

@@ -14,7 +14,6 @@ import operator
 import threading
 import uuid
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -40,18 +39,14 @@ class CachedInstance:
         self.value: Any = None  # before it is created
 
 
-_instances: OrderedDict[str, CachedInstance] = OrderedDict()
 _guard = threading.Lock()
+_instances = functools.lru_cache(MOST_INSTANCES)(lambda _: CachedInstance())
 
 
 def cached_instance(key: str) -> CachedInstance:
     """Return the place for an instance; evict the least recently used one if there are many."""
-    with _guard:
-        found = _instances.setdefault(key, CachedInstance())
-        _instances.move_to_end(key)
-        while len(_instances) > MOST_INSTANCES:
-            _instances.popitem(last=False)
-        return found
+    with _guard:  # else two threads could get two places for one key
+        return _instances(key)
 
 
 class ResourceBoundFunction:
@@ -98,7 +93,7 @@ class ResourceBoundFunction:
                 f"model here: pass meta= (a frame without rows, or a dict of columns and dtypes)"
             )
         mine = cached_instance(self._key)
-        with mine.lock:  # one call at a time, as in a worker of its own
+        with mine.lock:  # one call at a time, as on an actor
             if mine.value is None:
                 mine.value = self._func(*self._args, **self._kwargs)
             return self._run(mine.value, args, kwargs)
@@ -107,9 +102,8 @@ class ResourceBoundFunction:
         rows = bool(args) and has_rows(args[0])
         if self._batch_size is None and self._max_batch_bytes is None:
             made = func(*args, **kwargs)
-            return (
-                concat_results([made], self.name) if rows and isinstance(made, Iterator) else made
-            )
+            yields = rows and isinstance(made, Iterator)
+            return concat_results([made], self.name) if yields else made
         if not rows:
             what = type(args[0]).__name__ if args else "nothing"
             raise OptionsError(

@@ -7,9 +7,11 @@ import traceback
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import dask.config
+from tlz import partition_all
 
 from dask_exo import events
 from dask_exo.cluster.failpoints import reach
@@ -106,18 +108,15 @@ class StageMaps:
     def note_receipt(self, receipt: Receipt) -> None:
         """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""
         detail: messages.MapDetail = receipt.detail
-        raise_remote(detail)
-        self._accounting.versions.record(detail.made)
-        self._accounting.add_assembled(detail.arrived)
-        self._accounting.add_work(receipt.seconds, detail.spent)
-        name, place = self._stage.label, detail.ran
-        each = ((f"{name} {detail.start}", receipt.seconds, receipt.nbytes),)
-        gpus = self._stage.parts[detail.start].options.gpus
-        events.emit(
-            events.TasksFinished(
-                name, detail.parts, receipt.seconds, receipt.nbytes, place, each, gpus
-            )
-        )
+        call = detail.call
+        raise_remote(call)
+        self._accounting.versions.record(call.made)
+        self._accounting.add_assembled(call.arrived)
+        self._accounting.add_work(receipt.seconds, call.spent)
+        name, gpus = self._stage.label, self._stage.parts[detail.start].options.gpus
+        seconds, nbytes = receipt.seconds, receipt.nbytes
+        each = ((f"{name} {detail.start}", seconds, nbytes),)
+        events.emit(events.TasksFinished(name, detail.parts, seconds, nbytes, call.ran, each, gpus))
         if detail.sent is not None:
             events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))
 
@@ -298,19 +297,12 @@ def checkpoint_outputs(
     ----------
     futures : Futures
     columns : sequence of (OutputKey, ReducerInput)
-        (R,) what is to be read for each output.
+        (R,) what is to be read for each output, of about ``nbytes``.
     keeping : ShuffleCheckpoint
     content : tuple
         Partitioner that assembles an output, and ``dask.config`` of the tasks.
-    nbytes : int
-        Approximate size of an output.
     window : int
         Tasks in flight.
-
-    Raises
-    ------
-    CheckpointError
-        An output differs from the checkpoint of an earlier program.
     """
     data = messages.dumps(content)
     in_flight: list[Ref] = []
@@ -328,19 +320,14 @@ def _calls(
     columns: Sequence[tuple[OutputKey, ReducerInput]], keeping: ShuffleCheckpoint, most: int
 ) -> Iterator[tuple[ReducerInput, list[Output]]]:
     """Group the outputs by task: neighbours whose blocks are stored in the same objects."""
-    first: ReducerInput | None = None
-    outputs: list[Output] = []
-    for place, (key, column) in enumerate(columns):
-        label = keeping.labels.get(key.slot)
-        if label is None:
-            continue
-        if first is not None and (first.refs is not column.refs or len(outputs) == most):
-            yield first, outputs
-            first, outputs = None, []
-        first = first or column
-        outputs.append(Output(column.slot, place, label))
-    if first is not None:
-        yield first, outputs
+    outputs = [
+        (column, Output(column.slot, place, keeping.labels[key.slot]))
+        for place, (key, column) in enumerate(columns)
+        if key.slot in keeping.labels
+    ]
+    for _, same in groupby(outputs, key=lambda one: id(one[0].refs)):
+        for some in partition_all(most, same):
+            yield some[0][0], [output for _, output in some]
 
 
 def _settled(futures: Futures, in_flight: list[Ref]) -> list[Ref]:

@@ -96,7 +96,7 @@ def _sendable(job: messages.Job) -> bool:
 _warned_before: dict[Any, Any] = {}  # as each module has it: one place warns once by default
 
 
-def raise_remote(came: messages.JobReceipt | messages.MapDetail) -> None:
+def raise_remote(came: messages.JobReceipt) -> None:
     """Repeat the warnings of user code in a task, and raise its exception."""
     for one in came.warned:
         warnings.warn_explicit(

@@ -133,22 +133,19 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     nbytes = tuple(block.nbytes for block in blocks)
     made = _report(code, blocks)
     seconds = time.perf_counter() - start
-    detail = MapDetail(
-        len(jobs),
-        tuple(one for out in outs for one in out.arrived),
-        tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS],
-        None,
-        call_span(seconds),
-        mapped.start,
-        sizes,
-        made,
-        sum(out.spent for out in outs),
+    call = JobReceipt(
+        arrived=tuple(one for out in outs for one in out.arrived),
+        warned=tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS],
+        ran=call_span(seconds),
+        made=made,
+        spent=sum(out.spent for out in outs),
     )
+    detail = MapDetail(call, len(jobs), mapped.start, sizes)
     return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=nbytes)]
 
 
 def _failed_map(owned: Sequence[range], failure: Failure | None) -> list[Any]:
-    return [*[None] * len(owned), Receipt(detail=MapDetail(failure=failure))]
+    return [*[None] * len(owned), Receipt(detail=MapDetail(JobReceipt(failure=failure)))]
 
 
 @contextlib.contextmanager
