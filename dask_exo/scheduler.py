@@ -11,6 +11,7 @@ import dask
 import dask.config
 from dask.callbacks import local_callbacks
 from dask.core import flatten
+from dask.utils import format_bytes
 
 from dask_exo import events
 from dask_exo.checkpoint import CheckpointStore
@@ -97,9 +98,7 @@ class Scheduler:
         Exception
             An exception of a task, with its own type and traceback.
         """
-        config = Config.current()
-        check_shuffle_method()
-        algorithms.check(config.shuffle_algorithm)
+        config = _checked_config()
         if self._in_process(dsk, config):
             return _compute_in_process(dsk, keys)
         with local_callbacks(kwargs.get("callbacks")) as active:
@@ -116,16 +115,11 @@ class Scheduler:
         return nested_get(keys, found)
 
     def start(self, dsk: Any, keys: Any, **kwargs: Any) -> dict[Key, Promise]:
-        """Compute in the background, and return at once.
+        """Compute in the background, and return the promise of each key at once.
 
-        Returns
-        -------
-        dict
-            The promise of each key. If a task fails, only the promises that need its value fail.
+        If a task fails, only the promises that need its value fail.
         """
-        config = Config.current()
-        check_shuffle_method()
-        algorithms.check(config.shuffle_algorithm)
+        config = _checked_config()
         work, context, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
         futures = self._cluster(config)
         promises = BackgroundRun(work, context, futures).start()
@@ -141,28 +135,16 @@ class Scheduler:
     ) -> list[Any]:
         """Compute collections into the object store; ``dask.persist`` calls this.
 
-        Returns at once, while tasks run. The data lives as long as one of the collections or of
-        those derived from them. Any other scheduler can compute them too.
-
-        Parameters
-        ----------
-        collections : sequence
-            Of any kind.
-        optimize_graph : bool
-            Whether Dask optimizes graphs that are no expressions.
-        **kwargs
-            See `Scheduler.__call__`.
-
-        Returns
-        -------
-        list
-            One collection for each, with the same metadata.
+        Return equal collections at once, while tasks run. The data lives as long as one of them or
+        of those derived from them, and any other scheduler can compute them too. Unless
+        ``optimize_graph`` is false, Dask optimizes graphs that are no expressions; ``kwargs`` are
+        those of `Scheduler.__call__`.
         """
         expr = collections_to_expr(collections, optimize_graph)
         composite = [is_composite(child) for child in expr.operands]
         expr = expr.optimize()
-        keys = [list(flatten(mine)) for mine in expr.__dask_keys__()]
-        tasks = self._kept(expr, list(flatten(keys)), kwargs)
+        keys = [list(flatten(each)) for each in expr.__dask_keys__()]
+        tasks = self._persisted(expr, list(flatten(keys)), kwargs)
         rebuilt = []
         for i, collection in enumerate(collections):
             if composite[i]:
@@ -172,7 +154,7 @@ class Scheduler:
                 rebuilt.append(rebuild({key: tasks[key] for key in keys[i]}, *state))
         return rebuilt
 
-    def _kept(self, expr: Any, keys: list[Key], kwargs: Mapping[str, Any]) -> dict[Key, Any]:
+    def _persisted(self, expr: Any, keys: list[Key], kwargs: Mapping[str, Any]) -> dict[Key, Any]:
         """Return the node of each key in the graph of a persisted collection."""
         if self._in_process(expr, Config.current()):
             return dict(zip(keys, _compute_in_process(expr, keys), strict=True))
@@ -180,7 +162,15 @@ class Scheduler:
         return {key: Task(key, fetch, promise) for key, promise in promises.items()}
 
     def _in_process(self, dsk: Any, config: Config) -> bool:
-        return self._futures is None and runs_in_process(dsk, config)
+        """Return True if a computation is too small to start Ray for it."""
+        if self._futures is not None or config.inline is False:
+            return False
+        if config.inline is True:
+            return True
+        if on_ray.running() or not isinstance(dsk, CoreExpr):
+            return False
+        # only tasks on Ray write checkpoints
+        return config.checkpoint_path is None and fits_in_process(dsk, config.inline_limit)
 
     def cluster(self) -> Futures:
         """Return the cluster, and start it if necessary."""
@@ -202,24 +192,17 @@ class Scheduler:
         return Scheduler, ()
 
 
-def check_shuffle_method() -> None:
-    """Raise `ShuffleMethodError` if Dask is set to a shuffle that does not exist."""
+def _checked_config() -> Config:
+    """Return the configuration; raise an error if it names an unknown shuffle."""
+    config = Config.current()
+    algorithms.check(config.shuffle_algorithm)
     method = dask.config.get("dataframe.shuffle.method", None)
     if method is not None and method not in (*SHUFFLE_METHODS, "simple"):
         raise ShuffleMethodError(
             f"dataframe.shuffle.method={method!r} is not a shuffle method: with dask_exo leave it "
             f"at 'tasks' (every method becomes an Exoshuffle; exo.shuffle.algorithm picks which)"
         )
-
-
-def runs_in_process(dsk: Any, config: Config) -> bool:
-    """Return whether a computation is too small to start Ray for it."""
-    if config.inline is True:
-        return True
-    if config.inline is False or on_ray.running() or not isinstance(dsk, CoreExpr):
-        return False
-    # only tasks on Ray write checkpoints
-    return config.checkpoint_path is None and fits_in_process(dsk, config.inline_limit)
+    return config
 
 
 def _compute_in_process(dsk: Any, keys: Any) -> Any:
@@ -234,16 +217,9 @@ def plan_of(dsk: Any, config: Config) -> Plan:
 
 
 class _Prepared(NamedTuple):
-    """A computation before the first task runs.
+    """A computation before the first task runs: its plan before passes, and facts for these.
 
-    Attributes
-    ----------
-    plan : Plan
-        As it is cut from the graph; passes have not run.
-    context : PassContext
-        Facts for these passes.
-    names : dict
-        Key that Dask requested → its key in the plan's results.
+    ``names`` maps each key that Dask requested to its key in the plan's results.
     """
 
     plan: Plan
@@ -254,7 +230,7 @@ class _Prepared(NamedTuple):
 def _prepare(
     dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
 ) -> _Prepared:
-    """Turn what Dask hands a scheduler into a plan, with garbage collection paused."""
+    """Plan the arguments of a scheduler, with garbage collection paused."""
     with paused_gc():
         graph, names, gpus = normalize(dsk, keys)
         graph, checkpoints = _resume(graph, set(names.values()), config)
@@ -276,7 +252,7 @@ def _prepare(
 
 
 def _resume(graph: Graph, keys: set[Key], config: Config) -> tuple[Graph, Checkpoints]:
-    """Read what earlier programs have stored in place of computing it, if checkpoints are on."""
+    """Replace tasks by checkpoints of earlier programs, if checkpoints are on."""
     if config.checkpoint_path is None:
         return graph, Checkpoints()
     store = CheckpointStore.open(config.checkpoint_path)
@@ -315,14 +291,14 @@ def _run(
         held = run.results()
         names = {h.ref: repr(key) for key, h in held.items() if isinstance(h, Remote)}
         refs = list(names)
-        come = fetch_values(futures, refs, config.stall_timeout, names.__getitem__)
-        fetched = dict(zip(refs, come, strict=True))
+        fetched = fetch_values(futures, refs, config.stall_timeout, names.__getitem__)
+        values_of = dict(zip(refs, fetched, strict=True))
         if refs:
             run.versions.compare()  # they may have been lost and recomputed just now
         values = {}
         for key, h in held.items():
-            value = writable(h.value if isinstance(h, Local) else fetched[h.ref])
-            if isinstance(value, Failure):  # of a task that was given as a promise
+            value = writable(h.value if isinstance(h, Local) else values_of[h.ref])
+            if isinstance(value, Failure):  # a promise of a task that failed
                 value.reraise()
             values[work.results[key]] = value
         return values
@@ -337,7 +313,7 @@ def connect(config: Config) -> on_ray.Cluster:
         nodes = on_ray.RayFutures().nodes()
         slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
         sys.stderr.write(
-            f"dask_exo: started a private Ray ({slots} slots, {store / 1e9:.1f} GB object store) "
+            f"dask_exo: started a private Ray ({slots} slots, {format_bytes(store)} object store) "
             f"in {time.perf_counter() - started:.1f} s\n"
         )
     return cluster

@@ -140,7 +140,7 @@ def directions(ascending: Any, names: Sequence[Any]) -> list[bool]:
 
 
 def na_position(given: Any) -> str:
-    """Return the position of nulls, ``"first"`` or ``"last"``."""
+    """Return the position of nulls: ``"first"`` or ``"last"``."""
     if given not in ("first", "last"):
         raise SortArgumentError(f"invalid na_position: {given!r}; need 'first' or 'last'")
     return str(given)
