@@ -1,13 +1,16 @@
-"""Recovery of a pipeline: lost tasks run again, lost inputs are recomputed by their lineage.
+"""Tasks of a pipeline as the driver sees them, and their recovery.
 
-Ray itself recomputes lost outputs of tasks, but not those of actors. So each block knows the inputs
-of its task, and these know theirs, up to the source.
+Lost tasks run again, and lost inputs are recomputed by their lineage. Ray itself recomputes lost
+outputs of tasks, but not those of actors. So each block knows the inputs of its task, and these
+know theirs, up to the source.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures
@@ -15,18 +18,139 @@ from dask_exo.cluster.resources import fits
 from dask_exo.errors import Failure, NonDeterminismError, ValueLostError, WorkerLostError
 from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
-from dask_exo.pipeline.streaming.blocks import (
-    Block,
-    Origin,
-    RejectReason,
-    StageSpec,
-    origin_of,
-)
+from dask_exo.pipeline.streaming.blocks import Block, Lineage, RejectReason, StageSpec, origin_of
 from dask_exo.pipeline.streaming.task import BlockMetadata
-from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
 from dask_exo.pipeline.streaming.transforms import call_name
 
-MAX_REPLACEMENTS = 3  # how often a dead actor is replaced for one task
+MAX_REPLACEMENTS = 3  # of a dead actor for one task
+
+
+class TaskState(Enum):
+    """State of a task; `TRANSITIONS` has the next states of each."""
+
+    NEW = auto()
+    WAITS_FOR_INPUT = auto()  # another task recomputes an input
+    WAITS_FOR_ACTOR = auto()
+    RECALLED = auto()  # taken from its actor until its inputs are stored again
+    RUNNING = auto()  # submitted
+    HAS_OUTPUT = auto()  # one that the driver has not taken
+    DRAINED = auto()  # no output will follow, but its actor is not released yet
+    LOST = auto()  # its process died, or an input was lost
+    SET_ASIDE = auto()  # lost too often: its inputs become dead letters
+    ENDED = auto()
+
+
+_S = TaskState
+_SUBMITTED = {_S.WAITS_FOR_INPUT, _S.WAITS_FOR_ACTOR, _S.RUNNING}  # a submitted task gets one
+
+TRANSITIONS: dict[TaskState, set[TaskState]] = {
+    _S.NEW: _SUBMITTED,
+    _S.WAITS_FOR_INPUT: _SUBMITTED,
+    _S.WAITS_FOR_ACTOR: _SUBMITTED,
+    _S.RECALLED: _SUBMITTED,
+    # a task that recomputes one block ends with it
+    _S.RUNNING: {_S.HAS_OUTPUT, _S.DRAINED, _S.RECALLED, _S.LOST, _S.ENDED},
+    _S.HAS_OUTPUT: {_S.RUNNING, _S.DRAINED, _S.LOST},
+    _S.DRAINED: {_S.ENDED},
+    _S.LOST: _SUBMITTED | {_S.SET_ASIDE},
+    _S.SET_ASIDE: {_S.ENDED},
+    _S.ENDED: set(),
+}
+
+
+@dataclass(eq=False)
+class StreamTask:
+    """A task that was started and has not ended.
+
+    Attributes
+    ----------
+    stage : int
+    inputs : list of Block
+    given : int
+        Number of outputs that were taken; a later attempt leaves them out.
+    digest : int
+        Digest of all outputs that were taken.
+    losses : int
+        Number of attempts that were lost.
+    only : Lineage, optional
+        The one output that the task recomputes; None for a task that makes all outputs.
+    reader : (StreamTask, int), optional
+        The task that waits for the recomputed output, and the number of that input.
+    maker : StreamTask, optional
+        The task that recomputes an input of this one.
+    stream, actor : object
+        Handles of the current attempt; a task of a stateless stage has no actor.
+    metadata : BlockMetadata, optional
+        Metadata of the output that waits to be taken.
+    dead_letters : list of Block
+        Inputs to report as set aside, last one first.
+    """
+
+    stage: int
+    inputs: list[Block]
+    given: int = 0
+    digest: int = 0
+    losses: int = 0
+    only: Lineage | None = None
+    reader: tuple[StreamTask, int] | None = None
+    maker: StreamTask | None = None
+    stream: Any = None
+    actor: Any = None
+    metadata: BlockMetadata | None = None
+    dead_letters: list[Block] | None = None
+    state: TaskState = TaskState.NEW
+
+    def become(self, state: TaskState) -> None:
+        """Change the state."""
+        assert state in TRANSITIONS[self.state], (
+            f"a task of stage {self.stage} cannot go from {self.state.name} to {state.name}"
+        )
+        self.state = state
+
+    @property
+    def has_begun(self) -> bool:
+        """True if the task has made an output, or will make none."""
+        return self.given > 0 or self.state is not TaskState.RUNNING
+
+    def awaited(self) -> StreamTask:
+        """Return this task, or the one that recomputes its input."""
+        task = self
+        while task.maker is not None:
+            task = task.maker
+        return task
+
+
+class TasksInFlight:
+    """Submitted tasks, by stream, and by actor in the order in which it runs them."""
+
+    def __init__(self) -> None:
+        self.by_stream: dict[Any, StreamTask] = {}
+        self.by_actor: dict[Any, list[StreamTask]] = {}
+
+    def add(self, task: StreamTask) -> None:
+        """Add a submitted task."""
+        self.by_stream[task.stream] = task
+        if task.actor is not None:
+            self.by_actor.setdefault(task.actor, []).append(task)
+
+    def remove(self, task: StreamTask) -> bool:
+        """Remove a task; return whether its actor has become idle."""
+        del self.by_stream[task.stream]
+        tasks = self.by_actor.get(task.actor)
+        if tasks is None:  # the task had no actor, or the actor has died since
+            return False
+        tasks.remove(task)
+        if not tasks:
+            del self.by_actor[task.actor]
+        return not tasks
+
+    def with_one_task(self, stage: int) -> list[Any]:
+        """Return actors that run a single task, which is one of ``stage``."""
+        return [
+            actor
+            for actor, tasks in self.by_actor.items()
+            if len(tasks) == 1 and tasks[0].stage == stage
+        ]
 
 
 class Recovery:
@@ -38,13 +162,11 @@ class Recovery:
     stages : sequence of StageSpec
         (S,)
     skips : sequence of bool
-        (S,) Whether the inputs of a task that was lost too often are set aside.
+        (S,) True to set the inputs of a task aside that was lost too often.
     pools : StageActorPools
     in_flight : TasksInFlight
-    submit : callable
-        Submits a task.
-    release : callable
-        Removes a task that has ended, and releases its actor.
+    submit, release : callable
+        Submit a task; remove a task that has ended, and release its actor.
     """
 
     def __init__(  # noqa: PLR0913  one of each
@@ -61,12 +183,12 @@ class Recovery:
         self._futures, self._stages, self._skips = futures, stages, skips
         self._pools, self._in_flight = pools, in_flight
         self._submit, self._release = submit, release
-        self._waiting: list[StreamTask] = []  # recompute something, and wait for an actor
+        self._waiting: list[StreamTask] = []  # recompute a block, and wait for an actor
         self._recalled: list[StreamTask] = []  # wait for lost inputs, without an actor
 
     @property
     def polls(self) -> bool:
-        """Return whether tasks wait for inputs that no event announces."""
+        """True if tasks wait for inputs that no event announces."""
         return bool(self._recalled)
 
     def clear(self) -> None:
@@ -91,25 +213,16 @@ class Recovery:
         task.maker.reader = (task, number)
 
     def deliver(self, maker: StreamTask, block: Block | None) -> None:
-        """Submit the task that waits for a recomputed block.
-
-        Parameters
-        ----------
-        maker : StreamTask
-            The task that recomputed it.
-        block : Block, optional
-            None if ``maker`` ended without it.
-
-        Raises
-        ------
-        NonDeterminismError
-            The stage does not make this block any more.
-        """
+        """Give a recomputed block to the task that waits for it; None if ``maker`` made none."""
         assert maker.reader is not None
         task, number = maker.reader
         lost = task.inputs[number]
         if block is None or block.rejected is not None:
-            raise missing_output(self._stages[maker.stage].name, lost)
+            raise NonDeterminismError(
+                f"stage {self._stages[maker.stage].name!r} ran again on {lost.known_origin}, since "
+                f"a node was lost, and did not make the block that it made before: let it depend "
+                f"on its input only"
+            )
         maker.become(TaskState.ENDED)
         self._release(maker)
         task.maker, task.inputs[number] = None, lost._replace(value=block.value)
@@ -228,48 +341,8 @@ def too_many_losses(
     )
 
 
-def missing_output(stage: str, block: Block) -> NonDeterminismError:
-    """Return the error of a stage that does not make a lost block again."""
-    return NonDeterminismError(
-        f"stage {stage!r} ran again on {block.known_origin}, since a node was lost, and did not "
-        f"make the block that it made before: let it depend on its input only"
-    )
-
-
 def dead_letter(stage: str, block: Block, error: Exception) -> Block:
     """Return an input as a dead letter."""
-    where = block.known_origin
-    failure = Failure.of(call_name(stage, stage, where), error)
-    return block._replace(more=True, rejected=RejectReason(stage, stage, where, failure))
-
-
-def compare(about: BlockMetadata, seen: int, mode: str, stage: str, origin: Origin) -> None:
-    """Check that a task that runs again makes the outputs that it made before.
-
-    Parameters
-    ----------
-    about : BlockMetadata
-        Of the block.
-    seen : int
-        Digest of the blocks before it, as they came.
-    mode : str
-        What happens where they are others: ``"error"`` or ``"warn"``.
-    stage : str
-    origin : Origin
-        Of the input of the task.
-
-    Raises
-    ------
-    NonDeterminismError
-        They are others, and this is to be an error.
-    """
-    if about.before == seen:
-        return
-    text = (
-        f"stage {stage!r} ran again on {origin}, since an actor or a node was lost, and made other "
-        f"blocks than before, of which some are used already: let it depend on its input only. If "
-        f"the difference does no harm, set exo.fault.nondeterminism to 'warn' or 'ignore'"
-    )
-    if mode == "error":
-        raise NonDeterminismError(text)
-    warnings.warn(text, stacklevel=2)
+    rows = block.known_origin
+    failure = Failure.of(call_name(stage, stage, rows), error)
+    return block._replace(more=True, rejected=RejectReason(stage, stage, rows, failure))

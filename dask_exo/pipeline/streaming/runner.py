@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,17 +13,21 @@ from typing import Any
 from dask_exo.cluster.futures import Futures, OutputStream
 from dask_exo.cluster.resources import submit_options
 from dask_exo.cluster.task_status import Activity, TaskStatus
-from dask_exo.errors import WorkerLostError
+from dask_exo.errors import NonDeterminismError, WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
 from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec, lineage_of, links, origin_of
-from dask_exo.pipeline.streaming.recovery import Recovery, compare
+from dask_exo.pipeline.streaming.recovery import (
+    Recovery,
+    StreamTask,
+    TasksInFlight,
+    TaskState,
+)
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import BlockMetadata, StageActor, StageCode, TaskInputs, run
-from dask_exo.pipeline.streaming.task_state import StreamTask, TasksInFlight, TaskState
 
 SHORT = 1.0  # seconds of a task behind which another may wait for the same actor
-SOON = 0.05  # seconds between two looks for an actor, or for a lost input
-PATIENCE = 2.0  # seconds without an output after which the runner looks for lost inputs
+SOON = 0.05  # seconds between two polls for an actor, or for a lost input
+PATIENCE = 2.0  # seconds without an output after which the runner checks for lost inputs
 FRESH = 1.0  # seconds for which resources of the cluster are taken to be the same
 
 
@@ -40,7 +45,7 @@ class StreamRunner:
     codes : sequence of StageCode
         (S,)
     clock : callable
-        Returns seconds since some moment.
+        Seconds since some moment.
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class StreamRunner:
         """Start a task on an actor with the resources that the stage requests.
 
         The first tasks of sources also start actors of later stages, if no other stage can use
-        the resources of these. Once a stage has tasks, the tasks determine how many actors it gets.
+        the resources of these.
         """
         task = StreamTask(stage, list(inputs))
         self._submit(task)
@@ -164,7 +169,7 @@ class StreamRunner:
             return AGAIN
         lineage = lineage_of(task.inputs, task.given, metadata.digest)
         task.given += 1
-        self._compare(task, metadata)
+        self._check_digest(task, metadata)
         task.digest = metadata.digest
         if task.only is None:
             longest = max(self._longest[task.stage], metadata.seconds)
@@ -184,7 +189,7 @@ class StreamRunner:
         )
 
     def idle(self, stage: int) -> int:
-        """Return how many actors can run a task of a stage now, or right after another one."""
+        """Return how many actors can run a task of a stage now, or after a short one."""
         return self._pools.idle(stage) + len(self._soon(stage))
 
     def at_target(self, stage: int) -> bool:
@@ -284,7 +289,7 @@ class StreamRunner:
             return []
         if not self._pools.at_target(stage, self._resources):
             return []  # there is room for one more actor
-        return self._in_flight.short(stage)
+        return self._in_flight.with_one_task(stage)
 
     def _read(self, task: StreamTask) -> bool:
         """Read the metadata of the next output; return whether the executor can take it."""
@@ -303,13 +308,22 @@ class StreamRunner:
             self._recovery.deliver(task, block)
         return False
 
-    def _compare(self, task: StreamTask, metadata: BlockMetadata) -> None:
-        """Check that a task that runs again makes the same outputs."""
-        digest = task.digest
+    def _check_digest(self, task: StreamTask, metadata: BlockMetadata) -> None:
+        """Check that a task that runs again makes the same outputs as before."""
+        before, taken = metadata.before, task.digest
         if task.only is not None:
-            metadata, digest = metadata._replace(before=metadata.digest), task.only.digest
-        name, mode = self._stages[task.stage].name, self._modes[task.stage]
-        compare(metadata, digest, mode, name, origin_of(task.inputs))
+            before, taken = metadata.digest, task.only.digest
+        if before == taken:
+            return
+        text = (
+            f"stage {self._stages[task.stage].name!r} ran again on {origin_of(task.inputs)}, since "
+            f"an actor or a node was lost, and made other blocks than before, of which some are "
+            f"used already: let it depend on its input only. If the difference does no harm, set "
+            f"exo.fault.nondeterminism to 'warn' or 'ignore'"
+        )
+        if self._modes[task.stage] == "error":
+            raise NonDeterminismError(text)
+        warnings.warn(text, stacklevel=2)
 
     def _release(self, task: StreamTask) -> None:
         """Remove a task that has ended, and release its actor."""

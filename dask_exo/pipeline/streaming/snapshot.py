@@ -25,27 +25,27 @@ class StageView:
     block_bytes : int
         Bytes that one output is expected to have: the largest seen, or the target before that.
     splits : bool
-        Whether one task may give several outputs, and so wait in the middle for room.
+        True if one task may give several outputs, and so wait between them for room.
     needs : mapping
         Resources of one task.
     limit : int, optional
-        Limit of tasks at once, set by the user or a baseline.
+        Limit of tasks at once.
     seconds : float, optional
-        Mean duration of a task, without waiting for room.
+        Mean duration of a task, without waiting for room; None if not measured.
     taken, given : float
         Mean bytes of the inputs and of the outputs of a task.
     coming : float
-        Bytes of outputs that running tasks are expected to make yet.
+        Expected bytes of further outputs of running tasks.
     finished : bool
-        Whether all its inputs have come and all its tasks have ended.
+        True if all its inputs have come and all its tasks have ended.
     idle : int
         Idle actors.
     full : bool
-        Whether it has as many actors as it shall have, idle ones or not.
+        True if it has as many actors as it shall have.
     before, later : tuple of int
         Stages whose outputs it takes (none for a source), and all stages downstream of it.
     shares : bool
-        Whether others take its inputs too, so that its outputs do not take their place.
+        True if others take its inputs too, so that its outputs do not take their place.
     held, device : int
         Peak GPU memory of one of its tasks, and the memory of a GPU, in bytes; 0 if not known.
     """
@@ -83,7 +83,7 @@ class PipelineView:
         Bytes that count: outputs that are buffered, inputs of running tasks, each once however many
         take it, and one output of each running task that has more to come.
     limit : int
-        Bytes that there may be.
+        Of ``used``.
     free, total : mapping
         Resources.
     now : float
@@ -113,9 +113,9 @@ class PipelineView:
     def growth(self, i: int) -> int:
         """Return the bytes that a task of stage ``i`` needs beside those of its input.
 
-        The only output of a task takes the place of its input. One that gives several holds its
-        input until the last of them; and where it has a slot that later stages need to take its
-        outputs, there has to be room for all of those.
+        The only output of a task takes the place of its input. A task with several outputs holds
+        its input until the last of them. If it has a slot that later stages need, there must be
+        room for all outputs.
         """
         stage = self.stages[i]
         if stage.splits and self.starves_downstream(i):
@@ -135,9 +135,8 @@ class PipelineView:
     def has_room(self, i: int) -> bool:
         """Return whether one more output of stage ``i`` leaves room for one of each later stage.
 
-        If that holds for every output, the last one that was made can always go through all
-        stages and leave, so that nothing ever waits for room for good. Of a branch that has been
-        given room since, all goes on to its ends, and gives it back.
+        If that holds for every output, the latest one can always pass all stages and leave, so
+        that nothing waits for room forever.
         """
         return self._fits(self._needed(i))
 
@@ -172,22 +171,22 @@ def bottleneck(view: PipelineView, i: int) -> str:
     return "" if view.has_room_to_start(i) else "memory"
 
 
-def is_deadlocked(view: PipelineView, shut: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether no task can come to its end.
+def is_deadlocked(view: PipelineView, blocked: Sequence[int], others: Sequence[int]) -> bool:
+    """Return whether no task can end.
 
-    Where a node has gone, more tasks may have been started than there are resources. Those that
-    wait for room then hold what the others need to begin.
+    After the loss of a node, more tasks may have started than there are resources. Those that wait
+    for room then hold what the others need to begin.
 
     Parameters
     ----------
     view : PipelineView
-    shut : sequence of int
+    blocked : sequence of int
         Stages of tasks that wait for room.
     others : sequence of int
-        Stages of all other tasks: they run, if there are resources for them.
+        Stages of all other tasks: they run if there are resources for them.
     """
     held = Counter[str]()
-    for i in shut:
+    for i in blocked:
         held.update(view.stages[i].needs)
     return not any(
         all(held[name] + need <= view.total.get(name, 0) + 1e-9 for name, need in needs.items())
@@ -208,12 +207,9 @@ class Policy(Protocol):
 
 
 def work_per_byte(view: PipelineView) -> list[float] | None:
-    """Return the seconds of work of each stage for a byte that each source gives.
+    """Return the seconds of work of each stage (S,) for a byte that each source gives.
 
-    Returns
-    -------
-    list of float, optional
-        (S,) None as long as a stage has not been measured.
+    None until all stages have been measured.
     """
     found: list[float] = []
     given: list[float] = []  # bytes

@@ -1,7 +1,7 @@
 """Transforms of a stage: iterators from frames to frames, one after the other in one task.
 
-Each frame carries a flag that says whether it is known to be the last, so that its consumer does
-not wait for another one. What functions yield goes on at once; its last frame is not known.
+Each frame has a flag that says whether it is the last, so that its consumer does not wait for
+another one. Outputs of generators go on at once; the last of them is not known.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class ErrorPolicy(NamedTuple):
     Attributes
     ----------
     retries : int
-        How often a call is tried again.
+        Of a call.
     skip : bool
-        Whether its input is set aside then; else the pipeline ends.
+        After the last retry, set the input aside; else the pipeline ends.
     """
 
     retries: int = 0
@@ -49,18 +49,7 @@ class CallError(Exception):
 
 
 class UserCalls:
-    """Calls of users' functions in one task.
-
-    Parameters
-    ----------
-    stage : str
-        Its name.
-
-    Attributes
-    ----------
-    rejects : list of (RejectReason, object)
-        Inputs that were set aside, in the order of the calls.
-    """
+    """Calls of users' functions in one task, and the inputs that were set aside, in order."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -69,24 +58,14 @@ class UserCalls:
     def outputs(
         self, function: str, error_policy: ErrorPolicy, call: Callable[[], Iterator[Any]], of: Frame
     ) -> Iterator[Any]:
-        """Yield the outputs of a call; none if its input is set aside.
+        """Yield the outputs of a call; none if its input ``of`` is set aside.
 
-        Where that may happen, nothing is given before all has been made.
-
-        Parameters
-        ----------
-        function : str
-            Name of what is called.
-        error_policy : ErrorPolicy
-        call : callable
-            Calls it; gives what it yields.
-        of : Frame
-            The input.
+        With ``skip``, all outputs are made before the first is yielded.
 
         Raises
         ------
         CallError
-            It has failed, and may not be set aside.
+            The call has failed, and its input may not be set aside.
         """
         given = 0
         for attempt in range(error_policy.retries + 1):
@@ -121,10 +100,10 @@ def call_name(stage: str, function: str, origin: Origin) -> str:
 Frames = Iterator[Frame]
 
 Given = tuple[Any, bool]
-"""What a function gives, and whether that is all: of what it yields that is not known."""
+"""An output of a function, and whether it is the only one: of a generator that is not known."""
 
 Place = tuple[int, ...]
-"""Where a block belongs: number of the source's input, then number of the output in each stage."""
+"""See `Block.place`."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +113,8 @@ class Transform:
     Attributes
     ----------
     kind : str
-        ``"partitions"``, ``"batches"``, ``"rows"``, ``"filter"``, or ``"write"``, of which the
-        function gets a name for the frame as well, that no other frame of the pipeline has.
+        ``"partitions"``, ``"batches"``, ``"rows"``, ``"filter"``, or ``"write"``, whose function
+        also gets a unique name for the frame.
     func : callable
         Or a class; each actor makes one instance, and calls it.
     args, kwargs
@@ -143,8 +122,7 @@ class Transform:
     batch_size : int, optional
         Rows of a batch; None for as many as there are.
     format : str
-        What a batch is: ``"pandas"``, ``"numpy"`` (a dict of arrays), ``"arrow"`` or ``"device"``,
-        a frame in the memory of a GPU, where what is returned may stay for the next transform.
+        Of a batch; see `FORMATS`.
     """
 
     kind: str
@@ -162,7 +140,7 @@ class Transform:
 
     @property
     def stateful(self) -> bool:
-        """Return whether the function is a class."""
+        """True if the function is a class."""
         return inspect.isclass(self.func)
 
     def make(self) -> Callable[..., Any]:
@@ -180,18 +158,9 @@ def apply(
     place: Place = (),
     calls: UserCalls | None = None,
 ) -> Frames:
-    """Transform frames.
+    """Transform frames with ``func``, made by ``transform.make()``.
 
-    Parameters
-    ----------
-    transform : Transform
-    func : callable
-        What ``transform.make()`` has made.
-    frames : iterator of Frame
-    place : tuple of int
-        Of the task's input.
-    calls : UserCalls, optional
-        Takes the inputs of calls that fail, where these are set aside.
+    ``place`` is that of the task's input; ``calls`` takes inputs that are set aside.
 
     Examples
     --------
