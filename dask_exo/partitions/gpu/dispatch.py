@@ -72,8 +72,8 @@ def _empty(part: Any, index: Any = None) -> Any:  # noqa: ARG001
 
 def _of_description(description: Any, index: Any = None) -> Any:
     index = index.to_pandas() if isinstance(index, DeviceIndex) else index
-    made = make_meta_obj.dispatch(pd.DataFrame)(description, index=index)
-    return to_device(made, arrays.HOST)
+    frame = make_meta_obj.dispatch(pd.DataFrame)(description, index=index)
+    return to_device(frame, arrays.HOST)
 
 
 def _with_rows(meta: Any) -> Any:
@@ -98,10 +98,10 @@ def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT0
     if isinstance(obj, DeviceIndex):
         obj, index = obj.to_series(), False
     frame = isinstance(obj, DeviceFrame)
-    found = [shuffle.hash_column(column) for column in (obj.arrays if frame else [obj.column])]
+    hashed = [shuffle.hash_column(column) for column in (obj.arrays if frame else [obj.column])]
     if index:
-        found += [shuffle.hash_column(level) for level in obj.index.levels]
-    combined = combine(found) if frame or index else found[0]
+        hashed += [shuffle.hash_column(level) for level in obj.index.levels]
+    combined = combine(hashed) if frame or index else hashed[0]
     return DeviceSeries.of(Column(combined, np.dtype(np.uint64)), obj.index)
 
 
@@ -121,8 +121,8 @@ def _percentile(series: Any, q: Any, interpolation: str = "linear") -> tuple[Any
         places = arrays.host(reductions.quantile(codes, np.asarray(q) / 100, "nearest").values)
         return pd.Categorical.from_codes(places, dtype=column.dtype), len(column)
     how = interpolation if column.kind in "biuf" else "nearest"
-    found = interop.to_array(reductions.quantile(column, np.asarray(q) / 100, how))
-    return found, len(column)
+    values = interop.to_array(reductions.quantile(column, np.asarray(q) / 100, how))
+    return values, len(column)
 
 
 def _is_categorical(obj: Any) -> bool:

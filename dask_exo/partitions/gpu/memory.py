@@ -90,12 +90,12 @@ def to_device(array: np.ndarray, xp: Any) -> Any:
     pinned = arrays.pinned(array.shape, array.dtype)
     pinned[...] = array
     with side:
-        there = xp.empty(array.shape, array.dtype)
-        there.set(pinned, stream=side)
+        copy = xp.empty(array.shape, array.dtype)
+        copy.set(pinned, stream=side)
     end = side.record()
     cuda.get_current_stream().wait_event(end)
     end.synchronize()  # the pinned memory may be reused after that
-    return there
+    return copy
 
 
 @cache

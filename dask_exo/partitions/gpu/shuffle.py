@@ -123,17 +123,17 @@ class Layout(NamedTuple):
         """Copy arrays to the GPU, and make a frame of them."""
         xp = arrays.module(self.module)
         values: dict[int, Any] = {}
-        made: dict[int, Column] = {}
+        columns_by_number: dict[int, Column] = {}
         for block, places in zip(blocks, self.places, strict=True):
             if isinstance(block, pa.Array):
-                made[places[0]] = encode(block, self.dtypes[places[0]], xp)
+                columns_by_number[places[0]] = encode(block, self.dtypes[places[0]], xp)
                 continue
-            there = memory.to_device(block, xp)
-            values.update(zip(places, there, strict=True))
+            rows = memory.to_device(block, xp)
+            values.update(zip(places, rows, strict=True))
         for i, dtype in enumerate(self.dtypes):
-            if i not in made:
-                made[i] = Column(values[i], dtype, values.get(~i))
-        columns = [made[i] for i in range(len(self.dtypes))]
+            if i not in columns_by_number:
+                columns_by_number[i] = Column(values[i], dtype, values.get(~i))
+        columns = [columns_by_number[i] for i in range(len(self.dtypes))]
         count = len(self.labels)
         index = numbered(length, self.module)
         if self.names:

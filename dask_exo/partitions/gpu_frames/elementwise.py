@@ -78,9 +78,8 @@ def binary(name: str, left: Any, right: Any) -> Column:
     if kinds & {TEXT, CATEGORY}:
         dtypes = " and ".join(str(c.dtype) for c in columns)
         raise unsupported(f"{name} of columns of {dtypes}")
-    nulls = _any_null(columns, left, right)
     if kinds & TIMES:
-        return _of_times(name, left, right, dtype, nulls)
+        return _of_times(name, left, right, dtype, _any_null(columns, left, right))
     return _of_numbers(name, left, right, dtype)
 
 

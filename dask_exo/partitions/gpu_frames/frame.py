@@ -43,13 +43,13 @@ class DeviceFrame(Values, SummaryOfFrame):
         self, data: Any = None, index: Any = None, columns: Any = None, dtype: Any = None
     ) -> None:
         if isinstance(data, dict) and any(isinstance(v, DeviceSeries) for v in data.values()):
-            made = _of_series(data)
+            source = _of_series(data)
         elif isinstance(data, DeviceFrame):
-            made = data
+            source = data
         else:
             frame = pd.DataFrame(data, index=index, columns=columns, dtype=dtype)
-            made, index, columns = DeviceFrame.from_pandas(frame, arrays.HOST), None, None
-        self.arrays, self.labels, self._index = list(made.arrays), made.labels, made.index
+            source, index, columns = DeviceFrame.from_pandas(frame, arrays.HOST), None, None
+        self.arrays, self.labels, self._index = list(source.arrays), source.labels, source.index
         if columns is not None:
             chosen = self[list(columns)]
             self.arrays, self.labels = chosen.arrays, chosen.labels
@@ -59,9 +59,9 @@ class DeviceFrame(Values, SummaryOfFrame):
     @classmethod
     def of(cls, columns: Sequence[Column], labels: pd.Index, index: DeviceIndex) -> DeviceFrame:
         """Make a frame of columns and labels."""
-        made = cls.__new__(cls)
-        made.arrays, made.labels, made._index = list(columns), labels, index
-        return made
+        frame = cls.__new__(cls)
+        frame.arrays, frame.labels, frame._index = list(columns), labels, index
+        return frame
 
     @classmethod
     def from_pandas(cls, frame: pd.DataFrame, module: str) -> DeviceFrame:
@@ -101,9 +101,9 @@ class DeviceFrame(Values, SummaryOfFrame):
             i: pd.Series(interop.to_array(column), index, column.dtype)
             for i, column in enumerate(self.arrays)
         }
-        made = pd.DataFrame(columns, index=index)
-        made.columns = self.labels
-        return made
+        frame = pd.DataFrame(columns, index=index)
+        frame.columns = self.labels
+        return frame
 
     def to_arrow(self) -> Any:
         """Copy the columns, without the index, to an Arrow table."""
@@ -220,10 +220,10 @@ class DeviceFrame(Values, SummaryOfFrame):
         if getattr(key, "dtype", None) in _BOOLEANS:
             self._check_labels(key, "selection")
             return self.take_rows(self.positions(as_mask(key)))
-        found = self._places()[key]
-        if isinstance(found, pd.Series):
-            return DeviceSeries.of(self.arrays[int(found.iloc[0])], self._index, found.name)
-        return self._at(found.iloc[0])
+        place = self._places()[key]
+        if isinstance(place, pd.Series):
+            return DeviceSeries.of(self.arrays[int(place.iloc[0])], self._index, place.name)
+        return self._at(place.iloc[0])
 
     def _check_labels(self, other: Any, name: str) -> None:
         if isinstance(other, LabelledRows) and not self._index.equals(other.index):
@@ -244,20 +244,20 @@ class DeviceFrame(Values, SummaryOfFrame):
             others = [other[label] for label in self.labels]
         elif isinstance(other, DeviceSeries):
             raise unsupported(f"{name} of a frame and a series", "apply it to columns")
-        made = [
+        columns = [
             series.apply_operator(name, one, reflected=reflected).column
             for (_, series), one in zip(self.items(), others, strict=True)
         ]
-        return self._with(made)
+        return self._with(columns)
 
     def astype(self, dtype: Any, **_: Any) -> Any:
         """Convert columns to other dtypes: one for all, or by label."""
         if not isinstance(dtype, (dict, pd.Series)):
             return self.each(lambda column: transform.cast(column, dtype))
-        made = self.copy()
+        frame = self.copy()
         for label, one in dtype.items():
-            made[label] = made[label].astype(one)
-        return made
+            frame[label] = frame[label].astype(one)
+        return frame
 
     def fillna(self, value: Any = None, **_: Any) -> DeviceFrame:
         """Replace nulls: by one value for all columns, or by label."""
@@ -300,26 +300,29 @@ class DeviceFrame(Values, SummaryOfFrame):
             self.insert(len(self.arrays), key, value)
 
     def __delitem__(self, key: Any) -> None:
-        left = self.drop(columns=[key])
-        self.arrays, self.labels = left.arrays, left.labels
+        rest = self.drop(columns=[key])
+        self.arrays, self.labels = rest.arrays, rest.labels
 
     def insert(self, loc: int, column: Any, value: Any, allow_duplicates: bool = False) -> None:  # noqa: FBT001, FBT002
         """Insert a column at a position."""
         if column in self.labels and not allow_duplicates:
             raise ValueError(f"cannot insert {column}, already exists")
-        made = self._column(value)
+        inserted = self._column(value)
         labels = pd.DataFrame([], columns=self.labels)
         labels.insert(loc, column, None, allow_duplicates)
         if not len(self.labels):
             labels.columns = pd.Index([column])
-        self.arrays, self.labels = [*self.arrays[:loc], made, *self.arrays[loc:]], labels.columns
+        self.arrays, self.labels = (
+            [*self.arrays[:loc], inserted, *self.arrays[loc:]],
+            labels.columns,
+        )
 
     def assign(self, **columns: Any) -> Any:
         """Add or replace columns."""
-        made = self.copy()
+        frame = self.copy()
         for label, value in columns.items():
-            made[label] = value(made) if callable(value) else value
-        return made
+            frame[label] = value(frame) if callable(value) else value
+        return frame
 
     def drop(
         self, labels: Any = None, axis: Any = 0, *, columns: Any = None, errors: Any = "raise"
@@ -353,12 +356,12 @@ class DeviceFrame(Values, SummaryOfFrame):
 
     def set_axis(self, labels: Any, *, axis: Any = 0, **_: Any) -> Any:
         """Replace the labels of rows or columns."""
-        made = self.copy()
+        frame = self.copy()
         if axis in (1, "columns"):
-            made.columns = labels
+            frame.columns = labels
         else:
-            made.index = labels
-        return made
+            frame.index = labels
+        return frame
 
     def select_dtypes(self, include: Any = None, exclude: Any = None) -> Any:
         """Choose columns by dtype."""
@@ -395,7 +398,7 @@ class DeviceFrame(Values, SummaryOfFrame):
 
 def _of_series(data: dict[Any, Any]) -> DeviceFrame:
     first = next(v for v in data.values() if isinstance(v, DeviceSeries))
-    made = DeviceFrame.of([], pd.Index([], dtype=object), first.index)
-    made.arrays = [made._column(value) for value in data.values()]
-    made.labels = pd.DataFrame({label: [] for label in data}).columns
-    return made
+    frame = DeviceFrame.of([], pd.Index([], dtype=object), first.index)
+    frame.arrays = [frame._column(value) for value in data.values()]
+    frame.labels = pd.DataFrame({label: [] for label in data}).columns
+    return frame

@@ -17,7 +17,7 @@ from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
 from dask_exo.partitions.gpu_frames.reductions import AGGREGATIONS
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
-from dask_exo.partitions.gpu_frames.sort_keys import Groups, groups
+from dask_exo.partitions.gpu_frames.sort_keys import Groups, group_rows
 
 
 class DeviceGroupBy:
@@ -48,7 +48,7 @@ class DeviceGroupBy:
                 f"use observed=True, or {ON_HOST}",
             )
         self._chosen: Any = None
-        self._found: Groups | None = None
+        self._row_groups: Groups | None = None
 
     @property
     def grouping(self) -> SimpleNamespace:
@@ -56,17 +56,19 @@ class DeviceGroupBy:
         return SimpleNamespace(keys=self.keys)
 
     @property
-    def found(self) -> Groups:
+    def row_groups(self) -> Groups:
         """Groups of the rows."""
-        if self._found is None:
+        if self._row_groups is None:
             columns = [key.column for key in self.keys]
             nulls = None
             if self._dropna:
                 nulls = columns[0].nulls()
                 for column in columns[1:]:
                     nulls = nulls | column.nulls()
-            self._found = groups([sort_keys.of(c) for c in columns], nulls, sort=self._sort)
-        return self._found
+            self._row_groups = group_rows(
+                [sort_keys.of(c) for c in columns], nulls, sort=self._sort
+            )
+        return self._row_groups
 
     def __getitem__(self, key: Any) -> DeviceGroupBy:
         labels = self.obj.columns
@@ -75,11 +77,11 @@ class DeviceGroupBy:
         several = key if isinstance(key, list) else [key]
         if missing := [one for one in several if one not in labels]:
             raise KeyError(f"Columns not found: {missing}")
-        made = DeviceGroupBy.__new__(DeviceGroupBy)
-        made.__dict__.update(self.__dict__)
-        made._chosen = key
-        made._found = self.found
-        return made
+        grouped = DeviceGroupBy.__new__(DeviceGroupBy)
+        grouped.__dict__.update(self.__dict__)
+        grouped._chosen = key
+        grouped._row_groups = self.row_groups
+        return grouped
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name in ("obj", "keys"):
@@ -90,8 +92,8 @@ class DeviceGroupBy:
 
     @property
     def _index(self) -> DeviceIndex:
-        found = self.found
-        levels = [key.column.take(found.first) for key in self.keys]
+        groups = self.row_groups
+        levels = [key.column.take(groups.first) for key in self.keys]
         return DeviceIndex.of(levels, [key.name for key in self.keys])
 
     def _values(self) -> Any:
@@ -107,8 +109,8 @@ class DeviceGroupBy:
         values = self._values()
         index = self._index
         if isinstance(values, DeviceSeries):
-            made = DeviceSeries.of(change(values.column), index, values.name)
-            return made if self._as_index else made.reset_index()
+            series = DeviceSeries.of(change(values.column), index, values.name)
+            return series if self._as_index else series.reset_index()
         if numeric_only:
             values = values.select_dtypes(["number", "bool"])
         frame = DeviceFrame.of([change(c) for c in values.arrays], values.columns, index)
@@ -116,10 +118,10 @@ class DeviceGroupBy:
 
     def size(self) -> Any:
         """Count the rows of each group."""
-        column = Column(self.found.tally(), np.dtype(np.int64))
+        column = Column(self.row_groups.tally(), np.dtype(np.int64))
         name = self.obj.name if isinstance(self.obj, DeviceSeries) else None
-        made = DeviceSeries.of(column, self._index, name)
-        return made if self._as_index else made.to_frame("size").reset_index()
+        series = DeviceSeries.of(column, self._index, name)
+        return series if self._as_index else series.to_frame("size").reset_index()
 
     def aggregate(self, func: Any = None, **named: Any) -> Any:
         """Aggregate columns by names of aggregations: one, a list, or a dict by column.
@@ -151,14 +153,14 @@ class DeviceGroupBy:
 
     def cumcount(self, ascending: bool = True) -> DeviceSeries:  # noqa: FBT001, FBT002
         """Enumerate the rows within each group."""
-        found = self.found
-        xp, order = found.xp, found.order
-        counts = xp.append(found.tally(), np.int64(0))
+        groups = self.row_groups
+        xp, order = groups.xp, groups.order
+        counts = xp.append(groups.tally(), np.int64(0))
         starts = xp.cumsum(counts) - counts
         places = xp.empty(len(order), np.int64)
-        places[order] = xp.arange(len(order)) - starts[found.ids[order]]
+        places[order] = xp.arange(len(order)) - starts[groups.ids[order]]
         if not ascending:
-            places = counts[found.ids] - 1 - places
+            places = counts[groups.ids] - 1 - places
         return DeviceSeries.of(Column(places, np.dtype(np.int64)), self.obj.index)
 
     def head(self, n: int = 5) -> Any:
@@ -171,7 +173,7 @@ class DeviceGroupBy:
 
     def _rows_below(self, n: int, numbers: DeviceSeries) -> Any:
         chosen = self.obj if self._chosen is None else self.obj[self._chosen]
-        inside = (numbers.column.values < n) & (self.found.ids < self.found.count)
+        inside = (numbers.column.values < n) & (self.row_groups.ids < self.row_groups.count)
         return chosen.take_rows(inside)
 
 
@@ -183,11 +185,11 @@ class Uniques:
 
     def explode(self) -> DeviceSeries:
         """Make one row for each value, labelled by its group, in order of appearance."""
-        values, found = self._grouped._values(), self._grouped.found
-        outside = found.ids == found.count
-        pairs = groups([found.ids, sort_keys.of(values.column)], outside, sort=False)
-        first = pairs.first[arrays.argsort(found.ids[pairs.first])]
-        index = self._grouped._index.take(found.ids[first])
+        values, groups = self._grouped._values(), self._grouped.row_groups
+        outside = groups.ids == groups.count
+        pairs = group_rows([groups.ids, sort_keys.of(values.column)], outside, sort=False)
+        first = pairs.first[arrays.argsort(groups.ids[pairs.first])]
+        index = self._grouped._index.take(groups.ids[first])
         return DeviceSeries.of(values.column.take(first), index, values.name)
 
 
@@ -239,7 +241,8 @@ def _aggregation(name: str) -> Callable[..., Any]:
     def run(self: DeviceGroupBy, numeric_only: Any = None, **options: Any) -> Any:
         chosen = {k: v for k, v in options.items() if k in known}
         return self._reduced(
-            lambda column: compute(column, self.found, **chosen), numeric_only=numeric_only is True
+            lambda column: compute(column, self.row_groups, **chosen),
+            numeric_only=numeric_only is True,
         )
 
     run.__doc__ = f"Reduce the columns of each group by {name}."

@@ -30,8 +30,8 @@ class DeviceIndex(Operators):
     _module: str
 
     def __init__(self, data: Any = (), dtype: Any = None, name: Any = None) -> None:
-        made = from_pandas(pd.Index(data, dtype=dtype, name=name), arrays.HOST)
-        self._levels, self.names, self._range, self._module = made.parts
+        index = from_pandas(pd.Index(data, dtype=dtype, name=name), arrays.HOST)
+        self._levels, self.names, self._range, self._module = index.parts
 
     @classmethod
     def of(
@@ -42,11 +42,11 @@ class DeviceIndex(Operators):
         module: str = arrays.HOST,
     ) -> DeviceIndex:
         """Make an index of columns, or of a range."""
-        made = cls.__new__(cls)
-        made._levels = None if levels is None else tuple(levels)
-        made.names, made._range = tuple(names), numbers
-        made._module = arrays.name_of(levels[0].values) if levels else module
-        return made
+        index = cls.__new__(cls)
+        index._levels = None if levels is None else tuple(levels)
+        index.names, index._range = tuple(names), numbers
+        index._module = arrays.name_of(levels[0].values) if levels else module
+        return index
 
     @property
     def parts(self) -> tuple[Any, tuple[Any, ...], range | None, str]:
@@ -201,8 +201,8 @@ class DeviceIndex(Operators):
         """Apply an operator; return an array, or an index for arithmetic."""
         other = getattr(other, "column", other)
         sides = (other, self.column) if reflected else (self.column, other)
-        made = binary(name, *sides)
-        return made.values if made.dtype == bool else DeviceIndex.of([made], self.names)
+        column = binary(name, *sides)
+        return column.values if column.dtype == bool else DeviceIndex.of([column], self.names)
 
     def to_pandas(self) -> pd.Index:
         """Copy all labels to the host."""
@@ -269,10 +269,10 @@ class DeviceIndex(Operators):
 
     def unique(self) -> DeviceIndex:
         """Return distinct labels, in order of appearance."""
-        from dask_exo.partitions.gpu_frames.sort_keys import groups
+        from dask_exo.partitions.gpu_frames.sort_keys import group_rows
 
-        found = groups([sort_keys.of(level) for level in self.levels], sort=False)
-        return self.take(found.first)
+        grouped = group_rows([sort_keys.of(level) for level in self.levels], sort=False)
+        return self.take(grouped.first)
 
     def isin(self, values: Any) -> Any:
         """Return (n,) whether labels are among some."""

@@ -35,17 +35,17 @@ def encode(values: pa.Array | pa.ChunkedArray, dtype: Any, xp: Any) -> Column:
 
     Examples
     --------
-    >>> made = encode(pa.array(["b", None, "a", "b"]), pd.StringDtype(), np)
-    >>> made.values.tolist(), list(made.words)
+    >>> column = encode(pa.array(["b", None, "a", "b"]), pd.StringDtype(), np)
+    >>> column.values.tolist(), list(column.words)
     ([1, -1, 0, 1], ['a', 'b'])
     """
     parts = to_large_string(values).dictionary_encode()
-    found = argsort.argsort_strings(parts.dictionary)
-    ranks = np.empty(len(found), np.int32)
-    ranks[found] = np.arange(len(found))
+    order = argsort.argsort_strings(parts.dictionary)
+    ranks = np.empty(len(order), np.int32)
+    ranks[order] = np.arange(len(order))
     codes = parts.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     codes = np.append(ranks, np.int32(-1))[codes]
-    words = pd.Index(dtype.__from_arrow__(parts.dictionary.take(pa.array(found))), dtype=dtype)
+    words = pd.Index(dtype.__from_arrow__(parts.dictionary.take(pa.array(order))), dtype=dtype)
     return Column(xp.asarray(codes.astype(np.int32)), dtype, words=words)
 
 
@@ -147,8 +147,8 @@ def to_array(column: Column) -> Any:  # noqa: PLR0911  a case each
     mask = arrays.host(column.nulls())
     if isinstance(dtype, pd.ArrowDtype):
         return dtype.__from_arrow__(pa.array(values, dtype.pyarrow_dtype, mask=mask))
-    made = dtype.construct_array_type()
-    return made(values.astype(dtype.numpy_dtype, copy=False), mask)
+    array_type = dtype.construct_array_type()
+    return array_type(values.astype(dtype.numpy_dtype, copy=False), mask)
 
 
 def to_arrow(column: Column) -> pa.Array:
@@ -176,18 +176,18 @@ def factorize(column: Column) -> tuple[Column, Any]:
         return replace(column, values=used), table[column.values]
     nulls = column.nulls()
     values, places = xp.unique(column.values[~nulls], return_inverse=True)
-    found = xp.full(len(column), -1, np.int32)
-    found[~nulls] = places.reshape(-1)
-    return replace(column, values=values, valid=None), found
+    numbers = xp.full(len(column), -1, np.int32)
+    numbers[~nulls] = places.reshape(-1)
+    return replace(column, values=values, valid=None), numbers
 
 
 def map_distinct(column: Column, change: Callable[[pd.Series], Any], missing: Any = None) -> Column:
     """Map a function over the Series of distinct values; nulls become ``missing`` or stay."""
     values, places = factorize(column)
-    made = pd.Series(change(pd.Series(to_array(values), dtype=column.dtype)))
-    if made.dtype == object and not len(made):  # pandas cannot know the dtype
-        made = made.astype(np.float64)
+    mapped = pd.Series(change(pd.Series(to_array(values), dtype=column.dtype)))
+    if mapped.dtype == object and not len(mapped):  # pandas cannot know the dtype
+        mapped = mapped.astype(np.float64)
     if missing is not None:
-        made = pd.concat([made, pd.Series([missing], dtype=made.dtype)], ignore_index=True)
-        places = column.xp.where(places < 0, len(made) - 1, places)
-    return from_pandas(made, column.xp).take_or_null(places)
+        mapped = pd.concat([mapped, pd.Series([missing], dtype=mapped.dtype)], ignore_index=True)
+        places = column.xp.where(places < 0, len(mapped) - 1, places)
+    return from_pandas(mapped, column.xp).take_or_null(places)

@@ -109,13 +109,13 @@ def merge(  # noqa: PLR0913  as pandas has them
     index = _index(left, right, rows, keys, (left_index, right_index))
     shared = {a for a, b in zip(left_names, right_names, strict=True) if a is not None and a == b}
     columns, labels = _columns(left, right, rows, shared, suffixes)
-    made = DeviceFrame.of(columns, labels, index)
+    joined = DeviceFrame.of(columns, labels, index)
     if indicator:
         xp = columns[0].xp
         sides = xp.where(rows[0] < 0, 1, xp.where(rows[1] < 0, 0, 2)).astype(np.int32)
         dtype = pd.CategoricalDtype(["left_only", "right_only", "both"])
-        made["_merge" if indicator is True else indicator] = Column(sides, dtype)
-    return made
+        joined["_merge" if indicator is True else indicator] = Column(sides, dtype)
+    return joined
 
 
 def _names(frame: DeviceFrame, names: Any, *, from_index: bool) -> list[Any]:

@@ -26,7 +26,7 @@ from dask_exo.partitions.gpu_frames.column import (
     only,
 )
 from dask_exo.partitions.gpu_frames.interop import to_array
-from dask_exo.partitions.gpu_frames.sort_keys import Groups, groups
+from dask_exo.partitions.gpu_frames.sort_keys import Groups, group_rows
 
 
 def scalar(column: Column, row: int = 0) -> Any:
@@ -64,8 +64,8 @@ def total(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
     defined = _defined(column, skipna, min_count)
     if defined is None:
         return null_of(column)
-    made = _wide(defined).sum()
-    return _time(int(made), column) if column.kind == "m" else made.item()
+    value = _wide(defined).sum()
+    return _time(int(value), column) if column.kind == "m" else value.item()
 
 
 def product(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
@@ -104,8 +104,8 @@ def variance(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
 
 def deviation(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
     """Compute the standard deviation."""
-    found = variance(column, skipna=skipna, ddof=ddof)
-    return found if found is pd.NA else _single(np.float64(found) ** 0.5, column)
+    squared = variance(column, skipna=skipna, ddof=ddof)
+    return squared if squared is pd.NA else _single(np.float64(squared) ** 0.5, column)
 
 
 def extreme(column: Column, *, most: bool = False, skipna: bool = True) -> Any:
@@ -144,8 +144,8 @@ def all_true(column: Column, *, skipna: bool = True) -> bool:  # noqa: ARG001
 def distinct(column: Column, *, dropna: bool = True) -> int:
     """Count distinct values."""
     nulls = column.nulls()
-    found = len(column.xp.unique(sort_keys.ascending(column)[~nulls]))
-    return found + int(not dropna and bool(nulls.any()))
+    count = len(column.xp.unique(sort_keys.ascending(column)[~nulls]))
+    return count + int(not dropna and bool(nulls.any()))
 
 
 def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
@@ -153,18 +153,18 @@ def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
     xp = column.xp
     if column.kind == CATEGORY or (column.kind == TEXT and interpolation == "linear"):
         raise TypeError(f"quantile does not work for dtype {column.dtype}")
-    found = arrays.argsort(sort_keys.ascending(column))
-    found = found[~column.nulls()[found]]
+    order = arrays.argsort(sort_keys.ascending(column))
+    order = order[~column.nulls()[order]]
     qs = xp.asarray(np.asarray(qs, np.float64))
-    if not len(found):
+    if not len(order):
         return column.take_or_null(xp.full(len(qs), -1))
-    at = qs * (len(found) - 1)
+    at = qs * (len(order) - 1)
     low, high = xp.floor(at).astype(np.int64), xp.ceil(at).astype(np.int64)
     places = {"lower": low, "higher": high, "nearest": xp.rint(at).astype(np.int64)}
     if interpolation in places:
-        return column.take(found[places[interpolation]])
+        return column.take(order[places[interpolation]])
     share = (at - low) if interpolation == "linear" else xp.where(low == high, 0.0, 0.5)
-    a, b = column.values[found[low]], column.values[found[high]]
+    a, b = column.values[order[low]], column.values[order[high]]
     if column.kind in TIMES:
         return Column(a + ((b - a) * share).astype(np.int64), column.dtype)
     a, b = a.astype(np.float64), b.astype(np.float64)
@@ -201,18 +201,18 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
 """Functions of a column and keywords, by the names of pandas."""
 
 
-def _sums(values: Any, found: Groups) -> Any:
+def _sums(values: Any, by: Groups) -> Any:
     """Compute (g,) sums: of integers modulo 2**64, of floats in double precision."""
-    xp = found.xp
+    xp = by.xp
     if values.dtype.kind == "f":
         wide = values.astype(np.float64)
-        return xp.bincount(found.ids, weights=wide, minlength=found.count + 1)[: found.count]
-    total = xp.concatenate([xp.zeros(1, values.dtype), xp.cumsum(values[found.order])])
-    ends = found.ends()
-    return total[ends] - total[ends - found.tally()]
+        return xp.bincount(by.ids, weights=wide, minlength=by.count + 1)[: by.count]
+    total = xp.concatenate([xp.zeros(1, values.dtype), xp.cumsum(values[by.order])])
+    ends = by.ends()
+    return total[ends] - total[ends - by.tally()]
 
 
-def _there(column: Column) -> tuple[Any, Any]:
+def _zero_filled(column: Column) -> tuple[Any, Any]:
     """Return values with zeros in place of nulls, and the mask of valid ones, or None for all."""
     nulls = column.nulls()
     if (column.kind in "biu" and column.valid is None) or not bool(nulls.any()):
@@ -223,101 +223,101 @@ def _there(column: Column) -> tuple[Any, Any]:
 
 def _result(values: Any, dtype: Any, missing: Any = None) -> Column:
     is_time = isinstance(dtype, np.dtype) and dtype.kind in "mM"
-    made = Column(values if is_time else values.astype(numpy_of(dtype)), dtype)
-    return made if missing is None or not bool(missing.any()) else made.with_nulls(missing)
+    column = Column(values if is_time else values.astype(numpy_of(dtype)), dtype)
+    return column if missing is None or not bool(missing.any()) else column.with_nulls(missing)
 
 
-def group_sum(column: Column, found: Groups, *, min_count: int = 0) -> Column:
+def group_sum(column: Column, by: Groups, *, min_count: int = 0) -> Column:
     """Sum values; nulls count as 0, groups of fewer than ``min_count`` values are null."""
     only(column, "biufm", "sum")
-    values, there = _there(column)
+    values, defined = _zero_filled(column)
     dtype = column.dtype
     if column.kind in "biu":
         wide = np.uint64 if column.kind == "u" else np.int64
         values = values.astype(wide)
         dtype = as_nullable(wide, column.dtype)
-    made = _result(_sums(values, found), dtype)
-    few = found.tally(there) < min_count
-    return made.take_or_null(found.xp.where(few, -1, found.xp.arange(found.count)))
+    sums = _result(_sums(values, by), dtype)
+    few = by.tally(defined) < min_count
+    return sums.take_or_null(by.xp.where(few, -1, by.xp.arange(by.count)))
 
 
-def group_count(column: Column, found: Groups) -> Column:
+def group_count(column: Column, by: Groups) -> Column:
     """Count the values that are not null."""
     dtype = as_nullable(np.int64, column.dtype)
-    return Column(found.tally(~column.nulls()), dtype)
+    return Column(by.tally(~column.nulls()), dtype)
 
 
-def group_mean(column: Column, found: Groups) -> Column:
+def group_mean(column: Column, by: Groups) -> Column:
     """Compute means of the values that are not null."""
     only(column, "biuf", "mean")
-    values, there = _there(column)
+    values, defined = _zero_filled(column)
     with np.errstate(all="ignore"):
-        made = _sums(values.astype(np.float64), found) / found.tally(there)
-    return _result(made, _float(column), _empty(column, found.tally(there) == 0))
+        means = _sums(values.astype(np.float64), by) / by.tally(defined)
+    return _result(means, _float(column), _empty(column, by.tally(defined) == 0))
 
 
-def group_var(column: Column, found: Groups, *, ddof: int = 1) -> Column:
+def group_var(column: Column, by: Groups, *, ddof: int = 1) -> Column:
     """Compute variances in two passes."""
     only(column, "biuf", "var")
-    xp = found.xp
-    values, there = _there(column)
-    counts = found.tally(there)
+    xp = by.xp
+    values, defined = _zero_filled(column)
+    counts = by.tally(defined)
     with np.errstate(all="ignore"):
-        means = _sums(values.astype(np.float64), found) / counts
-        off = values - xp.append(means, np.float64(0))[found.ids]
-        squares = off * off if there is None else xp.where(there, off * off, 0.0)
-        made = _sums(squares, found) / (counts - ddof)
+        means = _sums(values.astype(np.float64), by) / counts
+        off = values - xp.append(means, np.float64(0))[by.ids]
+        squares = off * off if defined is None else xp.where(defined, off * off, 0.0)
+        variances = _sums(squares, by) / (counts - ddof)
     few = counts <= ddof
-    made = xp.where(few, np.nan, made)
-    return _result(made, _float(column), _empty(column, few))
+    variances = xp.where(few, np.nan, variances)
+    return _result(variances, _float(column), _empty(column, few))
 
 
-def group_std(column: Column, found: Groups, *, ddof: int = 1) -> Column:
+def group_std(column: Column, by: Groups, *, ddof: int = 1) -> Column:
     """Compute standard deviations."""
-    made = group_var(column, found, ddof=ddof)
-    return Column(found.xp.sqrt(made.values), made.dtype, made.valid)
+    variances = group_var(column, by, ddof=ddof)
+    return Column(by.xp.sqrt(variances.values), variances.dtype, variances.valid)
 
 
-def group_extreme(column: Column, found: Groups, *, most: bool = False) -> Column:
+def group_extreme(column: Column, by: Groups, *, most: bool = False) -> Column:
     """Find the smallest values that are not null, or the largest."""
     if column.kind == CATEGORY and not column.dtype.ordered:
         raise TypeError(f"Cannot perform {'max' if most else 'min'} with non-ordered Categorical")
-    xp = found.xp
-    there = ~column.nulls()
+    xp = by.xp
+    defined = ~column.nulls()
     keys = sort_keys.ascending(column)
-    keys = sort_keys.unordered(~keys if most else keys)[there]
-    out = xp.full(found.count + 1, np.uint64(2**64 - 1))
-    arrays.scatter_min(out, found.ids[there], keys)
-    back = sort_keys.ordered(out[: found.count])
+    keys = sort_keys.unordered(~keys if most else keys)[defined]
+    out = xp.full(by.count + 1, np.uint64(2**64 - 1))
+    arrays.scatter_min(out, by.ids[defined], keys)
+    back = sort_keys.ordered(out[: by.count])
     values = sort_keys.restore(~back if most else back, column)
-    made = Column(values, column.dtype, None, column.words)
-    empty = found.tally(there) == 0
+    extremes = Column(values, column.dtype, None, column.words)
+    empty = by.tally(defined) == 0
     if not bool(empty.any()):
-        return made
-    return made.take_or_null(xp.where(empty, -1, xp.arange(found.count)))
+        return extremes
+    return extremes.take_or_null(xp.where(empty, -1, xp.arange(by.count)))
 
 
-def group_first(column: Column, found: Groups, *, last: bool = False) -> Column:
+def group_first(column: Column, by: Groups, *, last: bool = False) -> Column:
     """Find the first, or last, values that are not null."""
-    xp = found.xp
-    rows = found.order[~column.nulls()[found.order]]
-    ids = found.ids[rows]
-    counts = found.tally(~column.nulls())
+    xp = by.xp
+    rows = by.order[~column.nulls()[by.order]]
+    ids = by.ids[rows]
+    counts = by.tally(~column.nulls())
     ends = xp.cumsum(counts)
     place = ends - 1 if last else ends - counts
-    rows = xp.append(rows[ids < found.count], np.int64(-1))
+    rows = xp.append(rows[ids < by.count], np.int64(-1))
     return column.take_or_null(xp.where(counts == 0, -1, rows[place]))
 
 
-def group_nunique(column: Column, found: Groups, *, dropna: bool = True) -> Column:
+def group_nunique(column: Column, by: Groups, *, dropna: bool = True) -> Column:
     """Count distinct values; nulls count as one without ``dropna``."""
-    xp = found.xp
-    outside = found.ids == found.count
+    xp = by.xp
+    outside = by.ids == by.count
     if dropna:
         outside = outside | column.nulls()
-    pairs = groups([found.ids, sort_keys.of(column)], outside)
-    counts = xp.bincount(found.ids[pairs.first], minlength=found.count)
-    return Column(counts[: found.count].astype(np.int64), np.dtype(np.int64))
+    pairs = group_rows([by.ids, sort_keys.of(column)], outside)
+    counts = xp.bincount(by.ids[pairs.first], minlength=by.count)
+    return Column(counts[: by.count].astype(np.int64), np.dtype(np.int64))
 
 
 def counted_categories(column: Column, *, dropna: bool) -> tuple[Column, Any]:
@@ -333,36 +333,36 @@ def counted_categories(column: Column, *, dropna: bool) -> tuple[Column, Any]:
     return Column(codes_[:shown], column.dtype), counts[:shown]
 
 
-def group_median(column: Column, found: Groups) -> Column:
+def group_median(column: Column, by: Groups) -> Column:
     """Compute medians of the values that are not null."""
     only(column, "biuf", "median")
-    xp = found.xp
-    there = ~column.nulls()
+    xp = by.xp
+    defined = ~column.nulls()
     rows = arrays.argsort(sort_keys.of(column))
-    rows = rows[there[rows]]
-    rows = rows[arrays.argsort(found.ids[rows])]
-    counts = found.tally(there)
+    rows = rows[defined[rows]]
+    rows = rows[arrays.argsort(by.ids[rows])]
+    counts = by.tally(defined)
     starts = xp.cumsum(counts) - counts
     values = xp.append(column.values[rows].astype(np.float64), np.float64(np.nan))
     low = values[xp.minimum(starts + xp.maximum(counts - 1, 0) // 2, len(rows))]
     high = values[xp.minimum(starts + counts // 2, len(rows))]
     empty = counts == 0
-    made = xp.where(empty, np.nan, (low + high) / 2)
-    return _result(made, _float(column), _empty(column, empty))
+    medians = xp.where(empty, np.nan, (low + high) / 2)
+    return _result(medians, _float(column), _empty(column, empty))
 
 
-def group_any(column: Column, found: Groups) -> Column:
+def group_any(column: Column, by: Groups) -> Column:
     """Return whether any value is not 0."""
-    values, there = _there(column)
-    true = (values != 0) if there is None else there & (values != 0)
-    return Column(found.tally(true) > 0, as_nullable(bool, column.dtype))
+    values, defined = _zero_filled(column)
+    true = (values != 0) if defined is None else defined & (values != 0)
+    return Column(by.tally(true) > 0, as_nullable(bool, column.dtype))
 
 
-def group_all(column: Column, found: Groups) -> Column:
+def group_all(column: Column, by: Groups) -> Column:
     """Return whether no value is 0."""
-    values, there = _there(column)
-    false = (values == 0) if there is None else there & (values == 0)
-    return Column(found.tally(false) == 0, as_nullable(bool, column.dtype))
+    values, defined = _zero_filled(column)
+    false = (values == 0) if defined is None else defined & (values == 0)
+    return Column(by.tally(false) == 0, as_nullable(bool, column.dtype))
 
 
 def _float(column: Column) -> Any:

@@ -15,7 +15,7 @@ from dask_exo.partitions.gpu_frames import interop, sort_keys, transform
 from dask_exo.partitions.gpu_frames.column import ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import binary
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
-from dask_exo.partitions.gpu_frames.sort_keys import groups
+from dask_exo.partitions.gpu_frames.sort_keys import group_rows
 
 
 def as_mask(condition: Any) -> Any:
@@ -164,8 +164,8 @@ class LabelledRows:
         left, rows = pairs(wanted.levels, self._index.levels, "left")
         if len(left) != len(wanted):
             raise ValueError("cannot reindex on an axis with duplicate labels")
-        made = self.take_or_null(rows).with_index(wanted)
-        return made if fill_value is None else made.fillna(fill_value)
+        result = self.take_or_null(rows).with_index(wanted)
+        return result if fill_value is None else result.fillna(fill_value)
 
     def sort_index(self, ascending: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
         """Sort rows by the index."""
@@ -206,26 +206,26 @@ class RowsOfFrame(LabelledRows):
 
     def squeeze(self, axis: Any = None) -> Any:  # noqa: ARG002
         """Return the only row on the host, or the only column."""
-        made = self.row(0) if len(self) == 1 else self
+        row = self.row(0) if len(self) == 1 else self
         if len(self.arrays) > 1:
-            return made
-        return made.iloc[0] if len(self) == 1 else self.choose_columns(0)
+            return row
+        return row.iloc[0] if len(self) == 1 else self.choose_columns(0)
 
     def reset_index(self, level: Any = None, *, drop: bool = False, **_: Any) -> Any:
         """Reset the index to row numbers; it becomes columns, unless it is dropped."""
         if level is not None:
             raise unsupported("reset_index(level=...)")
-        made = self.numbered()
+        frame = self.numbered()
         if drop:
-            return made
+            return frame
         index = self._index
         for i in reversed(range(index.nlevels)):
             plain = "index" if index.nlevels == 1 else f"level_{i}"
             name = plain if index.names[i] is None else index.names[i]
             if self.labels.nlevels > 1 and not isinstance(name, tuple):
                 name = (name, *[""] * (self.labels.nlevels - 1))
-            made.insert(0, name, index.levels[i])
-        return made
+            frame.insert(0, name, index.levels[i])
+        return frame
 
     def set_index(self, keys: Any, drop: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
         """Make columns the index."""
@@ -252,8 +252,8 @@ class RowsOfFrame(LabelledRows):
             sort_keys.of(column, descending=not way, nulls_first=na_position == "first")
             for column, way in zip(self.key_columns(names), ways, strict=True)
         ]
-        made = self.take_rows(arrays.argsort(sort_keys.pack(keys)))
-        return made.numbered() if ignore_index else made
+        ordered = self.take_rows(arrays.argsort(sort_keys.pack(keys)))
+        return ordered.numbered() if ignore_index else ordered
 
     def key_columns(self, names: Sequence[Any]) -> list[Column]:
         """Return columns by label, or levels of the index by name."""
@@ -276,8 +276,8 @@ class RowsOfFrame(LabelledRows):
         self, subset: Any = None, *, keep: Any = "first", ignore_index: bool = False, **_: Any
     ) -> Any:
         """Drop the rows that `duplicated` marks."""
-        made = self.take_rows(~self.duplicated(subset, keep).column.values)
-        return made.numbered() if ignore_index else made
+        rest = self.take_rows(~self.duplicated(subset, keep).column.values)
+        return rest.numbered() if ignore_index else rest
 
     def duplicated(self, subset: Any = None, keep: Any = "first") -> Any:
         """Mark rows that another row before (``keep="last"``: after) equals."""
@@ -287,13 +287,13 @@ class RowsOfFrame(LabelledRows):
         if not names or not len(self):
             repeated &= False
         else:
-            found = groups([sort_keys.of(self[name].column) for name in names])
+            grouped = group_rows([sort_keys.of(self[name].column) for name in names])
             if keep == "last":
-                repeated[found.order[found.ends() - 1]] = False
+                repeated[grouped.order[grouped.ends() - 1]] = False
             elif keep == "first":
-                repeated[found.first] = False
+                repeated[grouped.first] = False
             else:
-                repeated = (found.tally() > 1)[found.ids]
+                repeated = (grouped.tally() > 1)[grouped.ids]
         return self._constructor_sliced.of(Column(repeated, np.dtype(bool)), self._index)
 
     def dropna(self, *, how: Any = "any", subset: Any = None, thresh: Any = None, **_: Any) -> Any:
@@ -302,11 +302,11 @@ class RowsOfFrame(LabelledRows):
         if subset is not None:
             names = list(subset) if isinstance(subset, (list, pd.Index)) else [subset]
             columns = self[names].arrays
-        there = arrays.module(self.module).zeros(len(self), np.int64)
+        counts = arrays.module(self.module).zeros(len(self), np.int64)
         for column in columns:
-            there = there + ~column.nulls()
-        few = thresh if isinstance(thresh, int) else (len(columns) if how == "any" else 1)
-        return self.take_rows(there >= few)
+            counts = counts + ~column.nulls()
+        least = thresh if isinstance(thresh, int) else (len(columns) if how == "any" else 1)
+        return self.take_rows(counts >= least)
 
 
 class PositionSelector:
@@ -342,10 +342,10 @@ class LabelSelector:
         if isinstance(key, slice):
             return owner if key == slice(None) else owner.take_rows(self._between(key))
         if pd.api.types.is_scalar(key):
-            found = binary("eq", owner.index.column, key).values
-            if not bool(found.any()):
+            matches = binary("eq", owner.index.column, key).values
+            if not bool(matches.any()):
                 raise KeyError(key)
-            return owner.take_rows(found)
+            return owner.take_rows(matches)
         if getattr(key, "dtype", "bool") not in ("bool", "boolean"):
             key = list(key)
         if isinstance(key, list) and not all(isinstance(k, (bool, np.bool_)) for k in key):
@@ -369,6 +369,6 @@ class LabelSelector:
         wanted = interop.from_pandas(pd.Series(labels, dtype=have.dtype), have.xp)
         _, rows = pairs([wanted], [have], "left")
         if bool((rows < 0).any()):
-            lost = [label for label in labels if not bool(transform.is_in(have, [label]).any())]
-            raise KeyError(f"{lost} not in index")
+            missing = [label for label in labels if not bool(transform.is_in(have, [label]).any())]
+            raise KeyError(f"{missing} not in index")
         return owner.take_rows(rows)

@@ -39,9 +39,9 @@ class DeviceSeries(SummaryOfSeries):
         elif isinstance(data, DeviceIndex):
             column, labels = data.column, numbered(len(data), data.module)
         else:
-            made = pd.Series(data, dtype=dtype, name=name)
-            column = interop.from_pandas(made, np)
-            labels, name = from_pandas(made.index, arrays.HOST), made.name
+            series = pd.Series(data, dtype=dtype, name=name)
+            column = interop.from_pandas(series, np)
+            labels, name = from_pandas(series.index, arrays.HOST), series.name
         self.arrays = [column if dtype is None else cast(column, dtype)]
         self._index, self.name = labels, name
         if index is not None:
@@ -50,9 +50,9 @@ class DeviceSeries(SummaryOfSeries):
     @classmethod
     def of(cls, column: Column, index: DeviceIndex, name: Any = None) -> DeviceSeries:
         """Make a series of a column and an index."""
-        made = cls.__new__(cls)
-        made.arrays, made._index, made.name = [column], index, name
-        return made
+        series = cls.__new__(cls)
+        series.arrays, series._index, series.name = [column], index, name
+        return series
 
     @classmethod
     def from_pandas(cls, series: pd.Series, module: str) -> DeviceSeries:
@@ -130,8 +130,8 @@ class DeviceSeries(SummaryOfSeries):
 
     def to_numpy(self, dtype: Any = None, **options: Any) -> np.ndarray:
         """Copy the values to the host."""
-        made = pd.Series(self.array, dtype=self.dtype)
-        return np.asarray(made.to_numpy(dtype=dtype, **options))
+        series = pd.Series(self.array, dtype=self.dtype)
+        return np.asarray(series.to_numpy(dtype=dtype, **options))
 
     def tolist(self) -> list[Any]:
         """Return the values as Python objects."""
@@ -177,8 +177,8 @@ class DeviceSeries(SummaryOfSeries):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return self.take_rows(key)
-        found = self.loc[key]
-        return found.row(0) if pd.api.types.is_scalar(key) and len(found) == 1 else found
+        selected = self.loc[key]
+        return selected.row(0) if pd.api.types.is_scalar(key) and len(selected) == 1 else selected
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = value.column if isinstance(value, DeviceSeries) else value
@@ -277,8 +277,8 @@ class DeviceSeries(SummaryOfSeries):
         keys = sort_keys.of(
             self.column, descending=not ascending, nulls_first=na_position == "first"
         )
-        made: DeviceSeries = self.take_rows(arrays.argsort(keys))
-        return made.numbered() if ignore_index else made
+        ordered: DeviceSeries = self.take_rows(arrays.argsort(keys))
+        return ordered.numbered() if ignore_index else ordered
 
     def nlargest(self, n: int = 5, keep: Any = "first") -> DeviceSeries:  # noqa: ARG002
         """Return the rows with the largest values."""
@@ -295,8 +295,8 @@ class DeviceSeries(SummaryOfSeries):
 
     def drop_duplicates(self, keep: Any = "first", ignore_index: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002
         """Drop rows whose values another row has; see `DeviceFrame.duplicated`."""
-        made = self.to_frame("x").drop_duplicates(keep=keep, ignore_index=ignore_index)
-        return self._with(made.arrays, made.index)
+        rest = self.to_frame("x").drop_duplicates(keep=keep, ignore_index=ignore_index)
+        return self._with(rest.arrays, rest.index)
 
     def searchsorted(self, value: Any, side: Any = "left") -> Any:
         """Count the (m,) sorted values before each of others; nulls come before none."""
@@ -313,8 +313,8 @@ class DeviceSeries(SummaryOfSeries):
         both = stack([column, other])
         is_coded = column.kind in (TEXT, CATEGORY)
         keys = both.values.astype(np.int64) if is_coded else sort_keys.ascending(both)
-        found = xp.searchsorted(keys[: len(column)], keys[len(column) :], side=side)
-        return int(found[0]) if one else found
+        counts = xp.searchsorted(keys[: len(column)], keys[len(column) :], side=side)
+        return int(counts[0]) if one else counts
 
     def groupby(self, by: Any = None, **options: Any) -> Any:
         """Group rows; see `DeviceGroupBy`."""

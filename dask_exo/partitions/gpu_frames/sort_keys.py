@@ -50,14 +50,14 @@ def of(column: Column, *, descending: bool = False, nulls_first: bool = False) -
 def _place(codes: Any, nulls: Any, *, first: bool) -> Any:
     """Give nulls a code before or after all others."""
     xp = arrays.of(codes)
-    there = codes[~nulls]
-    if not len(there):
+    defined = codes[~nulls]
+    if not len(defined):
         return xp.zeros(len(codes), np.int64)
-    place = int(there.min()) - 1 if first else int(there.max()) + 1
+    place = int(defined.min()) - 1 if first else int(defined.max()) + 1
     if not -_LAST <= place <= _LAST:
         codes = codes.copy()
-        codes[~nulls] = there = ranks(there)
-        place = -1 if first else int(there.max()) + 1
+        codes[~nulls] = defined = ranks(defined)
+        place = -1 if first else int(defined.max()) + 1
     return xp.where(nulls, np.int64(place), codes)
 
 
@@ -96,10 +96,10 @@ def ranks(codes: Any) -> Any:
     [2, 0, 2, 1]
     """
     xp = arrays.of(codes)
-    found = arrays.argsort(codes)
-    made = xp.empty(len(codes), np.int64)
-    made[found] = xp.cumsum(steps(codes[found]), dtype=np.int64) - 1
-    return made
+    order = arrays.argsort(codes)
+    result = xp.empty(len(codes), np.int64)
+    result[order] = xp.cumsum(steps(codes[order]), dtype=np.int64) - 1
+    return result
 
 
 def steps(ordered: Any) -> Any:
@@ -181,14 +181,14 @@ class Groups:
         return self.xp.cumsum(self.tally())
 
 
-def groups(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> Groups:
+def group_rows(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> Groups:
     """Group rows by equal (n,) keys of `of`; rows marked by (n,) ``nulls`` are in no group.
 
     Groups are in the order of their keys, or of their first rows without ``sort``.
 
     Examples
     --------
-    >>> found = groups([np.array([7, 3, 7])])
+    >>> found = group_rows([np.array([7, 3, 7])])
     >>> found.ids.tolist(), found.first.tolist()
     ([1, 0, 1], [1, 0])
     """

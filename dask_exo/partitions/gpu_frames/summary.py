@@ -12,7 +12,7 @@ from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, trans
 from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
 from dask_exo.partitions.gpu_frames.rows import RowsOfFrame
-from dask_exo.partitions.gpu_frames.sort_keys import groups
+from dask_exo.partitions.gpu_frames.sort_keys import group_rows
 from dask_exo.partitions.gpu_frames.values import Values
 
 
@@ -32,8 +32,8 @@ class SummaryOfSeries(Values):
 
     def unique(self) -> Any:
         """Return distinct values, in order of appearance."""
-        found = groups([sort_keys.of(self.column)], sort=False)
-        return self._with([self.column.take(found.first)], numbered(found.count, self.module))
+        grouped = group_rows([sort_keys.of(self.column)], sort=False)
+        return self._with([self.column.take(grouped.first)], numbered(grouped.count, self.module))
 
     def value_counts(
         self,
@@ -47,21 +47,21 @@ class SummaryOfSeries(Values):
             column, counted = reductions.counted_categories(self.column, dropna=dropna)
         else:
             nulls = self.column.nulls() if dropna else None
-            found = groups([sort_keys.of(self.column)], nulls, sort=False)
-            column, counted = self.column.take(found.first), found.tally()
+            grouped = group_rows([sort_keys.of(self.column)], nulls, sort=False)
+            column, counted = self.column.take(grouped.first), grouped.tally()
         dtype = pd.Series([], dtype=self.column.dtype).value_counts().dtype
         index = DeviceIndex.of([column], [self.name])
-        made = self.of(Column(counted, dtype), index, "count")
-        made = made.sort_values(ascending=ascending) if sort else made
-        return (made / int(counted.sum())).rename("proportion") if normalize else made
+        counts = self.of(Column(counted, dtype), index, "count")
+        counts = counts.sort_values(ascending=ascending) if sort else counts
+        return (counts / int(counted.sum())).rename("proportion") if normalize else counts
 
     def quantile(self, q: Any = 0.5, interpolation: Any = "linear") -> Any:
         """Compute quantiles, on the host."""
-        made = reductions.quantile(self.column, np.atleast_1d(q), interpolation)
-        found = pd.Series(interop.to_array(made), dtype=made.dtype)
+        column = reductions.quantile(self.column, np.atleast_1d(q), interpolation)
+        quantiles = pd.Series(interop.to_array(column), dtype=column.dtype)
         if pd.api.types.is_scalar(q):
-            return found.iloc[0]
-        return pd.Series(found.array, pd.Index(q), name=self.name)
+            return quantiles.iloc[0]
+        return pd.Series(quantiles.array, pd.Index(q), name=self.name)
 
     def median(self, **_: Any) -> Any:
         """Compute the median."""
@@ -89,13 +89,13 @@ class SummaryOfSeries(Values):
         if self.column.kind not in NUMBERS or self.column.kind == "b":
             counts = self.value_counts().head(1).to_pandas()
             top, freq = (counts.index[0], counts.iloc[0]) if len(counts) else (np.nan, np.nan)
-            found = {"count": self.count(), "unique": self.nunique(), "top": top, "freq": freq}
-            return pd.Series(found, name=self.name, dtype=object)
+            summary = {"count": self.count(), "unique": self.nunique(), "top": top, "freq": freq}
+            return pd.Series(summary, name=self.name, dtype=object)
         quantiles = self.quantile(shares).to_numpy()
         labels = [f"{100 * share:g}%" for share in shares]
         start = {name: getattr(self, name)() for name in ("count", "mean", "std", "min")}
-        found = {**start, **dict(zip(labels, quantiles, strict=True)), "max": self.max()}
-        return pd.Series(found, name=self.name, dtype=np.float64)
+        summary = {**start, **dict(zip(labels, quantiles, strict=True)), "max": self.max()}
+        return pd.Series(summary, name=self.name, dtype=np.float64)
 
     @property
     def is_unique(self) -> bool:
@@ -124,19 +124,19 @@ class SummaryOfFrame(RowsOfFrame):
     ) -> Any:
         """Compute quantiles of each column."""
         frame = self.select_dtypes("number") if numeric_only else self
-        found = {i: s.quantile(q, interpolation) for i, (_, s) in enumerate(frame.items())}
+        quantiles = {i: s.quantile(q, interpolation) for i, (_, s) in enumerate(frame.items())}
         if pd.api.types.is_scalar(q):
-            return pd.Series(found, name=q).set_axis(frame.labels)
-        return pd.DataFrame(found).set_axis(frame.labels, axis=1)
+            return pd.Series(quantiles, name=q).set_axis(frame.labels)
+        return pd.DataFrame(quantiles).set_axis(frame.labels, axis=1)
 
     def agg(self, func: Any, **_: Any) -> Any:
         """Reduce columns by names of aggregations."""
         if isinstance(func, str):
             return getattr(self, func)()
         if isinstance(func, dict):
-            found = {label: self[label].agg(one) for label, one in func.items()}
-            many = any(isinstance(one, pd.Series) for one in found.values())
-            return pd.DataFrame(found) if many else pd.Series(found)
+            results = {label: self[label].agg(one) for label, one in func.items()}
+            many = any(isinstance(one, pd.Series) for one in results.values())
+            return pd.DataFrame(results) if many else pd.Series(results)
         return pd.DataFrame({label: series.agg(list(func)) for label, series in self.items()})
 
     aggregate = agg
@@ -145,8 +145,8 @@ class SummaryOfFrame(RowsOfFrame):
         """Summarize columns of numbers, or all columns if there are none."""
         chosen = self.select_dtypes("number")
         frame = chosen if len(chosen.labels) else self
-        found = [series.describe(percentiles, **options) for _, series in frame.items()]
-        return pd.concat(found, axis=1)
+        described = [series.describe(percentiles, **options) for _, series in frame.items()]
+        return pd.concat(described, axis=1)
 
 
 def _of_series(name: str) -> Callable[..., Any]:
@@ -167,8 +167,8 @@ def _of_frame(name: str) -> Callable[..., Any]:
         frame: Any = self.select_dtypes(["number", "bool"]) if numeric_only is True else self
         if name in ("any", "all") and options.get("bool_only"):
             frame = self.select_dtypes("bool")
-        found = [getattr(series, name)(**options) for _, series in frame.items()]
-        return pd.Series(found, index=frame.labels, dtype=_result_dtype(name, frame.arrays))
+        results = [getattr(series, name)(**options) for _, series in frame.items()]
+        return pd.Series(results, index=frame.labels, dtype=_result_dtype(name, frame.arrays))
 
     run.__doc__ = f"Reduce each column by {name}, on the host."
     return run

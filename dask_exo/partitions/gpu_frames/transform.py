@@ -112,8 +112,8 @@ def _to_category(column: Column, dtype: pd.CategoricalDtype) -> Column:
     if column.kind == CATEGORY:
         return column if dtype.categories is None else recategorize(column, dtype)
     values, places = factorize(column)
-    made = Column(places, pd.CategoricalDtype(to_index(values), bool(dtype.ordered)))
-    return made if dtype.categories is None else recategorize(made, dtype)
+    category = Column(places, pd.CategoricalDtype(to_index(values), bool(dtype.ordered)))
+    return category if dtype.categories is None else recategorize(category, dtype)
 
 
 def stack(columns: Sequence[Column]) -> Column:
@@ -268,14 +268,14 @@ def cumulated(column: Column, name: str) -> Column:
         keys = ~keys if name == "cummin" else keys
         keys = _running_maximum(xp.where(nulls, np.iinfo(np.int64).min, keys))
         keys = ~keys if name == "cummin" else keys
-        made = replace(column, values=sort_keys.restore(keys, column))
+        result = replace(column, values=sort_keys.restore(keys, column))
     else:
         neutral = column.values.dtype.type(name == "cumprod")
         values = xp.where(nulls, neutral, column.values)
         wide = {"b": np.int64, "i": np.int64, "u": np.uint64}.get(column.kind, values.dtype)
         values = getattr(xp, name)(values.astype(wide))
-        made = Column(values, as_nullable(wide, column.dtype), column.valid)
-    return made.with_nulls(nulls) if bool(nulls.any()) else made
+        result = Column(values, as_nullable(wide, column.dtype), column.valid)
+    return result.with_nulls(nulls) if bool(nulls.any()) else result
 
 
 def shifted(
@@ -321,17 +321,17 @@ def is_in(column: Column, values: Any) -> Any:
         places = column.dictionary.get_indexer(pd.Index(wanted.unique()))
         table = np.zeros(len(column.dictionary) + 1, bool)
         table[places[places >= 0]] = True
-        found = xp.asarray(table)[column.values]
+        flags = xp.asarray(table)[column.values]
     elif not len(wanted):
-        found = xp.zeros(len(column), bool)
+        flags = xp.zeros(len(column), bool)
     else:
-        made = interop.from_pandas(wanted.convert_dtypes() if column.nullable else wanted, xp)
+        searched = interop.from_pandas(wanted.convert_dtypes() if column.nullable else wanted, xp)
         if column.kind in TIMES:
-            made = cast(made, column.dtype)
-        elif made.kind not in NUMBERS:
+            searched = cast(searched, column.dtype)
+        elif searched.kind not in NUMBERS:
             return xp.zeros(len(column), bool)
-        found = xp.isin(column.values, made.values)
-    return (found & ~nulls) | (nulls & has_null)
+        flags = xp.isin(column.values, searched.values)
+    return (flags & ~nulls) | (nulls & has_null)
 
 
 def monotonic(column: Column, *, descending: bool = False) -> bool:

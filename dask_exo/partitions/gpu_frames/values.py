@@ -107,10 +107,10 @@ class Values(Operators, LabelledRows):
         pairs = to_replace if isinstance(to_replace, dict) else {to_replace: value}
 
         def change(column: Column) -> Column:
-            made = column
+            result = column
             for old, new in pairs.items():
-                made = transform.choose(~transform.is_in(column, [old]), made, new)
-            return made
+                result = transform.choose(~transform.is_in(column, [old]), result, new)
+            return result
 
         return self.each(change)
 
@@ -223,8 +223,8 @@ class Categories:
         """Code of each row, -1 for nulls."""
         count = len(self.categories)
         dtype = next(d for d in (np.int8, np.int16, np.int32) if count <= np.iinfo(d).max)
-        made = self._like(Column(self._column.values.astype(dtype), np.dtype(dtype)))
-        return made.rename(None)
+        codes = self._like(Column(self._column.values.astype(dtype), np.dtype(dtype)))
+        return codes.rename(None)
 
     def set_categories(self, new_categories: Any, ordered: bool | None = None) -> Any:  # noqa: FBT001
         """Set other categories; values that are not among them become null."""
@@ -286,10 +286,10 @@ def _field(compute: Callable[[Column], Any]) -> Callable[[Column], Column]:
 
     def run(column: Column) -> Column:
         nulls = column.nulls()
-        found = compute(column)
+        field = compute(column)
         if not bool(nulls.any()):
-            return Column(found.astype(_INT32), _INT32)
-        values = column.xp.where(nulls, np.nan, found.astype(np.float64))
+            return Column(field.astype(_INT32), _INT32)
+        values = column.xp.where(nulls, np.nan, field.astype(np.float64))
         return Column(values, np.dtype(np.float64))
 
     return run
@@ -340,8 +340,8 @@ FIELDS: dict[str, Callable[[Column], Column]] = {
 
 
 def _whole_days(column: Column) -> Column:
-    made = _field(_days)(column)
-    return made if made.kind == "f" else Column(made.values.astype(np.int64), np.dtype(np.int64))
+    days = _field(_days)(column)
+    return days if days.kind == "f" else Column(days.values.astype(np.int64), np.dtype(np.int64))
 
 
 DURATIONS: dict[str, Callable[[Column], Column]] = {
