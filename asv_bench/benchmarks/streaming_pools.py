@@ -102,7 +102,7 @@ def play(
         loading=job.loading,
         faults=[ProcessDeath(at, actors=True) for at in job.deaths],
     )
-    running = runner(futures, stages, codes, clock=lambda: futures.now)
+    running = runner(futures, stages, codes)
     inputs = iter([Block(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(job.inputs)])
     executor = Executor(
         stages, [inputs], running, PartitionAdmission(), limit=job.limit, target=PART

@@ -15,11 +15,10 @@ from itertools import product
 from typing import NamedTuple
 
 from asv_bench.simulation.optimal_schedule import Chain, Operator, lower_bound, search
-from asv_bench.simulation.pipeline import Outcome, simulate
-from asv_bench.simulation.runner import SimRunner
+from asv_bench.simulation.pipeline import Outcome, Piece, SimPipeline, simulate
 from asv_bench.simulation.static_policy import Static
 from dask_exo.pipeline.policies import Adaptive, Conservative, PartitionAdmission, StagedPolicy
-from dask_exo.pipeline.streaming.blocks import Block, StageSpec
+from dask_exo.pipeline.streaming.blocks import StageSpec
 from dask_exo.pipeline.streaming.snapshot import Policy
 
 LIMITS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 40, 160)  # partitions
@@ -41,11 +40,11 @@ class Workload(NamedTuple):
     def run(self, policy: Policy, partitions: int = 1000) -> Outcome:
         """Run it with room for so many partitions."""
         stages = [StageSpec(f"s{i}", {name: 1.0}) for i, name in enumerate(self.needs)]
-        runner = SimRunner(stages, self.slots, self.work)
+        runner = SimPipeline(stages, self.slots, self.work)
         return simulate(runner, self.inputs, policy, limit=partitions * PART, target=PART)
 
-    def work(self, stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
-        """See `asv_bench.simulation.runner.Work`."""
+    def work(self, stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+        """See `asv_bench.simulation.pipeline.TaskCosts`."""
         return [(one, PART) for one in self.seconds(stage, inputs[0].place[0])]
 
     def static(self) -> tuple[Sequence[int], Outcome]:
@@ -107,21 +106,21 @@ def of_size(rows: int, call: float = 0.01) -> Workload:
 def fused(work: Workload) -> Outcome:
     """All stages in one task, which holds what each of them asks for."""
 
-    def together(_: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
+    def together(_: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
         n = inputs[0].place[0]
         first = work.seconds(0, n)
         later = sum(sum(work.seconds(i, n)) for i in range(1, len(work.needs)))
         return [(one + later, PART) for one in first]
 
     stage = StageSpec("all", dict.fromkeys(work.needs, 1.0))
-    runner = SimRunner([stage], work.slots, together)
+    runner = SimPipeline([stage], work.slots, together)
     return simulate(runner, work.inputs, StagedPolicy(), limit=PART, target=PART)
 
 
 def whole(work: Workload, policy: Policy, partitions: int) -> Outcome:
     """Without streaming repartition: a source gives all that it has made at its end."""
 
-    def at_once(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
+    def at_once(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
         if stage == 0:
             each = work.seconds(0, inputs[0].place[0])
             return [(sum(each), PART * len(each))]
@@ -129,7 +128,7 @@ def whole(work: Workload, policy: Policy, partitions: int) -> Outcome:
         return [(sum(work.seconds(stage, inputs[0].place[0])) * count, inputs[0].nbytes)]
 
     stages = [StageSpec(f"s{i}", {name: 1.0}) for i, name in enumerate(work.needs)]
-    runner = SimRunner(stages, work.slots, at_once)
+    runner = SimPipeline(stages, work.slots, at_once)
     return simulate(runner, work.inputs, policy, limit=partitions * PART, target=PART)
 
 

@@ -17,10 +17,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from asv_bench.simulation.pipeline import Outcome, simulate
-from asv_bench.simulation.runner import Fault, SimRunner
+from asv_bench.simulation.pipeline import Fault, Outcome, Piece, SimPipeline, simulate
 from dask_exo.pipeline.policies import POLICIES
-from dask_exo.pipeline.streaming.blocks import Block, StageSpec, links
+from dask_exo.pipeline.streaming.blocks import StageSpec, links
 
 ROOM = (0.5, 1, 1.5, 2, 4, 20)  # of what all stages need side by side
 
@@ -142,8 +141,8 @@ class Ledger:
         found = links(case.stages, case.sinks)
         self._shares = [any(found[k].takers > 1 for k in link.before) for link in found]
 
-    def work(self, stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
-        """See `asv_bench.simulation.runner.Work`."""
+    def work(self, stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+        """See `asv_bench.simulation.pipeline.TaskCosts`."""
         case, spec, rng = self.case, self.case.specs[stage], self._rng
         mean = spec.seconds / spec.outputs * len(inputs)
         made = [
@@ -165,7 +164,7 @@ class Ledger:
         self.alone[stage] += seconds
         held = taken + (min(nbytes for _, nbytes in made) if of_outputs else 0)
         self.least[stage] = min(self.least[stage], held)
-        born = max((piece.value.born for piece in inputs if piece.value), default=0.0)
+        born = max((piece.born for piece in inputs), default=0.0)
         self.longest = max(self.longest, born + seconds)
         self.taken[stage] += len(inputs)
         self.given[stage] += spec.outputs
@@ -221,7 +220,7 @@ def run(
     """
     one = make(seed, faults=faults)
     ledger = Ledger(one, seed)
-    runner = SimRunner(one.stages, one.nodes, ledger.work, one.faults, one.sinks)
+    runner = SimPipeline(one.stages, one.nodes, ledger.work, one.faults, one.sinks)
     out = simulate(runner, one.inputs, POLICIES[policy](), limit=one.limit, target=one.target)
     ledger.check(out.places)
     assert out.left == 0

@@ -220,7 +220,10 @@ class Futures(Protocol):
     def wait(
         self, refs: Sequence[Ref], timeout: float | None = None
     ) -> tuple[list[Ref], list[Ref]]:
-        """Wait until one of ``refs`` is finished, or a timeout; return finished ones and others."""
+        """Wait until one of ``refs`` is finished, or a timeout; return finished ones and others.
+
+        Without ``refs``, wait for the timeout.
+        """
         ...
 
     def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:

@@ -7,17 +7,16 @@ import dask.dataframe as dd
 import pandas as pd
 import pytest
 
-from asv_bench.simulation.runner import Fault, SimRunner
+from asv_bench.simulation.pipeline import Fault, SimPipeline, executor_of
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import FetchTimeoutError, Node
 from dask_exo.cluster.waiting import Watchdog
 from dask_exo.errors import StalledError
 from dask_exo.pipeline.policies import PartitionAdmission
-from dask_exo.pipeline.streaming.blocks import Block, StageSpec
-from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.blocks import StageSpec
 from dask_exo.shuffle import Program
 from dask_exo.shuffle import run as shuffle
-from dask_exo.testing import Cost, DeadlockError, InlineFutures, NodeDeath, SimFutures
+from dask_exo.testing import Cost, DeadlockError, NodeDeath, SimFutures
 
 FRAME = pd.DataFrame({"k": range(200), "v": 1.0})
 
@@ -81,62 +80,38 @@ def test_without_a_timeout_nobody_looks(never) -> None:
         shuffle(["a", "bc", "def"], program, "simple", futures=futures)
 
 
-class Clock(InlineFutures):
-    """The clock of a simulated pipeline."""
-
-    runner: SimRunner
-
-    @property
-    def now(self) -> float:
-        return self.runner.time
-
-
 STAGES = [StageSpec("load", {"CPU": 1.0}), StageSpec("infer", {"GPU": 1.0})]
 
 
-def pipeline(*faults):
-    def work(stage, inputs):
-        return [(700.0, 100)]
+def executor(pipeline, inputs, timeout):
+    watchdog = Watchdog(pipeline.futures, timeout)
+    policy = PartitionAdmission()
+    return executor_of(pipeline, inputs, policy, limit=10**4, target=100, watchdog=watchdog)
 
-    runner = SimRunner(STAGES, [{"CPU": 2}, {"GPU": 1}], work, faults)
-    futures = Clock([Node("a", 2, 10**9, resources={"CPU": 2.0})])
-    futures.runner = runner
-    inputs = iter([Block(None, 0, 1, (i,)) for i in range(8)])
-    watchdog = Watchdog(futures, 600.0)
-    executor = Executor(
-        STAGES, [inputs], runner, PartitionAdmission(), limit=10**4, target=100, watchdog=watchdog
-    )
-    out = 0
-    while not executor.finished:
-        executor.step(100.0)
-        while executor.outputs:
-            runner.drop(executor.take())
+
+def run(*faults):
+    made = SimPipeline(STAGES, [{"CPU": 2}, {"GPU": 1}], lambda *_: [(700.0, 100)], faults)
+    running, out = executor(made, 8, 600.0), 0
+    while not running.finished:
+        running.step(100.0)
+        while running.outputs:
+            running.take()
             out += 1
     return out
 
 
 def test_a_pipeline_of_long_tasks_is_no_stall() -> None:
-    assert pipeline() == 8
+    assert run() == 8
 
 
 def test_a_pipeline_whose_gpus_have_gone_names_the_stage() -> None:
     with pytest.raises(StalledError, match=r"stage 'infer' .*no node has 1 GPU"):
-        pipeline(Fault(2000.0, 1, away=1e9))
+        run(Fault(2000.0, 1, away=1e9))
 
 
 def test_a_pipeline_whose_consumer_is_slow_is_no_stall() -> None:
-    runner = SimRunner(STAGES, [{"CPU": 2, "GPU": 1}], lambda s, i: [(1.0, 100)])
-    futures = Clock()
-    futures.runner = runner
-    executor = Executor(
-        STAGES,
-        [iter([Block(None, 0, 1, (0,))])],
-        runner,
-        PartitionAdmission(),
-        limit=10**4,
-        target=100,
-        watchdog=Watchdog(futures, 5.0),
-    )
+    made = SimPipeline(STAGES, [{"CPU": 2, "GPU": 1}], lambda *_: [(1.0, 100)])
+    running = executor(made, 1, 5.0)
     for _ in range(100):
-        executor.step(10.0)
-    assert executor.outputs == 1
+        running.step(10.0)
+    assert running.outputs == 1

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asv_bench.simulation.pipeline import Outcome, simulate
-from asv_bench.simulation.runner import SimRunner
+from asv_bench.simulation.pipeline import Outcome, Piece, SimPipeline, simulate
 from asv_bench.simulation.static_policy import Static
 from dask_exo.pipeline.policies import Adaptive, Conservative, PartitionAdmission, StagedPolicy
-from dask_exo.pipeline.streaming.blocks import Block, StageSpec
+from dask_exo.pipeline.streaming.blocks import StageSpec
 
 POLICIES = {
     "partition admission": PartitionAdmission,
@@ -27,7 +26,7 @@ POLICIES = {
 
 
 def run(stages, work, inputs, policy, *, limit, target, resources, faults=()) -> Outcome:
-    runner = SimRunner(stages, resources, work, faults)
+    runner = SimPipeline(stages, resources, work, faults)
     return simulate(runner, inputs, policy, limit=limit, target=target)
 
 
@@ -35,7 +34,7 @@ def inference(policy, limit, noise=0.0, call=0.0):
     """Thesis section 2.5.3.1: 160 loads of 5 s and five pieces each; 8 CPUs and 4 GPUs."""
     rng = Random(0)
 
-    def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
+    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
         def seconds(mean: float) -> float:
             return mean * rng.uniform(1 - noise, 1 + noise) + call
 
@@ -91,7 +90,7 @@ def test_the_others_need_more_memory_or_more_time() -> None:
 def test_two_stages_find_their_share_of_the_slots(inputs) -> None:
     """Thesis figure 2.15: stages of 1 and 2 s on 8 slots, beside half of the slots for each."""
 
-    def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
+    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
         return [(1.0 + stage, 100)]
 
     stages = [StageSpec("one", {"CPU": 1}), StageSpec("two", {"CPU": 1})]
@@ -123,7 +122,7 @@ def test_any_pipeline_ends_with_everything_once(pipeline, room, policy) -> None:
     stages, spec, resources, inputs, seed = pipeline
     rng, busy = Random(seed), dict.fromkeys(resources, 0.0)
 
-    def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
+    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
         seconds, count, nbytes = spec[stage]
         each = [
             (len(inputs) * seconds / count * rng.uniform(0.5, 1.5), nbytes) for _ in range(count)
@@ -162,11 +161,11 @@ def calls(slots: int) -> float:
         nonlocal count
         count += event == "call"
 
-    def work(stage: int, inputs: Sequence[Block]) -> list[tuple[float, int]]:
+    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
         return [(1.0 + 0.01 * inputs[0].place[0], 100)]
 
     stages = [StageSpec("one", {"CPU": 1}), StageSpec("two", {"GPU": 1})]
-    runner = SimRunner(stages, {"CPU": slots, "GPU": slots}, work)
+    runner = SimPipeline(stages, {"CPU": slots, "GPU": slots}, work)
     sys.setprofile(note)
     try:
         simulate(runner, 300, PartitionAdmission(), limit=10**6, target=100)

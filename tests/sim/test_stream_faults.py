@@ -7,8 +7,7 @@ import statistics
 import pytest
 
 from asv_bench.benchmarks import streaming_swarm as swarm
-from asv_bench.simulation.pipeline import simulate
-from asv_bench.simulation.runner import Fault, SimRunner
+from asv_bench.simulation.pipeline import Fault, SimPipeline, simulate
 from dask_exo.pipeline.policies import PartitionAdmission
 from dask_exo.pipeline.streaming.blocks import StageSpec
 
@@ -26,7 +25,7 @@ def work(stage, inputs):
 
 
 def run(*faults, limit=1000, nodes=NODES):
-    runner = SimRunner(STAGES, nodes, work, faults)
+    runner = SimPipeline(STAGES, nodes, work, faults)
     return simulate(runner, 40, PartitionAdmission(), limit=limit, target=100, steps=20_000)
 
 

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 
 from asv_bench.benchmarks import streaming_swarm
-from asv_bench.simulation.pipeline import simulate
-from asv_bench.simulation.runner import Fault, SimRunner
+from asv_bench.simulation.pipeline import Fault, SimPipeline, simulate
 from dask_exo.pipeline.policies import PartitionAdmission
 from dask_exo.pipeline.streaming.blocks import StageSpec
 
@@ -45,7 +44,7 @@ def branched(limit, slow=0.5, faults=()):
     def work(stage, inputs):
         return [(seconds[stage], 100)]
 
-    runner = SimRunner(stages, [{"CPU": 4, "GPU": 2}], work, faults, sinks=[(4,), (3,), (0,)])
+    runner = SimPipeline(stages, [{"CPU": 4, "GPU": 2}], work, faults, sinks=[(4,), (3,), (0,)])
     return simulate(runner, 60, PartitionAdmission(), limit=limit, target=100)
 
 

@@ -315,6 +315,7 @@ class RayFutures:
         """See `Futures.wait`. Values stay on their nodes."""
         # Ray's default copies every value to this node
         if not refs:
+            time.sleep(timeout or 0)
             return [], []
         count = len(refs) if timeout == 0 else 1
         with translated():

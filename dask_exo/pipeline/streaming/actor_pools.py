@@ -235,7 +235,7 @@ class StageActorPools:
     def _replace_outgrown(self) -> None:
         """End actors with too small a request, where others do some work."""
         for key, pool in self._pools.items():
-            small = [actor for actor in pool.actors if actor.outgrown]
+            small = [actor for actor in pool.actors if actor.request != pool.request]
             others = any(
                 other.actors and GPU in other.request
                 for other in self._pools.values()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -44,8 +43,6 @@ class StreamRunner:
         (S,)
     codes : sequence of StageCode
         (S,)
-    clock : callable
-        Seconds since some moment.
     """
 
     def __init__(
@@ -53,17 +50,13 @@ class StreamRunner:
         futures: Futures,
         stages: Sequence[StageSpec],
         codes: Sequence[StageCode],
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._futures, self._stages, self._clock = futures, stages, clock
+        self._futures, self._stages = futures, stages
         self._codes = [futures.put(code) for code in codes]
         self._modes, self._names = zip(*((c.nondeterminism, c.key) for c in codes), strict=True)
-        self._stateless = [
-            stage.needs.keys() <= {"CPU"} and not any(t.stateful for t in code.transforms)
-            for stage, code in zip(stages, codes, strict=True)
-        ]
+        self._stateless = list(map(self.is_stateless, stages, codes))
         self._in_flight = TasksInFlight()
-        self._last_event = clock()
+        self._last_event = self.now()
         self._longest = [0.0] * len(stages)  # task; endless if it makes several blocks
         self._resources, self._looked = futures.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
@@ -80,9 +73,13 @@ class StreamRunner:
         )
         self._started: Counter[int] = Counter()
 
+    def is_stateless(self, stage: StageSpec, code: StageCode) -> bool:
+        """Return whether the tasks of a stage run on processes that all tasks share."""
+        return stage.needs.keys() <= {"CPU"} and not any(t.stateful for t in code.transforms)
+
     def now(self) -> float:
         """Return seconds since some moment."""
-        return self._clock()
+        return self._futures.now
 
     def total(self) -> Mapping[str, float]:
         """Return the resources of the cluster, of a second ago at most: nodes come and go."""
@@ -127,7 +124,7 @@ class StreamRunner:
         self._pools.dismiss_expired()
         self._recovery.submit_recalled()
         if not tasks:
-            time.sleep(timeout or 0)
+            self._futures.wait([], timeout or 0)
             return []
         over = (TaskState.DRAINED, TaskState.SET_ASIDE)
         ready = [task for task in tasks if task.state in over]
@@ -135,7 +132,7 @@ class StreamRunner:
         if self._recovery.polls or not streams:
             timeout = SOON if timeout is None else min(timeout, SOON)
         if not streams and not ready:
-            time.sleep(timeout or 0)
+            self._futures.wait([], timeout or 0)
         for stream in self._wait_for(streams, 0 if ready else timeout):
             task, self._last_event = self._in_flight.by_stream[stream], self.now()
             if self._read(task):
@@ -174,6 +171,8 @@ class StreamRunner:
         if task.only is None:
             longest = max(self._longest[task.stage], metadata.seconds)
             self._longest[task.stage] = inf if metadata.more else longest
+        if not metadata.more:
+            task.inputs = list(lineage.inputs)  # without values, which would stay in the store
         # a drained task stays with its actor, behind which the next task of that may wait
         task.become(TaskState.RUNNING if metadata.more else TaskState.DRAINED)
         return Block(
@@ -244,7 +243,7 @@ class StreamRunner:
 
     def _submitted(self, tasks: Sequence[StreamTask]) -> list[OutputStream]:
         """Return the streams that tasks wait for, as far as these are submitted."""
-        awaited = [task.awaited() for task in tasks]
+        awaited = [task if task.maker is None else task.awaited() for task in tasks]
         return [task.stream for task in awaited if task.stream is not None]
 
     def _submit(self, task: StreamTask) -> None:

@@ -267,6 +267,8 @@ class SimGenerators:
         Actors that are not stopped.
     history : list of (float, int)
         Virtual second, and number of actors since.
+    deaths : int
+        Busy processes that have died.
     """
 
     def __init__(self, cluster: SimCluster, work: Work, loading: float) -> None:
@@ -274,6 +276,7 @@ class SimGenerators:
         self.busy: dict[SimStream | SimActor, None] = {}
         self.actors: set[SimActor] = set()
         self.history: list[tuple[float, int]] = []
+        self.deaths = 0
         self._free = {machine: Counter(self.whole(machine)) for machine in cluster.machines}
         self._waiting: dict[SimStream | SimActor, None] = {}
 
@@ -329,6 +332,7 @@ class SimGenerators:
 
     def _kill(self, processes: Sequence[SimStream | SimActor], *, node_lost: bool = False) -> None:
         for one in processes:
+            self.deaths += one in self.busy
             if isinstance(one, SimActor):
                 one.die()
             else:

@@ -112,7 +112,7 @@ def played(futures: Devices, asked: dict[str, float], inputs: int = 24, **option
         stages.append(StageSpec(name, {"GPU": share}, **options))
         model = type(name, (Model,), {})
         codes.append(StageCode(name, [Transform("partitions", model)], 10**6, RAISE, {}))
-    runner = StreamRunner(futures, stages, codes, clock=lambda: futures.now)
+    runner = StreamRunner(futures, stages, codes)
     pieces = iter([Block(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(inputs)])
     running = Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**5, target=100)
     found = []
