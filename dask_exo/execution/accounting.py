@@ -78,7 +78,7 @@ class ShuffleAccounting:
     def __init__(self, versions: OutputVersions) -> None:
         self.versions = versions
         self._sent: dict[str, Tally] = {}
-        self._arrived: dict[Key, Tally] = defaultdict(Tally)
+        self._assembled: dict[Key, Tally] = defaultdict(Tally)
         self._stages: dict[str, Stage] = {}
         self._exempt: set[Key] = set()
         self._work, self._spent = 0.0, 0.0
@@ -88,10 +88,10 @@ class ShuffleAccounting:
         name = f"shuffle {stage.name} ({stage.key[0]})"
         self._sent[name], self._stages[name] = tally, stage
 
-    def add_assembled(self, arrived: Iterable[messages.AssembledTally]) -> None:
+    def add_assembled(self, assembled: Iterable[messages.AssembledTally]) -> None:
         """Add the rows that a task assembled."""
-        for one in arrived:
-            self._arrived[one.stage] += one.tally
+        for one in assembled:
+            self._assembled[one.stage] += one.tally
 
     def add_work(self, seconds: float, spent: float = 0.0) -> None:
         """Add the seconds of tasks, of which ``spent`` went into checkpoints."""
@@ -118,7 +118,7 @@ class ShuffleAccounting:
             if stage.key in self._exempt:
                 continue
             try:
-                verify(name, sent, self._arrived[stage.key])
+                verify(name, sent, self._assembled[stage.key])
             except IntegrityError:
                 if stage.keeping is not None:
                     stage.keeping.forget()  # no later program may read it

@@ -118,8 +118,8 @@ class CheckpointingSplit(Partitioner):
 
     def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:
         """Assemble an output and write its checkpoint."""
-        output, arrived = self.inner.assemble(packed, slot, column)
-        return self.label.keep(output), arrived
+        output, assembled = self.inner.assemble(packed, slot, column)
+        return self.label.keep(output), assembled
 
 
 def keep(value: Any, label: CheckpointKey) -> Any:

@@ -166,7 +166,7 @@ class Run:
                 try:
                     held = promise.held()
                     if isinstance(held, Remote):
-                        self.versions.record(held.made)
+                        self.versions.record(held.digest)
                     self._queue.fulfil(key, held)
                 except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
                     self._queue.fail(key, error)
@@ -320,19 +320,19 @@ class Run:
             if i or not several or bundle.group not in self._stats:
                 # the first bundle of a call pays for what happens once in it
                 self._stats[bundle.group].add(done.seconds, done.nbytes)
-            self._accounting.add_assembled(done.arrived)
+            self._accounting.add_assembled(done.assembled)
             held: Local | Remote = Local(done.value)
             if not done.small:
-                held = Remote(call.refs[bundle.key], done.nbytes, done.made)
-                self.versions.record(done.made)
+                held = Remote(call.refs[bundle.key], done.nbytes, done.digest)
+                self.versions.record(done.digest)
             self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], held)
             self._queue.fulfil(bundle.key, held)
         first = call.bundles[0]
         each = tuple((b.key, d.seconds, d.nbytes) for b, d in zip(call.bundles, dones, strict=True))
         seconds = sum(done.seconds for done in dones)
-        self._accounting.add_work(seconds, sum(done.spent for done in dones))
+        self._accounting.add_work(seconds, sum(done.checkpoint_seconds for done in dones))
         nbytes = sum(done.nbytes for done in dones)
-        name, place, gpus = key_split(first.key), dones[-1].ran, first.options.gpus
+        name, place, gpus = key_split(first.key), dones[-1].span, first.options.gpus
         events.emit(events.TasksFinished(name, len(dones), seconds, nbytes, place, each, gpus))
 
     def _abandon(self) -> None:

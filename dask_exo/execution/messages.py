@@ -121,15 +121,15 @@ class JobReceipt(NamedTuple):
         Estimated size of its value.
     value : object
         The value itself if it is ``small``, else None.
-    arrived : tuple of AssembledTally
+    assembled : tuple of AssembledTally
         Rows that it assembled of earlier shuffles.
-    warned : tuple of TaskWarning
+    warnings : tuple of TaskWarning
         The first few.
-    ran : CallSpan, optional
+    span : CallSpan, optional
         Span of the call, in its last receipt.
-    made : OutputDigest, optional
+    digest : OutputDigest, optional
         Digest of what the whole call has put into the store.
-    spent : float
+    checkpoint_seconds : float
         Estimated seconds that a checkpoint of the value took.
     """
 
@@ -137,12 +137,12 @@ class JobReceipt(NamedTuple):
     nbytes: int = 0
     value: Any = None
     small: bool = False
-    arrived: tuple[AssembledTally, ...] = ()
-    warned: tuple[TaskWarning, ...] = ()
+    assembled: tuple[AssembledTally, ...] = ()
+    warnings: tuple[TaskWarning, ...] = ()
     failure: Failure | None = None
-    ran: CallSpan | None = None
-    made: OutputDigest | None = None
-    spent: float = 0.0
+    span: CallSpan | None = None
+    digest: OutputDigest | None = None
+    checkpoint_seconds: float = 0.0
 
 
 class MapDetail(NamedTuple):

@@ -55,7 +55,7 @@ class Remote:
 
     ref: Ref
     nbytes: int
-    made: OutputDigest | None = None
+    digest: OutputDigest | None = None
 
 
 class Promise:

@@ -110,13 +110,15 @@ class StageMaps:
         detail: messages.MapDetail = receipt.detail
         call = detail.call
         raise_remote(call)
-        self._accounting.versions.record(call.made)
-        self._accounting.add_assembled(call.arrived)
-        self._accounting.add_work(receipt.seconds, call.spent)
+        self._accounting.versions.record(call.digest)
+        self._accounting.add_assembled(call.assembled)
+        self._accounting.add_work(receipt.seconds, call.checkpoint_seconds)
         name, gpus = self._stage.label, self._stage.parts[detail.start].options.gpus
         seconds, nbytes = receipt.seconds, receipt.nbytes
         each = ((f"{name} {detail.start}", seconds, nbytes),)
-        events.emit(events.TasksFinished(name, detail.parts, seconds, nbytes, call.ran, each, gpus))
+        events.emit(
+            events.TasksFinished(name, detail.parts, seconds, nbytes, call.span, each, gpus)
+        )
         if detail.sent is not None:
             events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))
 
@@ -352,5 +354,5 @@ def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.JobR
         warnings.simplefilter("always")
         _, failure = catch_failure(outputs[0].label.group, write)
     return messages.JobReceipt(
-        time.perf_counter() - start, warned=distinct(caught), failure=failure
+        time.perf_counter() - start, warnings=distinct(caught), failure=failure
     )

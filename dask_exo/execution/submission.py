@@ -98,7 +98,7 @@ _warned_before: dict[Any, Any] = {}  # as each module has it: one place warns on
 
 def raise_remote(came: messages.JobReceipt) -> None:
     """Repeat the warnings of user code in a task, and raise its exception."""
-    for one in came.warned:
+    for one in came.warnings:
         warnings.warn_explicit(
             one.message, one.category, one.filename, one.lineno, registry=_warned_before
         )

@@ -84,16 +84,16 @@ def run_bundles(data: bytes, small: int | None, *args: Any) -> list[Any]:
                 nbytes,
                 out.value if here and job.kept else None,
                 here,
-                out.arrived,
-                out.warned,
+                out.assembled,
+                out.warnings,
                 out.failure,
-                spent=out.spent,
+                checkpoint_seconds=out.checkpoint_seconds,
             )
             receipts.append(receipt)
             start = end
-        receipts[-1] = receipts[-1]._replace(ran=call_span(start - since))
-    made = _report(code, [value for value in values if value is not None])
-    receipts = [one if one.small else one._replace(made=made) for one in receipts]
+        receipts[-1] = receipts[-1]._replace(span=call_span(start - since))
+    reported = _report(code, [value for value in values if value is not None])
+    receipts = [one if one.small else one._replace(digest=reported) for one in receipts]
     return receipts if small is None else [*values, receipts]
 
 
@@ -131,14 +131,14 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
         blocks, sent = result
         sizes = np.concatenate([block.sizes for block in blocks]) if mapped.observed else None
     nbytes = tuple(block.nbytes for block in blocks)
-    made = _report(code, blocks)
+    reported = _report(code, blocks)
     seconds = time.perf_counter() - start
     call = JobReceipt(
-        arrived=tuple(one for out in outs for one in out.arrived),
-        warned=tuple(one for out in outs for one in out.warned)[:MOST_WARNINGS],
-        ran=call_span(seconds),
-        made=made,
-        spent=sum(out.spent for out in outs),
+        assembled=tuple(one for out in outs for one in out.assembled),
+        warnings=tuple(one for out in outs for one in out.warnings)[:MOST_WARNINGS],
+        span=call_span(seconds),
+        digest=reported,
+        checkpoint_seconds=sum(out.checkpoint_seconds for out in outs),
     )
     detail = MapDetail(call, len(jobs), mapped.start, sizes)
     return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=nbytes)]
@@ -199,28 +199,28 @@ class JobOutcome:
 
     value: Any = None
     failure: Failure | None = None
-    arrived: tuple[AssembledTally, ...] = ()
-    warned: tuple[TaskWarning, ...] = ()
-    spent: float = 0.0
+    assembled: tuple[AssembledTally, ...] = ()
+    warnings: tuple[TaskWarning, ...] = ()
+    checkpoint_seconds: float = 0.0
 
 
 def run_jobs(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[JobOutcome]:
     """Run jobs one after the other; drop each value after its last use in the call."""
-    made: dict[int, Any] = {}
+    outputs: dict[int, Any] = {}
     given = CallArguments(jobs, args)
     last = {index: i for i, job in enumerate(jobs) for index in job.inner}
     for i, job in enumerate(jobs):
-        failed = [made[index] for index in job.inner if isinstance(made[index], Failure)]
-        out = JobOutcome(failure=failed[0]) if failed else _attempt(jobs, i, given, made, data)
-        made.update({i: out.failure or out.value} if i in last else {})
+        failed = [outputs[index] for index in job.inner if isinstance(outputs[index], Failure)]
+        out = JobOutcome(failure=failed[0]) if failed else _attempt(jobs, i, given, outputs, data)
+        outputs.update({i: out.failure or out.value} if i in last else {})
         for index in job.inner:
             if last[index] == i:
-                made.pop(index, None)  # a value that is used up need not stay in memory
+                outputs.pop(index, None)  # a value that is used up need not stay in memory
         yield out
 
 
 def _attempt(
-    jobs: Sequence[Job], i: int, given: CallArguments, made: Mapping[int, Any], data: bytes
+    jobs: Sequence[Job], i: int, given: CallArguments, outputs: Mapping[int, Any], data: bytes
 ) -> JobOutcome:
     """Run job ``i``, with its retries.
 
@@ -228,18 +228,18 @@ def _attempt(
     inputs, or to constants in its code.
     """
     job, start = jobs[i], time.perf_counter()
-    arrived: list[AssembledTally] = []
+    assembled: list[AssembledTally] = []
     value, failure, spent = None, None, 0.0
     sent = [given.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
     shared = len(jobs) > 1 or job.retries > 0 or not all(map(is_plain_data, sent))
     unused = iter([job])
 
     def call(prepare: Callable[[Any], Any]) -> Any:
-        arrived.clear()
+        assembled.clear()
         mine = next(unused, None) or load_call(data, given.args).jobs[i]
         if not mine.inputs:
             reach("read", mine.key)
-        value = _run(mine, _inputs(mine, given, made, arrived, prepare), prepare)
+        value = _run(mine, _inputs(mine, given, outputs, assembled, prepare), prepare)
         reach("made", mine.key)
         return value
 
@@ -254,7 +254,7 @@ def _attempt(
             keep = partial(job.label.keep, value, time.perf_counter() - start)
             seconds, failure = catch_failure(job.key, keep)
             spent = seconds or 0.0
-    return JobOutcome(value, failure, tuple(arrived), distinct(caught), spent)
+    return JobOutcome(value, failure, tuple(assembled), distinct(caught), spent)
 
 
 def catch_failure(key: Key, call: Callable[[], T]) -> tuple[T | None, Failure | None]:
@@ -300,8 +300,8 @@ def _run(job: Job, values: dict[Key, Any], prepare: Callable[[Any], Any]) -> Any
 def _inputs(
     job: Job,
     given: CallArguments,
-    made: Mapping[int, Any],
-    arrived: list[AssembledTally],
+    outputs: Mapping[int, Any],
+    assembled: list[AssembledTally],
     prepare: Callable[[Any], Any],
 ) -> dict[Key, Any]:
     values: dict[Key, Any] = {}
@@ -309,7 +309,7 @@ def _inputs(
         if isinstance(source, Value):
             values[name] = prepare(source.value)
         elif isinstance(source, JobOutput):
-            values[name] = prepare(made[source.place])
+            values[name] = prepare(outputs[source.place])
         elif isinstance(source, Argument):
             arg = given.args[source.place]
             if isinstance(arg, Failure):  # of a task whose ref was known before it ran
@@ -320,7 +320,7 @@ def _inputs(
             packed, slot = given.blocks(source)
             output, tally = source.split.assemble(packed, slot, source.column)
             values[name] = prepare(output)
-            arrived.append(AssembledTally(source.stage, tally))
+            assembled.append(AssembledTally(source.stage, tally))
     return values
 
 
