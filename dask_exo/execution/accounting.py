@@ -66,7 +66,7 @@ class OutputVersions:
             return
         for again in self._repeats():
             if again.digest not in (None, self._first.get(again.call, again.digest)):
-                text = _said(again)
+                text = _difference(again)
                 if self._mode == "error":
                     raise NonDeterminismError(text)
                 warnings.warn(text, stacklevel=2)
@@ -125,7 +125,7 @@ class ShuffleAccounting:
                 raise
 
 
-def _said(again: OutputDigest) -> str:
+def _difference(again: OutputDigest) -> str:
     return (
         f"a task {again.name!r} ran again, since a worker or a node was lost, and has made "
         f"something else than before: tasks may have read both versions of its {again.parts} "

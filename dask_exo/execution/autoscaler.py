@@ -26,6 +26,8 @@ def balanced_sizes(
 ) -> list[int] | None:
     """Return the smallest sizes at which the slowest pool is as fast as it can be.
 
+    Sizes stay as ``before`` unless others are clearly better.
+
     Parameters
     ----------
     total : mapping
@@ -37,7 +39,7 @@ def balanced_sizes(
     limits : sequence of float
         (P,) largest sizes.
     before : sequence of int, optional
-        (P,) sizes so far, which stay unless others are clearly better.
+        (P,)
 
     Returns
     -------
@@ -107,16 +109,9 @@ def _rate(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 
 
 def gpu_fraction(requested: float, held: int, device: int) -> float:
-    """Return the fraction of a GPU to request for an actor that holds ``held`` of its bytes.
+    """Return the fraction of a GPU to request for an actor that holds so many of its bytes.
 
-    Parameters
-    ----------
-    requested : float
-        Fraction so far; the result is never less.
-    held : int
-        Bytes that an actor was seen to hold; 0 if not known.
-    device : int
-        Bytes of a whole GPU.
+    It is never less than ``requested``. ``held`` is 0 where it is not known.
     """
     if not 0 < requested < 1 or not held:
         return requested

@@ -221,17 +221,8 @@ Held = Local | Remote | PendingOutput
 class HeldValues:
     """The values of one computation that exist and are still to be read.
 
-    Parameters
-    ----------
-    literals : dict
-        Values in the graph itself; each is stored when a task first reads it.
-    put : callable
-        Stores one.
-
-    Attributes
-    ----------
-    nbytes : int
-        Estimated size of those in the object store.
+    ``literals`` are in the graph itself; ``put`` stores one when a task first reads it. ``nbytes``
+    is the estimated size of the values in the object store.
 
     Examples
     --------

@@ -65,8 +65,6 @@ def run_bundles(data: bytes, small: int | None, *args: Any) -> list[Any]:
         A pickled `TaskCode`.
     small : int, optional
         Largest size of a small value in bytes; if None, all are, and only receipts are returned.
-    *args
-        Inputs of the jobs.
     """
     values: list[Any] = []
     receipts: list[JobReceipt] = []
@@ -106,8 +104,6 @@ def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
         Reducers of each node.
     data : bytes
         A pickled `TaskCode` with a `MapCode`.
-    *args
-        Inputs of the jobs.
     """
     start = time.perf_counter()
     outs: list[JobOutcome] = []
@@ -335,22 +331,17 @@ def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:
 
 MOST_GROUPS = 10_000  # of which a process remembers that they write
 
-_EVERY = ""
-"""The group of all tasks."""
+_EVERY = ""  # the group of all tasks
+_writing: set[str] = set()  # groups that have written into their inputs in this process
 
-_writing: set[str] = set()
-"""Groups of tasks that have written into their inputs in this process."""
-
+# numpy: "assignment destination is read-only", "cannot set WRITEABLE flag to True of this array";
+# Cython, and with it scipy and scikit-learn: "buffer source array is read-only"; pybind11: "array
+# is not writeable"; numba: "Cannot modify readonly array"; Python: "underlying buffer is not
+# writable"
 _COMPLAINT = re.compile(r"read[ -]?only|not writ(e?)able|non-writ(e?)able|writeable flag", re.I)
-"""Messages of libraries about read-only memory.
 
-numpy: "assignment destination is read-only", "cannot set WRITEABLE flag to True of this array";
-Cython, and with it scipy and scikit-learn: "buffer source array is read-only"; pybind11: "array is
-not writeable"; numba: "Cannot modify readonly array"; Python: "underlying buffer is not writable".
-"""
-
+# PyTorch warns once in each process, before it writes all the same
 _PYTORCH = "The given NumPy array is not writable"
-"""Warning of PyTorch, once in each process, before it writes all the same."""
 
 
 def write_or_copy(

@@ -82,14 +82,8 @@ class StageActorPools:
     def prestart(self, resources: Resources, started: Counter[int], sources: Sequence[int]) -> None:
         """Start actors of stages whose resources no other stage can use.
 
-        Parameters
-        ----------
-        resources : mapping
-            Of the cluster.
-        started : Counter
-            Tasks of each stage so far: once there are any, they determine how many actors it needs.
-        sources : sequence of int
-            There is no more than one early actor for each of their tasks.
+        ``started`` counts the tasks of each stage so far. Once a stage has tasks, these determine
+        how many actors it needs; before, it has at most one for each task of the sources.
         """
         made = sum(started[i] for i in sources)
         for i, early in self._prestarted.items():
@@ -157,10 +151,7 @@ class StageActorPools:
     def resize(self, view: PipelineView) -> bool:
         """Resize pools by measured rates, and raise requests of GPUs by measured memory.
 
-        Returns
-        -------
-        bool
-            Whether that has changed anything.
+        Return whether anything has changed.
         """
         if self._raise_fractions(view):
             return True
@@ -249,20 +240,9 @@ class StageActorPools:
 def pool_sizes(
     view: PipelineView, groups: Sequence[StageGroup], before: Sequence[int] | None
 ) -> list[int] | None:
-    """Return how many tasks of each group of stages shall run at once.
+    """Return how many tasks of each group of stages shall run at once, if that is known.
 
-    Parameters
-    ----------
-    view : PipelineView
-    groups : sequence of StageGroup
-        (P,) All stages, also those without actors: they share the resources.
-    before : sequence of int, optional
-        (P,) sizes so far.
-
-    Returns
-    -------
-    list of int, optional
-        (P,) None as long as that is not known, or where not even one of each fits.
+    The P groups have all stages, also those without actors, since they share the resources.
     """
     each = work_per_byte(view)
     if each is None:
@@ -290,15 +270,7 @@ def gpu_fractions(view: PipelineView, groups: Sequence[StageGroup]) -> list[floa
 
 
 def may_prestart(i: int, keys: Sequence[PoolKey], stateless: Sequence[bool]) -> bool:
-    """Return whether actors of a stage may start before it has inputs.
-
-    Parameters
-    ----------
-    i : int
-    keys : sequence of PoolKey
-        (S,) Request of each stage.
-    stateless : sequence of bool
-        (S,) Whether the tasks of a stage need no actors.
+    """Return whether actors of stage ``i`` may start before it has inputs.
 
     Examples
     --------
