@@ -111,7 +111,7 @@ class ActorPools:
         self._total = _total(nodes)
         every = (*(b.options for b in plan.bundles), *(s.options for s in plan.stages))
         # bundles and shuffles of each pool that have not finished
-        self._left = Counter(one.pool for one in every if one.pool is not None)
+        self._left = Counter(one.asks for one in every if one.asks is not None and one.pool)
         self._width = _max_actors(plan, nodes)
         self._reserve = _reserve(plan) if self._left else {}
         self._has_shuffles = bool(plan.stages)

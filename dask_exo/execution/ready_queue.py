@@ -82,18 +82,21 @@ class ReadyQueue:
 
     def _link(self, plan: Plan) -> None:
         """Record the dependents and the number of readers of each value."""
-        readers = [*plan.bundles, *(part for stage in plan.stages for part in stage.parts)]
-        for reader in readers:
-            self._values.add_readers(reader.sources)
-        self._values.add_readers(list(self._results_of))  # the caller reads these
-        units: list[Bundle | Stage] = [*plan.bundles, *plan.stages]
-        for unit in units:
-            missing = unit.sources - plan.literals.keys()
+        units: list[tuple[Bundle | Stage, list[Bundle]]] = [(b, [b]) for b in plan.bundles]
+        units += [(stage, stage.parts) for stage in plan.stages]
+        for unit, readers in units:
+            missing: set[Key] = set()
+            for reader in readers:
+                sources = set(reader.inputs.values())
+                self._values.add_readers(sources)
+                missing |= sources
+            missing -= plan.literals.keys()
             self._waits[id(unit)] = len(missing)
             for source in missing:
                 self._dependents[source].append(unit)
             if not missing:
                 self._enqueue(unit)
+        self._values.add_readers(list(self._results_of))  # the caller reads these
         if self._deliver_early and self._consumer:
             for key in self._results_of.keys() & plan.literals.keys():
                 self._hand_over(key)
