@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dask.utils import format_bytes
+
 from dask_exo.cluster.resources import Resources, fits
 
 
@@ -191,7 +193,7 @@ def diagnose(seen: Snapshot) -> str | None:
     return (
         f"nothing has happened for {seen.seconds:.0f} s. Waiting for {many}: {said}{more}. "
         f"Likely cause: {next(_causes(seen))}. Nodes: {_nodes(seen.activity.nodes)}. "
-        f"Object stores: {seen.used / 1e6:.0f} MB of {seen.store / 1e6:.0f} MB. "
+        f"Object stores: {format_bytes(seen.used)} of {format_bytes(seen.store)}. "
         f"To wait longer, set exo.fault.stall-timeout (0: for ever)"
     )
 
@@ -221,7 +223,7 @@ def _causes(seen: Snapshot) -> Iterator[str]:
         )
     if seen.spilled and any(_possible(one, seen.activity.free) for one in waiting):
         yield (
-            f"there are slots, so that it is inputs that do not come. {seen.spilled / 1e6:.0f} MB "
+            f"there are slots, so that it is inputs that do not come. {format_bytes(seen.spilled)} "
             f"of values were written to disk{_place(seen)}; if inputs are among them, {_GONE}"
         )
     if waiting:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dask.utils import format_bytes
+
 from dask_exo.cluster.futures import Futures, Node, Ref, SubmitOptions
 from dask_exo.errors import ExoError, OutOfMemoryError, SerializationError
 from dask_exo.execution import messages
@@ -182,7 +184,7 @@ def widen_request(
     slots = next_cpu_request(float(had.get("num_cpus") or 1), largest.slots)
     if slots is None:
         have = (largest.resources or {}).get("memory")
-        known = "" if have is None else f" It has {have / 1e9:.1f} GB for tasks."
+        known = "" if have is None else f" It has {format_bytes(int(have))} for tasks."
         raise OutOfMemoryError(
             f"task {key!r} was stopped because its node ran out of memory, at last with no other "
             f"task beside it.{known} Make smaller partitions: npartitions= of the shuffle before "

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import dask.config
 import numpy as np
 from dask.sizeof import sizeof
-from dask.utils import key_split
+from dask.utils import format_bytes, key_split
 
 from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.task_status import OutputDigest, report_output
@@ -323,8 +323,8 @@ def _inputs(
 def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:
     if nbytes > limit:
         raise StoreFullError(
-            f"partition {jobs[0].key!r} makes a shuffle block of {nbytes / 1e6:.0f} MB; a node's "
-            f"object store takes {limit / 1e6:.0f} MB at a time. Raise exo.object-store-memory, "
+            f"partition {jobs[0].key!r} makes a shuffle block of {format_bytes(nbytes)}; a node's "
+            f"object store takes {format_bytes(limit)} at a time. Raise exo.object-store-memory, "
             f"or make smaller partitions (blocksize=, .repartition(partition_size=))"
         )
 

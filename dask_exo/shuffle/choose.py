@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dask.utils import format_bytes
+
 from dask_exo.shuffle.stragglers import SpeculationPolicy
 
 LARGEST_BATCH = 64 * 2**20  # bytes; a larger call is not batched with others
@@ -261,7 +263,8 @@ def choose(shape: Shape, limits: Limits, seconds: Mapping[str, float]) -> tuple[
     ('push', 'two-level')
     """
     nbytes, fraction = shape.nbytes, limits.memory_fraction
-    size, store = human_size(nbytes), f"{fraction:.0%} of the {human_size(shape.store)} store"
+    size = format_bytes(int(nbytes))
+    store = f"{fraction:.0%} of the {format_bytes(shape.store)} store"
     if limits.algorithm != "auto":
         return limits.algorithm, "exo.shuffle.algorithm says so"
     if shape.parts * shape.nodes > limits.most_objects:
@@ -274,15 +277,6 @@ def choose(shape: Shape, limits: Limits, seconds: Mapping[str, float]) -> tuple[
     blocks = f"{shape.parts:,} · {shape.reducers:,} small blocks"
     times = f"about {seconds['simple']:.2g} s, push {seconds['push']:.2g} s"
     return "push", f"{size} fit into {store}, but are {blocks}: simple would take {times}"
-
-
-def human_size(nbytes: float) -> str:
-    """Format bytes for people: ``'3.2 GB'``."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if nbytes < 1000 or unit == "TB":
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    raise AssertionError
 
 
 @dataclass(frozen=True)

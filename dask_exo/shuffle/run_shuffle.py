@@ -13,13 +13,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dask.utils import format_bytes
+
 from dask_exo import events
 from dask_exo.cluster.futures import DiskUsage, Futures, Node
 from dask_exo.cluster.waiting import Steps
 from dask_exo.config import Config
 from dask_exo.errors import OutOfMemoryError, SpillError
 from dask_exo.shuffle import algorithms
-from dask_exo.shuffle.choose import Choice, Limits, Shape, ShuffleCost, human_size
+from dask_exo.shuffle.choose import Choice, Limits, Shape, ShuffleCost
 from dask_exo.shuffle.map_stage import MapStage, Parts
 from dask_exo.shuffle.spec import ReducerInput, Spec, Tally
 from dask_exo.shuffle.stragglers import SpeculationPolicy
@@ -151,11 +153,12 @@ class ShuffleMonitor:
             grown = full.used - self._before[full.path]
             raise SpillError(
                 f"shuffle {self._name} was stopped before the disk of {full.path!r} is full: it "
-                f"has room for {human_size(full.room)}, need {human_size(self._reserve)}, which "
-                f"is spilled at a time. Spilled values take {human_size(full.used)} there, "
-                f"{human_size(grown)} more than at the last check; the maps of this shuffle wrote "
-                f"{human_size(self.maps.nbytes)} so far. Free space there, name directories on "
-                f"larger disks (exo.spill-directory), or raise exo.object-store-memory"
+                f"has room for {format_bytes(full.room)}, need {format_bytes(self._reserve)}, "
+                f"which is spilled at a time. Spilled values take {format_bytes(full.used)} there, "
+                f"{format_bytes(grown)} more than at the last check; the maps of this shuffle "
+                f"wrote {format_bytes(self.maps.nbytes)} so far. Free space there, name "
+                f"directories on larger disks (exo.spill-directory), or raise "
+                f"exo.object-store-memory"
             )
         self._before = {disk.path: disk.used for disk in disks}
 
@@ -199,8 +202,9 @@ def check_outputs(name: str, shape: Shape, nodes: Sequence[Node]) -> None:
     >>> check_outputs("sort", Shape(80 * 10**9, 100, 8, 1, 2, store=10**9), [node])
     Traceback (most recent call last):
     ...
-    dask_exo.errors.OutOfMemoryError: each of the 8 outputs of shuffle sort takes about 10 GB (by \
-its first maps), the largest node has 4 GB for its tasks. Make more of them: npartitions=20 or more
+    dask_exo.errors.OutOfMemoryError: each of the 8 outputs of shuffle sort takes about \
+9.31 GiB (by its first maps), the largest node has 3.73 GiB for its tasks. Make more of them: \
+npartitions=20 or more
     """
     memory = [(node.resources or {}).get("memory") for node in nodes]
     have = max((size for size in memory if size), default=None)
@@ -208,9 +212,9 @@ its first maps), the largest node has 4 GB for its tasks. Make more of them: npa
     if have is None or need <= MEMORY_MARGIN * have:
         return
     raise OutOfMemoryError(
-        f"each of the {shape.reducers} outputs of shuffle {name} takes about {human_size(need)} "
-        f"(by its first maps), the largest node has {human_size(have)} for its tasks. Make more "
-        f"of them: npartitions={-(-shape.nbytes // int(have))} or more"
+        f"each of the {shape.reducers} outputs of shuffle {name} takes about {format_bytes(need)} "
+        f"(by its first maps), the largest node has {format_bytes(int(have))} for its tasks. Make "
+        f"more of them: npartitions={-(-shape.nbytes // int(have))} or more"
     )
 
 
@@ -223,17 +227,17 @@ def check_disk_space(name: str, shape: Shape, cost: ShuffleCost | None, disk: in
     >>> check_disk_space("sort", shape, None, disk=6 * 10**9)
     Traceback (most recent call last):
     ...
-    dask_exo.errors.SpillError: shuffle sort moves about 8 GB (by its first maps), the object \
-store has 1 GB, so about 7 GB must be spilled; the disks have room for 6 GB. Name \
+    dask_exo.errors.SpillError: shuffle sort moves about 7.45 GiB (by its first maps), the object \
+store has 0.93 GiB, so about 6.52 GiB must be spilled; the disks have room for 5.59 GiB. Name \
 directories on larger disks (exo.spill-directory), or raise exo.object-store-memory
     """
     need = shape.spilled() if cost is None else cost.spilled
     if disk is None or need <= disk:
         return
-    moves, store = human_size(shape.nbytes), human_size(shape.store)
+    moves, store = format_bytes(shape.nbytes), format_bytes(shape.store)
     raise SpillError(
         f"shuffle {name} moves about {moves} (by its first maps), the object store has {store}, so "
-        f"about {human_size(need)} must be spilled; the disks have room for {human_size(disk)}. "
-        f"Name directories on larger disks (exo.spill-directory), or raise "
+        f"about {format_bytes(int(need))} must be spilled; the disks have room for "
+        f"{format_bytes(disk)}. Name directories on larger disks (exo.spill-directory), or raise "
         f"exo.object-store-memory"
     )

@@ -31,7 +31,7 @@ def shown(notebook: nbformat.NotebookNode) -> str:
 SHOWN = {
     "faults": ("999 is no price", "8 of 8 partitions are there"),
     "pipelines": ("ValueError: a bad picture",),
-    "quickstart": ("push, since 3 TB exceed", "computation(s)", "report.html"),
+    "quickstart": ("push, since 2.73 TiB exceed", "computation(s)", "report.html"),
 }
 
 

@@ -7,6 +7,7 @@ import itertools
 import re
 
 import pytest
+from dask.utils import format_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.core.generated import common_pb2, gcs_pb2
@@ -69,7 +70,7 @@ def test_where_something_may_still_happen_it_is_no_stall(seen) -> None:
         (snapshot(WAITS, free=FREE), "other programs, or actors that do nothing, hold"),
         (
             snapshot(WAITS, free=FREE, spilled=10**7, place="/spill"),
-            r"there are slots, so that it is inputs .*10 MB .*written to disk \(in '/spill'\)",
+            r"there are slots, so that it is inputs .*9.54 MiB .*written to disk \(in '/spill'\)",
         ),
         (
             snapshot(SPILLED, spilled=10**7, place="/spill"),
@@ -84,7 +85,7 @@ def test_a_stall_names_tasks_nodes_bytes_cause_and_key(seen, cause) -> None:
     assert re.search(f"Likely cause: {cause}", said), said
     assert "nothing has happened for 600 s" in said
     assert "task-0" in said
-    assert f"{seen.used / 1e6:.0f} MB of 1000 MB" in said
+    assert f"{format_bytes(seen.used)} of 0.93 GiB" in said
     assert "exo.fault.stall-timeout" in said
 
 

@@ -78,7 +78,7 @@ def test_the_last_error_says_what_the_node_has_and_what_to_change() -> None:
     assert needs == {"num_cpus": 4}
     needs = widen_request({"num_gpus": 1, **needs}, NODES, "x", error)
     assert needs == {"num_gpus": 1, "num_cpus": 8}
-    said = r"task 'x' .*4\.0 GB for tasks.*npartitions=.*killed at 0\.95"
+    said = r"task 'x' .*3\.73 GiB for tasks.*npartitions=.*killed at 0\.95"
     with pytest.raises(OutOfMemoryError, match=said) as caught:
         widen_request(needs, NODES, "x", error)
     assert isinstance(caught.value, (MemoryError, ExoError))
@@ -175,5 +175,5 @@ def test_outputs_that_fit_no_node_are_refused_before_they_are_made(memory, fits)
     if fits:
         assert len(ddf.compute(scheduler=Scheduler(futures))) == 6000
         return
-    with pytest.raises(OutOfMemoryError, match=r"each of the 2 outputs .*10 kB.* npartitions="):
+    with pytest.raises(OutOfMemoryError, match=r"each of the 2 outputs .*9.77 kiB.* npartitions="):
         ddf.compute(scheduler=Scheduler(futures))

@@ -104,7 +104,7 @@ def steps(f, rows: int, name: str):
 
 def test_a_shuffle_is_stopped_before_the_disk_is_full() -> None:
     f = Inline([Node("a", 2, 10**6, disk=10**9)])
-    message = r"shuffle sort-7 was stopped before the disk of '/spill' is full: .*need 250 kB"
+    message = r"shuffle sort-7 was stopped before the disk of '/spill' is full: .*need 244.14 kiB"
     with pytest.raises(SpillError, match=message):
         drive(f, steps(f, 20, "sort-7"))
     assert f.disks()[0].room > 0
