@@ -73,11 +73,6 @@ def register(
     avoids_slow_nodes : bool
         Whether it can take rows that are packed for different reducers, as `MergeStage` and
         `reducer_inputs` can. Only then slow nodes get no work.
-
-    Raises
-    ------
-    ConfigError
-        It has a keyword that is no knob.
     """
     name = (name or algorithm.__name__).replace("_", "-")
     added = Algorithm(algorithm, cost, tune, avoids_slow_nodes)
