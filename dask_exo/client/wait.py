@@ -40,7 +40,7 @@ def futures_of(obj: Any) -> list[Future]:
     if isinstance(obj, dict):
         obj = list(obj.values())
     if isinstance(obj, (list, tuple, set, frozenset)):
-        return list({id(f): f for item in obj for f in futures_of(item)}.values())
+        return list(dict.fromkeys(future for item in obj for future in futures_of(item)))
     return [obj] if isinstance(obj, Future) else []
 
 
@@ -79,15 +79,14 @@ def wait(
 
 
 def _ended(
-    futures: Iterable[Future], timeout: float | None, count: int | None = None
+    futures: list[Future], timeout: float | None, count: int
 ) -> tuple[list[Future], list[Future]]:
     """Wait for ``count`` of the futures; return those that have ended, and the others."""
-    futures = list(futures)
     done, _ = persisted.wait([f.promise for f in futures], timeout=timeout, count=count)
-    ended = {id(one) for one in done}
+    ended = set(done)
     return (
-        [f for f in futures if id(f.promise) in ended],
-        [f for f in futures if id(f.promise) not in ended],
+        [f for f in futures if f.promise in ended],
+        [f for f in futures if f.promise not in ended],
     )
 
 
@@ -99,35 +98,36 @@ def gather(content: Any, errors: str = "raise") -> Any:
     """
     if errors not in ("raise", "skip"):
         raise ValueError(f"errors={errors!r} is neither 'raise' nor 'skip'")
-    futures = list({id(f): f for f in futures_in(content)}.values())
-    failed: set[int] = set()
+    futures = list(dict.fromkeys(futures_in(content)))
+    succeeded: list[Future] = []
     pending = futures
     while pending:
         done, pending = _ended(pending, None, 1)
         for future, error in zip(done, failures(done), strict=True):
             if error is not None and errors == "raise":
                 raise error
-            if error is not None:
-                failed.add(id(future))
+            if error is None:
+                succeeded.append(future)
+    values = _values(succeeded)
     if isinstance(content, list):
-        content = [item for item in content if id(item) not in failed]
-    values = _values([f for f in futures if id(f) not in failed])
-    return map_nested(content, lambda future: values.get(id(future)), Future)
+        content = [item for item in content if not isinstance(item, Future) or item in values]
+    return map_nested(content, values.get, Future)
 
 
-def _values(futures: list[Future]) -> dict[int, Any]:
-    """Return the values of successful futures, by the identity of the future."""
-    held = {id(f): f.promise.held() for f in futures}
-    remote = [f for f in futures if not isinstance(held[id(f)], Local)]
-    names = {f.promise.ref: repr(f.key) for f in remote}
+def _values(futures: list[Future]) -> dict[Future, Any]:
+    """Return the values of successful futures."""
+    held = {future: future.promise.held() for future in futures}
+    remote = [future for future in futures if not isinstance(held[future], Local)]
     fetched: dict[Ref, Any] = {}
     if remote:
+        names = {future.promise.ref: repr(future.key) for future in remote}
         limit = Config.current().stall_timeout
-        come = fetch_values(remote[0].cluster, list(names), limit, names.__getitem__)
-        fetched = dict(zip(names, come, strict=True))
-    values = {key: one.value for key, one in held.items() if isinstance(one, Local)}
-    values.update((id(f), fetched[f.promise.ref]) for f in remote)
-    return {key: writable(value) for key, value in values.items()}
+        values = fetch_values(remote[0].cluster, list(names), limit, names.__getitem__)
+        fetched = dict(zip(names, values, strict=True))
+    return {
+        future: writable(one.value if isinstance(one, Local) else fetched[one.ref])
+        for future, one in held.items()
+    }
 
 
 class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distributed
@@ -200,10 +200,10 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
     def _look(self, timeout: float) -> None:
         with self._lock:
             pending = list(self._pending)
-        ended = {id(f) for f in _ended({id(f): f for f in pending}.values(), timeout, 1)[0]}
+        ended = set(_ended(list(dict.fromkeys(pending)), timeout, 1)[0])
         with self._lock:
-            self._ready += [f for f in self._pending if id(f) in ended]
-            self._pending = [f for f in self._pending if id(f) not in ended]
+            self._ready += [f for f in self._pending if f in ended]
+            self._pending = [f for f in self._pending if f not in ended]
 
     def __next__(self) -> Any:
         """Wait for the next one to end."""
