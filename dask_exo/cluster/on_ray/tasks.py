@@ -184,7 +184,7 @@ def check_submit_options(options: SubmitOptions) -> None:
     An autoscaling cluster may get such a node, so this is not an error.
     """
     try:
-        ray.remote(print).options(**options)
+        ray.remote(resources_of).options(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"Ray takes no task with {dict(options)}: {error}. Give dask.annotate or "
