@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -68,7 +68,7 @@ def unfuse(graph: Graph) -> Graph:
 
 def unfuse_all(graph: Graph) -> Graph:
     """Replace all fused tasks by their inner ones."""
-    while fused := [key for key, node in graph.items() if inner_tasks(node)]:
+    while fused := {key for key, node in graph.items() if inner_tasks(node)}:
         graph = expand(graph, fused)
     return graph
 
@@ -97,16 +97,15 @@ def inner_tasks(node: GraphNode) -> Graph:
     return {}
 
 
-def expand(graph: Graph, fused: Iterable[Key]) -> Graph:
-    """Replace some fused tasks by those inside them; keys that are taken get another name."""
+def expand(graph: Graph, fused: Collection[Key]) -> Graph:
+    """Replace some fused tasks by those inside them, in the order of the graph."""
     new = dict(graph)
-    for key in fused:
-        node: Any = new[key]
+    for key in graph:
+        if key not in fused:
+            continue
+        node: Any = graph[key]
         inner, outkey, inkeys, *values = node.args
-        names = {
-            k: key if k == outkey else (f"{key_split(k)}-unfused", key, k) if k in new else k
-            for k in inner
-        }
+        names = {k: key if k == outkey else _free(k, key, new) for k in inner}
         known: dict[Key, Any] = {k: name for k, name in names.items() if k != name}
         for k, value in zip(inkeys, values, strict=True):
             if isinstance(value, (Alias, TaskRef)):
@@ -115,6 +114,14 @@ def expand(graph: Graph, fused: Iterable[Key]) -> Graph:
                 known[k] = value if isinstance(value, GraphNode) else DataNode(None, value)
         new.update({names[k]: _renamed(one, names[k], known) for k, one in inner.items()})
     return new
+
+
+def _free(key: Key, outer: Key, taken: Graph) -> Key:
+    """Return the key of an inner task, or another with its numbers if that is taken."""
+    if key not in taken:
+        return key
+    numbers = key[1:] if isinstance(key, tuple) else ()
+    return (f"{key_split(key)}-unfused", outer, key, *numbers)
 
 
 def _renamed(node: GraphNode, key: Key, known: dict[Key, Any]) -> GraphNode:

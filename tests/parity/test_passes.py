@@ -578,6 +578,19 @@ def test_fused_tasks_with_the_same_inner_keys_are_taken_apart() -> None:
     assert dask.get(new, ["p", "q"]) == (0, 1)
 
 
+def test_inner_keys_that_are_taken_keep_their_numbers() -> None:
+    def fused(key):
+        value = Task("x", fetch, Promise(held=Local(4)))
+        return Task.fuse(value, Task(("y", 3), max, TaskRef("x"), 1), Task(key, odd, ref))
+
+    ref = TaskRef(("y", 3))
+    graph = unfuse({key: fused(key) for key in "pq"})
+    assert [key for key in graph if isinstance(key, tuple) and key[-1] == 3] == [
+        ("y", 3),
+        ("y-unfused", "q", ("y", 3), 3),
+    ]
+
+
 def test_a_graph_without_shuffles_is_left_as_it_is() -> None:
     x = da.ones((4, 4), chunks=2) + 1
     graph, *_ = normalize(x.__dask_graph__(), list(flatten(x.__dask_keys__())))
