@@ -12,8 +12,9 @@ References: ExoFlow (Ray's exactly-once workflows), of which this is the case wi
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from dask.utils import key_split
@@ -28,8 +29,8 @@ from dask_exo.execution.checkpoints import (
     keep,
     restore,
 )
-from dask_exo.execution.persisted import promised
-from dask_exo.planning.fingerprint.tasks import Fingerprint, NoFingerprint, fingerprints
+from dask_exo.execution.persisted import fetch
+from dask_exo.planning.fingerprint.tasks import NoFingerprint, fingerprints
 from dask_exo.planning.normalize import Graph, Key, cull, group_of
 from dask_exo.planning.partitioners import ShuffleNode, take
 
@@ -53,41 +54,39 @@ class CheckpointExpr(Blockwise):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Values of a graph that may be stored for the next program.
-
-    Attributes
-    ----------
-    shuffles : dict
-        Shuffle → what is known of the checkpoints of its outputs.
-    parts : dict
-        Key of a shuffle's input → where it may be stored.
-    seen : tuple of CheckpointSeen
-        Checkpoints found of each collection, for reports.
-    fingerprints : dict
-        Fingerprints of the requested keys that have one.
-    """
+    """Values of a graph that may be stored for the next program."""
 
     shuffles: dict[Key, ShuffleCheckpoint] = field(default_factory=dict)
-    parts: dict[Key, CheckpointKey] = field(default_factory=dict)
-    seen: tuple[CheckpointSeen, ...] = ()
-    fingerprints: dict[Key, str] = field(default_factory=dict)
+    parts: dict[Key, CheckpointKey] = field(default_factory=dict)  # inputs of shuffles
+    seen: tuple[CheckpointSeen, ...] = ()  # checkpoints found of each collection, for reports
+    fingerprints: dict[Key, str] = field(default_factory=dict)  # of requested keys that have one
 
 
 @dataclass
-class _Group:
-    """Values of one collection: their fingerprints, and the entries or values that are stored.
+class _Collection:
+    """Values of one collection: their fingerprints, and the entries or values that are stored."""
 
-    Its name is that of its folder in the store.
-    """
+    store: CheckpointStore
+    folder: str
+    fingerprints: dict[Key, str]
+    stored: dict[Key, StoredValue | DataNode] = field(default_factory=dict)
+    probe: Key | None = None  # a stored value that is recomputed and compared
 
-    name: str
-    keys: dict[Key, str]
-    found: dict[Key, StoredValue | DataNode]
-    probe: Key | None = None
+    def nodes(self) -> dict[Key, GraphNode]:
+        """Return the nodes that take the place of those whose values are stored."""
+        return {
+            key: one if isinstance(one, DataNode) else Task(key, restore, self.store, one)
+            for key, one in self.stored.items()
+            if key != self.probe
+        }
 
-    @property
-    def replaced(self) -> dict[Key, StoredValue | DataNode]:
-        return {key: one for key, one in self.found.items() if key != self.probe}
+    def label(self, key: Key) -> CheckpointKey:
+        """Return where a value may be stored, and the entry to compare it with."""
+        name = self.fingerprints[key]
+        before = self.stored.get(key) if key == self.probe else None
+        if isinstance(before, DataNode):  # its value has been read; its entry is looked up by name
+            before = self.store.found(self.folder).get(name)
+        return CheckpointKey(self.store, self.folder, name, before)
 
 
 def resume(
@@ -113,142 +112,126 @@ def resume(
         Tasks that are still to run.
     checkpoints : Checkpoints
     """
-    parts = _parts(graph) if shuffles else set()
-    members = _members(graph, parts, shuffles=shuffles)
-    asked_for = [*(key for mine in members.values() for key in mine), *keys]
-    known = fingerprints(graph, asked_for, besides=store.url)
-    groups, seen = [], []
-    for collection, mine in members.items():
-        refused = next((known[key] for key in mine if isinstance(known[key], NoFingerprint)), None)
-        found: dict[Key, StoredValue | DataNode] = {}
-        if refused is None:
-            name = _folder(graph, mine[0], known)
-            group = _Group(name, {key: str(known[key]) for key in mine}, found)
-            found.update(_found(graph, group, store))
-            groups.append(group)
-        reason = refused.reason if isinstance(refused, NoFingerprint) else ""
-        if (
-            found or mine[0] not in parts
-        ):  # few inputs of shuffles are worth it: no event if none is stored
-            seen.append(CheckpointSeen(collection, len(mine), len(found), reason))
-    live = _replaced(graph, keys, groups, store)
-    labels = {key: _label(group, key, store) for group in groups for key in group.keys}
-    outputs: dict[Key, dict[int, CheckpointKey]] = defaultdict(dict)
-    for key, node in live.items():
-        if key in labels and isinstance(node, Task) and isinstance(node.func, CheckpointMark):
-            live[key] = Task(key, keep, *node.args, labels[key])
-        elif key in labels and (place := _place(node, live)) is not None:
-            outputs[place[0]][place[1]] = labels[key]
-    keepings = {stage: ShuffleCheckpoint(mine, share) for stage, mine in outputs.items()}
-    read = {key for group in groups for key in group.replaced}
-    making = {key: labels[key] for key in (parts & labels.keys() & live.keys()) - read}
-    asked = {key: one for key in keys if isinstance(one := known[key], str)}
-    return live, Checkpoints(keepings, making, tuple(seen), asked)
-
-
-def _members(graph: Graph, parts: Set[Key], *, shuffles: bool) -> dict[str, list[Key]]:
-    """Return the keys of values that may be checkpointed, by collection."""
-    found: dict[str, list[Key]] = defaultdict(list)
+    outputs = _shuffle_outputs(graph)
+    parts = _shuffle_inputs(graph) - outputs.keys() if shuffles else set()
+    members: dict[str, list[Key]] = defaultdict(list)
     for key, node in graph.items():
-        if _marked(node) or key in parts or (shuffles and _place(node, graph) is not None):
-            found[group_of(key)].append(key)
-    return found
+        if _marked(node) or key in parts or (shuffles and key in outputs):
+            members[group_of(key)].append(key)
+    requested = [*chain.from_iterable(members.values()), *keys]
+    known = fingerprints(graph, requested, besides=store.url)
+    collections, seen = [], []
+    for name, mine in members.items():
+        folder = key_split(mine[0])
+        if mine[0] in outputs:  # one folder for each shuffle
+            folder = f"{folder}-{known[outputs[mine[0]][0]]}"
+        collection = _Collection(store, folder, {key: str(known[key]) for key in mine})
+        refused = [one.reason for key in mine if isinstance(one := known[key], NoFingerprint)]
+        if not refused:
+            collection.stored.update(_stored(graph, collection))
+            collections.append(collection)
+        stored = len(collection.stored)
+        if stored or mine[0] not in parts:  # few inputs of shuffles are worth an event
+            seen.append(CheckpointSeen(name, len(mine), stored, refused[0] if refused else ""))
+    live = _replaced(graph, keys, collections)
+    labels = {
+        key: collection.label(key)
+        for collection in collections
+        for key in collection.fingerprints
+        if live.get(key) is graph[key]  # it is computed
+    }
+    slots: dict[Key, dict[int, CheckpointKey]] = defaultdict(dict)
+    for key, label in labels.items():
+        node = graph[key]
+        if isinstance(node, Task) and _marked(node):
+            live[key] = Task(key, keep, *node.args, label)
+        elif key in outputs:
+            stage, slot = outputs[key]
+            slots[stage][slot] = label
+    return live, Checkpoints(
+        {stage: ShuffleCheckpoint(mine, share) for stage, mine in slots.items()},
+        {key: labels[key] for key in parts & labels.keys()},
+        tuple(seen),
+        {key: one for key in keys if isinstance(one := known[key], str)},
+    )
 
 
 def _marked(node: GraphNode) -> bool:
     return isinstance(node, Task) and isinstance(node.func, CheckpointMark)
 
 
-def _parts(graph: Graph) -> set[Key]:
-    """Return the values on the way into shuffles that are not checkpointed anyway.
+def _shuffle_outputs(graph: Graph) -> dict[Key, tuple[Key, int]]:
+    """Return the shuffle and the number of the output that each task takes, if it does."""
+    found = {}
+    for key, node in graph.items():
+        if isinstance(node, Task) and node.func is take:
+            (stage,) = node.dependencies
+            if isinstance(graph[stage], ShuffleNode):
+                found[key] = stage, node.args[1]
+    return found
+
+
+def _shuffle_inputs(graph: Graph) -> set[Key]:
+    """Return the tasks on the way into shuffles that are not marked.
 
     These are the inputs of shuffles, and values that several tasks read to compute these inputs:
     a sort samples its inputs before it divides them.
     """
-    readers = Counter(_made(graph, name) for node in graph.values() for name in node.dependencies)
+    readers = Counter(_target(graph, name) for node in graph.values() for name in node.dependencies)
     shuffles = [node for node in graph.values() if isinstance(node, ShuffleNode)]
-    parts = {_made(graph, name) for node in shuffles for name in node.dependencies}
-    inputs = {_made(graph, name) for key in parts for name in graph[key].dependencies}
+    parts = {_target(graph, name) for node in shuffles for name in node.dependencies}
+    inputs = {_target(graph, name) for key in parts for name in graph[key].dependencies}
     found = parts | {key for key in inputs if readers[key] > 1}
-    return {key for key in found if _makes(graph[key]) and _place(graph[key], graph) is None}
+    return {key for key in found if _computes(graph[key])}
 
 
-def _made(graph: Graph, key: Key) -> Key:
+def _target(graph: Graph, key: Key) -> Key:
     """Return the key of the task that computes a value, through all aliases."""
     while isinstance(node := graph[key], Alias):
         key = node.target
     return key
 
 
-def _makes(node: GraphNode) -> bool:
+def _computes(node: GraphNode) -> bool:
     """Return whether a node is a task that computes a value and is not marked."""
-    plain = isinstance(node, Task) and not isinstance(node, ShuffleNode)
-    return plain and not (_marked(node) or promised(node))
+    if not isinstance(node, Task) or isinstance(node, ShuffleNode):
+        return False
+    return node.func is not fetch and not _marked(node)
 
 
-def _folder(graph: Graph, key: Key, known: Mapping[Key, Fingerprint]) -> str:
-    """Return the folder of a collection: one for each shuffle, and one for each marked kind."""
-    place = _place(graph[key], graph)
-    return key_split(key) if place is None else f"{key_split(key)}-{known[place[0]]}"
-
-
-def _place(node: GraphNode, graph: Graph) -> tuple[Key, int] | None:
-    """Return the shuffle and the number of the output that a task takes, if it does."""
-    if not isinstance(node, Task) or node.func is not take:
-        return None
-    (stage,) = node.dependencies
-    return (stage, node.args[1]) if isinstance(graph[stage], ShuffleNode) else None
-
-
-def _found(
-    graph: Graph, group: _Group, store: CheckpointStore
-) -> Iterator[tuple[Key, StoredValue | DataNode]]:
+def _stored(graph: Graph, collection: _Collection) -> Iterator[tuple[Key, StoredValue | DataNode]]:
     """Yield the stored values of a collection that are still valid."""
-    entries = store.found(group.name)
-    for key, name in group.keys.items():
+    entries = collection.store.found(collection.folder)
+    for key, name in collection.fingerprints.items():
         if name not in entries:
             continue
         node = graph[key]
         assert isinstance(node, Task)
         if isinstance(node.func, CheckpointMark) and node.func.still is not None:
-            value = store.read(entries[name])
+            value = collection.store.read(entries[name])
             if node.func.still(value):
                 yield key, DataNode(key, value)
         else:
             yield key, entries[name]
 
 
-def _replaced(graph: Graph, keys: Set[Key], groups: list[_Group], store: CheckpointStore) -> Graph:
+def _replaced(graph: Graph, keys: Set[Key], collections: list[_Collection]) -> Graph:
     """Drop stored values from the graph, but for one of each partially stored collection.
 
     Recomputing that one may need other collections that are also stored in part.
     """
     while True:
         new = dict(graph)
-        for group in groups:
-            new.update(_reading(group.replaced, store))
+        for collection in collections:
+            new.update(collection.nodes())
         live = cull(new, keys)
-        more = [group for group in groups if group.probe is None and _in_part(group, live)]
-        for group in more:
-            group.probe = next(key for key in group.keys if key in group.found and key in live)
+        more = [one for one in collections if one.probe is None and _in_part(one, live)]
+        for one in more:
+            one.probe = next(key for key in one.fingerprints if key in one.stored and key in live)
         if not more:
             return live
 
 
-def _reading(
-    found: Mapping[Key, StoredValue | DataNode], store: CheckpointStore
-) -> Iterator[tuple[Key, Any]]:
-    for key, one in found.items():
-        yield key, one if isinstance(one, DataNode) else Task(key, restore, store, one)
-
-
-def _in_part(group: _Group, live: Graph) -> bool:
-    needed = [key in group.found for key in group.keys if key in live]
+def _in_part(collection: _Collection, live: Graph) -> bool:
+    needed = [key in collection.stored for key in collection.fingerprints if key in live]
     return any(needed) and not all(needed)
-
-
-def _label(group: _Group, key: Key, store: CheckpointStore) -> CheckpointKey:
-    before = group.found.get(key) if key == group.probe else None
-    if isinstance(before, DataNode):  # its value has been read; its entry is looked up by name
-        before = store.found(group.name).get(group.keys[key])
-    return CheckpointKey(store, group.name, group.keys[key], before)
