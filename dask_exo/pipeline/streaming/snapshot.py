@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dask_exo.cluster.resources import fits
 
 
-@dataclass(frozen=True)
-class StageView:
+class StageView(NamedTuple):
     """Snapshot of one stage.
 
     Attributes
@@ -71,8 +69,7 @@ class StageView:
     device: int = 0
 
 
-@dataclass(frozen=True)
-class PipelineView:
+class PipelineView(NamedTuple):
     """Snapshot of a pipeline.
 
     Attributes

@@ -80,7 +80,7 @@ def test_stages_that_ask_for_the_same_are_one_pool_and_those_that_have_ended_tak
     cpu, gpu = {"CPU": 1.0}, {"GPU": 1.0}
     seen = view([(cpu, 1.0, None), (gpu, 1.0, None), (gpu, 2.0, None)], {"CPU": 8, "GPU": 6})
     assert pool_sizes(seen, [(0,), (1, 2)], None) == [2, 6]
-    ended = StageView(**{**vars(seen.stages[0]), "finished": True})
+    ended = seen.stages[0]._replace(finished=True)
     later = PipelineView((ended, *seen.stages[1:]), 0, 10**6, {}, {"CPU": 8, "GPU": 6})
     assert pool_sizes(later, [(0,), (1, 2)], None) == [0, 6]
 
