@@ -15,34 +15,18 @@ SHOWN = 3  # ranges that a text names
 
 
 class RowRange(NamedTuple):
-    """Neighbouring rows of one partition of the source.
-
-    Attributes
-    ----------
-    partition : int
-    start : int
-        The first row.
-    stop : int, optional
-        The one after the last; None if not counted yet.
-    """
+    """Neighbouring rows of one partition of the source."""
 
     partition: int
-    start: int = 0
-    stop: int | None = None
+    start: int = 0  # the first row
+    stop: int | None = None  # the one after the last; None if not counted yet
 
 
 class Origin(NamedTuple):
-    """Rows that a frame was made of.
-
-    Attributes
-    ----------
-    rows : tuple of RowRange
-    exact : bool
-        True if each row of the frame comes from the one in its place.
-    """
+    """Rows of the source that a frame was made of."""
 
     rows: tuple[RowRange, ...]
-    exact: bool = True
+    exact: bool = True  # each row of the frame comes from the one in its place
 
     def counted(self, rows: int) -> Origin:
         """Return the same for a partition that turns out to have ``rows`` rows."""
@@ -81,19 +65,10 @@ class Origin(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A frame on its way through the transforms of a task.
+    """A frame on its way through the transforms of a task."""
 
-    Attributes
-    ----------
-    data : object
-        None if there are not even columns.
-    last : bool
-        True if no other one follows.
-    origin : Origin
-    """
-
-    data: Any
-    last: bool
+    data: Any  # None if there are not even columns
+    last: bool  # no other one follows
     origin: Origin = Origin(())
 
 
@@ -149,68 +124,30 @@ class ConsumerCounts:
 
 
 class Lineage(NamedTuple):
-    """Inputs and number of an output, by which it is recomputed if it is lost with its node.
+    """Inputs and number of an output, by which it is recomputed if it is lost with its node."""
 
-    Attributes
-    ----------
-    inputs : tuple of Block
-        Of the task that made it. They have no values, which would keep these in the store, but for
-        small ones.
-    number : int
-        Of the output of that task.
-    digest : int
-        Of all outputs of the task up to this one.
-    """
-
-    inputs: tuple[Block, ...]
-    number: int
-    digest: int
+    inputs: tuple[Block, ...]  # without values, which would keep these stored, but for small ones
+    number: int  # of the output of the task
+    digest: int  # of all outputs of the task up to this one
 
 
 class Block(NamedTuple):
-    """An output of a task, or an input of a source.
+    """An output of a task, or an input of a source."""
 
-    Attributes
-    ----------
-    value : object
-        A ref.
-    nbytes, rows : int
-    place : tuple of int
-        Number of the source's input, then number of the output in each stage.
-    more : bool
-        True if the task may give another one after it.
-    seconds : float
-        Work that it took.
-    origin : Origin
-        Rows of the source that it was made of.
-    rejected : RejectReason, optional
-        Set if it is no output, but an input that was set aside.
-    shared : ConsumerCounts, optional
-        Set if it has several consumers.
-    stage, sink : int
-        Number of the stage that made it, and of the end at which it comes out.
-    held : GpuMemoryUse, optional
-        GPU memory that its task has used so far.
-    lineage : Lineage, optional
-        None for an input of a source.
-    small : bool
-        True if it costs nothing to keep its value.
-    """
-
-    value: Any
+    value: Any  # a ref
     nbytes: int
     rows: int
-    place: tuple[int, ...] = ()
-    more: bool = False
-    seconds: float = 0.0
+    place: tuple[int, ...] = ()  # number of the source's input, then of the output in each stage
+    more: bool = False  # the task may give another one after it
+    seconds: float = 0.0  # of work
     origin: Origin = Origin(())
-    rejected: RejectReason | None = None
-    shared: ConsumerCounts | None = None
-    stage: int = -1
-    sink: int = 0
-    held: GpuMemoryUse | None = None
-    lineage: Lineage | None = None
-    small: bool = False
+    rejected: RejectReason | None = None  # set if it is an input that was set aside
+    shared: ConsumerCounts | None = None  # set if it has several consumers
+    stage: int = -1  # that made it
+    sink: int = 0  # end of the pipeline at which it comes out
+    held: GpuMemoryUse | None = None  # GPU memory that its task has used so far
+    lineage: Lineage | None = None  # None for an input of a source
+    small: bool = False  # it costs nothing to keep its value
 
     @property
     def known_origin(self) -> Origin:
@@ -254,29 +191,14 @@ AGAIN = Block(None, 0, 0, more=True)
 
 
 class StageSpec(NamedTuple):
-    """Requirements of a stage.
-
-    Attributes
-    ----------
-    name : str
-    needs : mapping
-        Resources of one task.
-    least : int
-        Rows that one task takes at least, if necessary of several blocks.
-    limit : int, optional
-        Tasks at once.
-    least_workers : int
-        Actors that start before there is any input.
-    takes : tuple of int, optional
-        Stages before it whose outputs it takes, none for a source; by default the one before.
-    """
+    """Requirements of a stage."""
 
     name: str
-    needs: Mapping[str, float]
-    least: int = 0
-    limit: int | None = None
-    least_workers: int = 0
-    takes: tuple[int, ...] | None = None
+    needs: Mapping[str, float]  # resources of one task
+    least: int = 0  # rows that one task takes at least, if necessary of several blocks
+    limit: int | None = None  # tasks at once
+    least_workers: int = 0  # actors that start before there is any input
+    takes: tuple[int, ...] | None = None  # stages whose outputs it takes; None: the one before
 
 
 To = tuple[int, tuple[int, ...]]
@@ -286,24 +208,12 @@ of a block, since the same block could come by two ways.
 
 
 class Links(NamedTuple):
-    """Neighbours of a stage in the graph.
+    """Neighbours of a stage in the graph."""
 
-    Attributes
-    ----------
-    before : tuple of int
-        Stages whose outputs it takes; none of a source.
-    after : tuple of To
-        Stages that take its outputs.
-    sinks : tuple of To
-        Ends of the pipeline at which they come out.
-    later : tuple of int
-        All stages downstream.
-    """
-
-    before: tuple[int, ...]
-    after: tuple[To, ...]
-    sinks: tuple[To, ...]
-    later: tuple[int, ...]
+    before: tuple[int, ...]  # stages whose outputs it takes; none of a source
+    after: tuple[To, ...]  # stages that take its outputs
+    sinks: tuple[To, ...]  # ends of the pipeline at which they come out
+    later: tuple[int, ...]  # all stages downstream
 
     @property
     def takers(self) -> int:

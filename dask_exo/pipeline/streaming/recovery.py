@@ -60,44 +60,20 @@ TRANSITIONS: dict[TaskState, set[TaskState]] = {
 
 @dataclass(eq=False)
 class StreamTask:
-    """A task that was started and has not ended.
-
-    Attributes
-    ----------
-    stage : int
-    inputs : list of Block
-    given : int
-        Number of outputs that were taken; a later attempt leaves them out.
-    digest : int
-        Digest of all outputs that were taken.
-    losses : int
-        Number of attempts that were lost.
-    only : Lineage, optional
-        The one output that the task recomputes; None for a task that makes all outputs.
-    reader : (StreamTask, int), optional
-        The task that waits for the recomputed output, and the number of that input.
-    maker : StreamTask, optional
-        The task that recomputes an input of this one.
-    stream, actor : object
-        Handles of the current attempt; a task of a stateless stage has no actor.
-    metadata : BlockMetadata, optional
-        Metadata of the output that waits to be taken.
-    dead_letters : list of Block
-        Inputs to report as set aside, last one first.
-    """
+    """A task that was started and has not ended."""
 
     stage: int
     inputs: list[Block]
-    given: int = 0
-    digest: int = 0
-    losses: int = 0
-    only: Lineage | None = None
-    reader: tuple[StreamTask, int] | None = None
-    maker: StreamTask | None = None
-    stream: Any = None
-    actor: Any = None
-    metadata: BlockMetadata | None = None
-    dead_letters: list[Block] | None = None
+    given: int = 0  # outputs that were taken; a later attempt leaves them out
+    digest: int = 0  # of these
+    losses: int = 0  # attempts that were lost
+    only: Lineage | None = None  # the one output that it recomputes; None to make all outputs
+    reader: tuple[StreamTask, int] | None = None  # waits for that output as its input of a number
+    maker: StreamTask | None = None  # recomputes an input of this task
+    stream: Any = None  # handle of the current attempt
+    actor: Any = None  # of the current attempt; None for a stateless stage
+    metadata: BlockMetadata | None = None  # of the output that waits to be taken
+    dead_letters: list[Block] | None = None  # inputs to report as set aside, last one first
     state: TaskState = TaskState.NEW
 
     def become(self, state: TaskState) -> None:

@@ -10,89 +10,42 @@ from dask_exo.cluster.resources import fits
 
 
 class StageView(NamedTuple):
-    """Snapshot of one stage.
+    """Snapshot of one stage; sizes in bytes."""
 
-    Attributes
-    ----------
-    queued : int
-        Inputs that wait for a task.
-    running : int
-        Tasks that have not ended.
-    buffered : int
-        Bytes of its outputs that were not taken yet.
-    block_bytes : int
-        Bytes that one output is expected to have: the largest seen, or the target before that.
-    splits : bool
-        True if one task may give several outputs, and so wait between them for room.
-    needs : mapping
-        Resources of one task.
-    limit : int, optional
-        Limit of tasks at once.
-    seconds : float, optional
-        Mean duration of a task, without waiting for room; None if not measured.
-    taken, given : float
-        Mean bytes of the inputs and of the outputs of a task.
-    coming : float
-        Expected bytes of further outputs of running tasks.
-    finished : bool
-        True if all its inputs have come and all its tasks have ended.
-    idle : int
-        Idle actors.
-    full : bool
-        True if it has as many actors as it shall have.
-    before, later : tuple of int
-        Stages whose outputs it takes (none for a source), and all stages downstream of it.
-    shares : bool
-        True if others take its inputs too, so that its outputs do not take their place.
-    held, device : int
-        Peak GPU memory of one of its tasks, and the memory of a GPU, in bytes; 0 if not known.
-    """
-
-    queued: int
-    running: int
-    buffered: int
-    block_bytes: int
-    splits: bool
-    needs: Mapping[str, float]
-    limit: int | None = None
-    seconds: float | None = None
-    taken: float = 0.0
-    given: float = 0.0
-    coming: float = 0.0
-    finished: bool = False
-    idle: int = 0
-    full: bool = False
-    before: tuple[int, ...] = ()
-    later: tuple[int, ...] = ()
-    shares: bool = False
-    held: int = 0
-    device: int = 0
+    queued: int  # inputs that wait for a task
+    running: int  # tasks
+    buffered: int  # its outputs that were not taken yet
+    block_bytes: int  # expected size of an output: of the largest so far, or the target
+    splits: bool  # a task may give several outputs, and so wait between them for room
+    needs: Mapping[str, float]  # resources of one task
+    limit: int | None = None  # tasks at once
+    seconds: float | None = None  # mean duration of a task, without waiting; None: not measured
+    taken: float = 0.0  # mean size of the inputs of a task
+    given: float = 0.0  # mean size of the outputs of a task
+    coming: float = 0.0  # expected size of further outputs of running tasks
+    finished: bool = False  # all inputs have come and all tasks have ended
+    idle: int = 0  # actors
+    full: bool = False  # it has as many actors as it shall have
+    before: tuple[int, ...] = ()  # stages whose outputs it takes; none of a source
+    later: tuple[int, ...] = ()  # all stages downstream
+    shares: bool = False  # others take its inputs too, so its outputs do not take their place
+    held: int = 0  # peak GPU memory of one of its tasks, if known
+    device: int = 0  # memory of a GPU, if known
 
 
 class PipelineView(NamedTuple):
     """Snapshot of a pipeline.
 
-    Attributes
-    ----------
-    stages : tuple of StageView
-        (S,) each after those whose outputs it takes.
-    used : int
-        Bytes that count: outputs that are buffered, inputs of running tasks, each once however many
-        take it, and one output of each running task that has more to come.
-    limit : int
-        Of ``used``.
-    free, total : mapping
-        Resources.
-    now : float
-        Seconds.
+    ``used`` counts buffered outputs, inputs of running tasks, each once however many take it, and
+    one output of each running task that has more to come.
     """
 
-    stages: tuple[StageView, ...]
-    used: int
-    limit: int
-    free: Mapping[str, float]
+    stages: tuple[StageView, ...]  # (S,) each after those whose outputs it takes
+    used: int  # bytes
+    limit: int  # of ``used``
+    free: Mapping[str, float]  # resources
     total: Mapping[str, float]
-    now: float = 0.0
+    now: float = 0.0  # seconds
 
     def with_downstream(self, i: int) -> tuple[int, ...]:
         """Return stage ``i`` and all stages downstream of it."""

@@ -13,28 +13,16 @@ from dask_exo.pipeline.streaming.snapshot import StageView
 
 @dataclass(eq=False)
 class RunningTask:
-    """A task that has not ended.
-
-    Attributes
-    ----------
-    stage : int
-    inputs : list of Block
-    taken, own : int
-        Bytes of its inputs; and of those that no other stage takes.
-    more : bool
-        False once its last output is known.
-    outputs, given, seconds
-        Number of its outputs so far, their bytes, and the work that they took.
-    """
+    """A task that has not ended; sizes in bytes."""
 
     stage: int
     inputs: list[Block]
-    taken: int
-    own: int
-    more: bool = True
-    outputs: int = 0
-    given: int = 0
-    seconds: float = 0.0
+    taken: int  # size of its inputs
+    own: int  # size of inputs that no other stage takes
+    more: bool = True  # False once its last output is known
+    outputs: int = 0  # so far
+    given: int = 0  # size of these
+    seconds: float = 0.0  # work that they took
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -44,32 +32,18 @@ class RunningTask:
 
 @dataclass
 class StageEstimate:
-    """Estimates of the tasks of a stage: totals, and moving averages.
+    """Estimates of the tasks of a stage: totals, and moving averages; sizes in bytes."""
 
-    Attributes
-    ----------
-    count, outputs, nbytes, worked
-        Tasks that have ended; outputs, their bytes, and seconds of work, of all tasks.
-    seconds, taken, given
-        Means for each task.
-    block_bytes : int
-        Bytes of the largest output.
-    splits : bool or None
-        True if a task has given several outputs; None until one has ended.
-    held, device : int
-        See `StageView`.
-    """
-
-    count: int = 0
-    outputs: int = 0
-    nbytes: int = 0
-    worked: float = 0.0
-    seconds: float = 0.0
-    taken: float = 0.0
-    given: float = 0.0
-    block_bytes: int = 0
-    splits: bool | None = None
-    held: int = 0
+    count: int = 0  # tasks that have ended
+    outputs: int = 0  # of all tasks
+    nbytes: int = 0  # of these
+    worked: float = 0.0  # seconds
+    seconds: float = 0.0  # mean of a task
+    taken: float = 0.0  # mean of a task
+    given: float = 0.0  # mean of a task
+    block_bytes: int = 0  # of the largest output
+    splits: bool | None = None  # a task has given several outputs; None until one has ended
+    held: int = 0  # see `StageView`
     device: int = 0
     weight: float = field(default=0.2, repr=False)
 

@@ -33,30 +33,14 @@ from dask_exo.pipeline.streaming.transforms import (
 
 
 class StageCode(NamedTuple):
-    """Code and settings of a stage that its tasks need.
+    """Code and settings of a stage that its tasks need."""
 
-    Attributes
-    ----------
-    key : str
-        Of this stage of this pipeline.
-    transforms : sequence of Transform
-    target : int
-        Bytes of its outputs.
-    error_policy : ErrorPolicy
-        For exceptions while inputs are made.
-    settings : mapping
-        Of Dask's configuration.
-    nondeterminism : str
-        Reaction to a task that runs again and makes other blocks than before: ``"error"``,
-        ``"warn"`` or ``"ignore"``.
-    """
-
-    key: str
+    key: str  # of this stage of this pipeline
     transforms: Sequence[Transform]
-    target: int
-    error_policy: ErrorPolicy
-    settings: Mapping[str, Any]
-    nondeterminism: str = "error"
+    target: int  # bytes of its outputs
+    error_policy: ErrorPolicy  # for exceptions while inputs are made
+    settings: Mapping[str, Any]  # of Dask's configuration
+    nondeterminism: str = "error"  # or "warn", "ignore": a task that runs again differs
 
     @property
     def name(self) -> str:
@@ -70,58 +54,31 @@ class StageCode(NamedTuple):
 
 
 class TaskInputs(NamedTuple):
-    """Description of the inputs of a task.
+    """Description of the inputs of a task."""
 
-    Attributes
-    ----------
-    place : tuple of int
-        Of the first of them.
-    skip : int
-        Outputs of earlier attempts, which are left out.
-    origins : sequence of Origin
-        Of each of them.
-    only : bool
-        True if one block is wanted, the first after ``skip``.
-    """
-
-    place: Place
-    skip: int
-    origins: Sequence[Origin]
-    only: bool = False
+    place: Place  # of the first of them
+    skip: int  # outputs of earlier attempts, which are left out
+    origins: Sequence[Origin]  # of each of them
+    only: bool = False  # one block is wanted, the first after ``skip``
 
 
 class BlockMetadata(NamedTuple):
     """Metadata that a task sends with each block.
 
-    Attributes
-    ----------
-    nbytes, rows : int
-    seconds : float
-        Of work.
-    more : bool
-        True if another block may follow.
-    origin : Origin
-    rejected : RejectReason, optional
-        Set if the block is an input that was set aside.
-    failure : Failure, optional
-        The error that has ended the task; there is no block then.
-    before, digest : int
-        Of all blocks of the task before this one, and of those and this one. A driver that has seen
-        another digest has taken blocks of an attempt that made others.
-    held : GpuMemoryUse, optional
-        GPU memory that the task has used so far; None without a GPU.
+    A driver that has seen another digest than ``before`` has taken blocks of an attempt that made
+    others.
     """
 
     nbytes: int = 0
     rows: int = 0
-    seconds: float = 0.0
-    more: bool = False
+    seconds: float = 0.0  # of work
+    more: bool = False  # another block may follow
     origin: Origin = Origin(())
-    rejected: RejectReason | None = None
-    failure: Failure | None = None
-    before: int = 0
-    digest: int = 0
-    held: memory.GpuMemoryUse | None = None
+    rejected: RejectReason | None = None  # set if the block is an input that was set aside
+    failure: Failure | None = None  # has ended the task; there is no block then
+    before: int = 0  # digest of all blocks of the task before this one
+    digest: int = 0  # of those and this one
+    held: memory.GpuMemoryUse | None = None  # GPU memory that the task has used so far
 
 
 Output = tuple[BlockMetadata, Any]

@@ -23,18 +23,10 @@ from dask_exo.pipeline.streaming.blocks import Frame, Origin, RejectReason
 
 
 class ErrorPolicy(NamedTuple):
-    """Reaction to exceptions of users' functions.
+    """Reaction to exceptions of users' functions."""
 
-    Attributes
-    ----------
-    retries : int
-        Of a call.
-    skip : bool
-        After the last retry, set the input aside; else the pipeline ends.
-    """
-
-    retries: int = 0
-    skip: bool = False
+    retries: int = 0  # of a call
+    skip: bool = False  # set the input aside after the last retry; else the pipeline ends
 
 
 RAISE = ErrorPolicy()
@@ -108,29 +100,14 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Transform:
-    """A user's function, and the way in which it is called.
+    """A user's function, and the way in which it is called."""
 
-    Attributes
-    ----------
-    kind : str
-        ``"partitions"``, ``"batches"``, ``"rows"``, ``"filter"``, or ``"write"``, whose function
-        also gets a unique name for the frame.
-    func : callable
-        Or a class; each actor makes one instance, and calls it.
-    args, kwargs
-        For the function after the data, or for the class.
-    batch_size : int, optional
-        Rows of a batch; None for as many as there are.
-    format : str
-        Of a batch; see `FORMATS`.
-    """
-
-    kind: str
-    func: Any
-    args: tuple[Any, ...] = ()
+    kind: str  # "partitions", "batches", "rows", "filter", or "write": with a unique name, too
+    func: Any  # or a class, of which each actor makes one instance
+    args: tuple[Any, ...] = ()  # for the function after the data, or for the class
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    batch_size: int | None = None
-    format: str = "pandas"
+    batch_size: int | None = None  # rows; None for as many as there are
+    format: str = "pandas"  # of a batch; see `FORMATS`
     error_policy: ErrorPolicy = RAISE
 
     @property
