@@ -24,12 +24,12 @@ _KINDS = (DeviceFrame, DeviceSeries, DeviceIndex)
 
 
 def module() -> str:
-    """Return the array module of partitions: cupy, or numpy if GPUs are simulated.
+    """Return the array module of partitions: "cupy", or "numpy" if GPUs are simulated.
 
     Raises
     ------
     DeviceError
-        There is no GPU: on the cluster, if one is running, else on this machine.
+        The running cluster has no GPU, or this machine if no cluster is running.
     """
     if Config.current().gpu_simulate:
         return arrays.HOST
@@ -48,7 +48,7 @@ def module() -> str:
 
 
 class ToDevice(ToBackend):
-    """Partitions of pandas, copied to a device."""
+    """Copy of pandas partitions to GPUs."""
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -56,7 +56,7 @@ class ToDevice(ToBackend):
 
     @staticmethod
     def operation(part: Any, options: dict[str, Any]) -> Any:
-        """Copy a partition."""
+        """Copy one partition."""
         return to_device(part, options["module"])
 
     def _simplify_down(self) -> CoreExpr | None:
@@ -71,23 +71,19 @@ class Backend(DataFrameBackendEntrypoint):
 
     @classmethod
     def to_backend_dispatch(cls) -> Callable[..., Any]:
-        """Return a function that copies a partition to a device."""
+        """Return a function that copies a partition to a GPU."""
         return functools.partial(to_device, module=module())
 
     @classmethod
     def to_backend(cls, data: Any, **_: Any) -> Any:
-        """Copy the partitions of a collection to devices.
-
-        Parameters
-        ----------
-        data : dask.dataframe.DataFrame, Series or Index
+        """Copy the partitions of a collection to GPUs.
 
         Raises
         ------
         DeviceError
             There is no GPU, and none is simulated.
         DeviceTypeError
-            A column has no dtype for it.
+            A column cannot be stored on a GPU.
         """
         if isinstance(data._meta, _KINDS):
             return data
@@ -98,7 +94,7 @@ def _reader(name: str, dispatch: Any) -> Callable[..., Any]:
     def read(*args: Any, **options: Any) -> Any:
         return Backend.to_backend(getattr(dispatch.dispatch("pandas"), name)(*args, **options))
 
-    read.__doc__ = f"As `dask.dataframe.{name}`, on devices."
+    read.__doc__ = f"Read as `dask.dataframe.{name}`, and copy the partitions to GPUs."
     return read
 
 

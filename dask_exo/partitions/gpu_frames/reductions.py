@@ -22,7 +22,6 @@ from dask_exo.partitions.gpu_frames.column import (
     TIMES,
     Column,
     as_nullable,
-    numpy_of,
     only,
 )
 from dask_exo.partitions.gpu_frames.interop import to_array
@@ -207,9 +206,9 @@ def _sums(values: Any, by: Groups) -> Any:
     if values.dtype.kind == "f":
         wide = values.astype(np.float64)
         return xp.bincount(by.ids, weights=wide, minlength=by.count + 1)[: by.count]
-    total = xp.concatenate([xp.zeros(1, values.dtype), xp.cumsum(values[by.order])])
+    cumulated = xp.concatenate([xp.zeros(1, values.dtype), xp.cumsum(values[by.order])])
     ends = by.ends()
-    return total[ends] - total[ends - by.tally()]
+    return cumulated[ends] - cumulated[ends - by.tally()]
 
 
 def _zero_filled(column: Column) -> tuple[Any, Any]:
@@ -221,10 +220,11 @@ def _zero_filled(column: Column) -> tuple[Any, Any]:
     return column.xp.where(nulls, zero, column.values), ~nulls
 
 
-def _result(values: Any, dtype: Any, missing: Any = None) -> Column:
-    is_time = isinstance(dtype, np.dtype) and dtype.kind in "mM"
-    column = Column(values if is_time else values.astype(numpy_of(dtype)), dtype)
-    return column if missing is None or not bool(missing.any()) else column.with_nulls(missing)
+def _floats(values: Any, like: Column, missing: Any) -> Column:
+    """Make a column of the precision of another; ``missing`` values are NaN already, or null."""
+    plain = np.float32 if like.values.dtype == np.float32 else np.float64
+    column = Column(values.astype(plain), as_nullable(plain, like.dtype))
+    return column.with_nulls(missing) if like.nullable and bool(missing.any()) else column
 
 
 def group_sum(column: Column, by: Groups, *, min_count: int = 0) -> Column:
@@ -236,7 +236,7 @@ def group_sum(column: Column, by: Groups, *, min_count: int = 0) -> Column:
         wide = np.uint64 if column.kind == "u" else np.int64
         values = values.astype(wide)
         dtype = as_nullable(wide, column.dtype)
-    sums = _result(_sums(values, by), dtype)
+    sums = Column(_sums(values, by).astype(values.dtype), dtype)
     few = by.tally(defined) < min_count
     return sums.take_or_null(by.xp.where(few, -1, by.xp.arange(by.count)))
 
@@ -253,7 +253,7 @@ def group_mean(column: Column, by: Groups) -> Column:
     values, defined = _zero_filled(column)
     with np.errstate(all="ignore"):
         means = _sums(values.astype(np.float64), by) / by.tally(defined)
-    return _result(means, _float(column), _empty(column, by.tally(defined) == 0))
+    return _floats(means, column, by.tally(defined) == 0)
 
 
 def group_var(column: Column, by: Groups, *, ddof: int = 1) -> Column:
@@ -269,7 +269,7 @@ def group_var(column: Column, by: Groups, *, ddof: int = 1) -> Column:
         variances = _sums(squares, by) / (counts - ddof)
     few = counts <= ddof
     variances = xp.where(few, np.nan, variances)
-    return _result(variances, _float(column), _empty(column, few))
+    return _floats(variances, column, few)
 
 
 def group_std(column: Column, by: Groups, *, ddof: int = 1) -> Column:
@@ -348,7 +348,7 @@ def group_median(column: Column, by: Groups) -> Column:
     high = values[xp.minimum(starts + counts // 2, len(rows))]
     empty = counts == 0
     medians = xp.where(empty, np.nan, (low + high) / 2)
-    return _result(medians, _float(column), _empty(column, empty))
+    return _floats(medians, column, empty)
 
 
 def group_any(column: Column, by: Groups) -> Column:
@@ -363,15 +363,6 @@ def group_all(column: Column, by: Groups) -> Column:
     values, defined = _zero_filled(column)
     false = (values == 0) if defined is None else defined & (values == 0)
     return Column(by.tally(false) == 0, as_nullable(bool, column.dtype))
-
-
-def _float(column: Column) -> Any:
-    is_single = column.values.dtype == np.float32
-    return as_nullable(np.float32 if is_single else np.float64, column.dtype)
-
-
-def _empty(column: Column, empty: Any) -> Any:
-    return empty if column.nullable else None
 
 
 AGGREGATIONS: dict[str, Callable[..., Column]] = {

@@ -91,7 +91,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-def test_another_process_reads_what_was_written(fake: Any, tmp_path: Path) -> None:
+def test_another_process_reads_the_same_bytes(fake: Any, tmp_path: Path) -> None:
     found = arrays.try_ipc(100_003, repeats=2)
     assert found.error == ""
     assert found.seconds > 0
@@ -113,7 +113,7 @@ def test_why_memory_cannot_be_shared(fake: Any, fault: str, why: str) -> None:
     assert why in arrays.try_ipc().error
 
 
-def test_another_process_that_does_not_end_is_not_waited_for(fake: Any) -> None:
+def test_the_other_process_has_a_time_limit(fake: Any) -> None:
     sleeper, quitter = "import time; time.sleep(60)", "import os; os._exit(7)"
     assert "timed out" in arrays.try_ipc(reader=sleeper, timeout=0.2).error
     assert arrays.try_ipc(reader=quitter).error == "the other process ended with 7"

@@ -83,7 +83,7 @@ def rows(n: int, seed: int = 0) -> pd.DataFrame:
 @given(
     st.lists(st.sampled_from(["i1", "i8", "f4", "?", "u2"])), st.integers(0, 400), st.integers(0)
 )
-def test_what_is_packed_comes_out_again(dtypes: list[str], n: int, seed: int) -> None:
+def test_unpack_inverts_pack(dtypes: list[str], n: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     several = [random.integers(0, 2, n).astype(dtype) for dtype in dtypes]
     buffer, places = memory.pack(several, np)
@@ -107,7 +107,7 @@ def test_a_frame_travels_as_one_buffer(n: int, index: Any, monkeypatch: pytest.M
     pd.testing.assert_frame_equal(start_copy(there)().frame("numpy").to_pandas(), there.to_pandas())
 
 
-def test_what_was_used_longest_ago_is_spilled_first_to_pinned_memory(arena: Arena) -> None:
+def test_least_recently_used_arrays_spill_first(arena: Arena) -> None:
     a, b, c = (arena.hold(np.full(n, n)) for n in (256, 200, 56))  # 2048, 1600 and 448 bytes
     assert (arena.used, arena.spilled) == (4096, 0)
     a.get()
@@ -124,7 +124,7 @@ def test_what_was_used_longest_ago_is_spilled_first_to_pinned_memory(arena: Aren
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(0, 99))
 @settings(max_examples=20)
-def test_frames_that_do_not_fit_together_give_the_same_results(steps: list[int], seed: int) -> None:
+def test_spilled_frames_give_the_same_results(steps: list[int], seed: int) -> None:
     expected = frame = rows(40, seed)
     with budget(2000) as small:
         held = [DeviceFrame.from_pandas(rows(40, s), "numpy") for s in range(3)]
@@ -150,7 +150,7 @@ def test_frames_that_do_not_fit_together_give_the_same_results(steps: list[int],
         assert small.used == small.on_pinned == small.on_host == 0
 
 
-def test_a_computation_within_a_budget_gives_what_it_gives_without() -> None:
+def test_a_budget_does_not_change_a_computation() -> None:
     frame = rows(400)[["i", "f", "n"]]
     with budget(900) as small, dask.config.set(scheduler=Scheduler(InlineFutures())):
         there = dd.from_pandas(frame, npartitions=4).exo.to_gpu()
@@ -159,7 +159,7 @@ def test_a_computation_within_a_budget_gives_what_it_gives_without() -> None:
     pd.testing.assert_series_equal(found.sort_index(), frame.groupby("i").f.sum())
 
 
-def test_an_allocation_that_fails_makes_room_and_is_tried_again() -> None:
+def test_a_failed_allocation_spills_and_is_retried() -> None:
     device, trimmed = SmallDevice(1000), []
     arena = Arena(10_000, 0, np, lambda: trimmed.append(device.free))
 
@@ -195,7 +195,7 @@ def test_a_batch_that_does_not_fit_is_halved(n: int, room: int) -> None:
     assert len(sizes) <= 2 * -(-n // room)
 
 
-def test_a_row_that_does_not_fit_is_an_error_that_says_so() -> None:
+def test_a_row_that_does_not_fit_raises_an_error() -> None:
     def model(_: Any) -> None:
         raise OutOfMemoryError("allocating 8 bytes, 4 free")
 
