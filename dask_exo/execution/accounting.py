@@ -36,7 +36,7 @@ class OutputVersions:
 
     Parameters
     ----------
-    repeats : callable
+    recomputed : callable
         Returns the digests of calls that ran again; see `Futures.recomputed`.
     mode : str
         Reaction to a different output: ``"error"``, ``"warn"`` or ``"ignore"``.
@@ -51,22 +51,22 @@ class OutputVersions:
     dask_exo.errors.NonDeterminismError: a task 'read' ran again, ...
     """
 
-    def __init__(self, repeats: Callable[[], Iterable[OutputDigest]], mode: str) -> None:
-        self._repeats, self._mode = repeats, mode
+    def __init__(self, recomputed: Callable[[], Iterable[OutputDigest]], mode: str) -> None:
+        self._recomputed, self._mode = recomputed, mode
         self._first: dict[str, int] = {}
 
-    def record(self, made: OutputDigest | None) -> None:
+    def record(self, output: OutputDigest | None) -> None:
         """Record an output that tasks may read from now on."""
-        if made is not None and made.digest is not None:
-            self._first.setdefault(made.call, made.digest)
+        if output is not None and output.digest is not None:
+            self._first.setdefault(output.call, output.digest)
 
     def compare(self) -> None:
         """Raise `NonDeterminismError`, or warn, if a call that ran again has another output."""
         if self._mode == "ignore" or not self._first:
             return
-        for again in self._repeats():
-            if again.digest not in (None, self._first.get(again.call, again.digest)):
-                text = _difference(again)
+        for output in self._recomputed():
+            if output.digest not in (None, self._first.get(output.call, output.digest)):
+                text = _difference(output)
                 if self._mode == "error":
                     raise NonDeterminismError(text)
                 warnings.warn(text, stacklevel=2)
@@ -102,10 +102,10 @@ class ShuffleAccounting:
         """Decide whether to checkpoint the outputs of a shuffle; if so, count its cost as spent."""
         if stage.keeping is None:
             return False
-        kept = stage.keeping.worth(nbytes, self._work, self._spent)
-        self._spent += write_seconds(nbytes) if kept else 0.0
-        events.emit(events.ShuffleKept(stage.name, kept, nbytes, self._work))
-        return kept
+        worth = stage.keeping.worth(nbytes, self._work, self._spent)
+        self._spent += write_seconds(nbytes) if worth else 0.0
+        events.emit(events.ShuffleKept(stage.name, worth, nbytes, self._work))
+        return worth
 
     def exempt(self, stage: Key) -> None:
         """Exclude a shuffle from `verify`: a task failed that would have assembled its outputs."""
@@ -125,10 +125,10 @@ class ShuffleAccounting:
                 raise
 
 
-def _difference(again: OutputDigest) -> str:
+def _difference(output: OutputDigest) -> str:
     return (
-        f"a task {again.name!r} ran again, since a worker or a node was lost, and has made "
-        f"something else than before: tasks may have read both versions of its {again.parts} "
+        f"a task {output.name!r} ran again, since a worker or a node was lost, and has made "
+        f"something else than before: tasks may have read both versions of its {output.parts} "
         f"partition(s). "
         f"Let it depend on its arguments only: no clock, no random numbers without a seed, no "
         f"outside state. If the difference does no harm, set exo.fault.nondeterminism to 'warn' or "
@@ -218,11 +218,11 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
             yield looks
             failed = False
         finally:
-            again = Counter[str]()
-            for made in futures.recomputed()[repeated:]:
-                again[made.name] += made.parts
-            if again:
-                events.emit(events.CallsRepeated(dict(again)))
+            parts = Counter[str]()
+            for output in futures.recomputed()[repeated:]:
+                parts[output.name] += output.parts
+            if parts:
+                events.emit(events.CallsRepeated(dict(parts)))
             spilled, restored = looks.spilled(ask=not failed)
             now = _written(futures) if closely else {}
             events.emit(

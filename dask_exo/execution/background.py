@@ -187,8 +187,8 @@ class PromiseCallbacks:
 
 def _ready(pending: Sequence[_Pending]) -> list[_Pending]:
     """Return the callbacks that are due."""
-    kept, _ = wait([one.promises[0] for one in pending if not one.known], timeout=0)
-    done = {id(promise) for promise in kept}
+    finished, _ = wait([one.promises[0] for one in pending if not one.known], timeout=0)
+    done = {id(promise) for promise in finished}
     return [
         one
         for one in pending

@@ -53,8 +53,8 @@ class CheckpointKey:
             raise
         except (OSError, pickle.PicklingError) as error:
             warnings.warn(
-                f"a value of {self.group!r} is not kept in {self.store.url!r}: {error}. The "
-                f"computation goes on; another program would make it again",
+                f"a value of {self.group!r} is not stored in {self.store.url!r}: {error}. The "
+                f"computation goes on; another program would compute it again",
                 stacklevel=2,
             )
         return value

@@ -247,13 +247,13 @@ class Run:
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
         if bundles[0].group not in self._stats:
             self._probing.add(bundles[0].group)
-        kept = [bundle for job, bundle in zip(jobs, bundles, strict=True) if job.kept]
-        known = [self._stats.get(bundle.group) for bundle in kept]
+        returned = [bundle for job, bundle in zip(jobs, bundles, strict=True) if job.returned]
+        known = [self._stats.get(bundle.group) for bundle in returned]
         small: int | None = self._config.small_result
         if all(one is not None and one.largest <= self._config.small_result for one in known):
             small = None
         promised = sum(one.mean for one in known if one is not None)
-        needs, keys = bundles[0].options.needs, [bundle.key for bundle in kept]
+        needs, keys = bundles[0].options.needs, [bundle.key for bundle in returned]
         self._send(TaskCall(bundles, data, args, keys, small, needs, node, promised, actor))
 
     def _send(self, call: TaskCall) -> None:
@@ -285,17 +285,17 @@ class Run:
     def _collect_finished(self, finished: Collection[Ref]) -> None:
         """Record the results of finished tasks; tell the shuffles which of theirs are done."""
         self._shuffles.finished(finished)
-        mine = [ref for ref in finished if ref in self._in_flight]
-        for ref, dones in zip(mine, receipts(self._futures, mine, self._name), strict=True):
+        calls = [ref for ref in finished if ref in self._in_flight]
+        for ref, results in zip(calls, receipts(self._futures, calls, self._name), strict=True):
             call = self._in_flight.pop(ref)
             self._expected_bytes -= call.expected_bytes
-            if isinstance(dones, OutOfMemoryError):
-                self._resubmit_wider(call, dones)
+            if isinstance(results, OutOfMemoryError):
+                self._resubmit_wider(call, results)
                 continue
             pool = call.bundles[0].options.pool
             if call.actor is not None and pool is not None:
                 self._pools.release(pool, call.actor, len(call.bundles))
-            self._record(call, dones)
+            self._record(call, results)
 
     def _resubmit_wider(self, call: TaskCall, error: OutOfMemoryError) -> None:
         """Resubmit a task whose node ran out of memory, with more slots."""
@@ -306,34 +306,36 @@ class Run:
         events.emit(events.GaveWay(key_split(key), call.needs["num_cpus"]))
         self._send(call)
 
-    def _record(self, call: TaskCall, dones: Sequence[messages.JobReceipt]) -> None:
-        several = len(dones) > 1
+    def _record(self, call: TaskCall, results: Sequence[messages.JobReceipt]) -> None:
+        several = len(results) > 1
         self._probing.discard(call.bundles[0].group)
-        for i, (bundle, done) in enumerate(zip(call.bundles, dones, strict=True)):
+        for i, (bundle, receipt) in enumerate(zip(call.bundles, results, strict=True)):
             self._queue.left -= 1
             try:
-                raise_remote(done)
+                raise_remote(receipt)
             except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
                 self._queue.exempt(bundle)
                 self._queue.fail(bundle.key, error)
                 continue
             if i or not several or bundle.group not in self._stats:
                 # the first bundle of a call pays for what happens once in it
-                self._stats[bundle.group].add(done.seconds, done.nbytes)
-            self._accounting.add_assembled(done.assembled)
-            held: Local | Remote = Local(done.value)
-            if not done.small:
-                held = Remote(call.refs[bundle.key], done.nbytes, done.digest)
-                self.versions.record(done.digest)
+                self._stats[bundle.group].add(receipt.seconds, receipt.nbytes)
+            self._accounting.add_assembled(receipt.assembled)
+            held: Local | Remote = Local(receipt.value)
+            if not receipt.small:
+                held = Remote(call.refs[bundle.key], receipt.nbytes, receipt.digest)
+                self.versions.record(receipt.digest)
             self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], held)
             self._queue.fulfil(bundle.key, held)
         first = call.bundles[0]
-        each = tuple((b.key, d.seconds, d.nbytes) for b, d in zip(call.bundles, dones, strict=True))
-        seconds = sum(done.seconds for done in dones)
-        self._accounting.add_work(seconds, sum(done.checkpoint_seconds for done in dones))
-        nbytes = sum(done.nbytes for done in dones)
-        name, place, gpus = key_split(first.key), dones[-1].span, first.options.gpus
-        events.emit(events.TasksFinished(name, len(dones), seconds, nbytes, place, each, gpus))
+        each = tuple(
+            (b.key, d.seconds, d.nbytes) for b, d in zip(call.bundles, results, strict=True)
+        )
+        seconds = sum(receipt.seconds for receipt in results)
+        self._accounting.add_work(seconds, sum(receipt.checkpoint_seconds for receipt in results))
+        nbytes = sum(receipt.nbytes for receipt in results)
+        name, place, gpus = key_split(first.key), results[-1].span, first.options.gpus
+        events.emit(events.TasksFinished(name, len(results), seconds, nbytes, place, each, gpus))
 
     def _abandon(self) -> None:
         """Cancel all tasks and drop all values."""

@@ -59,7 +59,7 @@ class Job(NamedTuple):
 
     Attributes
     ----------
-    kept : bool
+    returned : bool
         Whether its value is read outside of the call.
     label : PartCheckpoint, optional
         Checkpoint of its value, if it is an input of a shuffle and checkpoints are on.
@@ -69,7 +69,7 @@ class Job(NamedTuple):
     nodes: Sequence[tuple[Key, GraphNode]]
     inputs: dict[Key, Argument | GatheredBlocks | JobOutput | Value]
     retries: int = 0
-    kept: bool = True
+    returned: bool = True
     label: PartCheckpoint | None = None
 
     @property

@@ -89,21 +89,21 @@ class ResourceBoundFunction:
             return self._run(self._func, args, kwargs)
         if inferring():
             raise OptionsError(
-                f"no {self.name} is made to find out what it returns, since that may load a "
+                f"no {self.name} is created to infer what it returns, since that may load a "
                 f"model here: pass meta= (a frame without rows, or a dict of columns and dtypes)"
             )
-        mine = cached_instance(self._key)
-        with mine.lock:  # one call at a time, as on an actor
-            if mine.value is None:
-                mine.value = self._func(*self._args, **self._kwargs)
-            return self._run(mine.value, args, kwargs)
+        instance = cached_instance(self._key)
+        with instance.lock:  # one call at a time, as on an actor
+            if instance.value is None:
+                instance.value = self._func(*self._args, **self._kwargs)
+            return self._run(instance.value, args, kwargs)
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         rows = bool(args) and has_rows(args[0])
         if self._batch_size is None and self._max_batch_bytes is None:
-            made = func(*args, **kwargs)
-            yields = rows and isinstance(made, Iterator)
-            return concat_results([made], self.name) if yields else made
+            result = func(*args, **kwargs)
+            yields = rows and isinstance(result, Iterator)
+            return concat_results([result], self.name) if yields else result
         if not rows:
             what = type(args[0]).__name__ if args else "nothing"
             raise OptionsError(
@@ -115,8 +115,8 @@ class ResourceBoundFunction:
         def call(batch: Any) -> Any:
             return func(batch, *args[1:], **kwargs)
 
-        made = (one for batch in batches for one in call_in_halves(call, batch, self.name))
-        return concat_results(made, self.name)
+        results = (one for batch in batches for one in call_in_halves(call, batch, self.name))
+        return concat_results(results, self.name)
 
     @property
     def name(self) -> str:
@@ -264,7 +264,7 @@ def options(
         if not stateful and (args or kwargs):
             raise OptionsError(
                 f"arguments after the function {func!r}: need them in the call; only instances of "
-                f"a class are made with some"
+                f"a class are created with some"
             )
         asks = ResourceRequest(asked, special or stateful, least, most)
         return ResourceBoundFunction(func, args, kwargs, asks, batch_size, nbytes)

@@ -61,11 +61,11 @@ class RunningShuffle:
         for place, (key, column) in enumerate(
             zip(self.stage.columns, shuffled.inputs, strict=True)
         ):
-            mine = split
+            partitioner = split
             if keeping is not None and key.slot in keeping.labels:
                 label = keeping.labels[key.slot]
-                mine = CheckpointingSplit(count=split.count, inner=split, label=label)
-            yield key, PendingOutput(OutputKey(key.stage, place), column, mine, nbytes)
+                partitioner = CheckpointingSplit(count=split.count, inner=split, label=label)
+            yield key, PendingOutput(OutputKey(key.stage, place), column, partitioner, nbytes)
 
 
 def _split(stage: Stage, shuffled: Shuffled) -> Partitioner:
@@ -106,7 +106,7 @@ class StageMaps:
         return serialize_call(messages.TaskCode(jobs, settings, compares, mapped), refs), *refs
 
     def note_receipt(self, receipt: Receipt) -> None:
-        """Add up what a map call assembled of an earlier shuffle; raise what made it fail."""
+        """Add up what a map call assembled of an earlier shuffle; raise its failure."""
         detail: messages.MapDetail = receipt.detail
         call = detail.call
         raise_remote(call)
@@ -232,8 +232,8 @@ class RunningShuffles:
                 self._accounting.add_sent(stage, shuffled.tally)
                 self._queue.left -= 1
                 self._watcher.finished(stage.key, stage_keys(stage), None)
-                for key, pile in shuffling.outputs(shuffled):
-                    self._queue.fulfil(key, pile)
+                for key, output in shuffling.outputs(shuffled):
+                    self._queue.fulfil(key, output)
 
     def finished(self, refs: Collection[Ref]) -> None:
         """Tell the shuffles which refs are done."""

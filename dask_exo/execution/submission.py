@@ -29,7 +29,7 @@ def build_jobs(
     Bundles are in an order in which they can run: some may read outputs of others.
     """
     places: dict[Ref, int] = {}
-    piles: dict[int, tuple[Any, list[int]]] = {}
+    gathered: dict[int, tuple[Any, list[int]]] = {}
 
     def place(ref: Ref) -> int:
         return places.setdefault(ref, len(places))
@@ -40,28 +40,28 @@ def build_jobs(
         if isinstance(held, Remote):
             return messages.Argument(place(held.ref))
         refs, column = held.column.refs, held.column
-        if id(refs) not in piles:  # reducers of one node share their refs
-            piles[id(refs)] = refs, [place(ref) for ref in refs]
+        if id(refs) not in gathered:  # reducers of one node share their refs
+            gathered[id(refs)] = refs, [place(ref) for ref in refs]
         return messages.GatheredBlocks(
-            held.key.stage, held.key.slot, column.slot, piles[id(refs)][1], held.split
+            held.key.stage, held.key.slot, column.slot, gathered[id(refs)][1], held.split
         )
 
     inputs: list[dict[Key, Any]] = []
-    made: dict[Key, int] = {}
+    positions: dict[Key, int] = {}
     for i, bundle in enumerate(bundles):
         sources: dict[Key, Any] = {}
         for key in bundle.sources:
-            if key in made:
+            if key in positions:
                 values.drop_reader(key)
-                sources[key] = messages.JobOutput(made[key])
+                sources[key] = messages.JobOutput(positions[key])
             else:
                 sources[key] = source(values.take(key))
-        given = {name: messages.Value(value) for name, value in bundle.literals.items()}
-        inputs.append({**given, **{name: sources[key] for name, key in bundle.inputs.items()}})
-        made[bundle.key] = i
+        literals = {name: messages.Value(value) for name, value in bundle.literals.items()}
+        inputs.append({**literals, **{name: sources[key] for name, key in bundle.inputs.items()}})
+        positions[bundle.key] = i
     jobs = [
-        messages.Job(b.key, b.nodes, mine, b.options.retries, values.has_readers(b.key), b.label)
-        for b, mine in zip(bundles, inputs, strict=True)
+        messages.Job(b.key, b.nodes, sources, b.options.retries, values.has_readers(b.key), b.label)
+        for b, sources in zip(bundles, inputs, strict=True)
     ]
     return jobs, list(places)
 
@@ -98,14 +98,14 @@ def _sendable(job: messages.Job) -> bool:
 _warned_before: dict[Any, Any] = {}  # as each module has it: one place warns once by default
 
 
-def raise_remote(came: messages.JobReceipt) -> None:
+def raise_remote(receipt: messages.JobReceipt) -> None:
     """Repeat the warnings of user code in a task, and raise its exception."""
-    for one in came.warnings:
+    for one in receipt.warnings:
         warnings.warn_explicit(
             one.message, one.category, one.filename, one.lineno, registry=_warned_before
         )
-    if came.failure is not None:
-        came.failure.reraise()
+    if receipt.failure is not None:
+        receipt.failure.reraise()
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class TaskCall:
         Pickled `TaskCode` of the bundles.
     args : sequence of Ref
         Inputs. They are held as long as the task may have to be resubmitted.
-    kept : list of Key
+    returned : list of Key
         Values that are read outside of the call.
     small : int, optional
         Largest value, in bytes, to return in a receipt; None for all values.
@@ -131,7 +131,7 @@ class TaskCall:
     bundles: list[Bundle]
     data: bytes
     args: Sequence[Ref]
-    kept: list[Key]
+    returned: list[Key]
     small: int | None
     needs: SubmitOptions | None
     node: str | None
@@ -148,11 +148,11 @@ class TaskCall:
         if self.small is None:
             receipts: Ref = target.submit(run_bundles, self.data, None, *self.args, **where)
             return receipts
-        count = len(self.kept) + 1
+        count = len(self.returned) + 1
         *refs, receipts = target.split(
             count, run_bundles, self.data, self.small, *self.args, **where
         )
-        self.refs = dict(zip(self.kept, refs, strict=True))
+        self.refs = dict(zip(self.returned, refs, strict=True))
         return receipts
 
 

@@ -73,14 +73,14 @@ def run_bundles(data: bytes, small: int | None, *args: Any) -> list[Any]:
         start = since = time.perf_counter()
         for job, out in zip(code.jobs, run_jobs(code.jobs, args, data), strict=True):
             nbytes = sizeof(out.value)
-            here = nbytes <= largest or out.failure is not None or not job.kept
-            if job.kept:
+            here = nbytes <= largest or out.failure is not None or not job.returned
+            if job.returned:
                 values.append(None if here else out.value)
             end = time.perf_counter()
             receipt = JobReceipt(
                 end - start,
                 nbytes,
-                out.value if here and job.kept else None,
+                out.value if here and job.returned else None,
                 here,
                 out.assembled,
                 out.warnings,
@@ -203,11 +203,13 @@ class JobOutcome:
 def run_jobs(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[JobOutcome]:
     """Run jobs one after the other; drop each value after its last use in the call."""
     outputs: dict[int, Any] = {}
-    given = CallArguments(jobs, args)
+    arguments = CallArguments(jobs, args)
     last = {index: i for i, job in enumerate(jobs) for index in job.inner}
     for i, job in enumerate(jobs):
         failed = [outputs[index] for index in job.inner if isinstance(outputs[index], Failure)]
-        out = JobOutcome(failure=failed[0]) if failed else _attempt(jobs, i, given, outputs, data)
+        out = JobOutcome(failure=failed[0] if failed else None)
+        if not failed:
+            out = _attempt(jobs, i, arguments, outputs, data)
         outputs.update({i: out.failure or out.value} if i in last else {})
         for index in job.inner:
             if last[index] == i:
@@ -216,7 +218,7 @@ def run_jobs(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[
 
 
 def _attempt(
-    jobs: Sequence[Job], i: int, given: CallArguments, outputs: Mapping[int, Any], data: bytes
+    jobs: Sequence[Job], i: int, arguments: CallArguments, outputs: Mapping[int, Any], data: bytes
 ) -> JobOutcome:
     """Run job ``i``, with its retries.
 
@@ -226,17 +228,17 @@ def _attempt(
     job, start = jobs[i], time.perf_counter()
     assembled: list[AssembledTally] = []
     value, failure, spent = None, None, 0.0
-    sent = [given.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
+    sent = [arguments.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
     shared = len(jobs) > 1 or job.retries > 0 or not all(map(is_plain_data, sent))
     unused = iter([job])
 
     def call(prepare: Callable[[Any], Any]) -> Any:
         assembled.clear()
-        mine = next(unused, None) or load_call(data, given.args).jobs[i]
-        if not mine.inputs:
-            reach("read", mine.key)
-        value = _run(mine, _inputs(mine, given, outputs, assembled, prepare), prepare)
-        reach("made", mine.key)
+        fresh = next(unused, None) or load_call(data, arguments.args).jobs[i]
+        if not fresh.inputs:
+            reach("read", fresh.key)
+        value = _run(fresh, _inputs(fresh, arguments, outputs, assembled, prepare), prepare)
+        reach("made", fresh.key)
         return value
 
     with warnings.catch_warnings(record=True) as caught:
@@ -295,7 +297,7 @@ def _run(job: Job, values: dict[Key, Any], prepare: Callable[[Any], Any]) -> Any
 
 def _inputs(
     job: Job,
-    given: CallArguments,
+    arguments: CallArguments,
     outputs: Mapping[int, Any],
     assembled: list[AssembledTally],
     prepare: Callable[[Any], Any],
@@ -307,13 +309,13 @@ def _inputs(
         elif isinstance(source, JobOutput):
             values[name] = prepare(outputs[source.place])
         elif isinstance(source, Argument):
-            arg = given.args[source.place]
+            arg = arguments.args[source.place]
             if isinstance(arg, Failure):  # of a task whose ref was known before it ran
                 arg.reraise()
             values[name] = prepare(arg)
         else:
             reach("reduce", name)
-            packed, slot = given.blocks(source)
+            packed, slot = arguments.blocks(source)
             output, tally = source.split.assemble(packed, slot, source.column)
             values[name] = prepare(output)
             assembled.append(AssembledTally(source.stage, tally))
