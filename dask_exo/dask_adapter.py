@@ -51,14 +51,12 @@ from dask.dataframe.dask_expr._expr import (
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
 from dask.dataframe.dask_expr._expr import _DelayedExpr as DelayedExpr
 from dask.dataframe.dask_expr._groupby import (
-    DecomposableGroupbyAggregation,
     GroupByChunk,
     SingleAggregation,
 )
 from dask.dataframe.dask_expr._groupby import _mean_chunk as mean_chunk
 from dask.dataframe.dask_expr._merge import BlockwiseMerge, BroadcastJoin, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._quantiles import RepartitionQuantiles
-from dask.dataframe.dask_expr._reductions import Aggregate
 from dask.dataframe.dask_expr._repartition import RepartitionToFewer
 from dask.dataframe.dask_expr._shuffle import (
     AssignPartitioningIndex,
@@ -67,7 +65,6 @@ from dask.dataframe.dask_expr._shuffle import (
     Shuffle,
     SimpleShuffle,
     SortIndexBlockwise,
-    SortValuesBlockwise,
     TaskShuffle,
 )
 from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPartitions
@@ -75,9 +72,6 @@ from dask.dataframe.dask_expr.io import FromMap, FromPandas, FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec, ToParquetData
 from dask.dataframe.groupby import _apply_func_to_column as apply_func_to_column
 from dask.dataframe.groupby import _compute_sum_of_squares as sum_of_squares
-from dask.dataframe.groupby import _finalize_mean as finalize_mean
-from dask.dataframe.groupby import _finalize_std as finalize_std
-from dask.dataframe.groupby import _finalize_var as finalize_var
 from dask.dataframe.groupby import _groupby_apply_funcs as apply_funcs
 from dask.dataframe.io.csv import _read_csv as read_csv_block
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine

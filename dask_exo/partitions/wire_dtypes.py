@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from dask_exo.partitions.kernels.argsort import is_arrow_string, string_buffers, to_large_string
 
-CACHED = 2**24  # bytes; prefetching more than this evicts its own beginning
 _FAST = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}  # item sizes that numpy is fast with
 _OFFSET_LIMIT = 2**31  # bytes that offsets of 32 bits can address
 
@@ -107,7 +106,6 @@ def encode(columns: Sequence[Any], order: np.ndarray) -> tuple[Any, Any]:
     dtype = columns[0].dtype
     if _is_string(dtype):
         texts = to_large_string(pa.array(columns[0].array))
-        prefetch(texts)
         return pc.take(texts, pa.array(order), boundscheck=False), dtype
     return _take([column.to_numpy() for column in columns], order), dtype
 
@@ -131,25 +129,9 @@ def decode(array: Any, dtype: Any) -> tuple[Any, Any]:
     return dtype.__from_arrow__(array), dtype
 
 
-def prefetch(memory: np.ndarray | pa.Array) -> None:
-    """Read memory sequentially before a random gather, so that it is in the cache.
-
-    Parameters
-    ----------
-    memory : ndarray or LargeStringArray
-        Ignored if it is large, not contiguous, or holds Python objects.
-    """
-    if isinstance(memory, pa.Array):
-        for part in string_buffers(memory):
-            prefetch(part)
-    elif memory.flags.c_contiguous and not memory.dtype.hasobject and memory.nbytes <= CACHED:
-        np.add.reduce(memory.reshape(-1).view(np.uint8)[: memory.nbytes // 8 * 8].view(np.uint64))
-
-
 def _take(columns: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
     taken = np.empty((len(columns), len(order)), columns[0].dtype)
     for row, values in zip(taken, columns, strict=True):
-        prefetch(values)
         np.take(values, order, out=row, mode="clip")
     return taken
 

@@ -14,14 +14,12 @@ from collections import defaultdict
 from typing import Any
 
 from dask_exo.dask_adapter import (
-    Aggregate,
     Alias,
     ArrowDatasetEngine,
     AssignPartitioningIndex,
     BlockwiseMerge,
     BroadcastJoin,
     CoreExpr,
-    DecomposableGroupbyAggregation,
     Expr,
     Fused,
     GroupByChunk,
@@ -38,7 +36,6 @@ from dask_exo.dask_adapter import (
     SimpleShuffle,
     SingleAggregation,
     SortIndexBlockwise,
-    SortValuesBlockwise,
     Task,
     TaskRef,
     TaskShuffle,
@@ -50,14 +47,13 @@ from dask_exo.dask_adapter import (
     optimize_blockwise_fusion,
     percentiles_summary,
 )
-from dask_exo.partitions.kernels import array_join, groupby
+from dask_exo.partitions.kernels import array_join
 from dask_exo.partitions.kernels.groupby import partial_groups
 from dask_exo.partitions.kernels.hash_partition import assign_partitions
 from dask_exo.partitions.kernels.parquet import ParquetEngine
 from dask_exo.partitions.kernels.range_partition import (
     partition_numbers,
     sort_index,
-    sort_values,
     summary,
 )
 from dask_exo.partitions.protocol import PARTITION_COLUMN
@@ -260,8 +256,6 @@ def substitute(expr: CoreExpr) -> CoreExpr:
         return _SUBSTITUTES[kind](*expr.operands)
     if kind is ToParquetData and expr.engine is ArrowDatasetEngine:
         return expr.substitute_parameters({"engine": ParquetEngine})
-    if kind is Aggregate and _method(expr.aggregate) in _GROUPS:
-        return AggregateGroups(*expr.operands)
     if kind is ResetIndex and _groups(expr.frame) and not expr.drop:
         chunk, first = expr.frame, len(GroupByChunk._parameters)
         return PartialGroups(*chunk.operands[:first], expr._kwargs, *chunk.operands[first:])
@@ -294,12 +288,6 @@ class SortIndex(SortIndexBlockwise):
     """The rows of each partition in the order of the index, sorted faster than by pandas."""
 
     operation = staticmethod(sort_index)
-
-
-class SortValues(SortValuesBlockwise):
-    """The rows of each partition in the order of some columns, taken faster than by pandas."""
-
-    operation = staticmethod(sort_values)
 
 
 class MergePartitions(BlockwiseMerge):
@@ -345,24 +333,6 @@ class PartialGroups(GroupByChunk):
         return (None,) * (self.frame.npartitions + 1)
 
 
-class AggregateGroups(Aggregate):
-    """The groups of each partition after a shuffle, found a cacheful at a time."""
-
-    @property
-    def operation(self) -> Any:  # type: ignore[override]
-        """Function of one partition."""
-        return functools.partial(groupby.aggregate, whole=self.aggregate)
-
-    @functools.cached_property
-    def _kwargs(self) -> dict[str, Any]:
-        return {"options": self.aggregate_kwargs or {}}
-
-
-_GROUPS = [
-    vars(kind)["aggregate"].__func__ for kind in (DecomposableGroupbyAggregation, SingleAggregation)
-]
-
-
 _SUBSTITUTES: dict[type[CoreExpr], type[CoreExpr]] = {
     AssignPartitioningIndex: PartitionsByHash,
     BlockwiseMerge: MergePartitions,
@@ -370,7 +340,6 @@ _SUBSTITUTES: dict[type[CoreExpr], type[CoreExpr]] = {
     SetPartitions: PartitionNumbers,
     RepartitionQuantiles: Quantiles,
     SortIndexBlockwise: SortIndex,
-    SortValuesBlockwise: SortValues,
 }
 
 

@@ -281,14 +281,7 @@ BUGS = [
         "partitions/kernels/groupby.py",
         "return values.notna()",
         "return values.notna() | True",
-        (f"{UNIT}/partitions/test_partial_aggregation.py",),
-    ),
-    Bug(
-        "a cluster of groups is left out",
-        "partitions/kernels/groupby.py",
-        "in pairwise(offsets)",
-        "in pairwise(offsets[1:])",
-        (f"{UNIT}/partitions/test_radix_groupby.py",),
+        (f"{UNIT}/partitions/test_groupby.py",),
     ),
     Bug(
         "the first row of a side of a join is never found",

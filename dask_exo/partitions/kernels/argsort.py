@@ -295,7 +295,9 @@ def _refine(
     codes = key(rows)
     if (codes == codes[0]).all():  # a common prefix
         return found, tied
-    inner = stable_argsort(codes) if group[0] == group[-1] else np.lexsort((codes, group))
+    inner = stable_argsort(codes)
+    if group[0] != group[-1]:
+        inner = inner[stable_argsort(group[inner])]
     codes, found, tied = codes[inner], found.copy(), tied.copy()
     found[places] = rows[inner]
     neighbours = np.flatnonzero(group[1:] == group[:-1])

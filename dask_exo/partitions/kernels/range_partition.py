@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from dask.utils import M
 
 from dask_exo.dask_adapter import percentiles_summary, set_partitions_pre
 from dask_exo.partitions.kernels import argsort, sort_keys
 from dask_exo.partitions.kernels.argsort import count_below
 from dask_exo.partitions.kernels.sort_keys import SortKey
-from dask_exo.partitions.wire_dtypes import prefetch
 from dask_exo.partitions.wire_format import to_wire
 
 
@@ -94,40 +92,7 @@ def sort_index(frame: Any) -> Any:
     if not isinstance(frame, pd.DataFrame):
         return frame.take(order)
     rows = to_wire(frame.reset_index(drop=True), order, ignore_index=True).to_frame()
-    prefetch(labels)
     return rows.set_axis(frame.index.take(order))
-
-
-def sort_values(frame: Any, *, sort_function: Any, sort_kwargs: dict[str, Any]) -> Any:
-    """Sort rows by columns, as ``sort_function(frame, **sort_kwargs)`` does.
-
-    pandas finds the order; rows are gathered one column at a time.
-
-    Examples
-    --------
-    >>> from dask.utils import M
-    >>> frame = pd.DataFrame({"k": [2, 1], "s": ["b", "a"]})
-    >>> sort_values(frame, sort_function=M.sort_values, sort_kwargs={"by": ["k"]}).s.tolist()
-    ['a', 'b']
-    """
-    by = sort_kwargs.get("by")
-    if not (
-        isinstance(by, list)
-        and len(set(by)) == len(by)
-        and type(frame) is pd.DataFrame
-        and frame.columns.is_unique
-        and all(name in frame for name in by)  # or it is the name of the index
-        and sort_function == M.sort_values
-        and sort_kwargs.keys() <= _ORDER | {"ignore_index"}
-    ):
-        return sort_function(frame, **sort_kwargs)
-    how = {name: value for name, value in sort_kwargs.items() if name in _ORDER}
-    order = frame[by].reset_index(drop=True).sort_values(**how).index.to_numpy()
-    ignored = bool(sort_kwargs.get("ignore_index"))
-    return to_wire(frame, order, ignore_index=ignored).to_frame()
-
-
-_ORDER = {"by", "ascending", "na_position"}  # arguments of sort_values that define the order
 
 
 def summary(values: Any, *how: Any) -> Any:

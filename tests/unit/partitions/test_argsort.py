@@ -1,4 +1,4 @@
-"""Numbers between bounds against numpy's binary search."""
+"""Sorts and searches of integers against those of numpy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dask_exo.partitions.kernels.argsort import _BLOCK, count_below
+from dask_exo.partitions.kernels.argsort import _BLOCK, count_below, counting_argsort
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint64", "float32", "float64"])
@@ -26,3 +26,11 @@ def test_more_values_than_one_block(count) -> None:
     rng = np.random.default_rng(count)
     values, bounds = rng.integers(0, 5000, 2 * _BLOCK + 7), np.sort(rng.integers(0, 5000, count))
     assert (count_below(values, bounds, "right") == np.searchsorted(bounds, values, "right")).all()
+
+
+@given(codes=st.lists(st.integers(0, 40), max_size=200))
+def test_small_numbers_are_sorted_by_counting(codes) -> None:
+    numbers = np.array(codes, np.uint8)
+    order, offsets = counting_argsort(numbers, 41)
+    assert order.tolist() == np.argsort(numbers, kind="stable").tolist()
+    assert offsets.tolist() == np.searchsorted(np.sort(numbers), range(42)).tolist()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from dask.dataframe.partitionquantiles import percentiles_summary
 from dask.dataframe.shuffle import set_partitions_pre
-from dask.utils import M, random_state_data
+from dask.utils import random_state_data
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,10 +16,8 @@ from dask_exo.partitions.kernels.argsort import count_up_to
 from dask_exo.partitions.kernels.range_partition import (
     partition_numbers,
     sort_index,
-    sort_values,
     summary,
 )
-from dask_exo.partitions.wire_dtypes import prefetch
 
 # few characters, so that words agree: one that is a zero byte, and ones of two to four bytes
 TEXT = st.text(st.sampled_from("ab\0é漢😀"), max_size=30)
@@ -99,62 +97,3 @@ def test_percentiles_are_those_of_dask(dtype, numbers, old, new) -> None:
     values = pd.Series(numbers if dtype == "int64" else [f"é{n}" for n in numbers]).astype(dtype)
     how = (old, new, 1.0, random_state_data(1, 7)[0])
     assert summary(values, *how) == percentiles_summary(values, *how)
-
-
-SORTABLE = st.one_of(st.none(), st.integers(0, 9))
-
-
-@pytest.mark.parametrize("by", [["n"], ["s"], ["f", "s"], ["s", "n"]], ids=" ".join)
-@given(st.data(), st.booleans(), st.sampled_from(["first", "last"]), st.booleans())
-def test_rows_are_those_of_sort_values(by, data, ascending, na_position, ignore_index) -> None:
-    numbers = data.draw(st.lists(SORTABLE, max_size=40))
-    frame = pd.DataFrame(
-        {
-            "n": pd.array(numbers, dtype="Int64"),
-            "f": pd.array(numbers, dtype="Int64").to_numpy(np.float64, na_value=np.nan),
-            "s": pd.Series([None if n is None else f"é{n}" for n in numbers], dtype="str"),
-            "i": np.arange(len(numbers)),
-        },
-        index=pd.Index(range(len(numbers)), name="at")[::-1],
-    )
-    how = {"by": by, "ascending": ascending, "na_position": na_position}
-    how["ignore_index"] = ignore_index
-    got = sort_values(frame, sort_function=M.sort_values, sort_kwargs=how)
-    pd.testing.assert_frame_equal(got, frame.sort_values(**how))
-
-
-@pytest.mark.parametrize(
-    "how", [{"by": ["k"], "key": lambda k: -k}, {"by": ["at"]}, {"by": "k"}, {"by": ["k"]}]
-)
-def test_what_pandas_sorts_in_other_ways_it_sorts_itself(how) -> None:
-    frame = pd.DataFrame({"k": [2, 1, 3]}, index=pd.Index([3, 1, 2], name="at"))
-    frame.attrs["mine"] = 1
-    got = sort_values(frame, sort_function=M.sort_values, sort_kwargs=how)
-    pd.testing.assert_frame_equal(got, frame.sort_values(**how))
-    assert got.attrs == {"mine": 1}
-
-
-def test_a_sort_function_of_ones_own_is_called() -> None:
-    def backwards(frame, by):
-        return frame.sort_values(by)[::-1]
-
-    frame = pd.DataFrame({"k": [2, 1, 3]})
-    got = sort_values(frame, sort_function=backwards, sort_kwargs={"by": ["k"]})
-    assert got.k.tolist() == [3, 2, 1]
-
-
-@pytest.mark.parametrize(
-    "memory",
-    [
-        np.arange(7),
-        np.arange(40).reshape(5, 8)[:, ::2],
-        np.zeros(3, "M8[ns]"),
-        np.array(["a", None], object),
-        np.zeros(0),
-        np.zeros((2, 3), bool),
-        pa.array(["a", None, "é"], pa.large_string())[1:],
-    ],
-    ids=str,
-)
-def test_any_memory_can_be_read_beforehand(memory) -> None:
-    prefetch(memory)
