@@ -40,14 +40,10 @@ class Node:
 
     Attributes
     ----------
-    id : str
-        Name of the node, as `Futures.submit` takes it for placement.
-    slots : int
-        Tasks that it runs at the same time.
-    store : int
-        Size of its object store in bytes.
-    disk : int, optional
-        Free bytes for spilled values, if known.
+    id, slots
+        Name as `Futures.submit` takes it for placement; tasks that it runs at the same time.
+    store, disk : int
+        Bytes of its object store; free bytes for spilled values, if known.
     resources : mapping, optional
         Amount of each resource ("CPU", "GPU", others), if known.
     """

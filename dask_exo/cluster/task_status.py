@@ -60,18 +60,9 @@ class Activity:
 
 @dataclass(frozen=True)
 class OutputDigest:
-    """Summary of the output of a call.
+    """Summary of the output of a call, with a digest that is equal for equal outputs.
 
-    Attributes
-    ----------
-    call : str
-        Id of the call: equal for all its attempts, and unique among calls.
-    name : str
-        Name of its function.
-    parts : int
-        Number of partitions.
-    digest : int, optional
-        Equal for equal outputs.
+    ``call`` is equal for all attempts, and unique among calls.
     """
 
     call: str
@@ -129,7 +120,7 @@ _GONE = (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State of a cluster on which nothing has happened for a while.
+    """State of a cluster on which nothing has happened for so many ``seconds``.
 
     Attributes
     ----------
@@ -137,16 +128,10 @@ class Snapshot:
         Status of the awaited tasks, and their names.
     gone : collection of str
         Ids of nodes that have died or left.
-    used, store : int
-        Bytes in the object stores, and their capacity.
-    full : str, optional
-        A directory for spilled values that is full.
-    seconds : float
-        Since the last event.
-    spilled : int
-        Bytes written to disk since the cluster began.
-    place : str, optional
-        A directory for spilled values.
+    used, store, spilled : int
+        Bytes in the object stores, their capacity, and bytes written to disk since the beginning.
+    place, full : str, optional
+        A directory for spilled values; one that is full.
     """
 
     activity: Activity

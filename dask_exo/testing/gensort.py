@@ -1,12 +1,12 @@
-"""Records of the sort benchmark, made on the spot: 100 bytes, of which 10 are the key.
+"""Records of the sort benchmark, computed when needed: 100 bytes, of which 10 are the key.
 
-A record is three columns: ``key_hi`` (uint64, the first 8 bytes of the key read as a
-big-endian number), ``key_lo`` (uint16, the other 2) and ``payload`` (90 bytes). Sorting by
-``[key_hi, key_lo]`` is therefore sorting the 10 key bytes with ``memcmp``. Row ``n`` of a
-seed is always the same record, however the rows are cut into partitions.
+A record is three columns: ``key_hi`` (uint64, the first 8 bytes of the key read as a big-endian
+number), ``key_lo`` (uint16, the other 2) and ``payload`` (90 bytes). So sorting by
+``[key_hi, key_lo]`` is sorting the 10 key bytes with ``memcmp``. Row ``n`` of a seed is always the
+same record, however the rows are cut into partitions.
 
-References: the sort benchmark (sortbenchmark.org); their ``gensort`` numbers its records in
-the same way, our keys come from splitmix64 instead of a 128-bit linear generator.
+References: the sort benchmark (sortbenchmark.org); its ``gensort`` numbers records in the same
+way, our keys come from splitmix64 instead of a 128-bit linear generator.
 """
 
 from __future__ import annotations
@@ -40,34 +40,20 @@ def records(
     skew: float = 0.0,
     columns: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Make rows ``start`` to ``start + count`` of the records of a seed.
+    """Return rows ``start`` to ``start + count`` of the records of a seed, indexed by row number.
+
+    No two records are equal: the payload starts with the row number (8 bytes, little-endian), the
+    other 82 bytes are a repeating random filler.
 
     Parameters
     ----------
-    start, count : int
-        Number of the first row, and how many rows.
-    seed : int
-        Another seed, other records.
-    skew : float, optional
-        0: keys are uniform (and ``key_hi`` is unique). Above: ``key_hi`` is
-        ``2**64 * u**(1 + skew)`` of a uniform ``u``, a power law that crowds the low keys and
-        makes equal ones (at skew 9 every hundredth ``key_hi`` is 0). Rounded to sixteenths,
-        which multiplications and square roots compute alike on every machine.
+    skew : float
+        0: keys are uniform (and ``key_hi`` is unique). Above: ``key_hi`` is ``2**64 * u**(1 +
+        skew)`` of a uniform ``u``, a power law with many low and equal keys (at skew 9 every
+        hundredth ``key_hi`` is 0). Rounded to sixteenths, which multiplications and square roots
+        compute alike on every machine.
     columns : sequence of str, optional
-        Make these only, in this order; all of `COLUMNS` by default.
-
-    Returns
-    -------
-    DataFrame : (count,)
-        The index is the row number. No two records are equal: the payload starts with the
-        row number (8 bytes, little-endian), the other 82 bytes are a repeating random filler.
-
-    Raises
-    ------
-    ValueError
-        If ``skew`` is negative.
-    KeyError
-        For a column that records do not have.
+        Of `COLUMNS`, in this order.
 
     Examples
     --------
@@ -87,21 +73,9 @@ def records(
 
 
 def frame(nbytes: int, *, seed: int = 0, skew: float = 0.0, partition_bytes: int) -> Any:
-    """Make a Dask DataFrame of records.
+    """Return a Dask dataframe of ``nbytes`` of `records`, by ``partition_bytes`` at most.
 
-    Parameters
-    ----------
-    nbytes : int
-        Size of all the records, in bytes; rounded down to whole ones.
-    seed, skew
-        As in `records`.
-    partition_bytes : int
-        Most bytes of records in one partition; the rows are spread evenly.
-
-    Returns
-    -------
-    dask.dataframe.DataFrame
-        Asking it for some columns makes only those.
+    A computation that needs some columns makes only those.
     """
     import dask.dataframe as dd
 

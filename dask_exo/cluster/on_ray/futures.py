@@ -126,81 +126,6 @@ def _named(task: Any, count: int, name: str) -> Any:
     return task.options(num_returns=count, name=name)
 
 
-_BOTH = hasattr(ray.ObjectRefGenerator, "_get_next_ref_n")  # Ray 2.60; before, one at a time
-STREAMING = {
-    "num_returns": "streaming",
-    "_generator_backpressure_num_objects": 2 if _BOTH else 1,
-}
-"""Options of a generator task, which stops when it is one pair ahead of its reader."""
-
-
-class RayOutputStream:
-    """`dask_exo.cluster.futures.OutputStream` of a streaming generator.
-
-    The metadata of a value is read without taking the pair, so the generator continues only when
-    the pair is taken.
-    """
-
-    def __init__(self, generator: Any) -> None:
-        self._generator = generator
-        self._next: list[Any] = []
-
-    @property
-    def next(self) -> Ref:
-        """See `OutputStream.next`."""
-        if not self._next:
-            self._next = self._refs(2 if _BOTH else 1)
-        return self._next[-1]
-
-    def read(self) -> Any:
-        """See `OutputStream.read`."""
-        with lost():
-            try:
-                return self._read()
-            except Exception:
-                for ref in (*self._next, self._generator._generator_ref):
-                    with contextlib.suppress(Exception):  # or Ray prints an error that nobody read
-                        ray.get(ref, timeout=0)
-                raise
-
-    def _read(self) -> Any:
-        with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
-            if not _BOTH:
-                value = next(self._generator, None)  # only now the generator yields the metadata
-                if value is None:
-                    return None
-                if value == self._generator._generator_ref:  # the task has failed
-                    ray.get(value)
-                self._next = [value, *self._refs(1)]
-            return ray.get(self._next[-1])
-        with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
-            ray.get(self._next[0])  # a value without metadata tells why the task failed
-        return None
-
-    def take(self) -> Ref:
-        """See `OutputStream.take`."""
-        with lost():
-            (value, _), self._next = self._next, []
-            if _BOTH:
-                self._generator._consume_next_ref_n(2)
-            else:
-                next(self._generator)
-        return value
-
-    def cancel(self) -> None:
-        """See `OutputStream.cancel`."""
-        with contextlib.suppress(Exception):  # it has ended
-            ray.cancel(self._generator)
-
-    def _refs(self, count: int) -> list[Any]:
-        """Return the next refs without taking them."""
-        if _BOTH:
-            refs: list[Any] = self._generator._get_next_ref_n(count)
-            return refs
-        core = self._generator.worker.core_worker
-        return [core.peek_object_ref_stream(self._generator._generator_ref)[0]]
-
-
 class RayFutures:
     """`dask_exo.cluster.futures.Futures` on the Ray cluster that this process is connected to."""
 
@@ -253,10 +178,10 @@ class RayFutures:
         *args: Any,
         options: SubmitOptions | None = None,
         seed: str = "",
-    ) -> RayOutputStream:
+    ) -> tasks.RayOutputStream:
         """See `Futures.generate`."""
-        ours = {**(options or {}), **STREAMING}
-        return RayOutputStream(self.remote(_remote_iterate, 0, fn, args, ours, seed=seed))
+        ours = {**(options or {}), **tasks.STREAMING}
+        return tasks.RayOutputStream(self.remote(_remote_iterate, 0, fn, args, ours, seed=seed))
 
     def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> RayActor:
         """See `Futures.actor`."""
@@ -421,10 +346,12 @@ class RayActor:
         refs: list[Ref] = self._futures.remote(self._process.split, count, fn, args, {})
         return refs
 
-    def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> RayOutputStream:
+    def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> tasks.RayOutputStream:
         """See `Actor.generate`."""
         call = self._process.iterate
-        return RayOutputStream(self._futures.remote(call, 0, fn, args, STREAMING, seed=seed))
+        return tasks.RayOutputStream(
+            self._futures.remote(call, 0, fn, args, tasks.STREAMING, seed=seed)
+        )
 
     def stop(self) -> None:
         """See `Actor.stop`."""

@@ -1,4 +1,4 @@
-"""Attempts at tasks, and their status in Ray's control store.
+"""Attempts at tasks, their status in Ray's control store, and outputs of generators.
 
 Ray recomputes a task when its worker has died, or the node that stored its output. The second
 attempt draws the same random numbers as the first, and leaves a note for the driver, which Ray does
@@ -22,11 +22,13 @@ from typing import Any
 
 import numpy as np
 import ray
+import ray.exceptions
 from ray._private.state import available_resources_per_node, state
 from ray.core.generated import common_pb2, gcs_pb2
 from ray.experimental import get_local_object_locations, internal_kv
 
-from dask_exo.cluster.futures import SubmitOptions
+from dask_exo.cluster.futures import Ref, SubmitOptions
+from dask_exo.cluster.on_ray.translation import lost
 from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, collect_outputs
 from dask_exo.errors import ConfigError
@@ -197,3 +199,78 @@ def check_submit_options(options: SubmitOptions) -> None:
             f"Start Ray with it, or ask for less",
             stacklevel=2,
         )
+
+
+_BOTH = hasattr(ray.ObjectRefGenerator, "_get_next_ref_n")  # Ray 2.60; before, one at a time
+STREAMING = {
+    "num_returns": "streaming",
+    "_generator_backpressure_num_objects": 2 if _BOTH else 1,
+}
+"""Options of a generator task, which stops when it is one pair ahead of its reader."""
+
+
+class RayOutputStream:
+    """`dask_exo.cluster.futures.OutputStream` of a streaming generator.
+
+    The metadata of a value is read without taking the pair, so the generator continues only when
+    the pair is taken.
+    """
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+        self._next: list[Any] = []
+
+    @property
+    def next(self) -> Ref:
+        """See `OutputStream.next`."""
+        if not self._next:
+            self._next = self._refs(2 if _BOTH else 1)
+        return self._next[-1]
+
+    def read(self) -> Any:
+        """See `OutputStream.read`."""
+        with lost():
+            try:
+                return self._read()
+            except Exception:
+                for ref in (*self._next, self._generator._generator_ref):
+                    with contextlib.suppress(Exception):  # or Ray prints an error that nobody read
+                        ray.get(ref, timeout=0)
+                raise
+
+    def _read(self) -> Any:
+        with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
+            if not _BOTH:
+                value = next(self._generator, None)  # only now the generator yields the metadata
+                if value is None:
+                    return None
+                if value == self._generator._generator_ref:  # the task has failed
+                    ray.get(value)
+                self._next = [value, *self._refs(1)]
+            return ray.get(self._next[-1])
+        with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
+            ray.get(self._next[0])  # a value without metadata tells why the task failed
+        return None
+
+    def take(self) -> Ref:
+        """See `OutputStream.take`."""
+        with lost():
+            (value, _), self._next = self._next, []
+            if _BOTH:
+                self._generator._consume_next_ref_n(2)
+            else:
+                next(self._generator)
+        return value
+
+    def cancel(self) -> None:
+        """See `OutputStream.cancel`."""
+        with contextlib.suppress(Exception):  # it has ended
+            ray.cancel(self._generator)
+
+    def _refs(self, count: int) -> list[Any]:
+        """Return the next refs without taking them."""
+        if _BOTH:
+            refs: list[Any] = self._generator._get_next_ref_n(count)
+            return refs
+        core = self._generator.worker.core_worker
+        return [core.peek_object_ref_stream(self._generator._generator_ref)[0]]

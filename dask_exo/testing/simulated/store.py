@@ -44,22 +44,10 @@ class StoreTotals:
 class SimValue:
     """One value of the cluster.
 
-    Attributes
-    ----------
-    refs : int
-        Handles to it; without one it is freed.
-    size : int
-        Bytes; 0 until it exists.
-    state : int
-        PENDING, MEMORY, RESTORED (in memory and on disk), SPILLED, FAILED or FREED.
-    store : NodeStore
-        The driver's while it is nowhere.
-    task : SimTask, optional
-        The task that makes it; None once nobody needs to know.
-    value : object
-        The exception if it failed.
-    copies : set of NodeStore, optional
-        Other nodes that have fetched it.
+    ``refs`` counts its handles; without one it is freed. ``size`` is 0 until it exists, and
+    ``store`` that of the driver. RESTORED is in memory and on disk. ``value`` of a failed one is
+    the exception, ``copies`` are other nodes that have fetched it, and ``task`` makes it, as far as
+    needed.
     """
 
     __slots__ = ("copies", "refs", "size", "state", "store", "task", "value")
@@ -269,14 +257,8 @@ class Channel:
 class Taken:
     """A value that tasks of a node take.
 
-    Attributes
-    ----------
-    arrival : float
-        Virtual second.
-    kept : bool
-        Whether it is in memory until all of them have ended.
-    lent : int
-        Bytes of this node's store that it fills, though it is another node's.
+    It is ``kept`` in memory until all of them have ended; if it is another node's, it fills
+    ``lent`` bytes of this node's store.
     """
 
     nbytes: int

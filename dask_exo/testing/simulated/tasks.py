@@ -134,24 +134,17 @@ class SimTask:
 
     Attributes
     ----------
-    args : tuple
-        Refs among them are handles, so that their values stay until the task has ended.
-    outs : list of (SimValue or None), (count,)
-        Values that are missing.
+    args, outs
+        Refs among arguments are handles, so that their values stay; values that are missing.
     missing : int
         Arguments that do not exist yet, while WAITING.
     number : int
         Place in the queue; the number of the awaited event, while FETCHING or RUNNING.
-    step : int
-        Values made in this run.
-    reserved : int
-        Bytes of store reserved for what it has made.
-    held : bool
-        Whether it waits for that room, since other values must be written to disk first.
-    late : float
-        Seconds of its run spent waiting for room.
-    serial, starts : int
-        Number among all calls; how often it has got a slot.
+    step, serial, starts : int
+        Values made in this run; number among all calls; how often it has got a slot.
+    reserved, held, late
+        Bytes of store reserved for what it has made; whether it waits for that room, since other
+        values must be written to disk first; seconds of its run spent so.
     """
 
     __slots__ = (
