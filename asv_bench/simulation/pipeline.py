@@ -86,7 +86,7 @@ def priced(costs: TaskCosts) -> Work:
 
 class _Runner(StreamRunner):
     def is_stateless(self, stage: StageSpec, code: StageCode) -> bool:
-        return True  # so that policies alone decide what runs
+        return True
 
 
 class SimPipeline:
@@ -101,6 +101,9 @@ class SimPipeline:
     faults : sequence of Fault
     sinks : sequence of sequence of int, optional
         See `dask_exo.pipeline.streaming.blocks.links`.
+    actors : bool
+        Whether stages that request other resources than CPUs run on actors; if not, policies alone
+        decide what runs.
     """
 
     def __init__(
@@ -110,6 +113,8 @@ class SimPipeline:
         costs: TaskCosts,
         faults: Sequence[Fault] = (),
         sinks: Sequence[Sequence[int]] | None = None,
+        *,
+        actors: bool = False,
     ) -> None:
         each = [resources] if isinstance(resources, Mapping) else resources
         self.stages, self.sinks = stages, sinks
@@ -125,7 +130,8 @@ class SimPipeline:
             ],
         )
         codes = [StageCode(str(i), [], 0, RAISE, {}) for i in range(len(stages))]
-        self.runner = _Runner(self.futures, stages, codes)
+        runner = StreamRunner if actors else _Runner
+        self.runner = runner(self.futures, stages, codes)
 
     @property
     def live(self) -> int:

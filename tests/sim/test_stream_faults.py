@@ -24,8 +24,8 @@ def work(stage, inputs):
     return [(1.0, 100)] * 5 if stage == 0 else [(0.5, 100)]
 
 
-def run(*faults, limit=1000, nodes=NODES):
-    runner = SimPipeline(STAGES, nodes, work, faults)
+def run(*faults, limit=1000, nodes=NODES, **options):
+    runner = SimPipeline(STAGES, nodes, work, faults, **options)
     return simulate(runner, 40, PartitionAdmission(), limit=limit, target=100, steps=20_000)
 
 
@@ -76,9 +76,17 @@ def test_a_node_that_dies_leaves_nothing_standing_still(limit, away):
         assert out.forced or max(out.peak, out.live) <= limit
 
 
-def test_while_the_only_gpus_are_away_memory_is_not_exceeded():
+@pytest.mark.parametrize("actors", [False, True])
+def test_while_the_only_gpus_are_away_memory_is_not_exceeded(actors):
     nodes = [{"CPU": 8}, {"CPU": 0, "GPU": 4}]
-    out = run(Fault(5.2, 1, 100.0), nodes=nodes)
+    out = run(Fault(5.2, 1, 100.0), nodes=nodes, actors=actors)
     assert sorted(out.places) == PLACES
     assert out.seconds > 105
     assert out.peak <= 1000
+
+
+def test_idle_actors_that_died_with_their_node_are_not_held_against_an_input():
+    nodes = [{"CPU": 8, "GPU": 1}, {"CPU": 0, "GPU": 6}]
+    out = run(Fault(5.2, 1, 1.0), nodes=nodes, actors=True)
+    assert sorted(out.places) == PLACES
+    assert out.left == 0

@@ -69,6 +69,7 @@ class StageActorPools:
         }
         self._sizes: dict[tuple[PoolKey, bool], int] | None = None
         self._looked = now()
+        self._total = Counter(futures.resources())  # the most since an actor died
         self._prestarted = {
             i: 0 for i in range(len(stages)) if may_prestart(i, self._keys, stateless)
         }
@@ -95,6 +96,7 @@ class StageActorPools:
     def start_actor(self, stage: int, resources: Resources) -> None:
         """Start an actor; idle ones of other pools make room for it."""
         pool = self._pool(stage)
+        self._total |= Counter(resources)
         for other in self._pools.values():
             left = Counter[str](resources)
             for one in self._pools.values():
@@ -144,9 +146,16 @@ class StageActorPools:
         self._shrink(key)
 
     def discard(self, actor: PooledActor) -> None:
-        """Remove an actor that has died."""
+        """Remove an actor that has died, and all idle ones if a node has gone.
+
+        Those on that node have died too. Each would fail a call, as if its input were to blame.
+        """
         actor.pool.discard(actor)
         actor.handle.stop()
+        total = self._futures.resources()
+        if not fits(total, self._total):
+            self.dismiss_idle()
+        self._total = Counter(total)
 
     def resize(self, view: PipelineView) -> bool:
         """Resize pools by measured rates, and raise requests of GPUs by measured memory.
