@@ -115,39 +115,34 @@ Name = tuple[int, str]
 class Collector:
     """An observer that accumulates the events of all runs it sees.
 
-    Parameters
-    ----------
-    detailed : bool
-        Whether to store data of plots: spans, samples and matrices. Otherwise memory is a few
-        numbers for each group of tasks and each shuffle.
+    If ``detailed``, it stores data of plots. Otherwise memory is a few numbers for each group of
+    tasks and each shuffle.
 
     Attributes
     ----------
     spans, samples, matrices
         Data of plots; a matrix for each (run, name of a shuffle).
-    active_runs : dict
+    active_runs
         Run → its start; its progress is in `rows`.
-    started : float
+    started
         Seconds since 1970, or infinity.
-    calls, objects : int
+    calls, objects
         Tasks submitted to Ray, and refs they returned (small ones never enter the store).
-    spilled, restored : int
+    spilled, restored
         Bytes that the object stores wrote to disk and read back.
-    directories : dict
-        Directory → bytes of the files that a private Ray was seen to spill there. Ray adds a
-        header to each object.
-    repeated : dict
+    directories
+        Spill directory of a private Ray → bytes of new files, with Ray's headers.
+    repeated
         Group → partitions that were recomputed after a loss of workers or nodes.
-    shuffles : list of ShuffleFinished
-        In the order in which they ended.
-    checkpoints : list of CheckpointSeen
-        One for each collection that a checkpoint could hold.
-    kept : list of ShuffleKept
-        One for each shuffle whose outputs a checkpoint could hold.
-    stages : dict
-        Name of a pipeline's stage → its last event.
-    gave_way : list of GaveWay
-        Tasks that ran out of memory and were retried with fewer neighbours, one for each retry.
+    shuffles
+        A `ShuffleFinished` for each, in the order in which they ended.
+    checkpoints, kept
+        A `CheckpointSeen` for each collection, and a `ShuffleKept` for each shuffle, that a
+        checkpoint could hold.
+    stages
+        Name of a pipeline's stage → its last `StageSeen`.
+    gave_way
+        A `GaveWay` for each retry of a task that ran out of memory.
     """
 
     def __init__(self, *, detailed: bool = False) -> None:
@@ -287,10 +282,9 @@ class Collector:
             tasks = [(str(key_split(key)), took, 1, nbytes) for key, took, nbytes in event.each]
         start = ran.start
         for group, took, count, nbytes in tasks:
-            self.spans.add(
-                TaskSpan(ran.node, ran.process, group, start, start + took, count, nbytes)
-            )
-            start += took
+            stop = start + took
+            self.spans.add(TaskSpan(ran.node, ran.process, group, start, stop, count, nbytes))
+            start = stop
 
     @_note.register
     def _(self, event: events.PartsCut) -> None:
@@ -354,9 +348,8 @@ class Collector:
     def _(self, event: events.ShareRaised) -> None:
         first = self._shares.get(event.name)
         asked = event.before if first is None else first.asked
-        self._shares[event.name] = GpuShare(
-            event.name, asked, event.share, event.held, event.device
-        )
+        share = GpuShare(event.name, asked, event.share, event.held, event.device)
+        self._shares[event.name] = share
 
     def figures(self, price: float | None = None) -> Figures:
         """Return all numbers; ``price`` is that of a node for an hour."""

@@ -190,9 +190,8 @@ def latest_url() -> str:
 
 def _notes() -> Iterator[Path]:
     with contextlib.suppress(OSError):
-        if not _is_owned(_directory()):
-            return
-        yield from (path for path in _directory().iterdir() if path.stem.isdigit())
+        if _is_owned(_directory()):
+            yield from (path for path in _directory().iterdir() if path.stem.isdigit())
 
 
 def _write_note(url: str) -> Path:
@@ -231,7 +230,11 @@ def poll(url: str | None) -> Iterator[list[str]]:
         )
     while True:
         now = _read(address)
-        yield [*(_line(row) for row in now["rows"]), now["footer"]]
+        lines = []
+        for row in now["rows"]:  # without control characters
+            cells = ["".join(c if c.isprintable() else "?" for c in cell) for cell in row if cell]
+            lines.append(f"{cells[0]:<40} {'  '.join(cells[1:])}")
+        yield [*lines, now["footer"]]
 
 
 def watch(url: str | None, *, once: bool = False, stream: TextIO | None = None) -> None:
@@ -261,9 +264,3 @@ def _read(address: str) -> Any:
             f"nothing answers at {parts.netloc}: the program may have ended. Start it again, or "
             f"give the address of another one"
         ) from error
-
-
-def _line(row: list[str]) -> str:
-    """Return one row, without control characters."""
-    cells = ["".join(c if c.isprintable() else "?" for c in cell) for cell in row if cell]
-    return f"{cells[0]:<40} {'  '.join(cells[1:])}"

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from dask.callbacks import unpack_callbacks
 from dask.diagnostics.profile import Profiler, ResourceProfiler
@@ -24,23 +24,8 @@ OFTEN = 0.2  # seconds between two updates that replace each other
 SELDOM = 10.0  # seconds between two updates that do not
 
 
-class Display(Protocol):
-    """A place that shows progress: `soon` seconds after the start, then `every` so many."""
-
-    soon: float
-    every: float
-
-    def show(self, state: Collector, now: float) -> None:
-        """Show the current state."""
-        ...
-
-    def end(self) -> None:
-        """Remove it."""
-        ...
-
-
 class Lines:
-    """Prints a few lines periodically."""
+    """A display that prints a few lines: `soon` seconds after the start, then `every` so many."""
 
     soon = every = SELDOM
 
@@ -48,7 +33,7 @@ class Lines:
         self._stream = stream
 
     def show(self, state: Collector, now: float) -> None:
-        """See `Display.show`."""
+        """Show the current state."""
         for row in state.rows():
             cells = ", ".join(filter(None, row.cells(now)))
             self._stream.write(f"dask_exo: {row.name}: {cells}\n")
@@ -84,7 +69,7 @@ class Terminal:
         self._live.update(Group(table, Text(state.footer(now), style="dim")), refresh=True)
 
     def end(self) -> None:
-        """See `Display.end`."""
+        """Remove the table."""
         self._live.stop()
 
 
@@ -97,7 +82,7 @@ class Notebook:
         self._handle: Any = None
 
     def show(self, state: Collector, now: float) -> None:
-        """See `Display.show`."""
+        """Show a table, and a line below it."""
         from IPython.display import HTML, display
 
         rows = "".join(
@@ -113,11 +98,14 @@ class Notebook:
             self._handle.update(html)
 
     def end(self) -> None:
-        """See `Display.end`."""
+        """Remove the table."""
         if self._handle is not None:
             from IPython.display import HTML
 
             self._handle.update(HTML(""))
+
+
+Display = Lines | Terminal | Notebook
 
 
 class Progress:
@@ -150,14 +138,8 @@ class Progress:
 def kind_of_display(setting: str, *, terminal: bool, notebook: bool, quiet: bool) -> str:
     """Decide where to show progress: ``"terminal"``, ``"notebook"``, ``"lines"`` or ``""``.
 
-    Parameters
-    ----------
-    setting : str
-        ``exo.progress``.
-    terminal, notebook : bool
-        True if standard error is a terminal, and if this is a notebook.
-    quiet : bool
-        True in a background thread, or a task.
+    ``setting`` is ``exo.progress``; ``terminal`` is True if standard error is one; ``quiet`` is
+    True in a background thread, or a task.
 
     Examples
     --------
@@ -182,8 +164,9 @@ def _display(setting: str) -> Display | None:
     kind = kind_of_display(setting, terminal=terminal, notebook=notebook, quiet=quiet)
     if kind == "notebook":
         return Notebook()
-    displays: dict[str, Callable[[TextIO], Display]] = {"terminal": Terminal, "lines": Lines}
-    return displays[kind](sys.stderr) if kind else None
+    if kind == "terminal":
+        return Terminal(sys.stderr)
+    return Lines(sys.stderr) if kind else None
 
 
 _showing: list[Progress] = []
