@@ -350,13 +350,6 @@ def _timed(stages: Stages, name: str, nbytes: int = 0) -> Iterator[None]:
     stages.append((name, time.perf_counter() - start, nbytes))
 
 
-def session(cluster: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
-    """Make Dask run on the Ray cluster described by the options of `dask_exo.enable`."""
-    import dask_exo
-
-    return dask_exo.enable(**cluster)
-
-
 def _sort_job(
     job: _Job,
     output: Path,
@@ -366,17 +359,18 @@ def _sort_job(
     overwrite: bool,
     check: bool,
 ) -> None:
+    import dask_exo
     from dask_exo.cli import sort, validate
     from dask_exo.report import recording
     from dask_exo.report.progress import progress
 
-    # errors of the arguments are raised before a cluster is started
+    # raises errors of the arguments before a cluster is started
     sort.check(job.frame, job.by, output, overwrite=overwrite, nbytes=job.expected)
     expected = summary = None
     stages: Stages = []
     with contextlib.ExitStack() as stack:
         with _timed(stages, "start Ray"):
-            stack.enter_context(session(cluster))
+            stack.enter_context(dask_exo.enable(**cluster))
         stats = stack.enter_context(recording())
         stack.enter_context(progress())
         if check:

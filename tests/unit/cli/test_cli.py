@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
+import dask_exo
 from dask_exo import errors
 from dask_exo.cli import main, sort, validate
 from dask_exo.events import ShuffleFinished, emit
@@ -26,11 +26,11 @@ def clusters(monkeypatch) -> list[dict]:
     """Give the options of the clusters asked for; Dask's threads run instead."""
     asked: list[dict] = []
 
-    def session(cluster):
+    def enable(**cluster):
         asked.append(cluster)
         return dask.config.set(scheduler="threads", **{"dataframe.shuffle.method": "tasks"})
 
-    monkeypatch.setattr(main, "session", session)
+    monkeypatch.setattr(dask_exo, "enable", enable)
     return asked
 
 
@@ -161,22 +161,13 @@ def test_bad_usage(clusters, args, message):
     ],
 )
 def test_errors_are_one_line(monkeypatch, error, code):
-    @contextlib.contextmanager
-    def session(cluster):
+    def enable(**cluster):
         raise error
-        yield
 
-    monkeypatch.setattr(main, "session", session)
+    monkeypatch.setattr(dask_exo, "enable", enable)
     result = run("--size", "1kB")
     assert result.exit_code == code
     assert result.stderr == "dask exo: x y\n"
-
-
-def test_session_is_enable(monkeypatch):
-    import dask_exo
-
-    monkeypatch.setattr(dask_exo, "enable", lambda **options: options)
-    assert main.session({"num_cpus": 1}) == {"num_cpus": 1}
 
 
 @pytest.mark.parametrize("nbytes", [1, 10**8, 10**9, 10**10, 10**13])
