@@ -6,7 +6,7 @@ execution"; thesis chapter 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from dask_exo.pipeline.operators import (
     parse_error_policy,
     planned,
 )
-from dask_exo.pipeline.run import Batches, PipelineRun, Rejects, execute
+from dask_exo.pipeline.run import PipelineRun, Rejects, execute, iter_batches
 from dask_exo.pipeline.shards import SharedRun, Split
 from dask_exo.pipeline.sources import (
     ChainedSources,
@@ -135,7 +135,12 @@ class Pipeline:
         least = rows if self.rows is None else min(rows, self.rows)
         return replace(self, rows=least, _runs=[])
 
-    def iter_batches(self, batch_size: int | None = None, *, format: str = "pandas") -> Batches:  # noqa: A002
+    def iter_batches(
+        self,
+        batch_size: int | None = None,
+        *,
+        format: str = "pandas",  # noqa: A002
+    ) -> Generator[Any, None, None]:
         """Run, and iterate over the output in the order in which it arrives.
 
         Parameters
@@ -145,7 +150,7 @@ class Pipeline:
         format : {"pandas", "numpy", "arrow"}
         """
         check_format(format)
-        return Batches(self._start, batch_size, FORMATS[format])
+        return iter_batches(self._start, batch_size, FORMATS[format])
 
     def iter_split(
         self,
@@ -240,7 +245,7 @@ class Pipeline:
         if not compute:
             return written
         running = replace(written, _runs=self._runs)
-        batches = Batches(running._start, None, FORMATS["pandas"])
+        batches = iter_batches(running._start, None, FORMATS["pandas"])
         return sorted(name for batch in batches for name in batch["file"].tolist())
 
     def _with(

@@ -191,7 +191,7 @@ class Union:
 
 
 class Part(NamedTuple):
-    """A stage: its steps, and the stages or the source that it takes from."""
+    """A stage: its operators, and the stages or the source that it takes from."""
 
     steps: list[Operator]
     takes: tuple[int, ...]

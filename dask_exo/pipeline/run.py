@@ -224,33 +224,14 @@ class PipelineRun(Iterator[Block]):
             executor.cancel()
 
 
-class Batches(Iterator[Any]):
-    """Batches of the output of a pipeline, which starts with the first one."""
-
-    def __init__(
-        self,
-        start: Callable[[], PipelineRun],
-        size: int | None,
-        form: Callable[[pd.DataFrame], Any],
-    ) -> None:
-        self._steps = self._run(start, size, form)
-
-    def __next__(self) -> Any:
-        """Return the next batch."""
-        return next(self._steps)
-
-    def close(self) -> None:
-        """End the pipeline."""
-        self._steps.close()
-
-    @staticmethod
-    def _run(
-        start: Callable[[], PipelineRun], size: int | None, form: Callable[[pd.DataFrame], Any]
-    ) -> Generator[Any, None, None]:
-        with start() as running:
-            frames = _frames(running)
-            for batch in frames if size is None else rebatch(frames, size):
-                yield form(batch)
+def iter_batches(
+    start: Callable[[], PipelineRun], size: int | None, form: Callable[[pd.DataFrame], Any]
+) -> Generator[Any, None, None]:
+    """Yield batches of the output of a pipeline, which starts with the first one."""
+    with start() as running:
+        frames = _frames(running)
+        for batch in frames if size is None else rebatch(frames, size):
+            yield form(batch)
 
 
 def _frames(running: PipelineRun) -> Iterator[pd.DataFrame]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle
 import dask.bag as db
@@ -44,45 +44,38 @@ Put = Callable[[Any], Any]
 """Stores a value in the cluster; returns its ref."""
 
 
-class PipelineSource(Protocol):
-    """Source of the partitions of a pipeline."""
+class PipelineSource:
+    """Source of the partitions of a pipeline.
 
-    @property
-    def count(self) -> int | None:
-        """Number of partitions, if known."""
-        ...
+    Attributes
+    ----------
+    count : int or None
+        Number of partitions, if known.
+    """
+
+    count: int | None
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Return partitions, and whether a stage has to make them; see `collection_blocks`."""
-        ...
+        raise NotImplementedError
 
 
-class DataFrameSource:
+class DataFrameSource(PipelineSource):
     """A Dask dataframe."""
 
     def __init__(self, frame: dd.DataFrame) -> None:
-        self.frame = frame
-
-    @property
-    def count(self) -> int:
-        """Number of partitions."""
-        return int(self.frame.npartitions)
+        self.frame, self.count = frame, int(frame.npartitions)
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""
         return collection_blocks(self.frame.expr.optimize(), config, put)
 
 
-class BagSource:
+class BagSource(PipelineSource):
     """A Dask bag: a row for each element."""
 
     def __init__(self, bag: db.Bag) -> None:
-        self._bag = bag
-
-    @property
-    def count(self) -> int:
-        """Number of partitions."""
-        return int(self._bag.npartitions)
+        self._bag, self.count = bag, int(bag.npartitions)
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""
@@ -90,32 +83,16 @@ class BagSource:
         return collection_blocks(collections_to_expr(frames).optimize(), config, put)
 
 
-class IterableSource:
-    """Partitions that a user has, or makes one after the other.
-
-    Parameters
-    ----------
-    items : iterable
-        Of frames, dicts of columns, Arrow tables, or refs or futures of those.
-    """
+class IterableSource(PipelineSource):
+    """Partitions of a user: frames, dicts of columns, Arrow tables, or refs or futures of those."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self._items = items
         self._used = False
-
-    @property
-    def count(self) -> int | None:
-        """Number of partitions, if known."""
-        return len(self._items) if isinstance(self._items, Sized) else None
+        self.count = len(items) if isinstance(items, Sized) else None
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:  # noqa: ARG002
-        """Start; see `PipelineSource.start`.
-
-        Raises
-        ------
-        PipelineError
-            An iterator is used for the second time.
-        """
+        """Start; raise `PipelineError` if an iterator is used for the second time."""
         items = iter(self._items)
         if items is self._items and self._used:
             raise PipelineError(
@@ -126,16 +103,12 @@ class IterableSource:
         return prefetch(_block_of_item(item, i, put) for i, item in enumerate(items)), False
 
 
-class ChainedSources:
+class ChainedSources(PipelineSource):
     """Sources one after the other."""
 
     def __init__(self, sources: Sequence[PipelineSource]) -> None:
         self._sources = sources
-
-    @property
-    def count(self) -> int | None:
-        """Number of partitions of all sources, if known."""
-        return sum_of([source.count for source in self._sources])
+        self.count = sum_of([source.count for source in sources])
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""

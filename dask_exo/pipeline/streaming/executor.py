@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.cluster.waiting import Watchdog
@@ -20,6 +19,7 @@ from dask_exo.pipeline.streaming.blocks import (
     links,
 )
 from dask_exo.pipeline.streaming.queues import Queues
+from dask_exo.pipeline.streaming.recovery import StreamTask
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import (
     PipelineView,
@@ -85,9 +85,9 @@ class Executor:
             StageState(i, stage, link, target, shares=any(graph[k].takers > 1 for k in link.before))
             for i, (stage, link) in enumerate(zip(stages, graph, strict=True))
         ]
-        self._running: dict[Any, RunningTask] = {}
-        self._ready: dict[Any, None] = {}  # tasks with an output that was not taken yet
-        self._recomputing: dict[Any, Block] = {}  # tasks that recompute an output
+        self._running: dict[StreamTask, RunningTask] = {}
+        self._ready: dict[StreamTask, None] = {}  # tasks with an output that was not taken yet
+        self._recomputing: dict[StreamTask, Block] = {}  # tasks that recompute an output
         self._had_losses = False  # outputs had to be recomputed: more may follow
         self._moves = 0  # tasks that were started, and outputs and ends that were taken
         self.recomputed: list[Block] = []
@@ -114,7 +114,7 @@ class Executor:
 
         Nothing new starts before that is done, so that there are resources for it.
         """
-        self._recomputing[self._runner.recompute(block)] = block
+        self._recomputing[self._runner.recovery.recompute(block)] = block
         self._had_losses = True
 
     def step(self, timeout: float | None = None) -> None:
@@ -152,7 +152,7 @@ class Executor:
         free, used = dict(total), queues.nbytes
         stages: list[StageView] = []
         for i, state in enumerate(self._states):
-            state.needs = runner.needs(i)
+            state.needs = runner.pools.needs(i)
             for name, need in state.needs.items():
                 free[name] = free.get(name, 0) - need * state.count
             used += state.held
@@ -169,7 +169,7 @@ class Executor:
                     finished=flush and not queued and not state.count,
                 )
             )
-        for name, amount in runner.idle_resources().items():
+        for name, amount in runner.pools.idle_resources().items():
             free[name] = free.get(name, 0) - amount
         self.peak = max(self.peak, used)
         return PipelineView(tuple(stages), used, self._limit, free, total, runner.now())
@@ -181,10 +181,10 @@ class Executor:
         self._launch_selected()
         if (
             not self._running
-            and self._runner.idle_resources()
+            and self._runner.pools.idle_resources()
             and (self.queues.stages_with_input() or not self._had_losses)
         ):
-            self._runner.dismiss_idle()
+            self._runner.pools.dismiss_idle()
             self._launch_selected()
 
     def _launch_selected(self) -> None:
@@ -203,23 +203,23 @@ class Executor:
         self._running[self._runner.start(i, inputs)] = state.start(inputs)
         self._moves += 1
 
-    def _may_continue(self, task: Any) -> bool:
+    def _may_continue(self, task: StreamTask) -> bool:
         stage = self._running[task].stage
-        return self._runner.last(task) or self._policy.may_continue(self.view(), stage)
+        return task.last or self._policy.may_continue(self.view(), stage)
 
-    def _force(self, blocked: Sequence[Any]) -> Any:
+    def _force(self, blocked: Sequence[StreamTask]) -> StreamTask | None:
         """Let the last stage that can go on without room, if nothing else can.
 
         Return one of the ``blocked`` tasks, which wait for room, or None.
         """
         view = self.view()
-        others = list(map(self._runner.stage, self._waiting()))
+        others = [task.awaited().stage for task in self._waiting()]
         if not is_deadlocked(view, [self._running[task].stage for task in blocked], others):
             return None
         if self.outputs and not self._recomputing:  # the consumer has to take something first
             return None
-        if others and any(self._runner.idle_resources().values()):
-            self._runner.dismiss_idle()
+        if others and any(self._runner.pools.idle_resources().values()):
+            self._runner.pools.dismiss_idle()
             return None
         drains = [i for i in range(len(self._states)) if view.drains(i)]
         able = max((i for i in drains if view.startable(i)), default=-1)
@@ -245,11 +245,11 @@ class Executor:
         if waiting or timeout != 0:
             self._ready.update(dict.fromkeys(self._runner.wait(waiting, timeout)))
 
-    def _waiting(self) -> list[Any]:
+    def _waiting(self) -> list[StreamTask]:
         """Return tasks without an output that could be taken."""
         return [task for task in (*self._running, *self._recomputing) if task not in self._ready]
 
-    def _collect(self, forced: Any) -> None:
+    def _collect(self, forced: StreamTask | None) -> None:
         """Take the next output, or the end, of each task that may continue."""
         for task in list(self._ready):
             if task in self._recomputing:
@@ -257,13 +257,13 @@ class Executor:
             elif task is forced or self._may_continue(task):
                 self._accept(task, self._take(task))
 
-    def _take(self, task: Any) -> Block | None:
+    def _take(self, task: StreamTask) -> Block | None:
         block = self._runner.take(task)
         self._moves += 1
         del self._ready[task]
         return block
 
-    def _accept(self, task: Any, block: Block | None) -> None:
+    def _accept(self, task: StreamTask, block: Block | None) -> None:
         if block is AGAIN:
             return
         running = self._running[task]
@@ -279,7 +279,7 @@ class Executor:
             self.queues.add(block._replace(place=place, stage=running.stage))
             state.add_output(running, block)
 
-    def _accept_recomputed(self, task: Any, block: Block | None) -> None:
+    def _accept_recomputed(self, task: StreamTask, block: Block | None) -> None:
         if block is None:
             del self._recomputing[task]
         elif block is not AGAIN:
@@ -330,6 +330,6 @@ class Executor:
 
     def _waited_for(self) -> list[str]:
         """Return the names of the stages of `_activity`."""
-        stages = [self._runner.stage(task) for task in self._waiting()]
+        stages = [task.awaited().stage for task in self._waiting()]
         stages = stages or self.queues.stages_with_input()
         return [f"stage {self._states[i].stage.name!r}" for i in stages]

@@ -88,6 +88,11 @@ class StreamTask:
         """True if the task has made an output, or will make none."""
         return self.given > 0 or self.state is not TaskState.RUNNING
 
+    @property
+    def last(self) -> bool:
+        """True if a ready task has ended, or will after its output."""
+        return self.metadata is None or not self.metadata.more
+
     def awaited(self) -> StreamTask:
         """Return this task, or the one that recomputes its input."""
         task = self

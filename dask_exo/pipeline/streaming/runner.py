@@ -43,6 +43,11 @@ class StreamRunner:
         (S,)
     codes : sequence of StageCode
         (S,)
+
+    Attributes
+    ----------
+    pools : StageActorPools
+    recovery : Recovery
     """
 
     def __init__(
@@ -60,13 +65,13 @@ class StreamRunner:
         self._longest = [0.0] * len(stages)  # task; endless if it makes several blocks
         self._resources, self._looked = futures.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
-        self._pools = StageActorPools(futures, stages, self._codes, self._stateless, self.now)
-        self._pools.start_minimum(self._resources)
-        self._recovery = Recovery(
+        self.pools = StageActorPools(futures, stages, self._codes, self._stateless, self.now)
+        self.pools.start_minimum(self._resources)
+        self.recovery = Recovery(
             futures,
             stages,
             [code.skips for code in codes],
-            self._pools,
+            self.pools,
             self._in_flight,
             submit=self._submit,
             release=self._release,
@@ -87,10 +92,6 @@ class StreamRunner:
             self._resources, self._looked = self._futures.resources(), self.now()
         return self._resources
 
-    def needs(self, stage: int) -> Mapping[str, float]:
-        """Return the resource request of a task at the moment; see `StageActorPools.needs`."""
-        return self._pools.needs(stage)
-
     def start(self, stage: int, inputs: Sequence[Block]) -> StreamTask:
         """Start a task on an actor with the resources that the stage requests.
 
@@ -101,12 +102,8 @@ class StreamRunner:
         self._submit(task)
         self._started[stage] += 1
         if stage in self._sources:
-            self._pools.prestart(self._resources, self._started, self._sources)
+            self.pools.prestart(self._resources, self._started, self._sources)
         return task
-
-    def recompute(self, block: Block) -> StreamTask:
-        """Start a task that recomputes one block, and nothing else."""
-        return self._recovery.recompute(block)
 
     def wait(self, tasks: Sequence[StreamTask], timeout: float | None) -> list[StreamTask]:
         """Wait until a task has an output or has ended.
@@ -121,15 +118,15 @@ class StreamRunner:
         WorkerLostError
             Actors died again and again.
         """
-        self._pools.dismiss_expired()
-        self._recovery.submit_recalled()
+        self.pools.dismiss_expired()
+        self.recovery.submit_recalled()
         if not tasks:
             self._futures.wait([], timeout or 0)
             return []
         over = (TaskState.DRAINED, TaskState.SET_ASIDE)
         ready = [task for task in tasks if task.state in over]
         streams = self._submitted([task for task in tasks if task.state not in over])
-        if self._recovery.polls or not streams:
+        if self.recovery.polls or not streams:
             timeout = SOON if timeout is None else min(timeout, SOON)
         if not streams and not ready:
             self._futures.wait([], timeout or 0)
@@ -138,17 +135,9 @@ class StreamRunner:
             if self._read(task):
                 ready.append(task)
         if self.now() - self._last_event > PATIENCE:
-            self._recovery.recall()
+            self.recovery.recall()
             self._last_event = self.now()
         return ready
-
-    def stage(self, task: StreamTask) -> int:
-        """Return the stage of the task that has to go on: its own, or of a lost input."""
-        return task.awaited().stage
-
-    def last(self, task: StreamTask) -> bool:
-        """Return whether a task has ended, or will after its output."""
-        return task.metadata is None or not task.metadata.more
 
     def take(self, task: StreamTask) -> Block | None:
         """Return the next output; None at the end."""
@@ -162,7 +151,7 @@ class StreamRunner:
         try:
             ref = task.stream.take()
         except WorkerLostError as error:
-            self._recovery.restart(task, error)
+            self.recovery.restart(task, error)
             return AGAIN
         lineage = lineage_of(task.inputs, task.given, metadata.digest)
         task.given += 1
@@ -189,30 +178,22 @@ class StreamRunner:
 
     def idle(self, stage: int) -> int:
         """Return how many actors can run a task of a stage now, or after a short one."""
-        return self._pools.idle(stage) + len(self._soon(stage))
+        return self.pools.idle(stage) + len(self._soon(stage))
 
     def at_target(self, stage: int) -> bool:
         """Return whether a stage has as many actors as its measured rate needs."""
-        return self._pools.at_target(stage, self._resources)
+        return self.pools.at_target(stage, self._resources)
 
     def resize(self, view: PipelineView) -> bool:
         """Resize the actor pools by measured rates; return whether anything has changed."""
-        return self._pools.resize(view)
-
-    def idle_resources(self) -> Mapping[str, float]:
-        """Return the resources that idle actors hold."""
-        return self._pools.idle_resources()
-
-    def dismiss_idle(self) -> None:
-        """End all idle actors."""
-        self._pools.dismiss_idle()
+        return self.pools.resize(view)
 
     def cancel(self, tasks: Sequence[StreamTask]) -> None:
         """Stop tasks, and end all actors."""
-        self._recovery.clear()
+        self.recovery.clear()
         for stream in self._submitted(tasks):
             stream.cancel()
-        self.dismiss_idle()
+        self.pools.dismiss_idle()
         for actor in self._in_flight.by_actor:
             actor.handle.stop()
 
@@ -224,7 +205,7 @@ class StreamRunner:
         return replace(
             seen,
             tasks=[
-                TaskStatus("pending", self.needs(task.stage))
+                TaskStatus("pending", self.pools.needs(task.stage))
                 if task.stream is None
                 else next(submitted)
                 for task in awaited
@@ -250,7 +231,7 @@ class StreamRunner:
         """Submit a task, or let it wait for an input or an actor."""
         lost = next((k for k, block in enumerate(task.inputs) if block.value is None), None)
         if lost is not None:
-            self._recovery.recompute_input(task, lost)
+            self.recovery.recompute_input(task, lost)
             return
         stage = task.stage
         values = [block.value for block in task.inputs]
@@ -264,7 +245,7 @@ class StreamRunner:
         else:
             task.actor = self._acquire(task)
             if task.actor is None:
-                self._recovery.wait_for_actor(task)
+                self.recovery.wait_for_actor(task)
                 return
             task.stream = task.actor.handle.generate(StageActor.run, *args, seed=seed)
         task.become(TaskState.RUNNING)
@@ -273,20 +254,20 @@ class StreamRunner:
     def _acquire(self, task: StreamTask) -> Any:
         """Return an actor for a task; None if a task that recomputes a block has to wait."""
         stage = task.stage
-        if not self._pools.idle(stage):
+        if not self.pools.idle(stage):
             soon = self._soon(stage)
             if soon:
                 return soon[0]
-            if task.only is not None and self._pools.must_wait(stage, self._resources):
+            if task.only is not None and self.pools.must_wait(stage, self._resources):
                 return None
-            self._pools.start_actor(stage, self._resources)
-        return self._pools.acquire(stage)
+            self.pools.start_actor(stage, self._resources)
+        return self.pools.acquire(stage)
 
     def _soon(self, stage: int) -> list[Any]:
         """Return actors with a single short task, behind which another one may wait."""
-        if not self._pools.can_prestart(stage) or not 0 < self._longest[stage] < SHORT:
+        if not self.pools.can_prestart(stage) or not 0 < self._longest[stage] < SHORT:
             return []
-        if not self._pools.at_target(stage, self._resources):
+        if not self.pools.at_target(stage, self._resources):
             return []  # there is room for one more actor
         return self._in_flight.with_one_task(stage)
 
@@ -295,7 +276,7 @@ class StreamRunner:
         try:
             task.metadata = task.stream.read()
         except WorkerLostError as error:
-            self._recovery.restart(task, error)
+            self.recovery.restart(task, error)
             return False
         if task.metadata is not None and task.metadata.failure is not None:
             task.metadata.failure.reraise()  # it names stage, partition and rows
@@ -304,7 +285,7 @@ class StreamRunner:
             return True
         block = self.take(task)
         if block is not AGAIN:
-            self._recovery.deliver(task, block)
+            self.recovery.deliver(task, block)
         return False
 
     def _check_digest(self, task: StreamTask, metadata: BlockMetadata) -> None:
@@ -327,5 +308,5 @@ class StreamRunner:
     def _release(self, task: StreamTask) -> None:
         """Remove a task that has ended, and release its actor."""
         if self._in_flight.remove(task):
-            self._pools.release(task.stage, task.actor)
-        self._recovery.submit_waiting()
+            self.pools.release(task.stage, task.actor)
+        self.recovery.submit_waiting()

@@ -102,7 +102,7 @@ def test_workers_start_with_the_source_where_nobody_else_needs_what_they_have(st
         made.start(0, [piece(i)])
     assert futures.started == early
     assert made.idle(1) == early
-    made.dismiss_idle()
+    made.pools.dismiss_idle()
     made.start(0, [piece(9)])
     assert futures.started == early  # those that nobody used are not started again
 
@@ -111,7 +111,7 @@ def test_a_task_has_ended_as_soon_as_its_last_piece_is_known():
     futures, made = runner({"CPU": 1.0}, (CPU, Model, None))
     task = made.start(0, [piece(3)])
     assert made.wait([task], 0) == [task]
-    assert made.last(task)
+    assert task.last
     got = made.take(task)
     assert (got.value.value.n.tolist(), got.more) == ([3], False)
     asked = futures.asked
@@ -136,7 +136,7 @@ def test_a_worker_that_dies_between_two_pieces_gives_none_twice():
     assert (first.value.value.n.tolist(), second.value.value.n.tolist()) == ([3], [30])
     assert made.wait([task], 0) == [task]
     assert made.take(task) is None
-    assert made.last(task)
+    assert task.last
 
 
 def test_nodes_that_come_and_go_change_what_there_is(monkeypatch):
@@ -182,7 +182,7 @@ def test_tasks_that_wait_behind_one_that_kills_its_worker_are_not_to_blame():
     assert (bad.losses + good.losses, futures.stopped) == (3, 3)
     assert ran(made, good) == [2]
     assert ran(made, bad) == [1]
-    assert made.idle_resources() == {"GPU": 1.0}
+    assert made.pools.idle_resources() == {"GPU": 1.0}
 
 
 def test_a_worker_that_dies_after_its_last_piece_takes_only_the_next_task_with_it():
@@ -196,7 +196,7 @@ def test_a_worker_that_dies_after_its_last_piece_takes_only_the_next_task_with_i
     assert made.wait([first], 0) == [first]
     assert made.take(first) is None
     assert ran(made, second) == [2]
-    assert made.idle_resources() == {"GPU": 1.0}
+    assert made.pools.idle_resources() == {"GPU": 1.0}
 
 
 def test_no_task_waits_behind_one_that_may_wait_for_room():
