@@ -260,7 +260,7 @@ def sort(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
     """Sort a frame by the keys; return the frame itself if it is sorted."""
     codes = sort_keys.pack(
         [
-            sort_keys.of(
+            sort_keys.encode(
                 _key_column(frame, key),
                 descending=not key.ascending,
                 nulls_first=key.nulls_first,

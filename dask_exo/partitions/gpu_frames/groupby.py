@@ -66,7 +66,7 @@ class DeviceGroupBy:
                 for column in columns[1:]:
                     nulls = nulls | column.nulls()
             self._row_groups = group_rows(
-                [sort_keys.of(c) for c in columns], nulls, sort=self._sort
+                [sort_keys.encode(c) for c in columns], nulls, sort=self._sort
             )
         return self._row_groups
 
@@ -187,7 +187,7 @@ class Uniques:
         """Make one row for each value, labelled by its group, in order of appearance."""
         values, groups = self._grouped._values(), self._grouped.row_groups
         outside = groups.ids == groups.count
-        pairs = group_rows([groups.ids, sort_keys.of(values.column)], outside, sort=False)
+        pairs = group_rows([groups.ids, sort_keys.encode(values.column)], outside, sort=False)
         first = pairs.first[arrays.argsort(groups.ids[pairs.first])]
         index = self._grouped._index.take(groups.ids[first])
         return DeviceSeries.of(values.column.take(first), index, values.name)

@@ -271,7 +271,7 @@ class DeviceIndex(Operators):
         """Return distinct labels, in order of appearance."""
         from dask_exo.partitions.gpu_frames.sort_keys import group_rows
 
-        grouped = group_rows([sort_keys.of(level) for level in self.levels], sort=False)
+        grouped = group_rows([sort_keys.encode(level) for level in self.levels], sort=False)
         return self.take(grouped.first)
 
     def isin(self, values: Any) -> Any:
@@ -289,7 +289,7 @@ def _same(a: Column, b: Column) -> bool:
         return True
     if a.dtype != b.dtype:
         return False
-    both = sort_keys.of(stack([a, b]))
+    both = sort_keys.encode(stack([a, b]))
     return bool((both[: len(a)] == both[len(a) :]).all())
 
 

@@ -72,11 +72,10 @@ def unify(columns: Sequence[Column]) -> list[Column]:
     if all(c.words is words or words.equals(c.words) for c in columns):
         return [replace(c, words=words) for c in columns]
     texts = [to_large_string(pa.array(c.dictionary.array, pa.large_string())) for c in columns]
-    every = encode(pa.concat_arrays(texts), first.dtype, np)
-    lengths = np.cumsum([len(t) for t in texts])[:-1]
-    tables = np.split(every.values, lengths)
+    union = encode(pa.concat_arrays(texts), first.dtype, np)
+    tables = np.split(union.values, np.cumsum([len(t) for t in texts])[:-1])
     return [
-        replace(first, values=recode(c, table), words=every.words)
+        replace(first, values=recode(c, table), words=union.words)
         for c, table in zip(columns, tables, strict=True)
     ]
 

@@ -220,7 +220,7 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
     if how == "right":
         return pairs(right, left, "left")[::-1]
     both = [stack([a, b]) for a, b in zip(left, right, strict=True)]
-    keys = _numbers(sort_keys.pack([sort_keys.of(column) for column in both]))
+    keys = _numbers(sort_keys.pack([sort_keys.encode(column) for column in both]))
     xp, n = arrays.of(keys), len(left[0])
     left_keys, right_keys = keys[:n], keys[n:]
     count_of_key = xp.bincount(right_keys, minlength=int(keys.max()) + 1 if len(keys) else 0)

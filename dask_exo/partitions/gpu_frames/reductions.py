@@ -285,10 +285,10 @@ def group_extreme(column: Column, by: Groups, *, most: bool = False) -> Column:
     xp = by.xp
     defined = ~column.nulls()
     keys = sort_keys.ascending(column)
-    keys = sort_keys.unordered(~keys if most else keys)[defined]
+    keys = sort_keys.as_unsigned(~keys if most else keys)[defined]
     out = xp.full(by.count + 1, np.uint64(2**64 - 1))
     arrays.scatter_min(out, by.ids[defined], keys)
-    back = sort_keys.ordered(out[: by.count])
+    back = sort_keys.from_unsigned(out[: by.count])
     values = sort_keys.restore(~back if most else back, column)
     extremes = Column(values, column.dtype, None, column.words)
     empty = by.tally(defined) == 0
@@ -315,7 +315,7 @@ def group_nunique(column: Column, by: Groups, *, dropna: bool = True) -> Column:
     outside = by.ids == by.count
     if dropna:
         outside = outside | column.nulls()
-    pairs = group_rows([by.ids, sort_keys.of(column)], outside)
+    pairs = group_rows([by.ids, sort_keys.encode(column)], outside)
     counts = xp.bincount(by.ids[pairs.first], minlength=by.count)
     return Column(counts[: by.count].astype(np.int64), np.dtype(np.int64))
 
@@ -338,7 +338,7 @@ def group_median(column: Column, by: Groups) -> Column:
     only(column, "biuf", "median")
     xp = by.xp
     defined = ~column.nulls()
-    rows = arrays.argsort(sort_keys.of(column))
+    rows = arrays.argsort(sort_keys.encode(column))
     rows = rows[defined[rows]]
     rows = rows[arrays.argsort(by.ids[rows])]
     counts = by.tally(defined)

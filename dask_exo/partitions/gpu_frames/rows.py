@@ -169,7 +169,7 @@ class LabelledRows:
 
     def sort_index(self, ascending: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
         """Sort rows by the index."""
-        keys = [sort_keys.of(level, descending=not ascending) for level in self._index.levels]
+        keys = [sort_keys.encode(level, descending=not ascending) for level in self._index.levels]
         return self.take_rows(arrays.argsort(sort_keys.pack(keys)))
 
     def sample(
@@ -249,7 +249,7 @@ class RowsOfFrame(LabelledRows):
         names = list(by) if isinstance(by, (list, pd.Index)) else [by]
         ways = list(ascending) if isinstance(ascending, (list, tuple)) else [ascending] * len(names)
         keys = [
-            sort_keys.of(column, descending=not way, nulls_first=na_position == "first")
+            sort_keys.encode(column, descending=not way, nulls_first=na_position == "first")
             for column, way in zip(self.key_columns(names), ways, strict=True)
         ]
         ordered = self.take_rows(arrays.argsort(sort_keys.pack(keys)))
@@ -287,7 +287,7 @@ class RowsOfFrame(LabelledRows):
         if not names or not len(self):
             repeated &= False
         else:
-            grouped = group_rows([sort_keys.of(self[name].column) for name in names])
+            grouped = group_rows([sort_keys.encode(self[name].column) for name in names])
             if keep == "last":
                 repeated[grouped.order[grouped.ends() - 1]] = False
             elif keep == "first":

@@ -274,7 +274,7 @@ class DeviceSeries(SummaryOfSeries):
         **_: Any,
     ) -> DeviceSeries:
         """Sort rows by the values in a stable way."""
-        keys = sort_keys.of(
+        keys = sort_keys.encode(
             self.column, descending=not ascending, nulls_first=na_position == "first"
         )
         ordered: DeviceSeries = self.take_rows(arrays.argsort(keys))

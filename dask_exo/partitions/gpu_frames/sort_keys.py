@@ -33,12 +33,12 @@ def ascending(column: Column) -> Any:
     return bits ^ ((bits >> 63) & _LAST)
 
 
-def of(column: Column, *, descending: bool = False, nulls_first: bool = False) -> Any:
+def encode(column: Column, *, descending: bool = False, nulls_first: bool = False) -> Any:
     """Encode one key as (n,) int64 in the requested order; all nulls are equal.
 
     Examples
     --------
-    >>> of(Column(np.array([2.0, np.nan, -1.0]), np.dtype("f8"))).argsort().tolist()
+    >>> encode(Column(np.array([2.0, np.nan, -1.0]), np.dtype("f8"))).argsort().tolist()
     [2, 0, 1]
     """
     codes, nulls = ascending(column), column.nulls()
@@ -108,13 +108,13 @@ def steps(ordered: Any) -> Any:
     return xp.concatenate([xp.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]])
 
 
-def unordered(codes: Any) -> Any:
+def as_unsigned(codes: Any) -> Any:
     """Map int64 to uint64 in the same order, for functions without a signed variant."""
     return codes.view(np.uint64) ^ _TOP
 
 
-def ordered(codes: Any) -> Any:
-    """Invert `unordered`."""
+def from_unsigned(codes: Any) -> Any:
+    """Invert `as_unsigned`."""
     return (codes ^ _TOP).view(np.int64)
 
 
@@ -182,31 +182,31 @@ class Groups:
 
 
 def group_rows(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> Groups:
-    """Group rows by equal (n,) keys of `of`; rows marked by (n,) ``nulls`` are in no group.
+    """Group rows by equal (n,) keys of `encode`; rows marked by (n,) ``nulls`` are in no group.
 
     Groups are in the order of their keys, or of their first rows without ``sort``.
 
     Examples
     --------
-    >>> found = group_rows([np.array([7, 3, 7])])
-    >>> found.ids.tolist(), found.first.tolist()
+    >>> grouped = group_rows([np.array([7, 3, 7])])
+    >>> grouped.ids.tolist(), grouped.first.tolist()
     ([1, 0, 1], [1, 0])
     """
     packed = pack(keys)
     xp = arrays.of(packed)
-    found = rows = arrays.argsort(packed)
+    order = by_group = arrays.argsort(packed)
     if nulls is not None and bool(nulls.any()):
-        found = found[~nulls[found]]
-        rows = xp.concatenate([found, xp.flatnonzero(nulls)])
-    starts = steps(packed[found])
-    first = found[starts]
+        order = order[~nulls[order]]
+        by_group = xp.concatenate([order, xp.flatnonzero(nulls)])
+    starts = steps(packed[order])
+    first = order[starts]
     numbers = xp.cumsum(starts, dtype=np.int64) - 1
-    by_group = rows if sort else None
     if not sort:
-        places = arrays.argsort(first)
+        by_group = None
+        by_first_row = arrays.argsort(first)
         rank = xp.empty(len(first), np.int64)
-        rank[places] = xp.arange(len(first))
-        first, numbers = first[places], rank[numbers]
+        rank[by_first_row] = xp.arange(len(first))
+        first, numbers = first[by_first_row], rank[numbers]
     ids = xp.full(len(packed), len(first), np.int64)
-    ids[found] = numbers
+    ids[order] = numbers
     return Groups(ids, first, by_group)

@@ -32,7 +32,7 @@ class SummaryOfSeries(Values):
 
     def unique(self) -> Any:
         """Return distinct values, in order of appearance."""
-        grouped = group_rows([sort_keys.of(self.column)], sort=False)
+        grouped = group_rows([sort_keys.encode(self.column)], sort=False)
         return self._with([self.column.take(grouped.first)], numbered(grouped.count, self.module))
 
     def value_counts(
@@ -47,7 +47,7 @@ class SummaryOfSeries(Values):
             column, counted = reductions.counted_categories(self.column, dropna=dropna)
         else:
             nulls = self.column.nulls() if dropna else None
-            grouped = group_rows([sort_keys.of(self.column)], nulls, sort=False)
+            grouped = group_rows([sort_keys.encode(self.column)], nulls, sort=False)
             column, counted = self.column.take(grouped.first), grouped.tally()
         dtype = pd.Series([], dtype=self.column.dtype).value_counts().dtype
         index = DeviceIndex.of([column], [self.name])
