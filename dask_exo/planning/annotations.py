@@ -21,30 +21,14 @@ KNOWN = {"num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "re
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """Options of a task.
+    """Options of a task."""
 
-    Attributes
-    ----------
-    needs : dict
-        Resource request, as `Futures.submit` takes it.
-    retries : int
-        How often it may run again after an exception.
-    priority : float
-        Tasks with a higher one run before others that are ready.
-    here : bool
-        Whether it must run in the driver, because it changes a value there.
-    asks : ResourceRequest, optional
-        Request of the functions in it; ``needs`` are the same.
-    device : bool
-        Whether it requests a GPU only because its partitions are on one.
-    """
-
-    needs: SubmitOptions = field(default_factory=dict)
-    retries: int = 0
-    priority: float = 0
-    here: bool = False
-    asks: ResourceRequest | None = None
-    device: bool = False
+    needs: SubmitOptions = field(default_factory=dict)  # as `Futures.submit` takes them
+    retries: int = 0  # after an exception
+    priority: float = 0  # a ready task with a higher one runs first
+    here: bool = False  # it must run in the driver, because it changes a value there
+    asks: ResourceRequest | None = None  # of the functions in it; ``needs`` are the same
+    device: bool = False  # it requests a GPU only because its partitions are on one
 
     @property
     def pool(self) -> ResourceRequest | None:
@@ -69,21 +53,10 @@ def options_of(
 ) -> dict[Key, TaskOptions]:
     """Return the options of each task that has any.
 
-    Resources that a function requests by `dask_exo.options` replace those of annotations, whose
-    ``retries`` and ``priority`` still hold. Tasks on GPU partitions get a GPU in any case.
-
-    Parameters
-    ----------
-    dsk : Expr or mapping
-        As Dask hands it to a scheduler.
-    graph : dict
-        Normalized.
-    everywhere : mapping
-        Annotations around the call, and keywords of it: they hold for all tasks.
-    gpus : set of Key
-        Tasks on partitions that are stored on a GPU.
-    share : float
-        GPUs that each of those requests by default.
+    Annotations around the call and its keywords, ``everywhere``, hold for all tasks. Resources that
+    a function requests by `dask_exo.options` replace those of annotations, whose ``retries`` and
+    ``priority`` still hold. Each of the tasks ``gpus``, whose partitions are on a GPU, requests a
+    ``share`` of one by default.
 
     Warns
     -----

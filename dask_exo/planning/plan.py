@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -43,8 +42,6 @@ class Bundle:
         Name → small value that is sent with the code.
     priority : int
         Lower runs first.
-    options : TaskOptions
-        Resources, retries and priority.
     label : PartCheckpoint, optional
         Where its value is stored, if it is a shuffle's input that may be checkpointed.
     """
@@ -91,31 +88,15 @@ class Bundle:
 
 @dataclass(slots=True)
 class Stage:
-    """One shuffle: M inputs, and one output for each reducer that is read.
-
-    Attributes
-    ----------
-    key : Key
-    partitioner : Partitioner
-        Selects the outputs that are read.
-    parts : list of Bundle
-        (M,)
-    columns : list of OutputKey
-        (R,)
-    priority : int
-    options : TaskOptions
-        Options of the maps, which compute the inputs and divide them.
-    keeping : ShuffleCheckpoint, optional
-        Checkpoints of its outputs, if they may be stored.
-    """
+    """One shuffle: M inputs, and one output for each reducer that is read."""
 
     key: Key
-    partitioner: Partitioner
-    parts: list[Bundle]
-    columns: list[OutputKey]
+    partitioner: Partitioner  # selects the outputs that are read
+    parts: list[Bundle]  # (M,)
+    columns: list[OutputKey]  # (R,)
     priority: int
-    options: TaskOptions = NO_OPTIONS
-    keeping: ShuffleCheckpoint | None = None
+    options: TaskOptions = NO_OPTIONS  # of the maps, which compute the inputs and divide them
+    keeping: ShuffleCheckpoint | None = None  # of its outputs, if they may be stored
 
     @property
     def sources(self) -> set[Key]:
@@ -137,29 +118,17 @@ class Stage:
 class Plan:
     """All units of one run.
 
-    Attributes
-    ----------
-    bundles : list of Bundle
-    stages : list of Stage
-    literals : dict
-        Values that are in the graph itself.
-    given : dict
-        Values of other computations, finished or running.
-    results : dict
-        Key in the graph → key of the unit, literal or given value that holds its value.
-    seen : tuple of CheckpointSeen
-        Checkpoints found of each collection.
-    fingerprints : dict
-        Fingerprints of results, if checkpoints are on.
+    ``results`` maps a key in the graph to that of the unit, literal or given value that has its
+    value.
     """
 
     bundles: list[Bundle]
     stages: list[Stage]
-    literals: dict[Key, Any]
-    given: dict[Key, Promise]
+    literals: dict[Key, Any]  # values that are in the graph itself
+    given: dict[Key, Promise]  # values of other computations, finished or running
     results: dict[Key, Key]
-    seen: tuple[CheckpointSeen, ...] = ()
-    fingerprints: Mapping[Key, str] = field(default_factory=dict)
+    seen: tuple[CheckpointSeen, ...] = ()  # checkpoints found of each collection
+    fingerprints: Mapping[Key, str] = field(default_factory=dict)  # of results
 
 
 @dataclass(frozen=True)
@@ -199,33 +168,28 @@ def summarize(plan: Plan) -> tuple[list[GroupSummary], list[tuple[str, str]]]:
     edges : list of (str, str)
         Keys of groups: the second reads values of the first.
     """
-    belongs = {bundle.key: bundle.group for bundle in plan.bundles}
     members: dict[str, list[Bundle]] = {}
     for bundle in plan.bundles:
         members.setdefault(bundle.group, []).append(bundle)
-    found: dict[str, GroupSummary] = {}
-    first: dict[str, int] = {}
-    edges: Counter[tuple[str, str]] = Counter()
+    group_of_value = {bundle.key: bundle.group for bundle in plan.bundles}
+    for stage in plan.stages:
+        group_of_value |= dict.fromkeys(stage.columns, str(stage.key))
+    found: list[tuple[int, GroupSummary]] = []
+    reads: list[tuple[Key, str]] = []
     for key, bundles in members.items():
-        name = key_split(bundles[0].key)
-        found[key] = GroupSummary(key, name, "tasks", 0, len(bundles), _needs(bundles))
-        first[key] = min(bundle.priority for bundle in bundles)
-        edges.update((_group(s, belongs), key) for bundle in bundles for s in bundle.sources)
+        name, rank = key_split(bundles[0].key), min(bundle.priority for bundle in bundles)
+        summary = GroupSummary(key, name, "tasks", 0, len(bundles), _needs(bundles))
+        found.append((rank, summary))
+        reads += [(source, key) for bundle in bundles for source in bundle.sources]
     for stage in plan.stages:
         key, sizes = str(stage.key), (len(stage.parts), len(stage.columns))
-        found[key] = GroupSummary(key, stage.name, "shuffle", *sizes, _needs(stage.parts))
-        first[key] = stage.priority
-        edges.update((_group(source, belongs), key) for source in stage.sources)
-    groups = sorted(found.values(), key=lambda group: first[group.key])
-    known = [(a, b) for a, b in edges if a in found and a != b]
+        summary = GroupSummary(key, stage.name, "shuffle", *sizes, _needs(stage.parts))
+        found.append((stage.priority, summary))
+        reads += [(source, key) for source in stage.sources]
+    groups = [summary for _, summary in sorted(found, key=operator.itemgetter(0))]
+    edges = dict.fromkeys((group_of_value.get(source), key) for source, key in reads)
+    known = [(start, end) for start, end in edges if start is not None and start != end]
     return _ordered(groups, known), known
-
-
-def _group(source: Any, belongs: dict[Any, str]) -> str:
-    """Return the key of the group that computes a value; empty if it is given."""
-    if isinstance(source, OutputKey):
-        return str(source.stage)
-    return belongs.get(source, "")
 
 
 def _needs(bundles: list[Bundle]) -> str:

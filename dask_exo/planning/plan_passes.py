@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from dask_exo.cluster.futures import Node
 from dask_exo.config import Config
@@ -22,33 +23,16 @@ from dask_exo.planning.resume import Checkpoints
 
 @dataclass(frozen=True)
 class PassContext:
-    """Facts that passes use besides the plan.
-
-    Attributes
-    ----------
-    config : Config
-    checkpoints : Checkpoints
-        Values that tasks may store for the next program.
-    nodes : sequence of Node
-        Nodes of the cluster; empty if there is none yet.
-    fuse : bool
-        Whether the values of tasks inside others may remain unseen by the driver.
-    """
+    """Facts that passes use besides the plan."""
 
     config: Config
     checkpoints: Checkpoints
-    nodes: Sequence[Node] = ()
-    fuse: bool = True
+    nodes: Sequence[Node] = ()  # of the cluster; empty if there is none yet
+    fuse: bool = True  # the values of tasks inside others may remain unseen by the driver
 
 
 def run_passes(plan: Plan, context: PassContext) -> Plan:
-    """Run all passes in their order.
-
-    Raises
-    ------
-    DeviceError
-        No node has the GPUs that a task requests.
-    """
+    """Run all passes in their order; raise `DeviceError` if no node has the GPUs of a task."""
     for run in PASSES.values():
         plan = run(plan, context)
     return plan
@@ -67,15 +51,11 @@ def _attach_checkpoints(plan: Plan, context: PassContext) -> Plan:
     plan = replace(plan, seen=checkpoints.seen, fingerprints=checkpoints.fingerprints)
     if not checkpoints.parts and not checkpoints.shuffles:
         return plan
-    stages = [
-        replace(
-            stage,
-            parts=[attach(part) for part in stage.parts],
-            keeping=checkpoints.shuffles.get(stage.key),
-        )
-        for stage in plan.stages
-    ]
-    return replace(plan, bundles=[attach(bundle) for bundle in plan.bundles], stages=stages)
+    stages = []
+    for stage in plan.stages:
+        parts, outputs = list(map(attach, stage.parts)), checkpoints.shuffles.get(stage.key)
+        stages.append(replace(stage, parts=parts, keeping=outputs))
+    return replace(plan, bundles=list(map(attach, plan.bundles)), stages=stages)
 
 
 def _check_gpus(plan: Plan, context: PassContext) -> Plan:
@@ -116,40 +96,24 @@ def _without_gpu(options: TaskOptions) -> TaskOptions:
     return replace(options, needs=asks.needs, asks=asks, device=False)
 
 
-def _fuse_trees(plan: Plan, context: PassContext) -> Plan:
-    """Run tasks inside the only task that reads them, if enough remain to fill all slots."""
-    if not context.fuse or not context.nodes:
-        return plan
-    return fuse_trees(plan, sum(node.slots for node in context.nodes))
-
-
-PASSES: dict[str, Callable[[Plan, PassContext], Plan]] = {
-    "attach checkpoints": _attach_checkpoints,
-    "check GPUs": _check_gpus,
-    "fuse trees": _fuse_trees,
-}
-"""All passes over a plan by name, in their order."""
-
-
 TREES_PER_SLOT = 8
 MOST_FUSED = 16
 
 
-def fuse_trees(plan: Plan, slots: int) -> Plan:
-    """Fuse bundles of a plan with those that only they read.
+def _fuse_trees(plan: Plan, context: PassContext) -> Plan:
+    """Run tasks inside the only task that reads them, if enough remain to fill all slots.
 
-    Parameters
-    ----------
-    plan : Plan
-    slots : int
-        Number of tasks that run in parallel.
+    Dask splits a partition for a broadcast join, merges the blocks one by one and concatenates
+    them: four tasks, whose values would all go through the object store. A task of a tree reduction
+    reads eight others. Where few such trees remain, their tasks run in parallel.
     """
+    least = TREES_PER_SLOT * sum(node.slots for node in context.nodes)
     frequent = Counter(bundle.group for bundle in plan.bundles)
-    if not plan.bundles or max(frequent.values()) < TREES_PER_SLOT * slots:
+    if not context.fuse or not context.nodes or max(frequent.values(), default=0) < least:
         return plan
     fusion = _TreeFusion(plan)
     for bundle in sorted(plan.bundles, key=lambda bundle: bundle.priority):
-        if frequent[bundle.group] >= TREES_PER_SLOT * slots and bundle.key in fusion.bundles:
+        if frequent[bundle.group] >= least and bundle.key in fusion.bundles:
             fusion.fuse(bundle.key)
     return replace(plan, bundles=list(fusion.bundles.values()))
 
@@ -164,11 +128,9 @@ class _TreeFusion:
         for bundle in plan.bundles:
             for source in bundle.sources:
                 self._readers[source].add(bundle.key)
-        for source in plan.results.values():
+        read = chain(plan.results.values(), *(stage.sources for stage in plan.stages))
+        for source in read:
             self._readers[source].add(None)
-        for stage in plan.stages:
-            for source in stage.sources:
-                self._readers[source].add(None)
 
     def fuse(self, key: Key) -> None:
         """Fuse a bundle with those that only it reads, then with those that only these read."""
@@ -181,8 +143,10 @@ class _TreeFusion:
             outer = outer.copy()
             for bundle in inner:
                 outer.absorb(bundle)
-                self._move_readers(bundle, outer)
                 del self.bundles[bundle.key]
+                for source in bundle.sources:
+                    self._readers[source].discard(bundle.key)
+                    self._readers[source].add(key)
             self.bundles[key] = outer
 
     def _read_only_by(self, outer: Bundle) -> list[Bundle]:
@@ -192,14 +156,17 @@ class _TreeFusion:
         same = [b for b in bundles if b.options == outer.options and not b.options.here]
         return sorted(same, key=lambda bundle: bundle.priority)
 
-    def _move_readers(self, inner: Bundle, outer: Bundle) -> None:
-        for source in inner.sources:
-            self._readers[source].discard(inner.key)
-            self._readers[source].add(outer.key)
-
 
 def _names_agree(bundles: list[Bundle]) -> bool:
     """Return whether one name means the same value to all: outputs of one shuffle share theirs."""
     known: dict[Key, Key] = {}
     named = (item for bundle in bundles for item in bundle.inputs.items())
     return all(known.setdefault(name, source) == source for name, source in named)
+
+
+PASSES: dict[str, Callable[[Plan, PassContext], Plan]] = {
+    "attach checkpoints": _attach_checkpoints,
+    "check GPUs": _check_gpus,
+    "fuse trees": _fuse_trees,
+}
+"""All passes over a plan by name, in their order."""
