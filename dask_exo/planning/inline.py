@@ -11,7 +11,7 @@ for columns of lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
@@ -56,12 +56,7 @@ LIBRARIES = {
 def fits_in_process(expr: CoreExpr, limit: int) -> bool:
     """Return whether threads of this process compute an expression faster than a cluster.
 
-    Parameters
-    ----------
-    expr : Expr
-        Optimized.
-    limit : int
-        Bytes in memory that all its sources together may have, estimated.
+    All its sources together may have ``limit`` bytes in memory, as estimated.
 
     Examples
     --------
@@ -203,40 +198,24 @@ def _renamed(keys: Any, names: dict[Key, Key]) -> Any:
 
 def without_exchanges(graph: Graph, threads: int) -> Graph:
     """Return a graph in which each shuffle is a set of plain tasks, for so many threads."""
-    cuts = {
-        key: list(_cuts(node, threads))
-        for key, node in graph.items()
-        if isinstance(node, ShuffleNode)
-    }
-    if not cuts:
+    shuffles = {key: node for key, node in graph.items() if isinstance(node, ShuffleNode)}
+    if not shuffles:
         return graph
-    new: Graph = {key: node for key, node in graph.items() if key not in cuts}
+    new: Graph = {key: node for key, node in graph.items() if key not in shuffles}
+    blocks: dict[Key, list[TaskRef]] = {}
+    for key, whole in shuffles.items():
+        name, parts = f"cut-{key_split(key)}", whole.args
+        count = min(len(parts), threads)
+        for i in range(count):
+            mine = parts[i * len(parts) // count : (i + 1) * len(parts) // count]
+            new[name, key, i] = Task((name, key, i), _cut, whole.partitioner, *mine)
+        blocks[key] = [TaskRef((name, key, i)) for i in range(count)]
     for key, node in graph.items():
         if isinstance(node, Task) and node.func is take:
-            new[key] = _assembling(key, node, graph, cuts)
-    for mine in cuts.values():
-        new.update((cut.key, cut) for cut in mine)
+            shuffle, output = node.args
+            partitioner = shuffles[shuffle.key].partitioner
+            new[key] = Task(key, _assemble, partitioner, output, *blocks[shuffle.key])
     return new
-
-
-def _cuts(exchange: ShuffleNode, threads: int) -> Iterator[Task]:
-    """Yield the tasks that divide the inputs of a shuffle into blocks."""
-    parts: Sequence[Any] = exchange.args
-    name = f"cut-{key_split(exchange.key)}"
-    count = min(len(parts), threads)
-    for i in range(count):
-        mine = parts[i * len(parts) // count : (i + 1) * len(parts) // count]
-        yield Task((name, exchange.key, i), _cut, exchange.partitioner, *mine)
-
-
-def _assembling(key: Key, node: GraphNode, graph: Graph, cuts: dict[Key, list[Task]]) -> Task:
-    """Return the task that assembles one output of a shuffle."""
-    assert isinstance(node, Task)
-    whole, output = node.args
-    exchange = graph[whole.key]
-    assert isinstance(exchange, ShuffleNode)
-    blocks = [TaskRef(cut.key) for cut in cuts[whole.key]]
-    return Task(key, _assemble, exchange.partitioner, output, *blocks)
 
 
 def _cut(split: Partitioner, *parts: Any) -> Any:

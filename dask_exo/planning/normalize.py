@@ -28,14 +28,7 @@ def group_of(key: Key) -> str:
 
 
 def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
-    """Materialize a graph, convert and cull it, and run the passes over it.
-
-    Parameters
-    ----------
-    dsk : Expr or mapping
-        An expression, a high-level graph, or a raw ``dict``.
-    keys : key or nested list of keys
-        Requested keys.
+    """Materialize an expression or graph, convert and cull it, and run the passes over it.
 
     Returns
     -------

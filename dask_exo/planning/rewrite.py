@@ -115,39 +115,28 @@ class ExoShuffle(PartitionsFiltered, Expr):
 
 
 def rewrite(expr: CoreExpr) -> CoreExpr:
-    """Replace all shuffles in an optimized expression, then fuse its blockwise chains.
+    """Replace all shuffles in a lowered expression, then fuse its blockwise chains.
 
-    Parameters
-    ----------
-    expr : Expr
-        Lowered, as Dask hands it to a scheduler; possibly a sequence of expressions.
-
-    Returns
-    -------
-    Expr
-        With one key for each key of ``expr``, in the same order.
+    The new expression has one key for each key of ``expr``, in the same order.
     """
     return optimize_blockwise_fusion(_drop_numbers(_replace(expr, {})))
 
 
 def _drop_numbers(expr: CoreExpr) -> CoreExpr:
     """Drop the partition numbers in shuffles whose readers all drop them."""
+    shuffles: dict[str, ExoShuffle] = {}
     readers: dict[str, list[CoreExpr]] = defaultdict(list)
     for node in expr.walk():
         for below in node.dependencies():
-            if isinstance(below, ExoShuffle):
+            if isinstance(below, ExoShuffle) and not below.drop_column:
+                shuffles[below._name] = below
                 readers[below._name].append(node)
     done: dict[str, CoreExpr] = {}
-    for name, above in readers.items():
-        shuffle = next(below for below in above[0].dependencies() if below._name == name)
-        unread = all(
-            isinstance(one, Projection) and PARTITION_COLUMN not in one.columns for one in above
-        )
-        if (
-            not unread
-            or shuffle.drop_column
-            or shuffle.partitioning_index not in (PARTITION_COLUMN, [PARTITION_COLUMN])
-        ):
+    for name, shuffle in shuffles.items():
+        above = readers[name]
+        numbered = shuffle.partitioning_index in (PARTITION_COLUMN, [PARTITION_COLUMN])
+        narrow = [isinstance(one, Projection) for one in above]
+        if not numbered or not all(narrow) or any(PARTITION_COLUMN in one.columns for one in above):
             continue
         without = shuffle.substitute_parameters(
             {"drop_column": True, "meta": shuffle._meta.drop(columns=PARTITION_COLUMN)}
@@ -189,17 +178,12 @@ def _replace_operand(operand: Any, done: dict[str, CoreExpr]) -> Any:
 
 def _without_unread(fused: Fused) -> CoreExpr:
     """Drop expressions of a fused one that none of the others reads any more."""
-    first, *others = fused.exprs
-    read = {first._name}
-    kept = [first]
-    todo = [first]
-    while todo:
-        read.update(below._name for below in todo.pop().dependencies())
-        found = [one for one in others if one._name in read]
-        others = [one for one in others if one._name not in read]
-        kept += found
-        todo += found
-    return fused if not others else Fused(kept, *fused.operands[1:])
+    read, unread = fused.exprs[:1], fused.exprs[1:]
+    for expr in read:
+        below = {one._name for one in expr.dependencies()}
+        read += [one for one in unread if one._name in below]
+        unread = [one for one in unread if one._name not in below]
+    return Fused(read, *fused.operands[1:]) if unread else fused
 
 
 def _as_exoshuffle(shuffle: SimpleShuffle) -> ExoShuffle:
@@ -244,13 +228,7 @@ def _as_two_shuffles(join: HashJoinP2P) -> CoreExpr:
 
 
 def substitute(expr: CoreExpr) -> CoreExpr:
-    """Replace an expression if there is one with a faster kernel.
-
-    Parameters
-    ----------
-    expr : Expr
-        Lowered. Its dependencies stay.
-    """
+    """Replace a lowered expression if there is one with a faster kernel; its dependencies stay."""
     kind = type(expr)
     if kind in _SUBSTITUTES:
         return _SUBSTITUTES[kind](*expr.operands)
@@ -352,5 +330,4 @@ def _groups(expr: CoreExpr) -> bool:
 
 
 def _method(function: Any) -> Any:
-    """Return the function of a class method."""
     return getattr(function, "__func__", None)
