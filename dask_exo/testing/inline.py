@@ -71,7 +71,7 @@ class InlineStream:
     def __init__(self, futures: InlineFutures, fn: Callable[..., Any], args: Sequence[Any]) -> None:
         self._futures = futures
         self._steps = self._run(fn, args)
-        self._value: Any = None
+        self._pair: tuple[Any, Any] | None = None  # read and not taken
 
     @property
     def next(self) -> Ref:
@@ -80,15 +80,17 @@ class InlineStream:
 
     def read(self) -> Any:
         """Compute the next value; return its metadata, None at the end."""
-        try:
-            self._value = next(self._steps, None)
-            return next(self._steps, None)
-        except Died as error:
-            raise WorkerLostError("a worker has died") from error
+        if self._pair is None:
+            try:
+                self._pair = next(self._steps, None), next(self._steps, None)
+            except Died as error:
+                raise WorkerLostError("a worker has died") from error
+        return self._pair[1]
 
     def take(self) -> InlineRef:
         """Return a ref of that value."""
-        value, self._value = self._value, None
+        assert self._pair is not None
+        (value, _), self._pair = self._pair, None
         return self._futures.put(value)
 
     def cancel(self) -> None:

@@ -46,7 +46,7 @@ from dask_exo.testing.simulated.tasks import (
     SimTask,
     TaskRun,
     compute,
-    heard,
+    compute_with_digest,
     nearest,
     next_queue,
     take,
@@ -78,7 +78,7 @@ class SimCluster:
         self.now = 0.0
         self.ledger = StoreTotals()
         self.driver = NodeStore(sys.maxsize, self.ledger, listed=False)
-        self.channels, self.lanes = channels, dict[NodeStore, NodeIO]()
+        self.channels, self.all_io = channels, dict[NodeStore, NodeIO]()
         self.machines = [SimNode(node, i, self.driver) for i, node in enumerate(nodes)]
         for machine in self.machines:
             self.equip(machine)
@@ -93,11 +93,11 @@ class SimCluster:
 
     def equip(self, machine: SimNode) -> None:
         """Give a node an empty store, and channels."""
-        self.lanes.pop(machine.store, None)
+        self.all_io.pop(machine.store, None)
         machine.store = NodeStore(machine.node.store, self.ledger, listed=self.lineage)
         if self.channels is not None:
-            machine.lane = NodeIO(self.channels, machine.store, self.lanes)
-            self.lanes[machine.store] = machine.lane
+            machine.io = NodeIO(self.channels, machine.store, self.all_io)
+            self.all_io[machine.store] = machine.io
 
     def entry(self, task: SimTask | None, index: int) -> SimValue:
         """Return the entry of a value that does not exist yet, with one handle to come."""
@@ -117,8 +117,8 @@ class SimCluster:
             self.now = time
             if what.state == RUNNING:
                 self._due(what)
-            elif (machine := what.machine) is not None and machine.lane is not None:
-                machine.lane.arrived(what)
+            elif (machine := what.machine) is not None and machine.io is not None:
+                machine.io.arrived(what)
                 self.fill(machine)
         return True
 
@@ -180,8 +180,8 @@ class SimCluster:
         machine.running.pop(task, None)
         if machine.alive and machine.free:
             self.idle[machine] = None
-        if machine.lane is not None:
-            machine.lane.leave(task)
+        if machine.io is not None:
+            machine.io.leave(task)
         for store, entry in task.pinned:
             store.unpin(entry)
         task.pinned, task.given = [], []
@@ -194,18 +194,18 @@ class SimCluster:
 
     def fill(self, machine: SimNode) -> None:
         """Give free slots of a node to queued tasks, first come, first served."""
-        lane = machine.lane
+        io = machine.io
         while True:
-            while lane is not None and lane.ready and machine in self.idle:
-                self._start(lane.ready.popleft(), machine)
+            while io is not None and io.ready and machine in self.idle:
+                self._start(io.ready.popleft(), machine)
             queue = next_queue(machine, self.anywhere)
             if queue is None:
                 return
             task = queue.popleft()
-            if lane is None:
+            if io is None:
                 self._start(task, machine)
             else:
-                self._fetch(task, machine, lane)
+                self._fetch(task, machine, io)
 
     def _queue(self, task: SimTask) -> None:
         task.state = READY
@@ -216,19 +216,19 @@ class SimCluster:
         if machine is not None:
             self.fill(machine)
 
-    def _fetch(self, task: SimTask, machine: SimNode, lane: NodeIO) -> None:
+    def _fetch(self, task: SimTask, machine: SimNode, io: NodeIO) -> None:
         task.state, task.machine = FETCHING, machine
-        end = lane.fetch(task, self.now)
+        end = io.fetch(task, self.now)
         if end > self.now:
             task.number = self.plan(end, task)
         else:
-            lane.arrived(task)
+            io.arrived(task)
 
     def _start(self, task: SimTask, machine: SimNode) -> None:
-        if machine.lane is None:
+        if machine.io is None:
             self.ledger.moved += take(task, machine.store)
         else:
-            del machine.lane.ahead[task]
+            del machine.io.ahead[task]
             if self.lineage and any(e.state == PENDING for e in arguments(task)):
                 self.release(task, "lost")  # an argument, since it came
                 self.admit(task)
@@ -243,18 +243,18 @@ class SimCluster:
             task.given = [a.entry.value if type(a) is SimRef else a for a in task.args]
         self._plan_step(task)
 
-    def _holds(self, task: SimTask, which: range, lane: NodeIO) -> bool:
+    def _holds(self, task: SimTask, which: range, io: NodeIO) -> bool:
         """Let a task that has made values wait for room; return whether it must."""
         if task.held:
             task.held = False
         else:
-            end = lane.make_room(task, which, self.now)
+            end = io.make_room(task, which, self.now)
             task.held = end > self.now
             if task.held:
                 task.late += end - self.now
                 task.number = self.plan(end, task)
                 return True
-        lane.release_room(task)
+        io.release_room(task)
         return False
 
     def _plan_step(self, task: SimTask) -> None:
@@ -270,7 +270,7 @@ class SimCluster:
         assert machine is not None
         first = task.step
         last = min(first + 1, task.count) if task.produce is yielded else task.count
-        if machine.lane is not None and self._holds(task, range(first, last), machine.lane):
+        if machine.io is not None and self._holds(task, range(first, last), machine.io):
             return
         try:
             values = self._values(task, range(first, last))
@@ -300,7 +300,7 @@ class SimCluster:
             return [None] * len(which)
         if not self.lineage:
             return compute(task)
-        values, made = heard(task)
+        values, made = compute_with_digest(task)
         self.repeats += [made] if task.starts > 1 and not which.start else []
         return values
 
@@ -360,8 +360,8 @@ def _die(cluster: SimCluster, machine: SimNode) -> None:
     machine.alive = False
     cluster.idle.pop(machine, None)
     stopped = list(machine.running)
-    if machine.lane is not None:
-        stopped += machine.lane.ahead
+    if machine.io is not None:
+        stopped += machine.io.ahead
     for task in stopped:
         cluster.release(task, "killed")
     queues = [cluster.anywhere, *(each.queue for each in cluster.machines)]

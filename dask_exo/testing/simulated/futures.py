@@ -41,9 +41,9 @@ from dask_exo.testing.simulated.tasks import (
     SimTask,
     Stragglers,
     TaskRun,
-    doing,
     explain,
     slowness,
+    status_of,
 )
 
 
@@ -329,7 +329,7 @@ class SimFutures:
             ref.entry.stream() if isinstance(ref.entry, GeneratedValue) else None for ref in refs
         ]
         found = [
-            doing(task) if stream is None else stream.status()
+            status_of(task) if stream is None else stream.status()
             for task, stream in zip(tasks, streams, strict=True)
         ]
         others = len(running.difference(tasks)) + len(

@@ -294,14 +294,14 @@ class NodeIO:
     """
 
     def __init__(
-        self, channels: Channels, store: NodeStore, lanes: dict[NodeStore, NodeIO]
+        self, channels: Channels, store: NodeStore, all_io: dict[NodeStore, NodeIO]
     ) -> None:
         self.disk = Channel(channels.disk)
         self.inward, self.outward = Channel(channels.net), Channel(channels.net)
         self.ahead: dict[SimTask, None] = {}
         self.ready: deque[SimTask] = deque()
         self.strangers = 0
-        self._store, self._lanes = store, lanes
+        self._store, self._lanes = store, all_io
         self._taken: dict[SimValue, Taken] = {}
         self._nbytes = 0  # of all of them
 

@@ -211,7 +211,7 @@ class SimNode:
         self.node = node
         self.index = index
         self.store = store
-        self.lane: NodeIO | None = None
+        self.io: NodeIO | None = None
         self.alive = True
         self.peak = 0  # of the stores it had before its deaths
         self.running: dict[SimTask, None] = {}
@@ -225,9 +225,9 @@ class SimNode:
     @property
     def spare(self) -> int:
         """Free slots that are not reserved for tasks without one; see `NodeIO`."""
-        if self.lane is None:
+        if self.io is None:
             return self.free
-        return self.free - len(self.lane.ready) - self.lane.strangers
+        return self.free - len(self.io.ready) - self.io.strangers
 
 
 def nearest(task: SimTask, idle: Collection[SimNode]) -> SimNode | None:
@@ -244,13 +244,13 @@ def nearest(task: SimTask, idle: Collection[SimNode]) -> SimNode | None:
 
 def next_queue(machine: SimNode, anywhere: deque[SimTask]) -> deque[SimTask] | None:
     """Return the queue whose head is the next task for a node, if the node can take one."""
-    lane, queues = machine.lane, [machine.queue, anywhere]
+    io, queues = machine.io, [machine.queue, anywhere]
     if machine.spare <= 0:
-        queues = [] if lane is None else [machine.queue]
+        queues = [] if io is None else [machine.queue]
     for queue in queues:
         while queue and queue[0].state != READY:
             queue.popleft()  # cancelled
-    heads = [queue for queue in queues if queue and (lane is None or lane.has_room(queue[0]))]
+    heads = [queue for queue in queues if queue and (io is None or io.has_room(queue[0]))]
     return min(heads, key=lambda queue: queue[0].number, default=None)
 
 
@@ -267,7 +267,7 @@ def take(task: SimTask, store: NodeStore) -> int:
     return task.moved
 
 
-def heard(task: SimTask) -> tuple[list[Any], OutputDigest]:
+def compute_with_digest(task: SimTask) -> tuple[list[Any], OutputDigest]:
     """Compute the next values of a running task, with a digest of them."""
     call = str(task.serial)
     with collect_outputs(call) as said:
@@ -286,7 +286,7 @@ def compute(task: SimTask) -> list[Any]:
         return list(task.values)
 
 
-def doing(task: SimTask | None) -> TaskStatus:
+def status_of(task: SimTask | None) -> TaskStatus:
     """Return the status of a task; None is a finished one."""
     if task is None or task.state == DONE:
         return TaskStatus("finished")
