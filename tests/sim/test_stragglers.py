@@ -159,7 +159,7 @@ def test_an_algorithm_that_knows_nothing_of_stragglers_gets_rows_that_stay(monke
     assert max(words.calls.values()) <= 2
 
 
-def test_a_late_merge_is_given_up_and_its_blocks_are_read() -> None:
+def test_a_late_merge_is_cancelled_and_its_blocks_are_read() -> None:
     nodes = [Node(f"n{i}", 2, 10**6) for i in range(4)]
 
     def costly(call: Call) -> Cost:

@@ -114,7 +114,7 @@ def test_a_directory_is_private_and_one_of_others_is_refused(tmp_path: Path) -> 
         CheckpointStore.open(str(tmp_path / "file"))
 
 
-def test_what_was_kept_before_is_compared_by_value(tmp_path: Path) -> None:
+def test_an_earlier_checkpoint_is_compared_by_value(tmp_path: Path) -> None:
     store = CheckpointStore.open(str(tmp_path / "kept"))
     name = "".join(["co", "l"])
     frame = pd.DataFrame({"a": [name, name]}, dtype=object)
@@ -165,7 +165,7 @@ def test_the_command_lists_and_cleans_and_touches_nothing_else(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", ["list", "clean"])
-def test_the_commands_take_the_configured_path_and_say_where_nothing_is(command, tmp_path) -> None:
+def test_the_commands_take_the_configured_path(command, tmp_path) -> None:
     CheckpointStore.open(str(tmp_path / "kept")).write("shuffle-1", KEY, 1)
 
     def run(*arguments: str, **config: str) -> tuple[int, str]:

@@ -220,9 +220,7 @@ def test_a_batch_never_exceeds_its_share_time_or_bytes(seconds, nbytes, remainin
 @given(
     st.integers(1, 10**15), st.integers(1, 10**5), st.integers(1, 40), st.integers(10**8, 10**12)
 )
-def test_a_round_fits_its_share_of_the_store_unless_slots_would_idle(
-    nbytes, parts, w, store
-) -> None:
+def test_a_round_fits_its_share_unless_slots_would_idle(nbytes, parts, w, store) -> None:
     slots = 4 * w
     shape = Shape(nbytes, parts, 1, w, slots, w * store)
     choice, found = choose_algorithm(shape, Limits(round_fraction=0.15, most_objects=10**9))
@@ -279,7 +277,7 @@ def test_a_program_runs_by_every_algorithm(algorithm, combine) -> None:
 @pytest.mark.parametrize("combine", [None, together])
 @pytest.mark.parametrize(("count", "slots"), [(1, 1), (3, 2)])
 @given(st.lists(st.lists(st.sampled_from(["a", "bb", "cc", "ddd"])), min_size=1), st.integers(1, 9))
-def test_a_stream_tells_after_each_round_what_the_parts_so_far_come_to(
+def test_a_stream_yields_the_result_so_far_after_each_round(
     combine, count, slots, parts, every
 ) -> None:
     f = InlineFutures(nodes(count, slots))
@@ -304,7 +302,7 @@ def test_a_stream_holds_one_state_for_each_reducer() -> None:
     assert seen.share == 1
 
 
-def test_a_stream_starts_maps_of_the_next_round_before_it_is_looked_at() -> None:
+def test_a_stream_starts_maps_of_the_next_round_early() -> None:
     f = InlineFutures(nodes(1, slots=2))
     mapped = []
 
@@ -337,7 +335,7 @@ def test_a_stream_of_nothing_is_an_error_at_once(parts, every, message) -> None:
         shuffle.stream(parts, program, every=every, futures=InlineFutures())
 
 
-def test_a_program_that_makes_too_few_blocks_is_told_so() -> None:
+def test_too_few_blocks_of_a_program_are_an_error() -> None:
     program = shuffle.Program(4, by_length, together)
     with pytest.raises(ValueError, match="map returned 3 blocks; there are 4 reducers"):
         shuffle.run(WORDS, program, futures=InlineFutures())
@@ -377,7 +375,7 @@ def test_an_algorithm_that_asks_for_an_unknown_knob_is_refused() -> None:
         shuffle.register(odd)
 
 
-def test_a_disk_that_is_too_small_is_an_error_before_most_of_the_work() -> None:
+def test_a_disk_that_is_too_small_is_an_early_error() -> None:
     frames = [pd.DataFrame({"k": range(1000)}) for _ in range(40)]  # 8 kB each
     small = [Node("a", 2, 50_000, disk=200_000), Node("b", 2, 50_000, disk=10_000)]
     f = InlineFutures(small)

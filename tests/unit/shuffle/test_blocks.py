@@ -41,7 +41,7 @@ def frames(draw: st.DrawFn) -> tuple[pd.DataFrame, np.ndarray, int, int]:
 
 
 @given(frames())
-def test_a_packed_block_holds_the_rows_of_its_reducer_in_their_order(data) -> None:
+def test_a_packed_block_has_its_rows_in_their_order(data) -> None:
     frame, ids, reducers, nodes = data
     owned = split_evenly(reducers, nodes)
     packed = pack(frame, ids, owned)
@@ -77,7 +77,7 @@ def test_merging_packed_blocks_is_concatenation_block_by_block(data, width) -> N
 
 
 @given(packs(), st.data())
-def test_blocks_collected_for_one_call_are_those_assembled_one_by_one(data, draw) -> None:
+def test_collected_blocks_equal_those_assembled_singly(data, draw) -> None:
     parts, ids, reducers = data
     packed = [
         pack(part, numbers, [range(reducers)])[0] for part, numbers in zip(parts, ids, strict=True)
@@ -106,7 +106,7 @@ VALUES = st.one_of(st.integers(), st.text(), st.none(), st.tuples(st.floats(allo
 
 
 @given(st.lists(st.lists(VALUES), min_size=1, max_size=9), st.integers(1, 4))
-def test_pickled_blocks_hold_the_values_of_their_reducer_also_when_merged(lists, nodes) -> None:
+def test_pickled_blocks_have_their_values_also_when_merged(lists, nodes) -> None:
     owned = split_evenly(len(lists), nodes)
     packed = pickled(lists, owned)
     for mine, one in zip(owned, packed, strict=True):
@@ -151,7 +151,7 @@ def test_ids_have_the_smallest_type_and_equal_a_dask_hash(npartitions: int) -> N
     np.testing.assert_array_equal(ids, expected)
 
 
-def test_own_makes_a_writable_copy_of_what_lies_in_foreign_buffers() -> None:
+def test_own_copies_foreign_buffers_to_writable_ones() -> None:
     import pickle
 
     frame = pd.DataFrame({"a": np.arange(5.0), "s": list("abcde")})
@@ -166,7 +166,7 @@ def test_own_makes_a_writable_copy_of_what_lies_in_foreign_buffers() -> None:
     assert foreign["a"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-def test_merged_blocks_that_differ_in_their_categories_can_be_merged_again() -> None:
+def test_merged_blocks_of_other_categories_merge_again() -> None:
     ids = np.array([0, 1, 2, 2])
     packed = [
         pack(pd.DataFrame({"n": range(4), "c": pd.Categorical([name] * 4)}), ids, [range(3)])[0]

@@ -25,7 +25,7 @@ MERGING = ["push", "magnet", "riffle", "two-level"]
 
 
 @given(st.lists(st.integers(0, 100)), st.one_of(st.none(), st.integers(1, 150)))
-def test_groups_are_as_large_as_the_cap_lets_them(sizes, cap) -> None:
+def test_groups_are_as_large_as_the_cap_allows(sizes, cap) -> None:
     groups = group_by_bytes(sizes, cap)
     assert [i for group in groups for i in group] == list(range(len(sizes)))
     held = [sum(sizes[i] for i in group) for group in groups]
@@ -37,7 +37,7 @@ def test_groups_are_as_large_as_the_cap_lets_them(sizes, cap) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 10**6)), min_size=1, max_size=40))
-def test_blocks_are_expected_to_weigh_what_the_last_ones_did(calls) -> None:
+def test_block_sizes_are_estimated_from_the_last_ones(calls) -> None:
     sizes, owned = BlockSizes(), (range(3), range(3, 4))
     for parts, nbytes in calls:
         sizes.record(owned, parts, (nbytes, 0))
@@ -121,7 +121,7 @@ def test_a_block_that_exceeds_the_cap_goes_on_unmerged(algorithm) -> None:
 
 
 @pytest.mark.parametrize("algorithm", MERGING)
-def test_parts_that_grow_on_the_way_are_merged_in_smaller_groups(algorithm) -> None:
+def test_growing_parts_are_merged_in_smaller_groups(algorithm) -> None:
     whole = pd.DataFrame({"k": range(8 * 10 + 40 * 200), "n": 1})
     ends = [*range(0, 80, 10), *range(80, len(whole) + 1, 200)]
     frames = [whole.iloc[a:b] for a, b in pairwise(ends)]

@@ -113,7 +113,7 @@ def test_a_shuffle_is_stopped_before_the_disk_is_full() -> None:
     assert drive(roomy, steps(roomy, 20, "sort-7")).tally.rows == 1200
 
 
-def test_the_shuffle_that_has_made_most_is_stopped_and_the_other_goes_on() -> None:
+def test_the_largest_shuffle_is_stopped_and_others_go_on() -> None:
     f = Inline([Node("a", 2, 10**6, disk=10**9)])
     f.each = 6000
     small, large = steps(f, 20, "small"), steps(f, 40, "large")
@@ -124,7 +124,7 @@ def test_the_shuffle_that_has_made_most_is_stopped_and_the_other_goes_on() -> No
     assert drive(f, small).tally.rows == 1200
 
 
-def test_a_computation_that_is_stopped_lets_go_of_all_it_holds() -> None:
+def test_a_stopped_computation_releases_all_values() -> None:
     f = Sim([Node("a", 2, 10**6, disk=10**9)], lambda call: Cost(1.0, 1000))
     ddf = dd.from_pandas(pd.DataFrame({"k": range(600)}), npartitions=100)
     settings = {"exo.shuffle.algorithm": "push", "exo.scheduler.bundle-target": 0}

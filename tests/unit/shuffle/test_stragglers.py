@@ -84,7 +84,7 @@ def test_the_node_with_the_least_to_do_for_its_slots(load, slots) -> None:
     assert all(load.get(best, 0) / each[best] <= load.get(n, 0) / each[n] for n in each)
 
 
-def test_a_coroutine_goes_on_at_a_time_or_when_one_of_some_is_finished() -> None:
+def test_a_coroutine_resumes_at_a_time_or_any_completion() -> None:
     f = SimFutures([Node("a", 4, 100)], lambda call: Cost(call.args[0], 0))
     seen = []
 
