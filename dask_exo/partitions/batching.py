@@ -19,17 +19,9 @@ Part = TypeVar("Part")
 
 
 class RowSpan(NamedTuple, Generic[Part]):
-    """Range of rows of one partition.
+    """Range of rows of one partition."""
 
-    Attributes
-    ----------
-    part : object
-        The partition: its number, or a function that fetches it.
-    start, stop : int
-        The first row, and the one after the last.
-    """
-
-    part: Part
+    part: Part  # its number, or a function that fetches it
     start: int
     stop: int
 
@@ -78,15 +70,8 @@ def split_rows(data: Any, rows: int | None, nbytes: int | None) -> Iterator[Any]
 
     The cuts depend on the rows alone. A row of more than ``nbytes`` is a batch of its own.
 
-    Parameters
-    ----------
-    data : object
-        See `has_rows`.
-    rows, nbytes : int, optional
-
     Examples
     --------
-    >>> import pandas as pd
     >>> frame = pd.DataFrame({"a": range(10)}, index=range(10))
     >>> [len(batch) for batch in split_rows(frame, 4, None)]
     [4, 4, 2]
@@ -98,22 +83,21 @@ def split_rows(data: Any, rows: int | None, nbytes: int | None) -> Iterator[Any]
         yield from _smaller(_rows(data, start, start + step), nbytes)
 
 
-def concat_results(made: Iterable[Any], name: str) -> Any:
-    """Concatenate, in order, what a function has returned or yielded for batches.
+def concat_results(results: Iterable[Any], name: str) -> Any:
+    """Concatenate, in order, results of a function for batches, or iterators of them.
 
-    Parameters
-    ----------
-    made : iterable
-        Data with rows, or iterators of them. A single value of another kind is returned as it is.
-    name : str
-        Name of the function, for errors.
+    ``name`` is that of the function, for errors. A single value need not have rows.
 
     Raises
     ------
     OptionsError
         There is no value, or several that have no rows.
     """
-    pieces = [one for some in made for one in (some if isinstance(some, Iterator) else [some])]
+    pieces = [
+        piece
+        for result in results
+        for piece in (result if isinstance(result, Iterator) else [result])
+    ]
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
@@ -182,14 +166,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def call_in_halves(call: Callable[[Any], Made], batch: Any, name: str) -> list[Made]:
     """Call a function with a batch, or with parts of it that fit into GPU memory, in order.
 
-    Parameters
-    ----------
-    call : callable
-        Its results for neighbouring parts together are the result for the batch.
-    batch : object
-        (n,) rows: anything that has ``iloc``, or can be sliced.
-    name : str
-        Name of the function, for errors.
+    ``name`` is that of the function, for errors.
 
     Raises
     ------

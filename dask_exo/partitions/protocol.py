@@ -83,19 +83,8 @@ def concat(frames: Sequence[Frame], *, ignore_index: bool = False) -> Frame:
 def partition_ids(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
     """Compute the partition number of each row, as Dask's task shuffle does.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        (n,) rows.
-    column : label or list of labels
-        `PARTITION_COLUMN` or `JOIN_PARTITION_COLUMN`, or columns to hash.
-    npartitions : int
-        Number of output partitions.
-
-    Returns
-    -------
-    ndarray : (n,)
-        In the smallest unsigned type that holds ``npartitions``.
+    ``column`` is `PARTITION_COLUMN` or `JOIN_PARTITION_COLUMN`, or the columns to hash. The result
+    has the smallest unsigned type.
     """
     columns = [column] if isinstance(column, str) else list(column)
     if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
@@ -124,15 +113,8 @@ def partition_column(frame: Frame, column: Any, ids: np.ndarray) -> tuple[int, A
 def checksum(frame: Frame, columns: Sequence[Any]) -> tuple[tuple[str, ...], int]:
     """Compute a sum over the named columns of fixed width that no order of rows changes.
 
-    It adds up words and their squares, so that lost, duplicated and changed rows show, at the
-    speed of one read.
-
-    Returns
-    -------
-    dtypes : tuple of str
-        Dtypes of the columns; only sums of equal dtypes can be compared.
-    sum : int
-        Modulo 2**64.
+    It adds up words and their squares, modulo 2**64, so that lost, duplicated and changed rows
+    show, at the speed of one read. Dtypes are returned too: only sums of equal ones are comparable.
     """
     total = 0
     dtypes = []

@@ -25,16 +25,10 @@ class FixedWidth(NamedTuple):
     """A dtype of Arrow whose values have a fixed size: number, time, decimal or binary.
 
     Values are encoded as their raw bytes, which are moved without being interpreted.
-
-    Attributes
-    ----------
-    dtype : ArrowDtype
-    nulls : bool
-        Whether the raw values have a field that marks nulls.
     """
 
     dtype: Any
-    nulls: bool
+    nulls: bool  # whether the raw values have a field that marks nulls
 
     @classmethod
     def of(cls, column: pd.Series[Any] | pd.Index) -> tuple[FixedWidth, np.ndarray] | None:
@@ -81,18 +75,8 @@ def is_supported(dtype: Any) -> bool:
 def encode(columns: Sequence[Any], order: np.ndarray) -> tuple[Any, Any]:
     """Encode columns of one dtype, with their rows in a new order.
 
-    Parameters
-    ----------
-    columns : sequence of Series or Index
-        (k,) columns of n rows; only numpy dtypes may have more than one.
-    order : (m,)
-        Positions of rows.
-
-    Returns
-    -------
-    array : ndarray or LargeStringArray
-    dtype : object
-        What `decode` needs: the dtype of the columns, or their `FixedWidth`.
+    Only numpy dtypes may have more than one column. The second value is the argument of `decode`:
+    the dtype of the columns, or their `FixedWidth`.
 
     Examples
     --------
@@ -111,15 +95,7 @@ def encode(columns: Sequence[Any], order: np.ndarray) -> tuple[Any, Any]:
 
 
 def decode(array: Any, dtype: Any) -> tuple[Any, Any]:
-    """Decode an array of `encode`.
-
-    Returns
-    -------
-    values : ndarray or ExtensionArray
-        Values of the columns: (k, n) if they are numpy's, else (n,).
-    dtype : dtype
-        Of the columns.
-    """
+    """Decode an array of `encode` to values, (k, n) of numpy or else (n,), and their dtype."""
     if isinstance(dtype, FixedWidth):
         return dtype.values(array[0]), dtype.dtype
     if isinstance(array, np.ndarray):

@@ -33,24 +33,12 @@ _PLAIN_INDEXES = frozenset({pd.Index, pd.RangeIndex, pd.DatetimeIndex, pd.Timede
 
 
 class WireSchema(NamedTuple):
-    """Everything but the arrays that is needed to make a pandas frame of `WireColumns`.
+    """Everything but the arrays that is needed to make a pandas frame of `WireColumns`."""
 
-    Attributes
-    ----------
-    labels : Index
-        (c,) labels of the columns.
-    places : tuple
-        For each array the positions of its columns among ``labels``; -1 is the index.
-    dtypes : tuple
-        For each array the dtype that `wire_dtypes.decode` takes.
-    name : object
-        Name of the index.
-    """
-
-    labels: Any
-    places: tuple[tuple[int, ...], ...]
-    dtypes: tuple[Any, ...]
-    name: Any
+    labels: Any  # of the columns
+    places: tuple[tuple[int, ...], ...]  # positions of the columns of each array; -1 is the index
+    dtypes: tuple[Any, ...]  # arguments of `wire_dtypes.decode`, for each array
+    name: Any  # of the index
 
     def to_frame(self, length: int, arrays: Sequence[Any]) -> pd.DataFrame:
         """Make a frame of the arrays, without a copy."""
@@ -126,12 +114,7 @@ class WireColumns:
 
 @dataclass(frozen=True, slots=True)
 class WireFrame:
-    """Rows as a pandas frame, for dtypes without a wire format of their own.
-
-    Attributes
-    ----------
-    rows : DataFrame
-    """
+    """Rows as a pandas frame, for dtypes without a wire format."""
 
     rows: Any
 
@@ -160,15 +143,7 @@ class WireFrame:
 
 @dataclass(frozen=True, slots=True)
 class WireTable:
-    """Rows as an Arrow table in host memory, for a library that has ``DataFrame.from_arrow``.
-
-    Attributes
-    ----------
-    table : pyarrow.Table
-        (n,) rows.
-    library : str
-        Name of the module.
-    """
+    """Rows as an Arrow table in host memory, for a module with ``DataFrame.from_arrow``."""
 
     table: pa.Table
     library: str
@@ -204,17 +179,7 @@ WireRows = WireColumns | WireFrame | WireTable
 
 
 def to_wire(frame: Any, order: np.ndarray, *, ignore_index: bool = False) -> WireRows:
-    """Take rows of a frame, and encode them for the object store.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        (n,) rows.
-    order : (m,)
-        Positions of rows.
-    ignore_index : bool
-        Whether to leave out the index.
-    """
+    """Take rows of a frame by position, and encode them for the object store."""
     if not _is_encodable(frame, ignore_index=ignore_index):
         rows = frame.take(order)
         return WireFrame(rows.reset_index(drop=True) if ignore_index else rows)

@@ -17,19 +17,7 @@ from pandas._libs.algos import groupsort_indexer
 
 
 def counting_argsort(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Argsort small integers by counting sort, which is stable.
-
-    Parameters
-    ----------
-    codes : (n,)
-        In ``range(count)``.
-    count : int
-
-    Returns
-    -------
-    order : (n,)
-    offsets : (count + 1,)
-        Start of each number in ``order``.
+    """Argsort integers in ``range(count)`` stably; also return where each starts, and the end.
 
     Examples
     --------
@@ -48,14 +36,6 @@ def stable_argsort(codes: np.ndarray) -> np.ndarray:
     numpy's stable sort is a radix sort for 16 bits. Above, its vectorized sort, which is not
     stable, is several times faster than the stable one, even on sorted runs; ties are
     sorted afterwards.
-
-    Parameters
-    ----------
-    codes : (n,) int64 or uint64
-
-    Returns
-    -------
-    ndarray : (n,)
 
     Examples
     --------
@@ -85,19 +65,7 @@ def count_below(
 
     This is a binary search of all values at once, one step at a time, without branches. In
     `numpy.searchsorted` mispredicted branches take most of the time if values are not sorted.
-
-    Parameters
-    ----------
-    values : ndarray
-        (n,) numbers or times. The result for NaN is undefined.
-    bounds : ndarray
-        (k,) ascending, of the same type.
-    side : {'left', 'right'}
-        ``'right'`` also counts bounds that are equal to a value.
-
-    Returns
-    -------
-    ndarray : (n,) int64
+    The result for NaN is undefined.
 
     Examples
     --------
@@ -137,14 +105,9 @@ def to_large_string(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def string_buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return offsets and bytes of n large strings, without a copy.
+    """Return n + 1 offsets and the bytes of n large strings, without a copy.
 
-    Returns
-    -------
-    offsets : (n + 1,)
-        Start of each string; the first one need not be 0.
-    data : ndarray
-        Bytes between the first offset and the last.
+    The first offset need not be 0; the bytes are those between the first and the last.
     """
     _, offsets_buffer, data_buffer = values.buffers()
     offsets = np.zeros(1, np.int64)
@@ -154,13 +117,7 @@ def string_buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def string_words(values: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the eight bytes from each byte on of n large strings, as integers.
-
-    Parameters
-    ----------
-    values : LargeStringArray
-    dtype : {'>u8', '<u8'}
-        Byte order.
+    """Return the eight bytes from each byte on of n large strings, as integers of a byte order.
 
     Returns
     -------
@@ -178,18 +135,7 @@ def string_words(values: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, 
 
 
 class StringWords:
-    """Strings as words of eight bytes, with zeros after their end.
-
-    Parameters
-    ----------
-    values : Array or ChunkedArray
-        (n,) strings.
-
-    Attributes
-    ----------
-    lengths : (n,)
-        Bytes of each.
-    """
+    """Strings as words of eight bytes, with zeros after their end; ``lengths`` are in bytes."""
 
     def __init__(self, values: pa.Array | pa.ChunkedArray) -> None:
         self._words, self._starts, self.lengths = string_words(to_large_string(values), ">u8")
@@ -210,16 +156,7 @@ class StringWords:
 def count_up_to(values: pa.Array | pa.ChunkedArray, bounds: Sequence[str]) -> np.ndarray:
     """Count the bounds that are not greater than each value, as ``searchsorted(side="right")``.
 
-    Parameters
-    ----------
-    values : Array
-        (n,) strings. The result for nulls is undefined.
-    bounds : sequence of str
-        (k,) ascending.
-
-    Returns
-    -------
-    ndarray : (n,) int64
+    Bounds are ascending. The result for nulls is undefined.
     """
     found = np.zeros(len(values), np.int64)
     if bounds:
@@ -249,15 +186,6 @@ def _search(
 def argsort_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Argsort strings in a stable way, nulls last.
 
-    Parameters
-    ----------
-    values : Array
-        (n,) strings.
-
-    Returns
-    -------
-    ndarray : (n,)
-
     Examples
     --------
     >>> argsort_strings(pa.array(["b", None, "a", "ab", "a"])).tolist()
@@ -279,17 +207,7 @@ def argsort_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
 def _refine(
     found: np.ndarray, tied: np.ndarray, key: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sort rows that tie so far by their next key.
-
-    Parameters
-    ----------
-    found : (n,)
-        Rows in their order so far.
-    tied : (n - 1,) bool
-        Whether a row ties with the one before it.
-    key : callable
-        Function from rows to integers to sort them by.
-    """
+    """Sort rows that tie so far by their next key; ``tied`` tells of each row but the first."""
     places = np.flatnonzero(np.concatenate([tied, [False]]) | np.concatenate([[False], tied]))
     rows, group = found[places], np.cumsum(np.concatenate([[True], ~tied]))[places]
     codes = key(rows)

@@ -21,21 +21,7 @@ _KNOWN = frozenset({"left_on", "right_on", "how", "suffixes"})  # no two columns
 
 
 def merge(lhs: Any, rhs: Any, *args: Any, result_meta: Any, **options: Any) -> Any:
-    """Join two partitions, exactly as Dask's ``merge_chunk``.
-
-    Parameters
-    ----------
-    lhs, rhs : DataFrame
-    *args
-    result_meta : DataFrame
-        Result without rows.
-    **options
-        Options of ``lhs.merge``.
-
-    Returns
-    -------
-    DataFrame
-    """
+    """Join two partitions, exactly as Dask's ``merge_chunk``."""
     if not args and not len(result_meta.select_dtypes("category").columns):
         joined = _merge_by_lookup(lhs, rhs, options)
         if joined is not None and len(joined):
@@ -44,21 +30,11 @@ def merge(lhs: Any, rhs: Any, *args: Any, result_meta: Any, **options: Any) -> A
 
 
 class DirectAddressTable(NamedTuple):
-    """Row of each key, by its distance from the smallest key.
+    """Row of each key, by its distance from the smallest key."""
 
-    Attributes
-    ----------
-    low : int
-        The smallest key.
-    rows : (k + 1,) int32
-        Last row of key ``low + i``; -1 if there is none, and at the end.
-    unique : bool
-        Whether no two rows have the same key.
-    """
-
-    low: int
-    rows: np.ndarray
-    unique: bool
+    low: int  # the smallest key
+    rows: np.ndarray  # (k + 1,) int32: last row of key ``low + i``; -1 for none, and at the end
+    unique: bool  # whether no two rows have the same key
 
     @classmethod
     def of(cls, keys: np.ndarray, most: int) -> DirectAddressTable | None:

@@ -29,12 +29,7 @@ RUN = 256  # neighbours
 
 
 def estimate_distinct(values: pd.DataFrame | pd.Series | pd.Index) -> float:
-    """Estimate the number of distinct rows.
-
-    Parameters
-    ----------
-    values : DataFrame, Series or Index
-        (n,) rows, at least `SAMPLE`.
+    """Estimate the number of distinct rows of at least `SAMPLE`.
 
     Examples
     --------
@@ -48,31 +43,9 @@ def estimate_distinct(values: pd.DataFrame | pd.Series | pd.Index) -> float:
 
 
 def distinct_of_repeats(rows: int, spread_repeats: int, near_repeats: int) -> float:
-    """Estimate the number of distinct values from repeats in the two samples.
+    """Estimate the number of distinct values of at least `SAMPLE` rows.
 
-    Parameters
-    ----------
-    rows : int
-        At least `SAMPLE`.
-    spread_repeats : int
-        Rows of `spread_rows` whose value an earlier one has, too.
-    near_repeats : int
-        The same of the rows of `neighbour_rows`.
-
-    Returns
-    -------
-    float
-        At most ``rows``.
-
-    Examples
-    --------
-    >>> values = np.arange(100_000) % 20_000
-    >>> samples = spread_rows(len(values)), neighbour_rows(len(values))
-    >>> distinct = distinct_of_repeats(
-    ...     len(values), *(SAMPLE - len(set(values[at])) for at in samples)
-    ... )
-    >>> 15_000 < distinct < 25_000
-    True
+    Repeats are the rows of `spread_rows`, and of `neighbour_rows`, that equal an earlier one.
     """
     return min(_distinct_if_uniform(rows, spread_repeats), (1 - near_repeats / SAMPLE) * rows)
 
@@ -111,25 +84,13 @@ def _expected_distinct(distinct: float, rows: int) -> float:
 
 PRECISION = 12
 REGISTERS = 1 << PRECISION
-LARGEST = 64 - PRECISION + 1
-"""Rank of a hash whose other bits are all zero."""
-STANDARD_ERROR = 1.04 / np.sqrt(REGISTERS)
-"""Of an estimate, relative to it."""
+LARGEST = 64 - PRECISION + 1  # rank of a hash whose other bits are all zero
+STANDARD_ERROR = 1.04 / np.sqrt(REGISTERS)  # relative
 
 
 @dataclass(frozen=True)
 class Sketch:
     """Registers of some groups.
-
-    Attributes
-    ----------
-    groups : Index
-        (G,) of groups.
-    places : ndarray
-        (n,) numbers of those registers that have seen something, rising: those of the first group
-        first.
-    ranks : ndarray
-        (n,) what they keep.
 
     Examples
     --------
@@ -139,9 +100,9 @@ class Sketch:
     {'de': 2.0, 'fr': 1.0}
     """
 
-    groups: pd.Index
-    places: np.ndarray
-    ranks: np.ndarray
+    groups: pd.Index  # (G,)
+    places: np.ndarray  # (n,) ascending numbers of registers that are not empty
+    ranks: np.ndarray  # (n,) their values
 
     def counts(self) -> pd.Series:
         """Return (G,) estimates of the number of distinct values of each group."""
@@ -155,20 +116,10 @@ class Sketch:
 
 
 def sketch(groups: pd.Index, numbers: np.ndarray, values: pd.Series) -> Sketch:
-    """Sketch the values of some groups.
-
-    Parameters
-    ----------
-    groups : Index
-        (G,)
-    numbers : ndarray
-        (n,) group of each value, counted from 0; -1 for none.
-    values : Series
-        (n,) missing ones are not counted.
-    """
+    """Sketch values of groups; ``numbers`` are the group of each, or -1. Nulls do not count."""
     mask = (numbers >= 0) & values.notna().to_numpy()
     hashes = pd.util.hash_pandas_object(values[mask], index=False, categorize=False).to_numpy()
-    # a one behind the bits that are left ends the zeros
+    # a one after the remaining bits ends the zeros
     rest = (hashes << np.uint64(PRECISION)) | np.uint64(1 << (PRECISION - 1))
     places = numbers[mask].astype("int64") * REGISTERS
     places += (hashes >> np.uint64(64 - PRECISION)).astype("int64")
@@ -188,8 +139,8 @@ def merge_sketches(sketches: Sequence[Sketch]) -> Sketch:
 
 
 def _largest(groups: pd.Index, places: np.ndarray, ranks: np.ndarray) -> Sketch:
-    """Keep the largest rank of each register."""
-    # both in one number, of which the largest of each place is the last
+    """Return the largest rank of each register."""
+    # sorted as one integer, the last of each place has the largest rank
     both = np.sort(places.astype("uint64") << np.uint64(8) | ranks.astype("uint64"))
     places = both >> np.uint64(8)
     last = np.append(places[1:] != places[:-1], True)[: len(places)]
@@ -218,7 +169,7 @@ def _estimated(seen: np.ndarray) -> np.ndarray:
 
 
 def _sigma(x: np.ndarray) -> np.ndarray:
-    """Of registers that have seen nothing: x + Σ x^(2^k)·2^(k-1), infinite for 1."""
+    """Correct for empty registers: x + Σ x^(2^k)·2^(k-1), infinite for 1."""
     power, weight, total = x, 1.0, x
     with np.errstate(under="ignore"):
         for _ in range(64):
@@ -229,7 +180,7 @@ def _sigma(x: np.ndarray) -> np.ndarray:
 
 
 def _tau(x: np.ndarray) -> np.ndarray:
-    """Of registers that can keep no more: (1 - x - Σ (1 - x^(2^-k))²·2^-k) / 3."""
+    """Correct for saturated registers: (1 - x - Σ (1 - x^(2^-k))²·2^-k) / 3."""
     power, weight, total = x, 1.0, 1 - x
     for _ in range(64):
         power = np.sqrt(power)

@@ -35,33 +35,19 @@ class PartialColumn(NamedTuple):
 def partial_groups(
     frame: Any, *by: Any, chunk: Callable[..., Any], options: dict[str, Any], **reset: Any
 ) -> Any:
-    """Aggregate a partition if that makes it smaller, with the keys as columns.
+    """Aggregate a partition if that makes it smaller; return keys as columns.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        (n,) rows.
-    *by : label or Series
-        Keys.
-    chunk : callable
-        Function of Dask: ``chunk(frame, *by, **options)`` aggregates.
-    options : dict
-    **reset
-        Options of ``reset_index`` of its result.
-
-    Returns
-    -------
-    DataFrame
-        At least one row for each group.
+    ``chunk(frame, *by, **options)`` is Dask's aggregation, and ``reset`` are options of
+    ``reset_index`` of its result.
     """
     columns, keys = _columns(frame, by, chunk, options), list(by)
     if columns:
-        there = frame[keys]
+        valid = frame[keys]
         if options.get("dropna") is not False:
-            there = there.dropna()  # nulls are in no group
-        values = there if len(keys) > 1 else there.iloc[:, 0]
-        if len(there) >= FEWEST and cardinality.estimate_distinct(values) > WORTH * len(there):
-            rows = frame if len(there) == len(frame) else frame.dropna(subset=keys)
+            valid = valid.dropna()  # nulls are in no group
+        values = valid if len(keys) > 1 else valid.iloc[:, 0]
+        if len(valid) >= FEWEST and cardinality.estimate_distinct(values) > WORTH * len(valid):
+            rows = frame if len(valid) == len(frame) else frame.dropna(subset=keys)
             # the dtypes, as pandas chooses them
             like = chunk(rows.head(1), *by, **options).reset_index(**reset)
             return _rows_as_groups(rows, keys, columns, like)

@@ -54,25 +54,9 @@ def assign_partitions(  # noqa: PLR0917  as Dask calls it
     meta: Any,
     index_shuffle: bool,  # noqa: FBT001
 ) -> Any:
-    """Add a column with the partition of each row, as Dask's ``AssignPartitioningIndex``.
+    """Add the column ``name`` with the partition of each row, as ``AssignPartitioningIndex``.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        (n,) rows.
-    keys : list of label
-        Columns to hash; Dask handles all other kinds of keys.
-    name : str
-        Label of the new column.
-    npartitions : int
-    meta : DataFrame
-        Metadata that Dask has of the rows.
-    index_shuffle : bool
-        Whether the keys are the index.
-
-    Returns
-    -------
-    DataFrame
+    Dask itself handles keys other than a list of columns.
 
     Examples
     --------
@@ -149,7 +133,6 @@ def hash_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
     Examples
     --------
-    >>> import pandas as pd
     >>> texts = pd.array(["a", "shuffle", None], dtype="str")
     >>> (hash_strings(pa.array(texts)) == hash_array(texts)).all().item()
     True

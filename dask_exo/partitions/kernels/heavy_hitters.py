@@ -46,51 +46,29 @@ KEPT = {  # sides whose rows are kept without a partner
 
 
 class KeyCounts(NamedTuple):
-    """Most frequent keys of some rows.
+    """Most frequent keys of some rows."""
 
-    Attributes
-    ----------
-    keys : (k,)
-        Hashes, ascending.
-    counts : (k,)
-        Estimated number of rows of each.
-    rows : int
-        All rows.
-    """
-
-    keys: np.ndarray
-    counts: np.ndarray
-    rows: int
+    keys: np.ndarray  # (k,) hashes, ascending
+    counts: np.ndarray  # (k,) estimated rows of each
+    rows: int  # all rows
 
 
 class Placement(NamedTuple):
     """Outputs of the rows of heavy hitters.
 
-    Attributes
-    ----------
-    keys : (k,)
-        Hashes, ascending.
-    first : (k + 1,)
-        Start of the outputs of each key in ``outputs``.
-    outputs : (p,)
-        One or several for each key, all different. The first one gets the first copies.
-    left : (k,) bool
-        Whether rows of the left side are dealt out and those of the right side copied, or the
-        other way round.
+    A key has one output or several, all different. The first one gets the first copies. Rows of the
+    left side are dealt out and those of the right side copied where ``left`` is true, otherwise the
+    other way round.
     """
 
-    keys: np.ndarray
-    first: np.ndarray
-    outputs: np.ndarray
-    left: np.ndarray
+    keys: np.ndarray  # (k,) hashes, ascending
+    first: np.ndarray  # (k + 1,) start of the outputs of each key in ``outputs``
+    outputs: np.ndarray  # (p,)
+    left: np.ndarray  # (k,) bool
 
 
 def count_keys(hashes: np.ndarray) -> KeyCounts:
-    """Count the keys of a sample of rows.
-
-    Parameters
-    ----------
-    hashes : (n,)
+    """Count the keys in a sample of rows, given their hashes.
 
     Examples
     --------
@@ -116,15 +94,6 @@ def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) ->
 
     The work of an output is the number of its input and output rows. A key of l and r rows makes
     l * r output rows; of other keys, each row of the longer side is assumed to make one.
-
-    Parameters
-    ----------
-    left, right : KeyCounts
-        Of both sides.
-    how : str
-        Kind of join, of `SPLITTING`.
-    npartitions : int
-        Outputs.
 
     Examples
     --------
@@ -166,21 +135,11 @@ def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) ->
 
 
 class RowRoutes(NamedTuple):
-    """Rows of a partition, with the output of each.
+    """Rows of a partition, with the output of each."""
 
-    Attributes
-    ----------
-    rows : (m,) or None
-        Rows of the partition, repeated for each copy; None for each row once.
-    outputs : (m,)
-        Output of each.
-    again : (m,) bool or None
-        Whether it is a copy after the first; None if there are no copies.
-    """
-
-    rows: np.ndarray | None
-    outputs: np.ndarray
-    again: np.ndarray | None
+    rows: np.ndarray | None  # (m,) repeated for each copy; None for each row once
+    outputs: np.ndarray  # (m,)
+    again: np.ndarray | None  # (m,) whether it is a copy after the first; None without copies
 
 
 def route_rows(
@@ -200,14 +159,14 @@ def route_rows(
         Not negative.
     placed : Placement
     npartitions : int
-        Outputs.
+        Number of outputs.
     left : bool
         Whether the partition is of the left side of the join.
     number : int
         Number of the partition: rotates the output that it deals to first.
     keys : (n, k) DataFrame, optional
-        The keys, if rows of the other side are kept without a partner: then one row of each key
-        that is dealt out goes to the first output.
+        The keys, if the join has rows of the other side without a partner: then one row of each
+        key that is dealt out goes to the first output.
 
     Examples
     --------
@@ -250,16 +209,7 @@ def route_rows(
 def has_partner(keys: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
     """Return which keys occur among others, compared as in a join of pandas (nulls are equal).
 
-    Parameters
-    ----------
-    keys : (n, k)
-        Columns are numbered.
-    others : (m, k)
-        Columns are numbered.
-
-    Returns
-    -------
-    ndarray : (n,) bool
+    Columns of both frames are numbered.
 
     Examples
     --------

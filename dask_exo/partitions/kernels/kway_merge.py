@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_exo.partitions.kernels import sort_keys
-from dask_exo.partitions.kernels.sort_keys import SortKey, encode
+from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import WireColumns, concat_same_schema
 
 T = TypeVar("T")
@@ -27,19 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RowOperations(Generic[T]):
-    """Functions that a merge needs for rows of one type.
-
-    Attributes
-    ----------
-    length, nbytes : callable
-        ``length(rows)``, ``nbytes(rows)``
-    slice : callable
-        ``slice(rows, start, stop)``, without a copy.
-    concat : callable
-        ``concat([rows, ...])``
-    take : callable
-        ``take(rows, positions)``
-    """
+    """Functions that a merge needs for rows of one type; ``slice`` does not copy."""
 
     length: Callable[[T], int]
     nbytes: Callable[[T], int]
@@ -65,14 +53,10 @@ WIRE_COLUMNS: RowOperations[WireColumns] = RowOperations(
 
 def row_operations(rows: Any) -> RowOperations[Any]:
     """Return the operations of arrays, frames or `WireColumns`; raise TypeError for others."""
-    kinds: dict[type, RowOperations[Any]] = {
-        np.ndarray: ARRAYS,
-        pd.DataFrame: FRAMES,
-        WireColumns: WIRE_COLUMNS,
-    }
-    for known, kind in kinds.items():
-        if isinstance(rows, known):
-            return kind
+    kinds = ((np.ndarray, ARRAYS), (pd.DataFrame, FRAMES), (WireColumns, WIRE_COLUMNS))
+    for kind, operations in kinds:
+        if isinstance(rows, kind):
+            return operations
     raise TypeError(f"rows are an array or a DataFrame, not {type(rows).__name__}")
 
 
@@ -82,18 +66,12 @@ def merge_runs(runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) 
     Parameters
     ----------
     runs : sequence of arrays or of frames
-        Each sorted; rows are the first axis.
+        Sorted; rows are the first axis.
     order : callable
-        ``order(rows)``: positions that sort the rows in a stable way
-        (``np.argsort(..., kind="stable")``).
+        Stable argsort of rows.
     limit : int
-        Bytes of all chunks together, but at least one row of each run. A chunk that is
-        yielded takes as much again.
-
-    Yields
-    ------
-    rows
-        Sorted chunks. Equal rows are in the order of the runs.
+        Bytes of all chunks together, but at least one row of each run. The sorted chunk that is
+        yielded takes as much again. Equal rows are in the order of the runs.
 
     Examples
     --------
@@ -105,23 +83,15 @@ def merge_runs(runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) 
 
 
 class KWayMerge(Generic[T]):
-    """Iterator of `merge_runs`.
-
-    Attributes
-    ----------
-    peak : int
-        Largest number of bytes of chunks held at a time.
-    """
+    """Iterator of `merge_runs`; ``peak`` is the largest number of bytes of chunks at a time."""
 
     def __init__(self, runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) -> None:
         self._operations: RowOperations[T] = row_operations(runs[0]) if runs else ARRAYS  # type: ignore[assignment]
         self._runs = [run for run in runs if self._operations.length(run)]
         self._order = order
         self._at = [0] * len(self._runs)
-        nbytes, rows = (
-            sum(map(self._operations.nbytes, runs)),
-            sum(map(self._operations.length, runs)),
-        )
+        nbytes = sum(map(self._operations.nbytes, runs))
+        rows = sum(map(self._operations.length, runs))
         self._rows = max(1, limit * rows // max(nbytes, 1))  # of all chunks
         self.step = max(1, self._rows // max(len(self._runs), 1))
         self.peak = 0
@@ -193,44 +163,32 @@ class KWayMerge(Generic[T]):
 
         The last chunk of a run does not count as an end. The next run is None if there is none.
         """
-        every = range(len(self._runs))
-        ends = [2 * i + 1 for i in every if self._more(i, stops)]
-        if not ends or len(every) == 1:
-            return list(every), None
-        found = self._ordered([(i, at) for i in every for at in (self._at[i], stops[i] - 1)])
-        rank = np.empty(len(found), np.int64)
-        rank[found] = np.arange(len(found))
-        chosen = [i for i in every if rank[2 * i] <= rank[ends].min()]
-        later = set(every).difference(chosen)
-        return chosen, min(later, key=lambda i: rank[2 * i], default=None)
+        runs = range(len(self._runs))
+        unfinished = [i for i in runs if self._more(i, stops)]
+        if not unfinished or len(runs) == 1:
+            return list(runs), None
+        edges = [(i, row) for i in runs for row in (self._at[i], stops[i] - 1)]
+        first, last = sort_keys.inverse(self._ordered(edges)).reshape(-1, 2).T  # their ranks
+        chosen = first <= last[unfinished].min()
+        later = np.flatnonzero(~chosen)
+        rival = int(later[first[later].argmin()]) if len(later) else None
+        return np.flatnonzero(chosen).tolist(), rival
 
     def _drop_ended(self) -> None:
         left = [i for i, run in enumerate(self._runs) if self._at[i] < self._operations.length(run)]
         self._runs, self._at = [self._runs[i] for i in left], [self._at[i] for i in left]
 
 
-ROWS = 2**16  # rows whose keys are encoded at a time, to find the ends of runs
+_ROWS = 2**16  # rows whose keys are encoded at a time, to find the ends of runs
 
 
 def merge_sorted_tables(
     tables: Sequence[WireColumns], keys: Sequence[SortKey], limit: int
 ) -> WireColumns:
-    """Merge tables that each consist of sorted runs.
+    """Merge tables of one schema that each consist of sorted runs; strings become chunked.
 
-    Besides the result it holds chunks of ``limit`` bytes, and twice as much for a moment.
-
-    Parameters
-    ----------
-    tables : sequence of WireColumns
-        (k,) tables of the same schema, with n rows in all.
-    keys : sequence of SortKey
-    limit : int
-        See `merge_runs`.
-
-    Returns
-    -------
-    WireColumns
-        (n,) rows; equal ones are in the order of the tables. Strings are chunked.
+    Besides the result it holds chunks of ``limit`` bytes, and twice as much for a moment. Equal
+    rows are in the order of the tables.
     """
     runs = [run for table in tables for run in sorted_runs(table, keys)]
 
@@ -243,10 +201,10 @@ def merge_sorted_tables(
 def sorted_runs(table: WireColumns, keys: Sequence[SortKey]) -> list[WireColumns]:
     """Cut rows into as few sorted runs as possible."""
     cuts = [0]
-    for start in range(0, table.length, ROWS):
+    for start in range(0, table.length, _ROWS):
         first = max(start - 1, 0)
-        part = table.slice(first, min(start + ROWS, table.length)).to_frame()
-        codes = encode(sort_keys.columns(part, keys), keys)
+        part = table.slice(first, min(start + _ROWS, table.length)).to_frame()
+        codes = sort_keys.encode(sort_keys.columns(part, keys), keys)
         cuts += (np.flatnonzero(codes[1:] < codes[:-1]) + first + 1).tolist()
     return [table.slice(a, b) for a, b in pairwise([*cuts, table.length]) if a < b]
 
@@ -260,14 +218,14 @@ def _concat_chunks(tables: Sequence[WireColumns], chunks: Iterable[WireColumns])
     ]
     at = 0
     for chunk in chunks:
-        for whole, some in zip(arrays, chunk.arrays, strict=True):
-            if isinstance(whole, np.ndarray):
-                whole[:, at : at + chunk.length] = some
+        for array, part in zip(arrays, chunk.arrays, strict=True):
+            if isinstance(array, np.ndarray):
+                array[:, at : at + chunk.length] = part
             else:
-                whole.append(some)
+                array.append(part)
         at += chunk.length
     columns = [
-        whole if isinstance(whole, np.ndarray) else pa.chunked_array(whole, like.type)
-        for whole, like in zip(arrays, tables[0].arrays, strict=True)
+        array if isinstance(array, np.ndarray) else pa.chunked_array(array, like.type)
+        for array, like in zip(arrays, tables[0].arrays, strict=True)
     ]
     return WireColumns(length, columns, tables[0].schema)

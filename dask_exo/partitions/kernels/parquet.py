@@ -54,23 +54,10 @@ def dictionaries(
     group: int = ROW_GROUP,
     page: int = PAGE,
 ) -> list[str] | bool:
-    """Choose the columns that a dictionary makes smaller.
+    """Choose the columns that a dictionary makes smaller; True for all if that is not known.
 
-    Parameters
-    ----------
-    rows : int
-        Rows of a file.
-    take : callable
-        Function from row numbers to rows.
-    group : int
-        Most rows of a row group, which has its own dictionaries.
-    page : int
-        Bytes of the largest dictionary.
-
-    Returns
-    -------
-    list of str or bool
-        Names of columns; True for all, if there are few rows or nested columns.
+    ``take`` returns the rows with some numbers, of ``rows`` in all. A row group has ``group`` rows
+    at most, and dictionaries of ``page`` bytes.
     """
     rows = min(rows, group)
     if rows < FEWEST:

@@ -21,15 +21,7 @@ RANK, BEGIN, FRACTION = "_rank", "_begin", "_fraction"
 
 
 class EdgeGroups(NamedTuple):
-    """First and last group of a partition.
-
-    Attributes
-    ----------
-    first, last : tuple
-        Keys.
-    head, tail : int
-        Values of them that are not null.
-    """
+    """First and last group of a partition: their keys, and numbers of values that are not null."""
 
     first: tuple[Any, ...]
     last: tuple[Any, ...]
@@ -38,15 +30,7 @@ class EdgeGroups(NamedTuple):
 
 
 class SpanningGroup(NamedTuple):
-    """Group whose rows are in several partitions.
-
-    Attributes
-    ----------
-    parts : list of int
-        Partitions.
-    counts : list of int
-        Values that are not null in each.
-    """
+    """Group in several partitions, with the number of its values in each that are not null."""
 
     parts: list[int]
     counts: list[int]
@@ -55,11 +39,7 @@ class SpanningGroup(NamedTuple):
 def edge_groups(part: pd.DataFrame, keys: list[str]) -> EdgeGroups | None:
     """Return the first and the last group of a partition; None if it is empty.
 
-    Parameters
-    ----------
-    part : DataFrame
-        Columns ``keys`` and `VALUE`, sorted by all of them.
-    keys : list of str
+    ``part`` has the columns ``keys`` and `VALUE`, sorted by all of them.
 
     Examples
     --------
@@ -130,22 +110,8 @@ def pick_ranked_rows(
 ) -> pd.DataFrame:
     """Pick the rows of partition ``j`` that the quantiles of spanning groups need.
 
-    Parameters
-    ----------
-    part : DataFrame
-        As of `edge_groups`.
-    keys : list of str
-    spanning : list of SpanningGroup
-    quantiles : list
-        Numbers from 0 to 1, or None for the median.
-    j : int
-        Number of the partition.
-
-    Returns
-    -------
-    DataFrame
-        Rows with the number of their quantile, the first partition of their group, and the
-        fraction of `quantile_ranks`.
+    They have further columns: the number of their quantile, the first partition of their group, and
+    the fraction of `quantile_ranks`.
     """
     rows: list[tuple[int, int, int, float]] = []
     for span in spanning:
@@ -174,7 +140,7 @@ def pick_ranked_rows(
     )
 
 
-def finish_quantiles(  # noqa: PLR0913, PLR0917  all that is known of a partition
+def finish_quantiles(  # noqa: PLR0913, PLR0917
     part: pd.DataFrame,
     keys: list[str],
     spanning: Sequence[SpanningGroup],
@@ -185,19 +151,8 @@ def finish_quantiles(  # noqa: PLR0913, PLR0917  all that is known of a partitio
 ) -> pd.DataFrame:
     """Compute medians and quantiles of the groups that begin in partition ``j``.
 
-    Parameters
-    ----------
-    part, keys, spanning, quantiles, j
-        As of `pick_ranked_rows`.
-    picked : DataFrame
-        Results of `pick_ranked_rows` for all partitions.
-    names : list of str
-        Columns of the result, one for each quantile.
-
-    Returns
-    -------
-    DataFrame
-        One row for each group: the keys and ``names``.
+    ``picked`` are the results of `pick_ranked_rows` for all partitions. The result has a row for
+    each group: the keys, and for each quantile a column of ``names``.
     """
     begun = any(j in span.parts[1:] for span in spanning)
     ending = any(j in span.parts[:-1] for span in spanning)

@@ -31,19 +31,7 @@ def partition_numbers(
 ) -> Any:
     """Compute the partition of each value, exactly as Dask's ``set_partitions_pre``.
 
-    Parameters
-    ----------
-    s : Series
-        (n,) values.
-    divisions : Series
-        (R + 1,) smallest value of each partition, and the largest of the last.
-    ascending : bool
-    na_position : {'first', 'last'}
-
-    Returns
-    -------
-    ndarray : (n,)
-        Whole numbers in ``range(R)``.
+    Divisions are the smallest value of each of R partitions, and the largest of the last.
 
     Examples
     --------
@@ -96,20 +84,7 @@ def sort_index(frame: Any) -> Any:
 
 
 def summary(values: Any, *how: Any) -> Any:
-    """Compute percentiles of a partition and their weights, as Dask does.
-
-    Parameters
-    ----------
-    values : Series
-        (n,)
-    *how
-        Arguments of Dask that define the percentiles.
-
-    Returns
-    -------
-    percentiles : list
-    weights : list
-    """
+    """Compute percentiles of a partition and their weights, as Dask's ``percentiles_summary``."""
     if not (
         isinstance(values, pd.Series) and argsort.is_arrow_string(values.dtype) and len(values)
     ):
@@ -124,39 +99,19 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class RunSample(NamedTuple):
-    """Evenly spaced rows of one sorted run.
+    """Evenly spaced rows of one sorted run."""
 
-    Attributes
-    ----------
-    keys : DataFrame
-        (s,) rows, a column for each key.
-    rows : (s,)
-        Their row numbers in the run.
-    total : int
-        Rows of the run.
-    """
-
-    keys: pd.DataFrame
-    rows: np.ndarray
-    total: int
+    keys: pd.DataFrame  # (s,) rows, a column for each key
+    rows: np.ndarray  # (s,) their row numbers in the run
+    total: int  # rows of the run
 
 
 class RangeBounds(NamedTuple):
-    """First rows of all outputs but the first, in order.
+    """First rows of all outputs but the first, in order; none if all runs are empty."""
 
-    Attributes
-    ----------
-    keys : DataFrame
-        (k,) rows, a column for each key; none where the runs are empty.
-    runs : (k,)
-        Number of the run of each.
-    rows : (k,)
-        Row number in that run.
-    """
-
-    keys: pd.DataFrame
-    runs: np.ndarray
-    rows: np.ndarray
+    keys: pd.DataFrame  # (k,) rows, a column for each key
+    runs: np.ndarray  # (k,) number of the run of each
+    rows: np.ndarray  # (k,) row number in that run
 
 
 def sample_size(runs: int, pieces: int) -> int:
@@ -189,15 +144,7 @@ def sample_run(run: Any, keys: Sequence[SortKey], number: int, size: int) -> Run
 
 
 def choose_bounds(keys: Sequence[SortKey], pieces: int, *samples: RunSample) -> RangeBounds:
-    """Choose bounds such that all outputs have about the same number of rows.
-
-    Parameters
-    ----------
-    keys : sequence of SortKey
-    pieces : int
-    *samples : RunSample
-        (M,) samples, one of each run.
-    """
+    """Choose bounds, from a sample of each run, so that outputs have about equally many rows."""
     full = [(number, one) for number, one in enumerate(samples) if one.total]
     if not full or pieces == 1:
         nothing = np.zeros(0, np.int64)
@@ -226,13 +173,7 @@ def _weights(one: RunSample) -> np.ndarray:
 def cut_run(
     run: Any, keys: Sequence[SortKey], number: int, bounds: RangeBounds, pieces: int
 ) -> np.ndarray:
-    """Return the rows at which the outputs of a sorted run start and end.
-
-    Returns
-    -------
-    ndarray : (pieces + 1,)
-        From 0 to the number of rows, ascending.
-    """
+    """Return the (pieces + 1,) rows at which the outputs of a sorted run start and end."""
     edges = np.full(pieces + 1, len(run), np.int64)
     edges[0] = 0
     if not len(bounds.runs):

@@ -28,50 +28,23 @@ _WIDTH = 2**64
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """Column to sort by.
+    """Column to sort by."""
 
-    Attributes
-    ----------
-    name : label
-        Name that the user knows it by.
-    column : str, optional
-        Label of the column; None is the index.
-    ascending : bool
-    nulls_first : bool
-        Whether nulls come before all values, in either direction.
-    dtype : CategoricalDtype, optional
-        Of a categorical key: the categories in their order.
-    """
-
-    name: Any
-    column: str | None
+    name: Any  # for errors
+    column: str | None  # None is the index
     ascending: bool = True
-    nulls_first: bool = False
-    dtype: pd.CategoricalDtype | None = None
+    nulls_first: bool = False  # in either direction
+    dtype: pd.CategoricalDtype | None = None  # categories of all partitions, in their order
 
 
 def encode(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
-    """Encode rows as integers in the order of the keys; equal if all keys are equal.
+    """Encode n rows as int64 in the order of the keys; equal if all keys are equal.
 
-    Parameters
-    ----------
-    values : sequence of Series
-        (n,) rows each.
-    keys : sequence of SortKey
-        As many.
-
-    Returns
-    -------
-    ndarray : (n,) int64
-
-    Raises
-    ------
-    SortKeyError
-        Values of a key cannot be compared with each other.
+    ``values`` has (n,) values of each key. Raises `SortKeyError` if they cannot be compared.
     """
-    codes = _of_key(values[0], keys[0])
-    for more, key in zip(values[1:], keys[1:], strict=True):
-        codes = _pack(codes, _of_key(more, key))
+    codes = _encode_key(values[0], keys[0])
+    for minor, key in zip(values[1:], keys[1:], strict=True):
+        codes = _pack(codes, _encode_key(minor, key))
     return codes
 
 
@@ -93,14 +66,10 @@ def _range(codes: np.ndarray) -> int:
 
 def _dense(codes: np.ndarray) -> np.ndarray:
     """Return ranks without gaps."""
-    found = np.argsort(codes)
-    ranks = np.empty(len(codes), np.int64)
-    ordered = codes[found]
-    ranks[found] = np.cumsum(np.concatenate([[0], ordered[1:] != ordered[:-1]]))
-    return ranks
+    return np.unique(codes, return_inverse=True)[1]
 
 
-def _of_key(values: pd.Series, key: SortKey) -> np.ndarray:
+def _encode_key(values: pd.Series, key: SortKey) -> np.ndarray:
     try:
         codes, nulls = _comparable(values)
     except TypeError as error:
@@ -115,14 +84,14 @@ def _of_key(values: pd.Series, key: SortKey) -> np.ndarray:
 
 def _place(codes: np.ndarray, nulls: np.ndarray, *, first: bool) -> np.ndarray:
     """Give nulls a code before or after all others."""
-    there = codes[~nulls]
-    if not len(there):
+    valid = codes[~nulls]
+    if not len(valid):
         return np.zeros(len(codes), np.int64)
-    place = int(there.min()) - 1 if first else int(there.max()) + 1
+    place = int(valid.min()) - 1 if first else int(valid.max()) + 1
     if not -_LAST <= place <= _LAST:
         codes = np.zeros(len(codes), np.int64)
-        codes[~nulls] = there = _dense(there)
-        place = -1 if first else int(there.max()) + 1
+        codes[~nulls] = valid = _dense(valid)
+        place = -1 if first else int(valid.max()) + 1
     return np.where(nulls, place, codes)
 
 
@@ -175,7 +144,7 @@ def _object_ranks(values: np.ndarray) -> np.ndarray:
         ranks = np.empty(len(values), np.int64)
         ranks[found] = np.cumsum([0, *steps][: len(values)])
         return ranks
-    return _inverse(np.argsort(distinct, kind="stable"))[codes]
+    return inverse(np.argsort(distinct, kind="stable"))[codes]
 
 
 def _of_arrow(values: pd.Series) -> np.ndarray:
@@ -195,12 +164,13 @@ def _ranks(values: pd.Series) -> np.ndarray:
     codes, distinct = pd.factorize(values)
     if not len(distinct):
         return np.zeros(len(values), np.int64)
-    return _inverse(np.asarray(distinct.argsort()))[codes]
+    return inverse(np.asarray(distinct.argsort()))[codes]
 
 
-def _inverse(found: np.ndarray) -> np.ndarray:
-    ranks = np.empty(len(found), np.int64)
-    ranks[found] = np.arange(len(found))
+def inverse(order: np.ndarray) -> np.ndarray:
+    """Return the rank of each row in an order."""
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
     return ranks
 
 
@@ -217,23 +187,7 @@ def rows_of(values: Any, rows: np.ndarray) -> pd.Series:
 
 
 def order(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
-    """Argsort rows by the keys in a stable way.
-
-    Parameters
-    ----------
-    values : sequence of Series
-        (n,) rows each; the first is the most significant.
-    keys : sequence of SortKey
-        As many.
-
-    Returns
-    -------
-    ndarray : (n,)
-
-    Raises
-    ------
-    SortKeyError
-        Values of a key cannot be compared with each other.
+    """Argsort rows by the keys in a stable way; see `encode`.
 
     Examples
     --------
@@ -258,25 +212,11 @@ def locate(
     keys: Sequence[SortKey],
     after: np.ndarray,
 ) -> np.ndarray:
-    """Count the rows before each bound, in rows that are sorted.
+    """Count the rows before each of k bounds, in sorted rows of any kind of frame.
 
     A k-ary search that compares few rows, since comparing can be expensive: each step encodes
-    some rows together with the bounds.
-
-    Parameters
-    ----------
-    values : sequence of Series
-        (n,) sorted rows, of any kind of frame.
-    bounds : sequence of Series
-        (k,) bounds, in any order.
-    keys : sequence of SortKey
-    after : (k,) bool
-        Whether a bound comes after the rows that are equal to it.
-
-    Returns
-    -------
-    ndarray : (k,)
-        Between 0 and n.
+    some rows together with the bounds. ``after`` tells for each bound whether it comes after the
+    rows that are equal to it.
 
     Examples
     --------
@@ -293,8 +233,8 @@ def locate(
         cuts = low[open_, None] + (high - low)[open_, None] * steps // (fan + 1)
         rows, places = np.unique(cuts, return_inverse=True)
         both = [
-            pd.concat([rows_of(mine, rows), theirs.iloc[open_]], ignore_index=True)
-            for mine, theirs in zip(values, bounds, strict=True)
+            pd.concat([rows_of(column, rows), bound.iloc[open_]], ignore_index=True)
+            for column, bound in zip(values, bounds, strict=True)
         ]
         codes = encode(both, keys)
         row, bound = codes[: len(rows)][places.reshape(cuts.shape)], codes[len(rows) :, None]
@@ -317,19 +257,16 @@ def key_categories(frame: Any, keys: Sequence[SortKey]) -> Dtypes:
 def unify_categories(keys: Sequence[SortKey], *dtypes: Dtypes) -> tuple[SortKey, ...]:
     """Return the keys with the union of the categories of all partitions, in order of appearance.
 
-    Raises
-    ------
-    SortKeyError
-        Ordered categories differ: there is no common order.
+    Raises `SortKeyError` if ordered categories differ.
     """
     return tuple(
-        _unified(key, found) for key, found in zip(keys, zip(*dtypes, strict=True), strict=True)
+        _unify(key, of_key) for key, of_key in zip(keys, zip(*dtypes, strict=True), strict=True)
     )
 
 
-def _unified(key: SortKey, found: Sequence[pd.CategoricalDtype | None]) -> SortKey:
-    # a partition of nulls has no categories, of a type that means nothing
-    empty = [pd.Categorical([], dtype=d) for d in found if d is not None and len(d.categories)]
+def _unify(key: SortKey, dtypes: Sequence[pd.CategoricalDtype | None]) -> SortKey:
+    # the categories of a partition of nulls are empty and of any type
+    empty = [pd.Categorical([], dtype=d) for d in dtypes if d is not None and len(d.categories)]
     if key.dtype is not None or not empty:
         return key
     try:
@@ -344,10 +281,7 @@ def _unified(key: SortKey, found: Sequence[pd.CategoricalDtype | None]) -> SortK
 def recode(frame: Any, keys: Sequence[SortKey]) -> Any:
     """Give the categorical key columns of a frame the categories of the keys.
 
-    Raises
-    ------
-    SortKeyError
-        A value is not among the categories.
+    Raises `SortKeyError` if a value is not among the categories.
     """
     for key in keys:
         if key.dtype is not None and len(frame):
