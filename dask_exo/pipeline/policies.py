@@ -78,18 +78,18 @@ def _fits(view: PipelineView, i: int) -> bool:
     stage, later = view.stages[i], [view.stages[k] for k in view.stages[i].later]
     if not _leaves_slots(view, i):
         return False
-    if stage.seconds is None or not all(s.seconds is not None and s.taken for s in later):
+    if stage.seconds is None or not all(s.seconds is not None and s.input_bytes for s in later):
         # until all have been measured: slots are shared equally
         return stage.running < max(1.0, _share(view, i))
     if not stage.running:
         return True
     # Little's law: the output of a second stays for as long as the later stages work on it
-    each = stage.block_bytes + stage.given / stage.seconds * residence(view, i)
+    each = stage.block_bytes + stage.output_bytes / stage.seconds * residence(view, i)
     if (stage.running + 0.5) * each > view.limit:  # to the nearest number of tasks
         return False
-    others = sum(s.coming for k, s in enumerate(view.stages) if k != i and not s.before)
-    coming = stage.coming + stage.given + others
-    return view.used + coming - drain(view, i) * stage.seconds <= view.limit
+    others = sum(s.remaining_bytes for k, s in enumerate(view.stages) if k != i and not s.before)
+    remaining = stage.remaining_bytes + stage.output_bytes + others
+    return view.used + remaining - drain(view, i) * stage.seconds <= view.limit
 
 
 def residence(view: PipelineView, i: int) -> float:
@@ -98,12 +98,12 @@ def residence(view: PipelineView, i: int) -> float:
     The only output of a task takes the place of its input; of several, one is made at a time.
     """
     seconds = 0.0
-    for k, come in bytes_downstream(view, i).items():
+    for k, arriving in bytes_downstream(view, i).items():
         stage = view.stages[k]
         assert stage.seconds is not None
-        both = stage.taken + stage.block_bytes
-        meanwhile = both if stage.splits else max(stage.taken, stage.given)
-        seconds += stage.seconds * come * meanwhile / stage.taken
+        both = stage.input_bytes + stage.block_bytes
+        meanwhile = both if stage.splits else max(stage.input_bytes, stage.output_bytes)
+        seconds += stage.seconds * arriving * meanwhile / stage.input_bytes
     return seconds
 
 
@@ -112,10 +112,10 @@ def drain(view: PipelineView, i: int) -> float:
     slowest, later = inf, bytes_downstream(view, i)
     for name, total in view.total.items():
         seconds = 0.0  # of a slot for each byte
-        for k, come in later.items():
+        for k, arriving in later.items():
             stage = view.stages[k]
             assert stage.seconds is not None
-            seconds += stage.seconds * stage.needs.get(name, 0) * come / stage.taken
+            seconds += stage.seconds * stage.needs.get(name, 0) * arriving / stage.input_bytes
         used = sum(
             s.running * s.needs.get(name, 0) for k, s in enumerate(view.stages) if k not in later
         )
@@ -171,7 +171,7 @@ class Adaptive:
         self._replenish(view)
         assert self._budget is not None
         for i, source in enumerate(view.stages):
-            cost = max(source.given, source.block_bytes)
+            cost = max(source.output_bytes, source.block_bytes)
             probing = source.seconds is None and source.running > 0
             fits = view.used + cost <= view.limit or view.used == 0
             affordable = self._budget >= cost and fits and not probing
@@ -198,7 +198,7 @@ class Adaptive:
         self._looked = view.now
         for i, source in enumerate(view.stages):
             if not source.before:
-                size = max(source.given, source.block_bytes)
+                size = max(source.output_bytes, source.block_bytes)
                 more = passed * size / max(_pace(view, i, size), 1e-9)
                 self._budget = min(view.limit, self._budget + more)
 
@@ -206,11 +206,11 @@ class Adaptive:
 def _pace(view: PipelineView, i: int, size: float) -> float:
     """Return the seconds that the stages after a source need for ``size`` bytes of its output."""
     total = 0.0
-    for k, come in bytes_downstream(view, i).items():
+    for k, arriving in bytes_downstream(view, i).items():
         stage = view.stages[k]
         free = (view.free.get(name, 0) / need for name, need in stage.needs.items() if need)
         slots = max(1.0, stage.running + int(min(free, default=1.0)))
-        total += (stage.seconds or 0.0) * come * size / stage.taken / slots
+        total += (stage.seconds or 0.0) * arriving * size / stage.input_bytes / slots
     return total
 
 
@@ -227,7 +227,7 @@ class Conservative:
             for i, stage in enumerate(view.stages)
             if view.startable(i)
             and view.used
-            + max(stage.given, stage.block_bytes)
+            + max(stage.output_bytes, stage.block_bytes)
             + sum(view.stages[k].block_bytes for k in stage.later)
             <= view.limit
         ]

@@ -174,15 +174,15 @@ BUGS = [
     Bug(
         "a task of a pipeline that starts anew gives again what it gave",
         "pipeline/streaming/runner.py",
-        "start = TaskInputs(task.inputs[0].place, task.given, origins, task.only is not None)",
+        "start = TaskInputs(task.inputs[0].place, task.taken, origins, task.only is not None)",
         "start = TaskInputs(task.inputs[0].place, 0, origins, task.only is not None)",
         STREAM,
     ),
     Bug(
         "a lost piece is made again as the first one of its task",
         "pipeline/streaming/recovery.py",
-        "given=lineage.number",
-        "given=0",
+        "taken=lineage.number",
+        "taken=0",
         STREAM,
     ),
     Bug(

@@ -298,7 +298,7 @@ class Executor:
                 state.known.count,
                 state.known.outputs,
                 state.known.nbytes,
-                state.known.worked,
+                state.known.busy_seconds,
                 bottleneck(view, i),
                 state.stage.needs.get("GPU", 0.0),
             )

@@ -64,7 +64,7 @@ class StreamTask:
 
     stage: int
     inputs: list[Block]
-    given: int = 0  # outputs that were taken; a later attempt leaves them out
+    taken: int = 0  # outputs that the driver took; a later attempt leaves them out
     digest: int = 0  # of these
     losses: int = 0  # attempts that were lost
     only: Lineage | None = None  # the one output that it recomputes; None to make all outputs
@@ -86,7 +86,7 @@ class StreamTask:
     @property
     def has_begun(self) -> bool:
         """True if the task has made an output, or will make none."""
-        return self.given > 0 or self.state is not TaskState.RUNNING
+        return self.taken > 0 or self.state is not TaskState.RUNNING
 
     @property
     def last(self) -> bool:
@@ -181,7 +181,7 @@ class Recovery:
         """Start a task that recomputes one block, and nothing else."""
         lineage = block.lineage
         assert lineage is not None
-        task = StreamTask(block.stage, list(lineage.inputs), given=lineage.number, only=lineage)
+        task = StreamTask(block.stage, list(lineage.inputs), taken=lineage.number, only=lineage)
         events.emit(events.CallsRepeated({self._stages[block.stage].name: 1}))
         self._submit(task)
         return task

@@ -153,8 +153,8 @@ class StreamRunner:
         except WorkerLostError as error:
             self.recovery.restart(task, error)
             return AGAIN
-        lineage = lineage_of(task.inputs, task.given, metadata.digest)
-        task.given += 1
+        lineage = lineage_of(task.inputs, task.taken, metadata.digest)
+        task.taken += 1
         self._check_digest(task, metadata)
         task.digest = metadata.digest
         if task.only is None:
@@ -236,7 +236,7 @@ class StreamRunner:
         stage = task.stage
         values = [block.value for block in task.inputs]
         origins = [block.known_origin for block in task.inputs]
-        start = TaskInputs(task.inputs[0].place, task.given, origins, task.only is not None)
+        start = TaskInputs(task.inputs[0].place, task.taken, origins, task.only is not None)
         args = (self._codes[stage], start, *values)
         seed = f"{self._names[stage]} {start.place}"
         if self._stateless[stage]:

@@ -10,27 +10,27 @@ from dask_exo.cluster.resources import fits
 
 
 class StageView(NamedTuple):
-    """Snapshot of one stage; sizes in bytes."""
+    """Snapshot of one stage."""
 
     queued: int  # inputs that wait for a task
     running: int  # tasks
-    buffered: int  # its outputs that were not taken yet
-    block_bytes: int  # expected size of an output: of the largest so far, or the target
+    buffered: int  # bytes of its outputs that were not taken yet
+    block_bytes: int  # expected of an output: those of the largest so far, or the target
     splits: bool  # a task may give several outputs, and so wait between them for room
     needs: Mapping[str, float]  # resources of one task
     limit: int | None = None  # tasks at once
     seconds: float | None = None  # mean duration of a task, without waiting; None: not measured
-    taken: float = 0.0  # mean size of the inputs of a task
-    given: float = 0.0  # mean size of the outputs of a task
-    coming: float = 0.0  # expected size of further outputs of running tasks
+    input_bytes: float = 0.0  # mean of a task
+    output_bytes: float = 0.0  # mean of a task
+    remaining_bytes: float = 0.0  # expected of further outputs of running tasks
     finished: bool = False  # all inputs have come and all tasks have ended
     idle: int = 0  # actors
     full: bool = False  # it has as many actors as it shall have
     before: tuple[int, ...] = ()  # stages whose outputs it takes; none of a source
     later: tuple[int, ...] = ()  # all stages downstream
     shares: bool = False  # others take its inputs too, so its outputs do not take their place
-    held: int = 0  # peak GPU memory of one of its tasks, if known
-    device: int = 0  # memory of a GPU, if known
+    held: int = 0  # peak bytes of GPU memory of one of its tasks, if known
+    device: int = 0  # bytes of memory of a GPU, if known
 
 
 class PipelineView(NamedTuple):
@@ -69,10 +69,10 @@ class PipelineView(NamedTuple):
         """
         stage = self.stages[i]
         if stage.splits and self.starves_downstream(i):
-            return max(stage.block_bytes, int(stage.given))
+            return max(stage.block_bytes, int(stage.output_bytes))
         if stage.splits or stage.shares or not stage.before:
             return stage.block_bytes
-        return max(0, stage.block_bytes - int(stage.taken))
+        return max(0, stage.block_bytes - int(stage.input_bytes))
 
     def starves_downstream(self, i: int) -> bool:
         """Return whether stage ``i`` and all later ones do not fit the cluster together."""
@@ -162,25 +162,25 @@ def work_per_byte(view: PipelineView) -> list[float] | None:
     None until all stages have been measured.
     """
     found: list[float] = []
-    given: list[float] = []  # bytes
+    outputs: list[float] = []  # bytes
     for stage in view.stages:
-        size = stage.taken if stage.before else stage.given
+        size = stage.input_bytes if stage.before else stage.output_bytes
         if stage.seconds is None or not size:
             return None
-        come = sum(given[k] for k in stage.before) if stage.before else 1.0
-        found.append(stage.seconds * come / size)
-        given.append(stage.given * come / size)
+        arriving = sum(outputs[k] for k in stage.before) if stage.before else 1.0
+        found.append(stage.seconds * arriving / size)
+        outputs.append(stage.output_bytes * arriving / size)
     return found
 
 
 def bytes_downstream(view: PipelineView, i: int) -> dict[int, float]:
     """Return the bytes that measured later stages take of a byte that stage ``i`` gives."""
-    given, found = {i: 1.0}, {}
+    outputs, found = {i: 1.0}, {}
     for k in view.stages[i].later:
         stage = view.stages[k]
-        come = sum(given.get(b, 0.0) for b in stage.before)
-        if stage.seconds is not None and stage.taken:
-            found[k], given[k] = come, come * stage.given / stage.taken
-        else:
-            given[k] = come
+        arriving = sum(outputs.get(b, 0.0) for b in stage.before)
+        outputs[k] = arriving
+        if stage.seconds is not None and stage.input_bytes:
+            found[k] = arriving
+            outputs[k] = arriving * stage.output_bytes / stage.input_bytes
     return found

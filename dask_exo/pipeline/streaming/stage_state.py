@@ -13,15 +13,15 @@ from dask_exo.pipeline.streaming.snapshot import StageView
 
 @dataclass(eq=False)
 class RunningTask:
-    """A task that has not ended; sizes in bytes."""
+    """A task that has not ended."""
 
     stage: int
     inputs: list[Block]
-    taken: int  # size of its inputs
-    own: int  # size of inputs that no other stage takes
+    input_bytes: int
+    own_bytes: int  # of inputs that no other stage takes
     more: bool = True  # False once its last output is known
     outputs: int = 0  # so far
-    given: int = 0  # size of these
+    output_bytes: int = 0  # of these
     seconds: float = 0.0  # work that they took
 
     @property
@@ -32,15 +32,15 @@ class RunningTask:
 
 @dataclass
 class StageEstimate:
-    """Estimates of the tasks of a stage: totals, and moving averages; sizes in bytes."""
+    """Estimates of the tasks of a stage: totals, and moving averages."""
 
     count: int = 0  # tasks that have ended
     outputs: int = 0  # of all tasks
     nbytes: int = 0  # of these
-    worked: float = 0.0  # seconds
+    busy_seconds: float = 0.0  # of all tasks
     seconds: float = 0.0  # mean of a task
-    taken: float = 0.0  # mean of a task
-    given: float = 0.0  # mean of a task
+    input_bytes: float = 0.0  # mean of a task
+    output_bytes: float = 0.0  # mean of a task
     block_bytes: int = 0  # of the largest output
     splits: bool | None = None  # a task has given several outputs; None until one has ended
     held: int = 0  # see `StageView`
@@ -51,7 +51,7 @@ class StageEstimate:
         """Count an output, and record the GPU memory that its task has used."""
         self.outputs += 1
         self.nbytes += block.nbytes
-        self.worked += block.seconds
+        self.busy_seconds += block.seconds
         if block.held is not None:
             peak, room = block.held
             self.held = max(self.held, peak)
@@ -62,8 +62,8 @@ class StageEstimate:
         self.count += 1
         share = max(self.weight, 1 / self.count)  # recent tasks count most
         self.seconds += (task.seconds - self.seconds) * share
-        self.taken += (task.taken - self.taken) * share
-        self.given += (task.given - self.given) * share
+        self.input_bytes += (task.input_bytes - self.input_bytes) * share
+        self.output_bytes += (task.output_bytes - self.output_bytes) * share
 
 
 class StageState:
@@ -96,7 +96,7 @@ class StageState:
         self.needs = stage.needs
         self._number, self._target, self._shares = number, target, shares
         self._tasks: dict[RunningTask, None] = {}
-        self._given = 0  # bytes that running tasks have given
+        self._output_bytes = 0  # of running tasks, so far
 
     @property
     def count(self) -> int:
@@ -105,9 +105,9 @@ class StageState:
 
     def start(self, inputs: list[Block]) -> RunningTask:
         """Record the start of a task."""
-        taken = sum(block.nbytes for block in inputs)
+        nbytes = sum(block.nbytes for block in inputs)
         own = sum(block.nbytes for block in inputs if block.shared is None)
-        running = RunningTask(self._number, inputs, taken, own)
+        running = RunningTask(self._number, inputs, nbytes, own)
         self._tasks[running] = None
         self.held += self._holds(running)
         return running
@@ -116,10 +116,10 @@ class StageState:
         """Record an output of a task."""
         before = self._holds(running)
         running.outputs += 1
-        running.given += block.nbytes
+        running.output_bytes += block.nbytes
         running.seconds += block.seconds
         running.more = block.more
-        self._given += block.nbytes
+        self._output_bytes += block.nbytes
         self.held += self._holds(running) - before
         self.known.add_output(block)
         if block.nbytes > self.known.block_bytes:
@@ -130,7 +130,7 @@ class StageState:
         """Record the end of a task."""
         del self._tasks[running]
         self.held -= self._holds(running)
-        self._given -= running.given
+        self._output_bytes -= running.output_bytes
         self.known.add_task(running)
         splits = bool(self.known.splits) or running.outputs > 1
         if splits != self.known.splits:
@@ -140,7 +140,7 @@ class StageState:
     def clear(self) -> None:
         """Drop all tasks."""
         self._tasks.clear()
-        self.held = self._given = 0
+        self.held = self._output_bytes = 0
 
     def view(
         self, *, queued: int, buffered: int, idle: int, full: bool, finished: bool
@@ -156,9 +156,9 @@ class StageState:
             needs=self.needs,
             limit=self.stage.limit,
             seconds=known.seconds if known.count else None,
-            taken=known.taken,
-            given=known.given,
-            coming=max(0.0, self.count * known.given - self._given),
+            input_bytes=known.input_bytes,
+            output_bytes=known.output_bytes,
+            remaining_bytes=max(0.0, self.count * known.output_bytes - self._output_bytes),
             finished=finished,
             idle=idle,
             full=full,
@@ -178,8 +178,8 @@ class StageState:
         if not running.more:
             return 0  # it is about to end
         if self.known.splits is False:
-            return max(running.own, self._block_bytes)  # one takes the place of the other
-        return running.own + self._block_bytes
+            return max(running.own_bytes, self._block_bytes)  # one takes the place of the other
+        return running.own_bytes + self._block_bytes
 
     def _count(self) -> None:
         """Recount held bytes after the expected size of outputs has changed."""

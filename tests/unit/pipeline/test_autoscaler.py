@@ -24,8 +24,8 @@ def view(stages, total):
             needs=needs,
             limit=most,
             seconds=seconds,
-            taken=100.0,
-            given=100.0,
+            input_bytes=100.0,
+            output_bytes=100.0,
             before=(i - 1,) if i else (),
             later=tuple(range(i + 1, len(stages))),
         )
