@@ -34,12 +34,8 @@ TIGHT = 0.9  # of a machine's memory; Ray kills tasks at 0.95 of it by default
 class OutputVersions:
     """Digests of the first outputs of calls, to compare recomputed ones with.
 
-    Parameters
-    ----------
-    recomputed : callable
-        Returns the digests of calls that ran again; see `Futures.recomputed`.
-    mode : str
-        Reaction to a different output: ``"error"``, ``"warn"`` or ``"ignore"``.
+    ``recomputed`` is `Futures.recomputed`. The mode says how to react to a different output:
+    ``"error"``, ``"warn"`` or ``"ignore"``.
 
     Examples
     --------

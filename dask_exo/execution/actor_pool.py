@@ -159,16 +159,8 @@ class ActorPools:
     ) -> PooledActor | None:
         """Return an actor for one more call, or None if the call has to wait.
 
-        Prefer an idle actor, then a new one, then a busy one, where the inputs of the next call are
-        fetched while this call runs.
-
-        Parameters
-        ----------
-        request : ResourceRequest
-        may_queue : bool
-            Whether there is memory for the inputs of a call that waits for a busy actor.
-        nothing_else : bool
-            Whether nothing else runs, so that no resources need to be left for it.
+        Prefer an idle actor, then a new one. With memory for its inputs, a call ``may_queue`` at
+        a busy actor. If ``nothing_else`` runs, leave no resources for it.
         """
         pool = self._pools[request]
         idle = pool.idle

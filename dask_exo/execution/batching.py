@@ -91,19 +91,9 @@ def gather(
 ) -> list[Bundle]:
     """Take the next bundle from the queue, and all that should share a call with it, in order.
 
-    Parameters
-    ----------
-    queue : ReadyQueue
-    stats : mapping
-        Statistics by group, for groups with finished bundles.
-    pool : ResourceRequest, optional
-        Actor pool that runs the call.
-    slots : int
-        Tasks that run at the same time: each slot should get at least two calls.
-    target : float
-        Seconds that a call should last.
-    follow : bool
-        Whether to add bundles that become ready by outputs of the call itself.
+    ``stats`` has groups with finished bundles. A call should last ``target`` seconds, and each of
+    the ``slots`` for tasks should get at least two calls. With ``follow``, bundles join that become
+    ready by outputs of the call itself.
     """
     first = queue.pop(pool)
     batch, known = [first], stats.get(first.group)

@@ -80,14 +80,9 @@ class PartCheckpoint:
 
 @dataclass(frozen=True)
 class ShuffleCheckpoint:
-    """Checkpoint of the outputs of a shuffle.
+    """Checkpoint of the outputs of a shuffle that are read, by number of their reducers.
 
-    Attributes
-    ----------
-    labels : dict
-        Checkpoint of each output that is read, by number of its reducer.
-    share : float, optional
-        Share of the work so far that the checkpoint may take; None for any.
+    Writing it may take ``share`` of the work so far; any if None.
     """
 
     labels: Mapping[int, CheckpointKey]

@@ -53,16 +53,8 @@ LOOK = 0.5  # seconds between two looks at whether the results are still wanted
 class Run:
     """One computation: its plan after all passes, and what is in flight.
 
-    Parameters
-    ----------
-    plan : Plan
-        Before the passes, which need the nodes of the cluster.
-    context : PassContext
-    futures : Futures
-    watcher : RunObserver, optional
-    consumer : Consumer, optional
-        Receives results as they finish; without it, the first failure ends the run.
-    looks : StoreSampler, optional
+    The passes run here, since they need the nodes of the cluster. A consumer receives results as
+    they finish; without one, the first failure ends the run.
 
     Attributes
     ----------

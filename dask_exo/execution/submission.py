@@ -110,20 +110,16 @@ def raise_remote(receipt: messages.JobReceipt) -> None:
 
 @dataclass(slots=True)
 class TaskCall:
-    """Bundles that run as one task.
+    """Bundles that run as one task; ``data`` is their pickled `TaskCode`.
 
     Attributes
     ----------
-    data : bytes
-        Pickled `TaskCode` of the bundles.
     args : sequence of Ref
         Inputs. They are held as long as the task may have to be resubmitted.
     returned : list of Key
         Values that are read outside of the call.
     small : int, optional
         Largest value, in bytes, to return in a receipt; None for all values.
-    expected_bytes : int
-        Expected size of the outputs.
     refs : dict
         Refs of the values that are not in receipts.
     """

@@ -351,14 +351,8 @@ def write_or_copy(
 ) -> T:
     """Run code on read-only inputs; if it fails to write into them, run it again on copies.
 
-    Parameters
-    ----------
-    call : callable
-        Runs the code. It applies the function that it gets to each input.
-    group : str
-        Group of the task: all of a group write, or none.
-    shared : bool
-        Whether another task or attempt reads the inputs, too.
+    ``call`` applies the function that it gets to each input. All tasks of a group write, or none.
+    If inputs are ``shared``, another task or attempt reads them, too.
 
     Examples
     --------

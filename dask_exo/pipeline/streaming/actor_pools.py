@@ -33,17 +33,7 @@ StageGroup = tuple[int, ...]
 class StageActorPools:
     """Actors of a pipeline, in one pool for each resource request.
 
-    Parameters
-    ----------
-    futures : Futures
-    stages : sequence of StageSpec
-        (S,)
-    codes : sequence
-        (S,) refs of their `StageCode`.
-    stateless : sequence of bool
-        (S,) Whether the tasks of a stage need no actors.
-    now : callable
-        Seconds.
+    ``codes`` are refs of the `StageCode` of each stage; tasks of ``stateless`` ones need no actors.
     """
 
     def __init__(
