@@ -193,11 +193,11 @@ def _check_effect(values: Mapping[str, Any]) -> None:
 
 
 def without_effect(
-    asked: Mapping[str, Any] | None, now: Mapping[str, Any], given: Mapping[str, Any]
+    before: Mapping[str, Any] | None, now: Mapping[str, Any], given: Mapping[str, Any]
 ) -> list[str]:
     """Return keys of `CLUSTER` that are set ``now`` and differ from those of the connected cluster.
 
-    ``asked`` are the keys that were set when this process connected, None if other code connected.
+    ``before`` are the keys that were set when this process connected, None if other code connected.
     ``given`` are those of files and the environment, which an argument may have overridden then.
 
     Examples
@@ -209,9 +209,9 @@ def without_effect(
     >>> without_effect(None, {"num-cpus": 3}, {"num-cpus": 3})
     ['num-cpus']
     """
-    if asked is None:
+    if before is None:
         return list(now)
-    return [key for key, value in now.items() if value not in (asked.get(key), given.get(key))]
+    return [key for key, value in now.items() if value not in (before.get(key), given.get(key))]
 
 
 def given() -> dict[str, Any]:
@@ -245,9 +245,13 @@ def _cluster(keys: Mapping[str, Any]) -> dict[str, Any]:
 def _settings() -> dict[str, Any]:
     """Return Dask's settings for tasks: plain values other than defaults, and our scheduler."""
     defaults = dict(_leaves(dask.config.merge(*dask.config.defaults)))
-    mine = {k: v for k, v in _leaves(dask.config.config) if k not in defaults or defaults[k] != v}
     plain = (bool, int, float, str, list, tuple, type(None))
-    return {**{k: v for k, v in mine.items() if isinstance(v, plain)}, "scheduler": "exo"}
+    changed = {
+        key: value
+        for key, value in _leaves(dask.config.config)
+        if isinstance(value, plain) and (key not in defaults or defaults[key] != value)
+    }
+    return {**changed, "scheduler": "exo"}
 
 
 def _canonical(keys: Mapping[str, Any]) -> dict[str, Any]:

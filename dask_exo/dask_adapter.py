@@ -120,7 +120,7 @@ def roles(graph: Mapping[Any, object]) -> dict[Any, str]:
 
 
 def inferring() -> bool:
-    """Return whether Dask is calling a function on made-up data to infer metadata."""
+    """Return whether Dask is calling a function on generated data to infer metadata."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code in _INFERRING:

@@ -182,7 +182,7 @@ class Recovered(Event):
 
 @dataclass(frozen=True)
 class ShuffleChosen(Event):
-    """A shuffle has seen its first maps and picked an algorithm."""
+    """A shuffle has measured its first maps and chosen an algorithm."""
 
     name: str
     algorithm: str

@@ -76,11 +76,11 @@ def join_keys(  # noqa: PLR0913  as pandas has them
     right_index: bool = False,
 ) -> JoinKeys:
     """Return the columns of both sides, or the index, that are compared."""
-    asked = (on, left_on, right_on)
-    if all(one is None for one in asked) and not left_index and not right_index:
+    by_side = left_on is not None or right_on is not None or left_index or right_index
+    if on is None and not by_side:
         on = [name for name in left.columns if name in right.columns]
     if on is not None:
-        if any(one is not None for one in (left_on, right_on)) or left_index or right_index:
+        if by_side:
             raise MergeArgumentError(
                 f"on={on!r} is given, and left_on, right_on, left_index or right_index too: give "
                 f"on, or one of left_on and left_index with one of right_on and right_index"
@@ -148,22 +148,22 @@ def na_position(given: Any) -> str:
 
 def aggregates(spec: Mapping[Any, Any], known: Sequence[str]) -> list[tuple[Any, str]]:
     """Return pairs of a column and an aggregate."""
-    asked = [
+    requested = [
         (column, name)
         for column, names in spec.items()
         for name in (names if isinstance(names, (list, tuple)) else [names])
     ]
-    wrong = [name for _, name in asked if name not in known]
-    if wrong or not asked:
+    wrong = [name for _, name in requested if name not in known]
+    if wrong or not requested:
         what = f"{wrong[0]!r} is not an aggregate" if wrong else "spec={} is empty"
-        own = any(map(callable, wrong))
-        more = "; functions need whole groups, which Dask's groupby(...).apply brings together"
-        raise AggregationError(f"{what}: there are {', '.join(known)}{more if own else ''}")
-    twice = [one for one in asked if asked.count(one) > 1]
+        hint = "; functions need whole groups, which Dask's groupby(...).apply brings together"
+        hint = hint if any(map(callable, wrong)) else ""
+        raise AggregationError(f"{what}: there are {', '.join(known)}{hint}")
+    twice = [one for one in requested if requested.count(one) > 1]
     if twice:
         column, name = twice[0]
         raise AggregationError(f"{name!r} of {column!r} is requested twice: leave one out")
-    return asked
+    return requested
 
 
 def count(npartitions: Any) -> int | None:

@@ -140,9 +140,9 @@ def gather(futures: Futures | None = None) -> Facts:
     except ConfigError as error:
         here = replace(here, errors=(str(error),))
         unreachable = "not tried with this configuration"
-        machines = (look(spill, packages),)
+        machines = (machine_facts(spill, packages),)
     except ExoError as error:
-        unreachable, machines = str(error), (look(spill, packages),)
+        unreachable, machines = str(error), (machine_facts(spill, packages),)
     return Facts(here, machines, address, private, token, unreachable)
 
 
@@ -178,7 +178,7 @@ def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
     disks = futures.disks()
     spill = disks[0].path if disks else None
     for node in futures.nodes():
-        ref = futures.submit(look, spill, packages, node=node.id, options=NO_SLOT)
+        ref = futures.submit(machine_facts, spill, packages, node=node.id, options=NO_SLOT)
         (machine,) = futures.get([ref])
         skew, doubt = _clock_skew(futures, node.id)
         gpus = int((node.resources or {}).get("GPU", 0))
@@ -211,7 +211,7 @@ def _clock_skew(futures: Futures, node: str) -> tuple[float, float]:
     return best
 
 
-def look(spill: str | None, packages: Iterable[str]) -> Machine:
+def machine_facts(spill: str | None, packages: Iterable[str]) -> Machine:
     """Collect the facts of this machine; ``spill`` is the spill directory."""
     cupy, devices = arrays.installed(), 0
     if cupy:  # an empty list is Ray's way to hide devices from tasks that request none

@@ -186,11 +186,11 @@ def same_versions(facts: Facts) -> Iterator[Finding]:
     here, wrong = facts.program.versions, []
     for machine in facts.machines:
         for name in sorted(here.keys() | machine.versions.keys()):
-            mine, other = here.get(name, "none"), machine.versions.get(name, "none")
-            if mine != other:
-                wrong.append(f"{machine.name} has {name} {other}, this process has {mine}")
+            ours, theirs = here.get(name, "none"), machine.versions.get(name, "none")
+            if ours != theirs:
+                wrong.append(f"{machine.name} has {name} {theirs}, this process has {ours}")
     if wrong:
-        remedy = "install the same versions everywhere, and start Ray there anew"
+        remedy = "install the same versions everywhere, and restart Ray there"
         yield _finding("same versions", "; ".join(wrong), remedy, "fail")
     elif len(facts.machines) > 1:
         yield _finding("same versions", f"on {len(facts.machines)} machines and here")
@@ -253,7 +253,7 @@ def cluster(facts: Facts) -> Iterator[Finding]:
 
 
 def token(facts: Facts) -> Iterator[Finding]:
-    """Check that nobody else runs code on the cluster."""
+    """Check that no other user runs code on the cluster."""
     if facts.token == "missing":
         what = "RAY_AUTH_MODE=token, and there is no token in RAY_AUTH_TOKEN, nor in a file"
         remedy = "copy ~/.ray/auth_token from the head, or name a file in RAY_AUTH_TOKEN_PATH"

@@ -40,7 +40,7 @@ _USAGE = (
 
 
 class Commands(click.Group):
-    """Commands that print an error as one line, and exit with 2 if the user can mend it."""
+    """Commands that print an error as one line, and exit with 2 if the user can correct it."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Invoke the requested command."""
@@ -261,7 +261,7 @@ def sort(
     not allow it.
     """
     if (size is None) == (source is None):
-        raise click.UsageError("give either --size (made-up records) or --input (files)")
+        raise click.UsageError("give either --size (generated records) or --input (files)")
     if source is not None and by is None:
         raise click.UsageError("--input needs --by: the columns to sort by")
     cluster = {

@@ -217,7 +217,7 @@ class Collector:
     @_note.register
     def _(self, event: events.RunStarted) -> None:
         self.started = min(self.started, event.time)
-        self._runs["begun"] += 1
+        self._runs["started"] += 1
         self.active_runs[event.run] = event.time
         for name, count in event.groups.items():
             self._rows[event.run, name] = ProgressRow(name, total=count)
@@ -362,7 +362,7 @@ class Collector:
                 for group in self._groups.values()
             ]
             return Figures(
-                runs=self._runs["begun"],
+                runs=self._runs["started"],
                 failed=self._runs["failed"],
                 here=self._runs["here"],
                 seconds=self.seconds,

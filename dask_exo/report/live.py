@@ -51,7 +51,7 @@ SHELL = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <div id="figures"></div><script>
 const token = location.search, by = id => document.getElementById(id);
 by("report").href = "/report" + token;
-async function look() {
+async function refresh() {
   try {
     const now = await (await fetch("/now" + token)).json();
     by("footer").textContent = now.footer;
@@ -62,9 +62,9 @@ async function look() {
       return line; }));
     by("figures").innerHTML = now.html;
   } catch (gone) { by("footer").textContent = "the program has ended, or does not answer"; }
-  setTimeout(look, 1000);
+  setTimeout(refresh, 1000);
 }
-look();
+refresh();
 </script></body></html>"""
 
 

@@ -177,8 +177,8 @@ def page(record: Collector, figures: Figures, title: str) -> str:
     script, divs = components([plot for _, _, plot in drawn]) if drawn else ("", [])
     resources = Resources(mode="inline", components=["bokeh"]) if drawn else None
     pictures = [
-        f"<h2>{escape(heading)}</h2><p>{escape(said)}</p>{div}"
-        for (heading, said, _), div in zip(drawn, divs, strict=True)
+        f"<h2>{escape(heading)}</h2><p>{escape(caption)}</p>{div}"
+        for (heading, caption, _), div in zip(drawn, divs, strict=True)
     ]
     return "\n".join(
         [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dask_exo.cli.doctor import gather, look
+from dask_exo.cli.doctor import gather, machine_facts
 from dask_exo.cluster.futures import Node
 from dask_exo.partitions.gpu import arrays
 from dask_exo.testing import InlineFutures
@@ -121,10 +121,10 @@ def test_the_other_process_has_a_time_limit(fake: Any) -> None:
 
 def test_the_doctor_tries_it_where_there_is_a_device(fake: Any) -> None:
     fake.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    machine = look(None, ())
+    machine = machine_facts(None, ())
     assert (machine.cupy, machine.devices, machine.ipc) == (True, 1, "")
     fake.setenv("CUDA_VISIBLE_DEVICES", "")
-    machine = look(None, ())
+    machine = machine_facts(None, ())
     assert (machine.devices, machine.ipc) == (-1, None)
 
 
