@@ -172,7 +172,7 @@ def _failure(future: Future, reports: dict[Ref, Any]) -> BaseException | None:
             report = reports.get(future.report) or future.cluster.get([future.report])[0]
             future._type = report.type
             return None if report.failure is None else report.failure.error()
-    except Exception as error:  # noqa: BLE001  it is what was asked for
+    except Exception as error:  # noqa: BLE001  the exception is the result
         return error
     future._type = typename(type(value))
     return value.error() if isinstance(value, Failure) else None

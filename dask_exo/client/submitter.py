@@ -144,7 +144,7 @@ def run(
                 value = write_or_copy(call, key_split(key))
             except Exception as error:  # noqa: BLE001  raised where the value is asked for
                 failure = Failure.of(key, error)
-                traceback.clear_frames(error.__traceback__)  # they hold what is in the store
+                traceback.clear_frames(error.__traceback__)  # they refer to values in the store
             else:
                 return value, CallReceipt(typename(type(value)))
     return failure, CallReceipt(failure=failure)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-LOOK = 1.0  # seconds between two checks for expired leases, while somebody waits
+LOOK = 1.0  # seconds between two checks for expired leases, while a caller waits
 
 SyncRecord = tuple[Any, ...]
 """A value, as its sender has serialized it."""

@@ -1,8 +1,7 @@
 """Locks, events, queues and variables that tasks and driver share by name.
 
-As in `distributed`: two objects of one name are one, in whatever process they are made, and
-they can be pickled. What they hold lives in one process of the cluster, `SyncService`, until the
-program ends.
+As in `distributed`, objects of one name are one in all processes, and can be pickled. Their state
+is in one actor, `SyncService`, until the program ends.
 """
 
 from __future__ import annotations
@@ -30,20 +29,15 @@ _service = on_ray.service("dask_exo.locks", SyncService)
 
 
 class NamedPrimitive:
-    """Base of primitives whose name identifies them in all processes.
+    """Base of primitives whose name, by default a unique one, identifies them in all processes.
 
-    Parameters
-    ----------
-    name : str, optional
-        By default a unique name.
-    client : Client, optional
-        Ignored: there is only one cluster.
+    A ``client`` is ignored: there is only one cluster.
     """
 
     def __init__(self, name: str | None = None, client: object = None) -> None:
         self.name = name or f"{type(self).__name__.lower()}-{uuid.uuid4().hex}"
         if on_ray.running():
-            _service.start()  # what the driver has started, lives as long as the driver
+            _service.start()  # an actor that the driver starts lives as long as the driver
 
     def _call(self, method: str, *args: Any) -> Any:
         return _service.call(method, self.name, *args)
@@ -107,7 +101,7 @@ class Semaphore(NamedPrimitive):
         return int(self._call("leases"))
 
     def close(self) -> None:
-        """Forget the semaphore, and whoever holds it."""
+        """Delete the semaphore and all its leases."""
         self._leases.clear()
         self._call("close_semaphore")
 

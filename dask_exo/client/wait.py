@@ -35,8 +35,8 @@ def futures_of(obj: Any) -> list[Future]:
     """Return the futures in nested lists, tuples, sets, dictionaries and persisted collections."""
     if is_dask_collection(obj):
         graph = dict(obj.__dask_graph__())
-        kept = [(key, persisted.promised(node)) for key, node in graph.items()]
-        return [rebuild(key, one) for key, one in kept if one is not None]
+        promises = {key: persisted.promised(node) for key, node in graph.items()}
+        return [rebuild(key, one) for key, one in promises.items() if one is not None]
     if isinstance(obj, dict):
         obj = list(obj.values())
     if isinstance(obj, (list, tuple, set, frozenset)):
@@ -47,7 +47,7 @@ def futures_of(obj: Any) -> list[Future]:
 def wait(
     fs: Any, timeout: float | str | None = None, return_when: str = ALL_COMPLETED
 ) -> DoneAndNotDoneFutures:
-    """Wait until futures have ended, in whatever `futures_of` takes.
+    """Wait until futures have ended, in any of the containers of `futures_of`.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
         return future, error
 
     def next_batch(self, block: bool = True) -> list[Any]:
-        """Return all that have ended, at least one if ``block``."""
+        """Return all futures that have ended, at least one if ``block``."""
         batch = [next(self)] if block else []
         self._look(0)
         with self._lock:
@@ -241,7 +241,7 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
         return batch + [self._item(future) for future in ready]
 
     def batches(self) -> Iterator[list[Any]]:
-        """Yield lists of those that have ended in the meantime."""
+        """Yield lists of futures that have ended in the meantime."""
         while not self.is_empty():
             yield self.next_batch()
 

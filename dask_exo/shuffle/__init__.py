@@ -51,7 +51,7 @@ class Program:
         ``reduce(*blocks)`` returns an output; blocks are in the order of the parts.
     combine : callable, optional
         ``combine(*blocks)`` returns one block, for algorithms that merge. It must be associative.
-        By default merged blocks are kept as lists.
+        By default merged blocks stay separate, in lists.
     """
 
     reducers: int

@@ -77,7 +77,7 @@ class Packed:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Estimated bytes of each of the k blocks: all rows are taken to have the same size."""
+        """Estimated bytes of each of the k blocks, as if all rows had the same size."""
         rows = np.diff(self.offsets)
         return rows * (self.nbytes / max(int(rows.sum()), 1))
 
@@ -288,7 +288,7 @@ def _dumps(values: list[Any]) -> Pickle:
 
 
 def merge(owned: Sequence[range], *packed: B) -> Iterator[Blocks]:
-    """Combine blocks of all arguments, for each range of slots; input order is kept."""
+    """Combine blocks of all arguments, for each range of slots, in input order."""
     for slots in owned:
         reach("merge")
         yield type(packed[0]).join(packed, slots)

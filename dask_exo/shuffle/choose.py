@@ -227,7 +227,7 @@ def _width(shape: Shape, per_round: int) -> int:
     """Return how many neighbouring reducers share merged blocks."""
     nodes, reducers = max(shape.nodes, 1), max(shape.reducers, 1)
     slots = max(1, shape.slots // nodes)
-    # what neighbours share is restored whole, and stays until the last of them has read it
+    # a shared block is restored whole, and stays until the last neighbour has read it
     output = max(shape.nbytes // reducers, 1)
     of_a_round = max(per_round * shape.part // reducers, 1)
     of_a_node = int(shape.store * SHARED) // nodes // output

@@ -1,9 +1,9 @@
 """One shuffle from start to end: measure the first maps, choose an algorithm, run it, report.
 
 Outputs must fit into memory, and spilled values on the disks. Both are checked before the algorithm
-starts, and the disks while it runs. A full disk fails whatever needs the object store next. So the
-largest running shuffle is stopped before: when the next batch of spilled values may not fit while
-spilled values still grow. Its values are released then, and other shuffles go on.
+starts, and the disks while it runs. On a full disk every task that needs the object store fails.
+So the largest running shuffle is stopped before: when the next batch of spilled values may not fit
+while spilled values still grow. Its values are released then, and other shuffles go on.
 """
 
 from __future__ import annotations

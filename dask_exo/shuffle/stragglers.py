@@ -1,7 +1,7 @@
 """Stragglers: decisions which calls are late and which nodes are slow, from measured times.
 
 A call is late when it runs several times as long as the median of its stage. The callers decide
-what follows: a speculative attempt on another node, or a merge that is cancelled.
+the consequence: a speculative attempt on another node, or a merge that is cancelled.
 
 References: Exoshuffle section 3.3.2.4; backup tasks of MapReduce (Dean and Ghemawat, OSDI 2004,
 section 3.6); a cap on copies and nodes known to be slow are from LATE (Zaharia et al., OSDI 2008).

@@ -77,7 +77,7 @@ def tune(shape: Shape, limits: Limits) -> Knobs:  # noqa: ARG001
 
 
 def _factor(shape: Shape) -> int:
-    # a node merges what it has mapped, beside what its other slots make
+    # a node merges its own map outputs, beside those of its other slots
     of_a_node = int(shape.store * LARGEST_ROUND) // max(shape.nodes, 1) // shape.part
     large = MERGED * max(shape.reducers, 1) // shape.part
     return max(1, min(large, of_a_node, shape.parts))
