@@ -25,7 +25,7 @@ from dask_exo.execution.persisted import Promise, Remote
 Self = TypeVar("Self", bound="Semaphore")
 REFRESH = SyncService.lease / 6  # seconds between two signs of life
 
-_service = on_ray.service("dask_exo.locks", SyncService)
+_service = on_ray.Service("dask_exo.locks", SyncService)
 
 
 class NamedPrimitive:

@@ -86,7 +86,6 @@ class OutputStream(Protocol):
     @property
     def next(self) -> Ref:
         """Ref that is finished as soon as `read` does not block."""
-        ...
 
     def read(self) -> Any:
         """Return the metadata of the next value; None at the end.
@@ -96,15 +95,12 @@ class OutputStream(Protocol):
         WorkerLostError
             The process has died; `ValueLostError` if it is alive, and an argument was lost.
         """
-        ...
 
     def take(self) -> Ref:
         """Take the value whose metadata was read."""
-        ...
 
     def cancel(self) -> None:
         """Stop the task."""
-        ...
 
 
 class Actor(Protocol):
@@ -112,23 +108,18 @@ class Actor(Protocol):
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
         """Call a function on the actor; see `Futures.submit`."""
-        ...
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """Call a function on the actor; see `Futures.split`."""
-        ...
 
     def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> OutputStream:
         """Call a generator function on the actor; see `Futures.generate`."""
-        ...
 
     def stop(self) -> None:
         """Stop the actor and its unfinished calls. Its finished outputs stay."""
-        ...
 
     def retire(self) -> None:
         """Stop the actor as soon as it is idle."""
-        ...
 
 
 class Futures(Protocol):
@@ -150,12 +141,10 @@ class Futures(Protocol):
     @property
     def objects(self) -> int:
         """Refs made, so far."""
-        ...
 
     @property
     def now(self) -> float:
         """Seconds of the cluster's monotonic clock."""
-        ...
 
     def submit(
         self,
@@ -165,7 +154,6 @@ class Futures(Protocol):
         options: SubmitOptions | None = None,
     ) -> Ref:
         """Start one task; return the ref of its result."""
-        ...
 
     def split(
         self,
@@ -176,7 +164,6 @@ class Futures(Protocol):
         options: SubmitOptions | None = None,
     ) -> list[Ref]:
         """Start one task that returns a sequence of ``count`` values; return a ref for each."""
-        ...
 
     def stream(
         self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
@@ -185,7 +172,6 @@ class Futures(Protocol):
 
         Each value is stored, and freed by the task, as it is yielded.
         """
-        ...
 
     def generate(
         self,
@@ -198,7 +184,6 @@ class Futures(Protocol):
 
         Tasks with equal seeds draw equal random numbers: they are attempts at the same work.
         """
-        ...
 
     def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> Actor:
         """Start an actor with the requested resources; its calls wait until it runs.
@@ -207,11 +192,9 @@ class Futures(Protocol):
         an instance ``cls(*args)``, and passes it to each call as first argument. It is not
         restarted.
         """
-        ...
 
     def put(self, value: Any) -> Ref:
         """Store a value once, for many tasks to take it by ref; return a ref as it is."""
-        ...
 
     def wait(
         self, refs: Sequence[Ref], timeout: float | None = None
@@ -220,7 +203,6 @@ class Futures(Protocol):
 
         Without ``refs``, wait for the timeout.
         """
-        ...
 
     def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:
         """Return the values of ``refs``, in order; raise the error of a failed one.
@@ -230,19 +212,15 @@ class Futures(Protocol):
         FetchTimeoutError
             Some have not arrived after ``timeout`` seconds.
         """
-        ...
 
     def cancel(self, refs: Sequence[Ref]) -> None:
         """Stop the tasks behind ``refs`` that have not finished."""
-        ...
 
     def nodes(self) -> list[Node]:
         """Return the nodes that run tasks, in a fixed order."""
-        ...
 
     def resources(self, *, free: bool = False) -> dict[str, float]:
         """Return the amount of each resource of the whole cluster, or of what is not in use."""
-        ...
 
     def store(self) -> StoreUsage:
         """Return the use of the object stores, and the bytes that they have spilled.
@@ -252,26 +230,21 @@ class Futures(Protocol):
         ClusterError
             The stores do not answer.
         """
-        ...
 
     def disks(self) -> list[DiskUsage]:
         """Return the known spill directories; cheap enough to call every second."""
-        ...
 
     def memory(self) -> float | None:
         """Return the used share of memory of the fullest machine, if known."""
-        ...
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
         """Return the status of the tasks behind ``refs``; called when nothing happens for long."""
-        ...
 
     def recomputed(self) -> list[OutputDigest]:
         """Return output digests of calls that ran again, one for each further attempt.
 
         The list only grows.
         """
-        ...
 
 
 _provider: Callable[[], Futures] | None = None

@@ -71,13 +71,7 @@ class OutputDigest:
     digest: int | None = None
 
 
-@dataclass(frozen=True)
-class _Call:
-    id: str
-    outputs: list[OutputDigest]
-
-
-_running: ContextVar[_Call | None] = ContextVar("running", default=None)
+_running: ContextVar[tuple[str, list[OutputDigest]] | None] = ContextVar("running", default=None)
 
 
 def report_output(name: str, parts: int = 1, digest: int | None = None) -> OutputDigest | None:
@@ -94,8 +88,9 @@ def report_output(name: str, parts: int = 1, digest: int | None = None) -> Outpu
     running = _running.get()
     if running is None:
         return None
-    output = OutputDigest(running.id, name, parts, digest)
-    running.outputs.append(output)
+    call, outputs = running
+    output = OutputDigest(call, name, parts, digest)
+    outputs.append(output)
     return output
 
 
@@ -103,7 +98,7 @@ def report_output(name: str, parts: int = 1, digest: int | None = None) -> Outpu
 def collect_outputs(call: str) -> Iterator[list[OutputDigest]]:
     """Collect what a call reports about its output; for implementations of `Futures`."""
     outputs: list[OutputDigest] = []
-    token = _running.set(_Call(call, outputs))
+    token = _running.set((call, outputs))
     try:
         yield outputs
     finally:
@@ -198,26 +193,24 @@ def _causes(seen: Snapshot) -> Iterator[str]:
     if seen.full is not None:
         yield f"the disk of {seen.full!r} is full. Free space there, or set exo.spill-directory"
     if seen.used >= FULL * seen.store:
-        yield (
-            "the object store is full. Let go of persisted values, or raise exo.object-store-memory"
-        )
+        yield ("the object store is full. Drop persisted values, or raise exo.object-store-memory")
     if seen.gone:
         yield (
-            f"nodes have died{lost}, and what they had does not come back. Compute again; "
-            f"persisted values on them have to be made anew"
+            f"nodes have died{lost} with the values on them. Compute again, and persist again the "
+            f"values that were on them"
         )
     if seen.spilled and any(_possible(one, seen.activity.free) for one in waiting):
         yield (
-            f"there are slots, so that it is inputs that do not come. {format_bytes(seen.spilled)} "
+            f"there are free slots, so inputs are missing. {format_bytes(seen.spilled)} "
             f"of values were written to disk{_place(seen)}; if inputs are among them, {_GONE}"
         )
     if waiting:
         yield (
-            "other programs, or actors that do nothing, hold what these tasks wait for. "
+            "other programs, or idle actors, hold the resources that these tasks request. "
             "Stop those, or add nodes"
         )
     yield (
-        "the cluster says that they have ended, and does not hand out what they returned. "
+        "the cluster reports that they have ended, but does not return their values. "
         "Compute again; see Ray's logs"
     )
 

@@ -16,7 +16,7 @@ import pytest
 
 from dask_exo.client import Client, Event, Lock, Queue, Semaphore, Variable, get_client, wait
 from dask_exo.client.sync_actor import SyncService
-from dask_exo.cluster.on_ray import RayFutures, service
+from dask_exo.cluster.on_ray import RayFutures, Service
 from dask_exo.errors import ClusterError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -145,7 +145,7 @@ class TestSemaphore:
 
     def test_the_lease_of_a_process_that_died_ends(self, client, monkeypatch) -> None:
         # a desk of its own, whose clock we can turn
-        desk = service(f"desk-{uuid.uuid4()}", Hurried)
+        desk = Service(f"desk-{uuid.uuid4()}", Hurried)
         assert desk.call("acquire", "x", 1, "of the dead", None)
         assert not desk.call("acquire", "x", 1, "ours", 0)
         assert desk.call("acquire", "x", 1, "ours", 60)
@@ -153,7 +153,7 @@ class TestSemaphore:
         assert desk.call("leases", "x") == 1
 
     def test_a_lease_that_is_refreshed_does_not_end(self, client) -> None:
-        desk = service(f"desk-{uuid.uuid4()}", Hurried)
+        desk = Service(f"desk-{uuid.uuid4()}", Hurried)
         assert desk.call("acquire", "x", 1, "ours", None)
         for _ in range(10):
             time.sleep(Hurried.lease / 4)
@@ -276,6 +276,6 @@ def test_without_ray_it_says_what_to_do(monkeypatch) -> None:
 
 def test_a_service_that_is_slow(client) -> None:
     with pytest.raises(TimeoutError, match="event_wait"):
-        service("dask_exo.locks", SyncService).call(
+        Service("dask_exo.locks", SyncService).call(
             "event_wait", uuid.uuid4().hex, None, timeout=0.1
         )

@@ -19,7 +19,7 @@ from dask_exo.cluster.on_ray.connection import (
     token,
 )
 from dask_exo.cluster.on_ray.futures import RayFutures
-from dask_exo.cluster.on_ray.services import Service, export, service
+from dask_exo.cluster.on_ray.services import Service, export
 from dask_exo.cluster.on_ray.tasks import check_submit_options
 
 __all__ = [
@@ -33,6 +33,5 @@ __all__ = [
     "export",
     "gpus",
     "running",
-    "service",
     "token",
 ]

@@ -18,9 +18,13 @@ MOST_CALLS = 10_000  # that wait at the same time
 
 
 class Service:
-    """An object in an actor that takes no slot; see `service`."""
+    """An object of a class that all processes of this program share, in an actor without a slot.
 
-    def __init__(self, name: str, cls: type, args: tuple[Any, ...]) -> None:
+    Methods of ``cls`` are coroutines; calls run concurrently. ``args`` are used if the object does
+    not exist yet.
+    """
+
+    def __init__(self, name: str, cls: type, *args: Any) -> None:
         self._name, self._cls, self._args = name, cls, args
 
     def start(self) -> Any:
@@ -65,8 +69,7 @@ class Service:
         except ray.exceptions.RayActorError as error:
             _handles.clear()
             raise WorkerLostError(
-                f"the process that keeps {self._name} has died, and what it held is lost: create "
-                f"a new one"
+                f"the actor of {self._name} has died with its state: create a new one"
             ) from error
         except KeyboardInterrupt:
             _cancel(ref)
@@ -74,15 +77,6 @@ class Service:
 
 
 _handles: dict[tuple[str, str, str], Any] = {}
-
-
-def service(name: str, cls: type, *args: Any) -> Service:
-    """Return an object of a class that all processes of this program share.
-
-    Methods of ``cls`` are coroutines; calls run concurrently. ``args`` are used if the object does
-    not exist yet.
-    """
-    return Service(name, cls, args)
 
 
 def _cancel(ref: Any) -> None:

@@ -51,9 +51,9 @@ def translated() -> Iterator[None]:
         ) from error
     except ray.exceptions.ObjectLostError as error:
         raise ValueLostError(
-            "a value was lost with its node and is not made again, since a worker that is kept (a "
-            "class, a GPU) has made it, a program has put it into the store, or it was lost more "
-            "often than that is retried: compute again, and persist anew what was persisted"
+            "a value was lost with its node and is not recomputed, since an actor (a class, a GPU) "
+            "has made it, a program has put it into the store, or it was lost too often: compute "
+            "again, and persist again what was persisted"
         ) from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
         raise WorkerLostError(
