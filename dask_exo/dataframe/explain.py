@@ -184,7 +184,7 @@ def explain(
     ('<svg ', 2)
     """
     _check(collections)
-    asked = None if nbytes is None else _size(nbytes)
+    size = None if nbytes is None else _size(nbytes)
     config, futures = Config.current(), futures or default()
     expr = collections_to_expr(collections).optimize()
     work = plan_of(expr, config)
@@ -192,7 +192,7 @@ def explain(
     slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
     limits = limits_of(config)
     fits = limits.memory_fraction * store
-    sizes = [int(fits), int(3 * fits)] if asked is None else [asked]
+    sizes = [int(fits), int(3 * fits)] if size is None else [size]
     shuffles = [
         _shuffle(stage, [_shape(stage, size, len(nodes), slots, store) for size in sizes], limits)
         for stage in work.stages

@@ -98,7 +98,7 @@ class LocalCommitter:
                 old.rename(target)
         if target.exists() and not overwrite:
             raise OutputExistsError(
-                f"the output {str(target)!r} is already there: give another one, or overwrite=True"
+                f"the output {str(target)!r} exists: give another one, or overwrite=True"
             )
         other = [] if target.is_dir() or not target.exists() else [target]
         other += [file for file in target.rglob("*") if file.is_file() and not _is_parquet(file)]
@@ -150,10 +150,10 @@ class ObjectStoreCommitter:
     def begin(self, *, overwrite: bool) -> None:
         """See `LocalCommitter`."""
         self._finish()
-        if not overwrite and (there := self._data_files()):
+        if not overwrite and (files := self._data_files()):
             raise OutputExistsError(
-                f"the output {self._path!r} is already there ({there[0]!r}, for one): give another "
-                f"one, or overwrite=True"
+                f"the output {self._path!r} exists (for example {files[0]!r}): give "
+                f"another one, or overwrite=True"
             )
 
     def commit(self, written: Collection[str], *, overwrite: bool) -> None:

@@ -53,10 +53,10 @@ class OutputMethods:
         >>> import dask_exo
         >>> from dask_exo.testing import InlineFutures
         >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(4)}), npartitions=2)
-        >>> kept = ddf.assign(b=ddf.a * 2).exo.checkpoint()
+        >>> stored = ddf.assign(b=ddf.a * 2).exo.checkpoint()
         >>> exo = dask_exo.Scheduler(InlineFutures())
-        >>> with dask.config.set({"exo.checkpoint.path": "memory://kept", "scheduler": exo}):
-        ...     kept.b.sum().compute()
+        >>> with dask.config.set({"exo.checkpoint.path": "memory://stored", "scheduler": exo}):
+        ...     stored.b.sum().compute()
         np.int64(12)
         """
         return new_collection(CheckpointExpr(self._frame))
@@ -270,11 +270,11 @@ def _table(part: pd.DataFrame, how: WriteOptions) -> pa.Table:
 
 def _encoded(table: pa.Table, how: WriteOptions) -> Iterator[tuple[int, memoryview]]:
     """Yield rows and bytes of each file, cut to about the target size."""
-    whole = _parquet(table, how)
-    if how.target is None or len(whole) <= how.target or len(table) < 2:
-        yield len(table), whole
+    data = _parquet(table, how)
+    if how.target is None or len(data) <= how.target or len(table) < 2:
+        yield len(table), data
         return
-    each = -(-len(table) // min(-(-len(whole) // how.target), len(table)))
+    each = -(-len(table) // min(-(-len(data) // how.target), len(table)))
     for start in range(0, len(table), each):
         piece = table.slice(start, each)
         yield len(piece), _parquet(piece, how)

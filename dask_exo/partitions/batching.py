@@ -142,7 +142,7 @@ def _size(data: Any) -> int:
     return int(data.memory_usage(deep=True) if is_index_like(data) else data.nbytes)
 
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -163,7 +163,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return "OutOfMemoryError" in names or of_rmm
 
 
-def call_in_halves(call: Callable[[Any], Made], batch: Any, name: str) -> list[Made]:
+def call_in_halves(call: Callable[[Any], Result], batch: Any, name: str) -> list[Result]:
     """Call a function with a batch, or with parts of it that fit into GPU memory, in order.
 
     ``name`` is that of the function, for errors.

@@ -173,13 +173,13 @@ def _search(
         found[rows] += np.searchsorted([len(b) for b in bounds], text.lengths[rows], "right")
         return
     cut = [int.from_bytes(b[at : at + _WORD].ljust(_WORD, b"\0"), "big") for b in bounds]
-    mine, words = np.array(cut, np.uint64), text.words(rows, at)
-    below = count_below(words, mine)
+    prefixes, words = np.array(cut, np.uint64), text.words(rows, at)
+    below = count_below(words, prefixes)
     found[rows] += below
-    undecided = np.flatnonzero(mine[np.minimum(below, len(mine) - 1)] == words)
+    undecided = np.flatnonzero(prefixes[np.minimum(below, len(prefixes) - 1)] == words)
     for first in np.unique(below[undecided]):
         same = undecided[below[undecided] == first]
-        last = int(np.searchsorted(mine, mine[first], "right"))
+        last = int(np.searchsorted(prefixes, prefixes[first], "right"))
         _search(text, rows[same], bounds[first:last], at + _WORD, found)
 
 
@@ -192,8 +192,8 @@ def argsort_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     [2, 4, 3, 0, 1]
     """
     nulls = np.asarray(values.is_null())
-    text, there = StringWords(values), np.flatnonzero(~nulls)
-    found, tied = there, np.ones(max(len(there) - 1, 0), bool)
+    text, valid = StringWords(values), np.flatnonzero(~nulls)
+    found, tied = valid, np.ones(max(len(valid) - 1, 0), bool)
     longest = int(text.lengths.max(initial=0))
     for at in range(0, longest, _WORD):
         if not tied.any():

@@ -103,20 +103,20 @@ def _matching_rows(
             matched = rows >= 0
             if how == "left" or matched.all():
                 return None, rows
-            kept = np.flatnonzero(matched)
-            return kept, rows[kept]
+            matching = np.flatnonzero(matched)
+            return matching, rows[matching]
     if how == "inner":
         places = DirectAddressTable.of(left_keys, most)
         if places is not None and places.unique:
             rows = places.find(right_keys)
-            kept = np.flatnonzero(rows >= 0)
-            order, _ = counting_argsort(rows[kept], len(left_keys))
-            return rows[kept].take(order), kept.take(order)
+            matching = np.flatnonzero(rows >= 0)
+            order, _ = counting_argsort(rows[matching], len(left_keys))
+            return rows[matching].take(order), matching.take(order)
     return None
 
 
 def _key(frame: Any, on: Any) -> Any:
-    """Return the key column, if there is one and the labels of the frame are plain."""
+    """Return the key column, or None if labels of the frame are unusual."""
     on = on[0] if isinstance(on, list) and len(on) == 1 else on
     plain = (
         type(frame) is pd.DataFrame

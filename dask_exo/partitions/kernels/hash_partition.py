@@ -81,9 +81,9 @@ def assign_partitions(  # noqa: PLR0917  as Dask calls it
 def _hashes(column: pd.Series[Any]) -> Iterator[np.ndarray]:
     """Yield hashes of a column, a block at a time."""
     if is_arrow_string(column.dtype):
-        whole = _of_texts(column)
+        hashes = _of_texts(column)
         for start in range(0, len(column), _BLOCK):
-            yield whole[start : start + _BLOCK]
+            yield hashes[start : start + _BLOCK]
     else:  # Dask hashes all numbers as floats, since partitions may differ in what they have
         numbers = column.to_numpy()
         for start in range(0, len(column), _BLOCK):
@@ -161,13 +161,13 @@ def _hash_block(read: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np
             break
         here = read[np.minimum(starts[low:] + step * _WORD, len(read) - 1)]
         done = high - low
-        mine = [one[low:high] for one in state]
-        found[order[low:high]] = _ended(mine, here[:done], lengths[low:high])
+        ending = [one[low:high] for one in state]
+        found[order[low:high]] = _finish(ending, here[:done], lengths[low:high])
         _add([one[high:] for one in state], here[done:])
     return found
 
 
-def _ended(state: State, word: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _finish(state: State, word: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Finish SipHash with the remaining bytes and the length; then mix as pandas does."""
     bits = (lengths % _WORD * 8).astype(np.uint64)
     rest = word & ((np.uint64(1) << bits) - np.uint64(1))

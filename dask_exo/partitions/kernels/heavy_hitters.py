@@ -106,9 +106,9 @@ def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) ->
     (array([5]), array([0, 1, 2, 3]), array([ True]))
     """
     keys = np.union1d(left.keys, right.keys)
-    ours, theirs = (_counts_of(keys, side) for side in (left, right))
-    work = ours + theirs + np.maximum(ours, 1) * np.maximum(theirs, 1)
-    rest = max(left.rows - ours.sum(), 0), max(right.rows - theirs.sum(), 0)
+    left_rows, right_rows = (_counts_of(keys, side) for side in (left, right))
+    work = left_rows + right_rows + np.maximum(left_rows, 1) * np.maximum(right_rows, 1)
+    rest = max(left.rows - left_rows.sum(), 0), max(right.rows - right_rows.sum(), 0)
     others = sum(rest) + max(rest)
     mean = (work.sum() + others) / npartitions
     chosen = np.flatnonzero(work > mean / PLACED)
@@ -116,11 +116,13 @@ def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) ->
 
     heap = [(others / npartitions, j) for j in range(npartitions)]
     outputs: dict[int, list[int]] = {}
-    dealt = np.zeros(len(keys), bool)
+    is_dealt = np.zeros(len(keys), bool)
     sides = SPLITTING[how]
     for i in chosen.tolist():
-        dealt[i] = len(sides) == 1 or ours[i] >= theirs[i]
-        rows, copied = (ours[i], theirs[i]) if dealt[i] else (theirs[i], ours[i])
+        is_dealt[i] = len(sides) == 1 or left_rows[i] >= right_rows[i]
+        rows, copied = (
+            (left_rows[i], right_rows[i]) if is_dealt[i] else (right_rows[i], left_rows[i])
+        )
         wanted = min(int(np.ceil(work[i] * FINE / mean)), npartitions, int(rows))
         least = [heapq.heappop(heap) for _ in range(max(wanted, 1))]
         each = (work[i] - copied) / len(least) + copied
@@ -131,7 +133,7 @@ def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) ->
     lists = [outputs[i] for i in chosen.tolist()]
     first = np.cumsum([0, *map(len, lists)])
     flat = np.array([j for one in lists for j in one], np.int64)
-    return Placement(keys[chosen], first, flat, dealt[chosen])
+    return Placement(keys[chosen], first, flat, is_dealt[chosen])
 
 
 class RowRoutes(NamedTuple):
@@ -188,11 +190,11 @@ def route_rows(
     several = np.diff(placed.first)
     deals = (placed.left[key] == left) | (several[key] == 1)
 
-    mine, of = frequent[deals], key[deals]
+    rows_dealt, of = frequent[deals], key[deals]
     turn = (pd.Series(of).groupby(of).cumcount().to_numpy() + number) % several[of]
     if keys is not None:
-        turn[~keys.iloc[mine].duplicated().to_numpy()] = 0
-    outputs[mine] = placed.outputs[placed.first[of] + turn]
+        turn[~keys.iloc[rows_dealt].duplicated().to_numpy()] = 0
+    outputs[rows_dealt] = placed.outputs[placed.first[of] + turn]
     if deals.all():
         return RowRoutes(None, outputs, None)
 

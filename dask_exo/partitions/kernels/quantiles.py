@@ -159,10 +159,10 @@ def finish_quantiles(  # noqa: PLR0913, PLR0917
     start = _rows_like(part, keys, 0).stop if begun else 0
     stop = _rows_like(part, keys, -1).start if ending else len(part)
     inside = part.iloc[start : max(start, stop)].groupby(keys, observed=True)[VALUE]
-    mine = picked[picked[BEGIN] == j]
+    of_groups = picked[picked[BEGIN] == j]
     columns = {}
     for number, (rank, name) in enumerate(zip(quantiles, names, strict=True)):
-        rows = mine[mine[RANK] == number]
+        rows = of_groups[of_groups[RANK] == number]
         between = rows.groupby(keys, observed=True)[VALUE]
         found = inside.median() if rank is None else inside.quantile(rank)
         if len(rows):  # one group: not more than one goes on in the next partition
