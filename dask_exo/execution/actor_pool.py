@@ -21,7 +21,7 @@ from dask_exo.cluster.resources import (
     resources_of,
 )
 from dask_exo.errors import OptionsError
-from dask_exo.planning.annotations import asking_in
+from dask_exo.planning.annotations import bound_functions
 from dask_exo.planning.plan import Bundle, Plan
 
 IDLE = 30.0  # seconds without a call after which an actor is stopped
@@ -327,7 +327,7 @@ def _reserve(plan: Plan) -> dict[str, float]:
 
 
 def _impossible(bundle: Bundle, asks: ResourceRequest, nodes: Sequence[Node]) -> str:
-    names = [wrapper.name for _, node in bundle.nodes for wrapper in asking_in(node)]
+    names = [wrapper.name for _, node in bundle.nodes for wrapper in bound_functions(node)]
     have = [
         ", ".join(f"{(node.resources or {}).get(name, 0):g} {name}" for name, _ in asks.amounts)
         for node in nodes

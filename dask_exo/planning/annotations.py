@@ -104,21 +104,23 @@ def _on_gpu(asked: TaskOptions, share: float) -> TaskOptions:
 
 def request_of(node: object) -> ResourceRequest | None:
     """Return the request of the functions that a task calls, if they have one."""
-    found = [asking.asks for asking in asking_in(node)] if ResourceBoundFunction.used else []
+    found = (
+        [function.asks for function in bound_functions(node)] if ResourceBoundFunction.used else []
+    )
     return combine_requests(found) if found else None
 
 
-def asking_in(value: object) -> Iterator[ResourceBoundFunction]:
+def bound_functions(value: object) -> Iterator[ResourceBoundFunction]:
     """Yield wrapped functions in a task: its function, and those among its arguments."""
     if isinstance(value, ResourceBoundFunction):
         yield value
     elif isinstance(value, functools.partial):
         for inner in (value.func, *value.args, *value.keywords.values()):
-            yield from asking_in(inner)
+            yield from bound_functions(inner)
     elif isinstance(value, Task):
         for inner in (value.func, *value.args, *value.kwargs.values()):
             if isinstance(inner, (ResourceBoundFunction, functools.partial, Task)):
-                yield from asking_in(inner)
+                yield from bound_functions(inner)
 
 
 def options_from(annotations: Mapping[str, Any]) -> TaskOptions:

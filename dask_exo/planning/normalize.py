@@ -19,7 +19,7 @@ Graph = dict[Key, GraphNode]
 
 # Before Python 3.12 ``cached_property``, of which Dask's expressions have many, takes a lock for
 # each property of a class: two threads that walk expressions can lock each other out.
-_one_at_a_time = threading.RLock()  # making a graph may compute: metadata of `from_map`, say
+_graph_lock = threading.RLock()  # making a graph may compute: metadata of `from_map`, say
 
 
 def group_of(key: Key) -> str:
@@ -51,7 +51,7 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
     names = {key: key for key in wanted}
     where: placement.Places = {}
     if isinstance(dsk, CoreExpr):
-        with _one_at_a_time:
+        with _graph_lock:
             new = rewrite(dsk)
             layers, where = new.__dask_graph__(), placement.gpu_placement(new)
         renamed = dict(zip(flatten(dsk.__dask_keys__()), flatten(new.__dask_keys__()), strict=True))

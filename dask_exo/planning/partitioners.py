@@ -32,21 +32,11 @@ from dask_exo.shuffle.spec import Tally, tally
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Partitioner(abc.ABC):
-    """Divides inputs into blocks, and assembles outputs from them.
+    """Divides inputs into blocks, and assembles outputs from them."""
 
-    Attributes
-    ----------
-    count : int
-        Outputs before any selection.
-    kept : tuple of int, optional
-        Requested outputs, each once; None means all.
-    checked : bool
-        Whether to add up key hashes, and not only counts.
-    """
-
-    count: int
-    kept: tuple[int, ...] | None = None
-    checked: bool = True
+    count: int  # outputs before any selection
+    kept: tuple[int, ...] | None = None  # requested outputs, each once; None means all
+    checked: bool = True  # add up key hashes, and not only counts
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -135,28 +125,15 @@ CHUNKS = 8  # at least, of an output that is merged by chunks; two more are in m
 class RowPartitioner(Partitioner):
     """Partitioner of rows by a column of partition numbers, or by a hash.
 
-    Attributes
-    ----------
-    column : label or list of labels
-        Column of partition numbers, or columns to hash.
-    keys : tuple of labels
-        Columns that the partition numbers come from, for the integrity check.
-    ignore_index : bool
-        Whether output partitions get a new index.
-    drop : bool
-        Whether the column of partition numbers is left out of the output.
-    runs : tuple of SortKey, optional
-        Keys by which the rows of each input are sorted.
-    limit : int, optional
-        Bytes of an output above which sorted runs are merged a chunk at a time, if their columns
-        are plain arrays; smaller ones are concatenated, which is faster.
+    Sorted runs of more than ``limit`` bytes are merged a chunk at a time, if their columns are
+    plain arrays; smaller ones are concatenated, which is faster.
     """
 
-    column: Any
-    keys: tuple[Any, ...] = ()
-    ignore_index: bool = False
-    drop: bool = False
-    runs: tuple[SortKey, ...] | None = None
+    column: Any  # label of the partition numbers, or labels to hash
+    keys: tuple[Any, ...] = ()  # labels that the numbers come from, for the integrity check
+    ignore_index: bool = False  # outputs get a new index
+    drop: bool = False  # outputs lack the column of partition numbers
+    runs: tuple[SortKey, ...] | None = None  # keys by which the rows of each input are sorted
     limit: int | None = None
 
     def with_merge_limit(self, limit: int) -> Self:
@@ -215,10 +192,7 @@ class RowPartitioner(Partitioner):
 class ItemPartitioner(Partitioner):
     """Partitioner of items by a function of the user's groups.
 
-    Attributes
-    ----------
-    place : callable
-        ``place(part, count) -> {number: items}``: the items of a part that go to each output.
+    ``place(part, count) -> {number: items}`` returns the items of a part that go to each output.
     """
 
     place: Callable[[Iterable[Any], int], Mapping[int, Sequence[Any]]]

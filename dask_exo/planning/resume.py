@@ -119,20 +119,20 @@ def resume(
         if _marked(node) or key in parts or (shuffles and key in outputs):
             members[group_of(key)].append(key)
     requested = [*chain.from_iterable(members.values()), *keys]
-    known = fingerprints(graph, requested, besides=store.url)
+    known = fingerprints(graph, requested, excluded=store.url)
     collections, seen = [], []
-    for name, mine in members.items():
-        folder = key_split(mine[0])
-        if mine[0] in outputs:  # one folder for each shuffle
-            folder = f"{folder}-{known[outputs[mine[0]][0]]}"
-        collection = _Collection(store, folder, {key: str(known[key]) for key in mine})
-        refused = [one.reason for key in mine if isinstance(one := known[key], NoFingerprint)]
+    for name, group in members.items():
+        folder = key_split(group[0])
+        if group[0] in outputs:  # one folder for each shuffle
+            folder = f"{folder}-{known[outputs[group[0]][0]]}"
+        collection = _Collection(store, folder, {key: str(known[key]) for key in group})
+        refused = [one.reason for key in group if isinstance(one := known[key], NoFingerprint)]
         if not refused:
             collection.stored.update(_stored(graph, collection))
             collections.append(collection)
         stored = len(collection.stored)
-        if stored or mine[0] not in parts:  # few inputs of shuffles are worth an event
-            seen.append(CheckpointSeen(name, len(mine), stored, refused[0] if refused else ""))
+        if stored or group[0] not in parts:  # few inputs of shuffles are worth an event
+            seen.append(CheckpointSeen(name, len(group), stored, refused[0] if refused else ""))
     live = _replaced(graph, keys, collections)
     labels = {
         key: collection.label(key)
@@ -149,7 +149,7 @@ def resume(
             stage, slot = outputs[key]
             slots[stage][slot] = label
     return live, Checkpoints(
-        {stage: ShuffleCheckpoint(mine, share) for stage, mine in slots.items()},
+        {stage: ShuffleCheckpoint(labels_of, share) for stage, labels_of in slots.items()},
         {key: labels[key] for key in parts & labels.keys()},
         tuple(seen),
         {key: one for key in keys if isinstance(one := known[key], str)},

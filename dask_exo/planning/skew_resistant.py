@@ -39,7 +39,7 @@ from dask_exo.partitions.protocol import PARTITION_COLUMN
 from dask_exo.planning.reorder import PartitionTasks
 
 HASHES = 2**62  # a hash that is not negative in 64 bits
-AGAIN = "_again"  # column that tells other copies than the first
+COPY = "_exo_copy"  # column that tells other copies than the first
 
 
 class SkewResistant(PartitionTasks):
@@ -106,7 +106,7 @@ class SpreadMerge(Merge):
                 not (self.left_index or self.right_index),  # a join on columns makes a new index
                 "tasks",
                 original_partitioning_index=keys[i].columns or None,
-            )[[*sides[i].columns, *([AGAIN] if kept[i] else [])]]
+            )[[*sides[i].columns, *([COPY] if kept[i] else [])]]
             for i in range(2)
         ]
         left, right = (
@@ -173,8 +173,8 @@ class DropUnmatched(Blockwise):
     @staticmethod
     def operation(part: Any, other: Any, keys: SideKeys, other_keys: SideKeys) -> Any:
         """Drop them from one output."""
-        copies = part[AGAIN].to_numpy(bool)
-        part = part.drop(columns=AGAIN)
+        copies = part[COPY].to_numpy(bool)
+        part = part.drop(columns=COPY)
         if not copies.any():
             return part
         matched = ~copies
@@ -185,7 +185,7 @@ class DropUnmatched(Blockwise):
 class SpreadRows(PartitionTasks):
     """Rows of one side, with the number of the output that each goes to in place of the hash.
 
-    Where rows of this side are ``kept`` without a partner, a column `AGAIN` tells the other copies
+    Where rows of this side are ``kept`` without a partner, a column `COPY` tells the other copies
     than the first; where those of the other side are (``other_kept``), each of its rows has to
     find its partners at the first output of the key.
     """
@@ -203,7 +203,7 @@ class SpreadRows(PartitionTasks):
     @functools.cached_property
     def _meta(self) -> Any:
         meta = self.frame._meta
-        return meta.assign(**{AGAIN: np.zeros(len(meta), bool)}) if self.kept else meta
+        return meta.assign(**{COPY: np.zeros(len(meta), bool)}) if self.kept else meta
 
     def _tasks(self) -> list[Task]:
         placed, keys = TaskRef((self.placed._name, 0)), self.keys if self.other_kept else None
@@ -231,7 +231,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     keys: SideKeys | None,
 ) -> Any:
     hashes = part[PARTITION_COLUMN].to_numpy()
-    rows, outputs, again = heavy_hitters.route_rows(
+    rows, outputs, copies = heavy_hitters.route_rows(
         hashes,
         placed,
         pieces,
@@ -241,23 +241,23 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     )
     new = {PARTITION_COLUMN: outputs}
     if kept:
-        new[AGAIN] = np.zeros(len(outputs), bool) if again is None else again
+        new[COPY] = np.zeros(len(outputs), bool) if copies is None else copies
     return (part if rows is None else part.take(rows)).assign(**new)
 
 
 class GroupRanks(SkewResistant):
     """Medians and quantiles of groups: a row for each group, with its keys.
 
-    Operands: ``frame``, sorted by ``keys`` and then by `spans.VALUE`; ``asked``, a list of ranks;
-    ``names``, a column for each of them; ``column``, what the user calls the value.
+    Operands: ``frame``, sorted by ``keys`` and then by `quantiles.VALUE`; ``ranks``, fractions, and
+    None for medians; ``names``, a column for each rank; ``column``, the user's label of the value.
     """
 
-    _parameters = ["frame", "keys", "asked", "names", "column"]  # noqa: RUF012  as Dask has it
+    _parameters = ["frame", "keys", "ranks", "names", "column"]  # noqa: RUF012  as Dask has it
 
     @property
     def plan(self) -> str:
         """One line for people that says how groups are divided."""
-        shares = ", ".join("median" if one is None else f"quantile {one:g}" for one in self.asked)
+        shares = ", ".join("median" if one is None else f"quantile {one:g}" for one in self.ranks)
         return (
             f"{shares} of {self.column} by group: sorted by group and value, groups are cut like "
             f"others, and the values asked for are found by their ranks"
@@ -266,11 +266,11 @@ class GroupRanks(SkewResistant):
     @functools.cached_property
     def _meta(self) -> Any:
         meta = self.frame._meta
-        none = quantiles.pick_ranked_rows(meta, self.keys, [], self.asked, 0)
-        return quantiles.finish_quantiles(meta, self.keys, [], none, self.asked, self.names, 0)
+        none = quantiles.pick_ranked_rows(meta, self.keys, [], self.ranks, 0)
+        return quantiles.finish_quantiles(meta, self.keys, [], none, self.ranks, self.names, 0)
 
     def _tasks(self) -> list[Task]:
-        name, keys, ranks, parts = self._name, self.keys, self.asked, self._inputs
+        name, keys, ranks, parts = self._name, self.keys, self.ranks, self._inputs
         edges = [
             Task((f"edges-{name}", i), quantiles.edge_groups, part, keys)
             for i, part in enumerate(parts)

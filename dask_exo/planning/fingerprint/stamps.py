@@ -44,11 +44,11 @@ MOST_LETTERS = 256  # of a part of a path
 class Stamps:
     """Stamps of the strings of one graph, each computed once.
 
-    The directory ``besides`` is left out: this program writes there itself.
+    The directory ``excluded`` does not count: this program writes there itself.
     """
 
-    def __init__(self, besides: str | None = None) -> None:
-        self._besides = None if besides is None else os.path.realpath(besides)
+    def __init__(self, excluded: str | None = None) -> None:
+        self._excluded = None if excluded is None else os.path.realpath(excluded)
         self._known: dict[str, str | UnfollowableError] = {}
         self._beginnings: dict[str, str] = {}
         self._listings: dict[str, list[str]] = {}
@@ -82,13 +82,13 @@ class Stamps:
         """Return the stamps of files whose paths code may build from some strings."""
         names = {name for name in names if 1 < len(name) < MOST_LETTERS and "\n" not in name}
         folders = {self._folder(name) for name in names}
-        beside = {
+        siblings = {
             str(folder / name)
             for folder in folders
             for name in names
             if folder is not None and _FILE.fullmatch(name)
         }
-        return {self.of(name) for name in beside} | {self._near(name) for name in names}
+        return {self.of(name) for name in siblings} | {self._near(name) for name in names}
 
     def _folder(self, name: str) -> Path | None:
         """Return the directory of a file, if a string names one."""
@@ -157,7 +157,7 @@ class Stamps:
 
     def _several(self, name: str, paths: Iterator[str]) -> str:
         whole, count = hashlib.sha256(), 0
-        files = (one for path in paths for one in files_in(path, self._besides))
+        files = (one for path in paths for one in files_in(path, self._excluded))
         for path in sorted(at_most_files(name, files)):
             whole.update(f"{path} {file_stamp(path)}\n".encode(errors="surrogatepass"))
             count += 1
@@ -199,12 +199,12 @@ def is_common_directory(path: str) -> bool:
     return not path.strip("./~") or os.path.realpath(path) == temporary
 
 
-def files_in(path: str, besides: str | None) -> Iterator[str]:
+def files_in(path: str, excluded: str | None) -> Iterator[str]:
     """Yield a file, or all files of a directory except hidden and compiled ones."""
     if not os.path.isdir(path):  # noqa: PTH112  of thousands
         yield path
         return
-    seen = {besides}
+    seen = {excluded}
     for place, folders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(place)
         if real in seen:

@@ -47,14 +47,14 @@ Fingerprint = str | NoFingerprint
 
 
 def fingerprints(
-    graph: Graph, keys: Iterable[Key], besides: str | None = None
+    graph: Graph, keys: Iterable[Key], excluded: str | None = None
 ) -> dict[Key, Fingerprint]:
     """Compute the fingerprints of some tasks, and of all that they depend on.
 
-    Files in the directory ``besides``, that of the checkpoints, do not count. A fingerprint has 32
+    Files in the directory ``excluded``, that of the checkpoints, do not count. A fingerprint has 32
     hexadecimal digits.
     """
-    graph, content = unfuse_all(graph), _Content(besides)
+    graph, content = unfuse_all(graph), _Content(excluded)
     found: dict[Key, Fingerprint] = {}
     stack = list(keys)
     while stack:
@@ -112,8 +112,8 @@ def _versions() -> str:
 class _Content:
     """Texts that describe the tasks of one graph."""
 
-    def __init__(self, besides: str | None) -> None:
-        self._closures, self._stamps = Closures(), Stamps(besides)
+    def __init__(self, excluded: str | None) -> None:
+        self._closures, self._stamps = Closures(), Stamps(excluded)
         self._texts: dict[Closure, str] = {}
 
     def of(self, node: GraphNode, below: Mapping[Key, str]) -> str:
