@@ -13,7 +13,7 @@ from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, transform
 from dask_exo.partitions.gpu_frames.column import NUMBERS, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import refuse
-from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
+from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas
 from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask, not_aligned
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 from dask_exo.partitions.gpu_frames.summary import SummaryOfFrame
@@ -76,13 +76,6 @@ class DeviceFrame(Values, SummaryOfFrame):
                 raise
         return cls.of(columns, frame.columns, from_pandas(frame.index, module))
 
-    @classmethod
-    def from_arrow(cls, table: Any, module: str) -> DeviceFrame:
-        """Copy an Arrow table to the GPU, with a default index."""
-        xp = arrays.module(module)
-        columns = [interop.from_arrow(column, xp) for column in table.columns]
-        return cls.of(columns, pd.Index(table.column_names), numbered(table.num_rows, module))
-
     def _with(self, columns: Sequence[Column], index: DeviceIndex | None = None) -> DeviceFrame:
         return DeviceFrame.of(columns, self.labels, self._index if index is None else index)
 
@@ -104,11 +97,6 @@ class DeviceFrame(Values, SummaryOfFrame):
         frame = pd.DataFrame(columns, index=index)
         frame.columns = self.labels
         return frame
-
-    def to_arrow(self) -> Any:
-        """Copy the columns, without the index, to an Arrow table."""
-        columns = [interop.to_arrow(column) for column in self.arrays]
-        return pa.table(columns, names=[str(label) for label in self.labels])
 
     @property
     def _constructor(self) -> type[DeviceFrame]:

@@ -122,13 +122,6 @@ def from_pandas(values: Any, xp: Any) -> Column:
     return Column(xp.asarray(numbers), dtype, xp.asarray(~nulls) if nulls.any() else None)
 
 
-def from_arrow(values: pa.Array | pa.ChunkedArray, xp: Any) -> Column:
-    """Copy a column of Arrow to the GPU, in the dtype that pandas gives it."""
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        return encode(values, pd.StringDtype(na_value=np.nan), xp)
-    return from_pandas(pd.Series(values.to_pandas()), xp)
-
-
 def to_array(column: Column) -> Any:  # noqa: PLR0911  a case each
     """Copy a column to the host, as the array of a pandas Series of its dtype."""
     values, dtype = arrays.host(column.values), column.dtype

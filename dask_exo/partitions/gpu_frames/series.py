@@ -112,10 +112,6 @@ class DeviceSeries(SummaryOfSeries):
         """Copy to pandas, on the host."""
         return pd.Series(self.array, self._index.to_pandas(), self.dtype, self.name)
 
-    def to_arrow(self) -> Any:
-        """Copy the values to an Arrow array."""
-        return interop.to_arrow(self.column)
-
     @property
     def array(self) -> Any:
         """Values on the host, as an extension array or array of pandas."""
