@@ -229,18 +229,10 @@ def skip_rows(spans: Sequence[RowSpan[Part]], rows: int) -> list[RowSpan[Part]]:
 def spread(positions: Any, batch_size: int) -> float:
     """Measure how well batches are mixed: their spread relative to that of random ones.
 
-    Parameters
-    ----------
-    positions : (n,)
-        Place in the input of each row, in the order of the output.
-    batch_size : int
-
-    Returns
-    -------
-    float
-        The mean over full batches of the standard deviation of ``positions``, over that of all.
-        About 1 for a full shuffle, about the share of the input in a window for a windowed one, and
-        near 0 for rows in their old order.
+    This is the mean over full batches of the standard deviation of ``positions`` (n,), over that of
+    all; a position is the place in the input of a row of the output. About 1 for a full shuffle,
+    about the share of the input in a window for a windowed one, and near 0 for rows in their old
+    order.
 
     Examples
     --------
