@@ -446,7 +446,7 @@ def test_a_full_disk_is_a_warning_and_no_error(monkeypatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(atomic_io, "put", full)
-    with pytest.warns(UserWarning, match="is not kept.*No space left"):
+    with pytest.warns(UserWarning, match="is not stored.*No space left"):
         found = frame().shuffle("k").compute()
     pd.testing.assert_frame_equal(sorted_rows(found), sorted_rows(expected()))
 
