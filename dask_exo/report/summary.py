@@ -222,24 +222,13 @@ UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cos
 
 
 def as_json(figures: Figures) -> dict[str, Any]:
-    """Return plain values for `json`.
-
-    Examples
-    --------
-    >>> as_json(Figures(nodes=2, seconds=1800.0))["node_hours"]
-    1.0
-    """
+    """Return plain values for `json`."""
     derived = {name: getattr(figures, name) for name in DERIVED}
     return {"version": VERSION, "units": UNITS, **asdict(figures), **derived}
 
 
 def from_json(values: Mapping[str, Any]) -> Figures:
-    """Restore figures from the values of `as_json`.
-
-    Raises
-    ------
-    ValueError
-        The values have another form or version.
+    """Restore figures from the values of `as_json`; raise `ValueError` for others.
 
     Examples
     --------
@@ -258,13 +247,7 @@ def from_json(values: Mapping[str, Any]) -> Figures:
 
 
 def read_summary(path: Path) -> Figures:
-    """Read the figures of a page of `performance_report`, or of a file of ``Report.to_json()``.
-
-    Raises
-    ------
-    InputError
-        The file is neither.
-    """
+    """Read the figures of a page of `performance_report`, or of a file of ``Report.to_json()``."""
     text = path.read_text(encoding="utf-8", errors="replace")
     found = IN_A_PAGE.search(text)
     try:
