@@ -302,15 +302,15 @@ def _max_actors(plan: Plan, nodes: Sequence[Node]) -> dict[ResourceRequest, int]
     width: dict[ResourceRequest, int] = {}
     parts = (part for stage in plan.stages if stage.options.pool for part in stage.parts[:1])
     for bundle in (*plan.bundles, *parts):
-        asks = bundle.options.asks
-        if asks is None or asks in width:
+        request = bundle.options.asks
+        if request is None or request in width:
             continue
         count = sum(node.slots for node in nodes)
         if known:
-            count = count_fitting(resources, dict(asks.amounts))
+            count = count_fitting(resources, dict(request.amounts))
         if not count:
-            raise OptionsError(_impossible(bundle, asks, nodes))
-        width[asks] = count if asks.max_actors is None else min(count, asks.max_actors)
+            raise OptionsError(_impossible(bundle, request, nodes))
+        width[request] = count if request.max_actors is None else min(count, request.max_actors)
     return width
 
 
@@ -326,13 +326,13 @@ def _reserve(plan: Plan) -> dict[str, float]:
     return largest
 
 
-def _impossible(bundle: Bundle, asks: ResourceRequest, nodes: Sequence[Node]) -> str:
+def _impossible(bundle: Bundle, request: ResourceRequest, nodes: Sequence[Node]) -> str:
     names = [wrapper.name for _, node in bundle.nodes for wrapper in bound_functions(node)]
     have = [
-        ", ".join(f"{(node.resources or {}).get(name, 0):g} {name}" for name, _ in asks.amounts)
+        ", ".join(f"{(node.resources or {}).get(name, 0):g} {name}" for name, _ in request.amounts)
         for node in nodes
     ]
     return (
-        f"{' > '.join(names)} asks for {asks} on one node, the nodes have {'; '.join(have)}: add "
-        f"nodes (exo.num-cpus, exo.num-gpus), or ask for less in dask_exo.options"
+        f"{' > '.join(names)} asks for {request} on one node, the nodes have {'; '.join(have)}: "
+        f"add nodes (exo.num-cpus, exo.num-gpus), or ask for less in dask_exo.options"
     )
