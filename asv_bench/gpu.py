@@ -3,9 +3,9 @@
 ``python -m asv_bench.gpu --module cupy --rows 50_000_000``
 
 Each kernel moves bytes that it must read and write; what a copy of as many takes, in the same
-memory, is its bound. pandas does the same beside it. Then the ways from one process to another one
-on the same GPU: through pinned memory of the host, which is what dask_exo does, and CUDA IPC, which
-it does not. Needs numpy, pandas, pyarrow, Dask, click and, on a GPU, cupy; no Ray.
+memory, is its bound. pandas does the same beside it. Then the way from one process to another one
+on the same GPU, through pinned memory of the host. Needs numpy, pandas, pyarrow, Dask, click and,
+on a GPU, cupy; no Ray.
 """
 
 from __future__ import annotations
@@ -84,12 +84,6 @@ def between(module: str, nbytes: int, repeats: int) -> None:
         f"{'through the host':16} {1e3 * there:8.1f} ms, {nbytes / 1e9 / there:.1f} GB/s for "
         f"{nbytes / 1e6:.0f} MB to the host and back, without the object store between"
     )
-    if module == "numpy":
-        print(f"{'CUDA IPC':16} not on numpy")
-        return
-    tried = arrays.try_ipc(nbytes, repeats)
-    rate = f"{1e3 * tried.seconds:8.1f} ms, {nbytes / 1e9 / max(tried.seconds, 1e-9):.1f} GB/s"
-    print(f"{'CUDA IPC':16} {f'does not work: {tried.error}' if tried.error else rate}")
 
 
 def shuffling(device: Any, copied: Any, module: str, repeats: int) -> None:

@@ -44,8 +44,6 @@ PROBE = 64 * 2**20  # bytes
 CHUNK = 4 * 2**20
 CLOCK_PROBES = 3  # the quickest answer is the most exact
 NO_SLOT = {"num_cpus": 0}  # so that a busy cluster is examined as well
-GPU_PROBE = {"num_cpus": 0, "num_gpus": 0.01}  # Ray shows a device to tasks that request some of it
-GPU_TIMEOUT = 30.0  # seconds for that much of a GPU to be free, and for the probe
 MARKS = {"ok": "  ok", "warn": "WARN", "fail": "FAIL"}
 
 
@@ -182,21 +180,8 @@ def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
         (machine,) = futures.get([ref])
         skew, doubt = _clock_skew(futures, node.id)
         gpus = int((node.resources or {}).get("GPU", 0))
-        if gpus and machine.devices < 0:
-            machine = replace(machine, ipc=_ipc_error(futures, node.id))
         cluster = {"slots": node.slots, "store": node.store, "gpus": gpus}
         yield replace(machine, **cluster, skew=skew, doubt=doubt)
-
-
-def _ipc_error(futures: Futures, node: str) -> str | None:
-    """Return `ipc_error` of a node; None if no GPU was free."""
-    ref = futures.submit(ipc_error, node=node, options=GPU_PROBE)
-    done, _ = futures.wait([ref], GPU_TIMEOUT)
-    if not done:
-        futures.cancel([ref])
-        return None
-    (error,) = futures.get([ref])
-    return str(error)
 
 
 def _clock_skew(futures: Futures, node: str) -> tuple[float, float]:
@@ -229,7 +214,6 @@ def machine_facts(spill: str | None, packages: Iterable[str]) -> Machine:
         allocator={name: os.environ[name] for name in ALLOCATOR if name in os.environ},
         cupy=cupy,
         devices=devices,
-        ipc=ipc_error() if devices > 0 else None,
     )
 
 
@@ -240,11 +224,6 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
-
-
-def ipc_error() -> str:
-    """Return the reason why another process cannot open memory of a device of this process."""
-    return arrays.try_ipc().error
 
 
 def huge_pages(path: Path = HUGE_PAGES) -> str:

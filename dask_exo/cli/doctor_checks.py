@@ -61,9 +61,6 @@ class Machine:
     gpus, cupy, devices
         Devices that Ray knows there; True if cupy can be imported; devices that cupy sees, -1 if
         Ray hides them from tasks that request none.
-    ipc
-        Reason why one process cannot open memory of a device that another one has there; empty if
-        a probe could, None if it was not tried.
     skew, doubt
         Seconds by which its clock is ahead of the driver's, and by which that may be wrong.
     """
@@ -82,7 +79,6 @@ class Machine:
     gpus: int = 0
     cupy: bool = False
     devices: int = 0
-    ipc: str | None = None
     skew: float = 0.0
     doubt: float = 0.0
 
@@ -365,12 +361,7 @@ def gpu(machine: Machine) -> Finding:
     elif machine.gpus > machine.devices:
         remedy = "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or lower exo.num-gpus"
         return _finding("GPU", what, remedy)
-    probe = ", though a probe says that CUDA IPC would work here"  # nothing depends on it
-    if machine.ipc is None:
-        probe = "; CUDA IPC was not tried: no GPU was free in time"
-    elif machine.ipc:
-        probe = f"; a probe says that CUDA IPC does not work here: {machine.ipc}"
-    return _finding("GPU", f"{what}; values go through host memory{probe}")
+    return _finding("GPU", f"{what}; values go through host memory")
 
 
 def clocks(machine: Machine) -> Finding:

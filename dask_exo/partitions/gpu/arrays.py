@@ -3,17 +3,14 @@
 Code uses only what both modules have. cupy's ``argsort`` is always stable, its ``bincount`` sums
 float64 only, and its scattered minimum (`scatter_min`) takes uint64, but not int64.
 
-References: cupy, ``cupy/_core/_routines_indexing.pyx``, ``cupy/_sorting/sort.py``,
-``cupy.cuda.runtime``; CUDA C++ programming guide, interprocess communication.
+References: cupy, ``cupy/_core/_routines_indexing.pyx``, ``cupy/_sorting/sort.py``.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import subprocess
-import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -105,64 +102,3 @@ def spread(counts: Any) -> tuple[Any, Any]:
     units = xp.arange(int(ends[-1]))
     owner = xp.searchsorted(ends, units, side="right")
     return owner, units - (ends - counts)[owner]
-
-
-_READER = """
-import sys, time
-import numpy as np
-from cupy.cuda import runtime
-handle, nbytes, repeats = bytes.fromhex(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-there, own, best = runtime.ipcOpenMemHandle(handle), runtime.malloc(nbytes), float("inf")
-for _ in range(repeats):
-    start = time.perf_counter()
-    runtime.memcpy(own, there, nbytes, runtime.memcpyDeviceToDevice)
-    runtime.deviceSynchronize()
-    best = min(best, time.perf_counter() - start)
-runtime.ipcCloseMemHandle(there)
-seen = np.empty(nbytes, np.uint8)
-runtime.memcpy(seen.ctypes.data, own, nbytes, runtime.memcpyDeviceToHost)
-expected = np.resize(np.arange(251, dtype=np.uint8), nbytes)
-if not np.array_equal(seen, expected):
-    sys.exit(f"{np.count_nonzero(seen != expected)} of {nbytes} bytes differ")
-print(best)
-"""
-
-
-class IpcTrial(NamedTuple):
-    """Result of `try_ipc`: why memory cannot be shared, or the shortest time of a copy."""
-
-    error: str
-    seconds: float = 0.0
-
-
-def try_ipc(
-    nbytes: int = 1 << 20, repeats: int = 1, *, reader: str = _READER, timeout: float = 60.0
-) -> IpcTrial:
-    """Let another process open GPU memory of this one (CUDA IPC), copy it and compare.
-
-    Only `dask exo doctor` and a benchmark use this; partitions are sent between processes through
-    pinned host memory, see docs/gpu.md. The memory stays until the other process has ended, which
-    has ``timeout`` seconds.
-    """
-    try:
-        runtime = module(DEVICE).cuda.runtime
-    except ImportError as error:  # a CUDA library is missing
-        return IpcTrial(str(error))
-    try:
-        pointer = runtime.malloc(nbytes)
-        try:
-            written = np.resize(np.arange(251, dtype=np.uint8), nbytes)
-            runtime.memcpy(pointer, written.ctypes.data, nbytes, runtime.memcpyHostToDevice)
-            handle = bytes(runtime.ipcGetMemHandle(pointer)).hex()
-            command = [sys.executable, "-c", reader, handle, str(nbytes), str(repeats)]
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout, check=False
-            )
-        finally:
-            runtime.free(pointer)
-    except (runtime.CUDARuntimeError, subprocess.TimeoutExpired) as error:
-        return IpcTrial(str(error))
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return IpcTrial(lines[-1] if lines else f"the other process ended with {done.returncode}")
-    return IpcTrial("", float(done.stdout))

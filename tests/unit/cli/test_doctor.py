@@ -142,23 +142,6 @@ def test_devices_that_ray_hides_are_not_missed() -> None:
     assert found(here(gpus=2, cupy=True, devices=-1)) == []
 
 
-@pytest.mark.parametrize("devices", [1, -1])
-@pytest.mark.parametrize(
-    ("ipc", "said"),
-    [
-        (None, "was not tried: no GPU was free in time"),
-        ("invalid handle", "does not work here: invalid handle"),
-        ("", "would work here"),
-    ],
-)
-def test_a_probe_of_ipc_is_told_and_nothing_is_to_be_done(devices, ipc, said) -> None:
-    facts = here(gpus=1, cupy=True, devices=devices, ipc=ipc)
-    assert found(facts) == []
-    (line,) = [one for one in str(diagnose(facts)).splitlines() if "  GPU " in one]
-    assert "values go through host memory" in line
-    assert said in line
-
-
 def test_a_clock_that_may_be_right_is_not_blamed() -> None:
     assert found(here(skew=1.5, doubt=0.6)) == []
 
