@@ -287,7 +287,7 @@ def _run(
     """Run a plan; return the value of each result's source."""
     watcher = _CallbackWatcher(callbacks, futures) if callbacks else None
     with showing(config.progress), observed(futures) as looks:
-        run = Run(work, context, futures, watcher=watcher, looks=looks)
+        run = Run.planned(work, context, futures, watcher=watcher, looks=looks)
         held = run.results()
         names = {h.ref: repr(key) for key, h in held.items() if isinstance(h, Remote)}
         refs = list(names)

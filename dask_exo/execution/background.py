@@ -81,7 +81,10 @@ class BackgroundRun:
         error: BaseException = CancelledError("the computation was stopped before its end")
         try:
             with observed(self._futures) as looks:
-                Run(self._plan, self._context, self._futures, consumer=self, looks=looks).results()
+                run = Run.planned(
+                    self._plan, self._context, self._futures, consumer=self, looks=looks
+                )
+                run.results()
         except RunAbandoned:
             pass
         except BaseException as raised:  # noqa: BLE001  raised where a result is asked for

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from dask.utils import key_split
 
@@ -51,10 +52,9 @@ LOOK = 0.5  # seconds between two looks at whether the results are still wanted
 
 
 class Run:
-    """One computation: its plan after all passes, and what is in flight.
+    """One computation: its plan after all passes, and the tasks in flight.
 
-    The passes run here, since they need the nodes of the cluster. A consumer receives results as
-    they finish; without one, the first failure ends the run.
+    A consumer receives results as they finish; without one, the first failure ends the run.
 
     Attributes
     ----------
@@ -72,8 +72,7 @@ class Run:
         consumer: Consumer | None = None,
         looks: StoreSampler | None = None,
     ) -> None:
-        nodes, config = futures.nodes(), context.config
-        plan = run_passes(plan, replace(context, nodes=nodes))
+        nodes, config = context.nodes, context.config
         self._futures, self._config = futures, config
         # a call may go on with tasks that become ready by its own values, unless these are watched
         self._follow = context.fuse
@@ -99,6 +98,20 @@ class Run:
         self._probing: set[str] = set()  # groups of which the first tasks are in flight
         self._pressure = MemoryPressure(futures)
         self._watchdog = Watchdog(futures, config.stall_timeout)
+
+    @classmethod
+    def planned(cls, plan: Plan, context: PassContext, futures: Futures, **kwargs: Any) -> Run:
+        """Run all passes over a plan, for the nodes of the cluster; return the run of the result.
+
+        Raises
+        ------
+        DeviceError
+            No node has the GPUs that a task requests.
+        OptionsError
+            No node has the resources that a task requests.
+        """
+        context = replace(context, nodes=futures.nodes())
+        return cls(run_passes(plan, context), context, futures, **kwargs)
 
     def results(self) -> dict[Key, Local | Remote]:
         """Run to the end; return the value or ref of each of the plan's results.
