@@ -39,7 +39,7 @@ def test_many_reducers_share_calls_and_merged_blocks(algorithm: str) -> None:
     assert stats.objects <= 500
 
 
-def test_partition_numbers_that_nobody_reads_are_not_in_the_outputs() -> None:
+def test_unread_partition_numbers_are_not_in_the_outputs() -> None:
     ddf = dd.from_pandas(frame(1000), npartitions=4)
     shuffled = ddf.shuffle("k", npartitions=5)
     whole, one, both = dask.compute(

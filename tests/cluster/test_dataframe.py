@@ -140,7 +140,7 @@ CELLS = {
 
 
 @pytest.mark.parametrize("cells", CELLS)
-def test_cells_of_python_objects_are_the_same_on_ray_and_on_threads(cells) -> None:
+def test_object_columns_are_equal_on_ray_and_threads(cells) -> None:
     column = pd.Series([CELLS[cells](i) for i in range(1000)], dtype=object)
     df = pd.DataFrame({"k": np.arange(1000) * 7 % 97, "n": range(1000), "o": column})
     found = []

@@ -41,7 +41,7 @@ def test_another_size_than_that_of_the_ray_that_runs_is_refused() -> None:
         assert ddf.k.sum().compute() == 3
 
 
-def test_in_a_task_keys_of_the_cluster_may_be_those_of_any_program() -> None:
+def test_keys_inside_a_task_may_be_of_any_program() -> None:
     def inside() -> int:
         with dask.config.set({"exo.num-cpus": 9}):  # as a worker may have it in its environment
             return dask.delayed(sum)([1, 2]).compute()

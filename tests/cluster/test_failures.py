@@ -57,7 +57,7 @@ def fail(part: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("shuffled", [False, True], ids=["map", "shuffle"])
-def test_an_exception_of_user_code_keeps_type_and_traceback_and_names_the_key(ddf, shuffled):
+def test_user_exceptions_keep_type_and_traceback(ddf, shuffled):
     bad = ddf.map_partitions(fail, meta=ddf._meta)
     bad = bad.shuffle("k") if shuffled else bad
     with pytest.raises(MineError, match="row 500 is bad") as caught:
@@ -81,7 +81,7 @@ def raise_unpicklable() -> None:
     raise UnpicklableError(threading.Lock())
 
 
-def test_an_exception_that_cannot_travel_whole_keeps_type_and_message(cluster) -> None:
+def test_unpicklable_exceptions_keep_type_and_message(cluster) -> None:
     with pytest.raises(UnpicklableError, match="holds a lock"):
         dask.delayed(raise_unpicklable)().compute()
 
@@ -112,7 +112,7 @@ def test_an_unknown_shuffle_method_is_refused(ddf) -> None:
         ddf.sum().compute()
 
 
-def test_an_unknown_configuration_key_is_refused_before_anything_runs(ddf) -> None:
+def test_an_unknown_key_is_refused_before_anything_runs(ddf) -> None:
     with (
         dask.config.set({"exo.shuffle.algorythm": "push"}),
         pytest.raises(errors.ConfigError, match=r"exo\.shuffle\.algorithm"),
@@ -125,7 +125,7 @@ def test_a_missing_column_is_named(ddf) -> None:
         ddf.shuffle("nowhere").compute()
 
 
-def test_a_partition_larger_than_the_store_is_refused_with_need_and_have(cluster) -> None:
+def test_a_partition_larger_than_the_store_is_refused(cluster) -> None:
     def big(_: int) -> pd.DataFrame:
         return pd.DataFrame({"k": np.arange(32 * 2**20)})
 
@@ -206,7 +206,7 @@ def test_an_interrupt_stops_what_runs_and_frees_the_store(cluster, tmp_path: Pat
     # the `cluster` fixture checks that the store is empty
 
 
-def test_tasks_that_end_while_they_are_cancelled_do_not_end_the_program() -> None:
+def test_a_task_may_end_while_it_is_cancelled() -> None:
     done = run("""
         import time, ray, dask_exo
         from dask_exo.cluster.on_ray import RayFutures
@@ -301,7 +301,7 @@ def test_one_line_is_enough_and_starts_a_private_ray() -> None:
     assert done.stderr.count("dask_exo: started a private Ray") == 1
 
 
-def test_enable_is_undone_by_disable_and_refuses_what_has_no_effect() -> None:
+def test_disable_undoes_enable_and_useless_keys_are_refused() -> None:
     done = run("""
         import dask, dask_exo, ray, dask_exo.errors as errors
         keys = "scheduler", "dataframe.shuffle.method"

@@ -128,7 +128,7 @@ def test_poison_is_set_aside_and_the_rest_goes_on(ddf, tmp_path):
     assert pipeline.rejects.table().error.tolist() == ["ValueError: poison"]
 
 
-def test_a_worker_that_dies_is_replaced_and_nothing_is_lost_or_doubled(ddf, tmp_path):
+def test_a_dead_worker_is_replaced_without_loss(ddf, tmp_path):
     class Dies:
         def __call__(self, frame: pd.DataFrame) -> pd.DataFrame:
             mark = tmp_path / "died"
@@ -187,7 +187,7 @@ def test_bags_files_and_refs_are_sources(tmp_path):
     assert found == {k: sum(range(k, 40, 3)) for k in range(3)}
 
 
-def test_branches_read_once_meet_again_and_write_beside_each_other(tmp_path):
+def test_branches_share_reads_join_and_write_together(tmp_path):
     marks = tmp_path / "read"
     marks.mkdir()
 

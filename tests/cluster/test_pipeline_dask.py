@@ -28,7 +28,7 @@ class Model:
     pass
 
 
-def test_it_runs_once_when_it_is_computed_and_shuffles_stand_in_the_middle(tmp_path) -> None:
+def test_it_runs_once_with_shuffles_in_the_middle(tmp_path) -> None:
     def mark(frame: pd.DataFrame) -> pd.DataFrame:
         if len(frame) > 10:
             (tmp_path / str(frame.n.min())).open("x").close()

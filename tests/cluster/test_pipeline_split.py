@@ -32,7 +32,7 @@ def consume(batches):
     return os.getpid(), np.concatenate([np.array([], dtype=int), *got])
 
 
-def test_processes_get_equal_shares_and_nothing_answers_afterwards(pipeline) -> None:
+def test_processes_get_equal_shares_and_the_server_ends(pipeline) -> None:
     before = set(threading.enumerate())
     task = ray.remote(consume).options(num_cpus=0)
     splits = pipeline.iter_split(3, equal=True, batch_size=100, format="numpy")

@@ -26,7 +26,7 @@ def test_a_task_that_asks_for_what_no_node_has_is_an_error(cluster) -> None:
         never.compute(optimize_graph=False)
 
 
-def test_a_task_that_runs_for_longer_than_the_timeout_is_left_alone(cluster) -> None:
+def test_a_running_task_may_exceed_the_timeout(cluster) -> None:
     def slow(x):
         time.sleep(5 * x)
         return x + 1

@@ -128,7 +128,7 @@ def lengths(address: str, env: dict[str, str], who: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_no_row_is_lost_on_two_nodes_with_private_scratch_directories() -> None:
+def test_no_row_is_lost_with_private_scratch_directories() -> None:
     with two_nodes() as (address, env):
         assert lengths(address, env, "exo") == [str(ROWS)] * (6 + 6 + 1)
 

@@ -172,7 +172,7 @@ def test_death_at_any_step_and_half_written_files(tmp_path: Path, dying) -> None
             assert made == []
 
 
-def test_outputs_of_a_shuffle_are_kept_before_anybody_works_on_them() -> None:
+def test_outputs_of_a_shuffle_are_stored_before_their_use() -> None:
     def dies(rows: pd.DataFrame) -> pd.DataFrame:
         raise Killed
 
@@ -190,7 +190,7 @@ def test_outputs_of_a_shuffle_are_kept_before_anybody_works_on_them() -> None:
 
 
 @pytest.mark.parametrize("kind", ["shuffle", "sort"])
-def test_what_took_long_on_the_way_to_a_shuffle_is_kept_as_it_is_made(kind, monkeypatch) -> None:
+def test_slow_inputs_of_a_shuffle_are_stored_at_once(kind, monkeypatch) -> None:
     def run(**options) -> pd.DataFrame:
         ddf = frame(moody)
         ddf = ddf.shuffle("k") if kind == "shuffle" else ddf.exo.sort_values("v")
@@ -317,7 +317,7 @@ def test_auto_keeps_what_took_long_and_not_what_is_quick() -> None:
             assert [one.kept for one in stats.kept] == [kept]
 
 
-def test_old_and_new_partitions_of_a_random_function_are_not_mixed(dying) -> None:
+def test_two_runs_of_a_random_function_are_not_mixed(dying) -> None:
     def scattered() -> pd.DataFrame:
         return frame().map_partitions(_scatter).shuffle("k", npartitions=4).compute()
 

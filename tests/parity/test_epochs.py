@@ -157,7 +157,7 @@ def test_how_many_steps_there_are_and_how_many_are_done(drop_last: bool) -> None
         assert done == [(epoch, i + 1, steps) for epoch in (0, 1) for i in range(steps)]
 
 
-def test_a_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
+def test_the_state_after_an_epoch_starts_the_next_one() -> None:
     shuffled = []
 
     def counted(part, partition_info=None):

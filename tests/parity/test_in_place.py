@@ -197,7 +197,7 @@ COMPLAINTS = [
 
 
 @pytest.mark.parametrize("write", COMPLAINTS)
-def test_whatever_says_that_an_input_cannot_be_written_to_gets_a_copy(exo, write) -> None:
+def test_any_read_only_error_leads_to_a_copy(exo, write) -> None:
     x = da.from_array(X, chunks=(100, 200)).map_blocks(np.negative)
     shared = x.persist(scheduler=exo)
     got = shared.map_blocks(write, dtype=float).compute(scheduler=exo)
@@ -234,7 +234,7 @@ def full_disk(value):
     raise OSError("Read-only file system")
 
 
-def test_an_error_that_has_nothing_to_do_with_it_is_raised_at_once(exo) -> None:
+def test_an_unrelated_error_is_raised_at_once(exo) -> None:
     runs.clear()
     with pytest.raises(OSError, match="Read-only file system"):
         dask.delayed(full_disk)(dask.delayed(mixed)()).compute(scheduler=exo)

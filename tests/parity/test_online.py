@@ -80,7 +80,7 @@ def test_estimates_converge_and_their_errors_are_honest() -> None:
     assert hits / looks > 0.85  # about 99 % of normal ones would be; errors are estimates too
 
 
-def test_sums_stay_whole_numbers_and_plain_specs_have_plain_columns() -> None:
+def test_sums_stay_integers_and_plain_specs_plain_columns() -> None:
     ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2] * 20, "n": range(40)}), npartitions=4)
     first, *_, last = ddf.exo.groupby("k").agg_online({"n": "sum"}, every=2)
     assert last.frame.dtypes.to_dict() == {"n": np.dtype("int64")}
@@ -154,7 +154,7 @@ def test_the_top_groups_are_those_that_pandas_finds(rows, top, parts, name) -> N
         assert estimate.error.index.equals(estimate.frame.index)
 
 
-def test_distinct_values_are_counted_within_the_error_of_the_sketch() -> None:
+def test_cardinality_is_within_the_error_of_the_sketch() -> None:
     rng = np.random.default_rng(1)
     source = pd.DataFrame(
         {"k": rng.integers(0, 3, 60_000), "page": rng.integers(0, 15_000, 60_000)}

@@ -125,7 +125,7 @@ def test_delayed_partitions_of_a_shuffled_frame(name, exo, p2p) -> None:
     equal(rows_of(got), rows_of(expected))
 
 
-def test_partitions_hold_the_rows_that_belong_there_in_input_order(exo, p2p) -> None:
+def test_partitions_have_their_rows_in_input_order(exo, p2p) -> None:
     got = dask.compute(*frames().shuffle("i", npartitions=5).to_delayed(), scheduler=exo)
     expected = by_dask(
         lambda: dask.compute(*frames().shuffle("i", npartitions=5).to_delayed(), scheduler="sync")
@@ -285,7 +285,7 @@ def test_masked_arrays_are_rechunked(exo, p2p) -> None:
     np.testing.assert_array_equal(got.filled(-1), values.filled(-1))
 
 
-def test_chunks_of_unknown_size_are_rechunked_along_the_other_axis(exo, p2p) -> None:
+def test_unknown_chunks_are_rechunked_along_the_other_axis(exo, p2p) -> None:
     values = np.arange(120).reshape(12, 10)
 
     def build():
@@ -526,7 +526,7 @@ def test_without_integrity_nobody_sums_the_keys(exo, monkeypatch) -> None:
     assert ("i",) in summed
 
 
-def test_a_p2p_graph_that_is_not_built_as_dask_builds_them_is_refused(p2p) -> None:
+def test_an_unknown_form_of_a_p2p_graph_is_refused(p2p) -> None:
     collection = dask.delayed(list)(frames().shuffle("i").to_delayed())
     graph = dict(collection.__dask_graph__())
     transfer = next(key for key in graph if "transfer" in str(key))
@@ -536,7 +536,7 @@ def test_a_p2p_graph_that_is_not_built_as_dask_builds_them_is_refused(p2p) -> No
         normalize(graph, collection.key)
 
 
-def test_a_groupby_by_disk_that_is_not_built_as_dask_builds_them_is_refused() -> None:
+def test_an_unknown_form_of_a_disk_groupby_is_refused() -> None:
     grouped = db.range(10, npartitions=2).groupby(odd, shuffle="disk")
     graph = dict(grouped.__dask_graph__())
     part = next(key for key in graph if "groupby-part" in str(key))

@@ -35,7 +35,7 @@ def compute(ddf):
     st.integers(0, 2**40),
     st.one_of(st.none(), st.integers(1, 12)),
 )
-def test_it_is_a_permutation_that_the_seed_decides_whatever_runs_it(rows, parts, seed, window):
+def test_the_seed_determines_the_permutation_everywhere(rows, parts, seed, window):
     ddf = dd.from_pandas(frame(rows), npartitions=parts, sort=False)
     source, shuffled = ddf.compute(), ddf.exo.random_shuffle(seed=seed, window=window)
     got = compute(shuffled)

@@ -137,9 +137,7 @@ def test_input_order_is_kept_within_an_output_partition(exo, algorithm) -> None:
 
 
 @pytest.mark.parametrize("ignore_index", [True, False])
-def test_the_index_is_ignored_by_the_shuffles_that_ignore_it_in_dask(
-    exo, method, ignore_index
-) -> None:
+def test_the_index_is_ignored_where_dask_ignores_it(exo, method, ignore_index) -> None:
     pdf = pd.DataFrame({"i": range(60)}, index=[f"row {i:02}" for i in range(60)])
     ddf = dd.from_pandas(pdf, npartitions=5)
     got = ddf.shuffle("i", ignore_index=ignore_index).compute(scheduler=exo)

@@ -190,9 +190,7 @@ def loading(part: int, log: str) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("options", [{"by": "f"}, {"by": ["s", "i"], "ignore_index": True}])
-def test_building_reads_nothing_and_computing_reads_each_partition_once(
-    tmp_path, options, scheduler
-) -> None:
+def test_building_reads_nothing_computing_reads_once(tmp_path, options, scheduler) -> None:
     log = tmp_path / "loads"
     log.touch()
     ddf = dd.from_map(loading, range(6), log=str(log), meta=table(0))
@@ -234,7 +232,7 @@ def test_the_sort_is_parallel_under_compute_too() -> None:
     assert [len(bundle.inputs) for bundle in merges] == [1] * 4
 
 
-def test_a_value_that_is_everywhere_is_spread_over_all_partitions(scheduler) -> None:
+def test_a_single_value_is_spread_over_all_partitions(scheduler) -> None:
     df = pd.DataFrame({"a": 7, "row": range(1000)})
     ordered = collection(split(df, 10, 500)).exo.sort_values("a", npartitions=8)
     sizes = ordered.map_partitions(len, meta=pd.Series(dtype="i8")).compute(scheduler=scheduler)
@@ -320,7 +318,7 @@ def test_the_order_of_known_categories_is_that_of_the_collection(scheduler) -> N
         collection(parts).exo.sort_values("c").compute(scheduler=scheduler)
 
 
-def test_values_without_a_common_order_are_an_error_that_names_the_key(scheduler) -> None:
+def test_values_without_an_order_raise_with_the_key(scheduler) -> None:
     parts = [pd.DataFrame({"a": pd.Series([v] * 3, dtype=object)}) for v in (1, "x")]
     with pytest.raises(SortKeyError, match="sort key 'a'"):
         collection(parts).exo.sort_values("a").compute(scheduler=scheduler)
@@ -482,7 +480,7 @@ def test_a_column_called_exo_is_there_by_its_name_in_brackets() -> None:
     assert ddf.exo.sort_values("exo")["exo"].compute(scheduler="sync").tolist() == [1, 2]
 
 
-def test_a_function_of_partitions_can_follow_without_its_meta_being_given() -> None:
+def test_map_partitions_after_it_needs_no_meta() -> None:
     """Dask up to 2026.1 asks an expression for its graph to see whether it is one."""
     ddf = dd.from_pandas(pd.DataFrame({"a": range(20)}), npartitions=4)
     for ordered in (ddf.exo.sort_values("a"), ddf.exo.random_shuffle(seed=1)):

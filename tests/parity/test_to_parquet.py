@@ -134,7 +134,7 @@ def test_values_become_directories(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(rows(pd.read_parquet(tmp_path / "plain")), rows(df))
 
 
-def test_columns_are_the_same_in_all_files_though_some_have_only_nulls(tmp_path: Path) -> None:
+def test_all_files_have_one_schema_despite_null_columns(tmp_path: Path) -> None:
     df = pd.DataFrame({"o": pd.Series([None, None, "x", "y"], dtype=object), "i": range(4)})
     dd.from_pandas(df, npartitions=2).exo.to_parquet(str(tmp_path / "out"))
     assert len({pads.dataset(f).schema for f in (tmp_path / "out").iterdir()}) == 1
@@ -314,7 +314,7 @@ def test_where_names_cannot_be_exchanged_the_old_data_comes_back(tmp_path, monke
     assert tree(out) == before
 
 
-def test_written_partitions_that_somebody_has_deleted_are_written_again(tmp_path, kept) -> None:
+def test_deleted_partitions_are_written_again(tmp_path, kept) -> None:
     df = table()
     for _ in range(2):
         collection(df).exo.to_parquet(str(tmp_path / "out"))

@@ -27,7 +27,7 @@ def test_only_one_task_a_slot_tells_what_those_of_its_group_take(tasks, calls, s
     assert (futures.calls, futures.now) == (calls, seconds)
 
 
-def test_groups_of_which_nothing_is_known_fill_the_queue_of_a_slot() -> None:
+def test_groups_without_measurements_fill_a_slots_queue() -> None:
     graph = {f"{name}-{'0' * 32}": (neg, i) for i, name in enumerate("abcdef")}
     with dask.config.set({"exo.scheduler.tasks-per-slot": 3}):
         values, futures = run(graph)

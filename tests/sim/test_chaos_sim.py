@@ -15,7 +15,7 @@ def test_results_are_those_of_pandas_whatever_happens() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_seed_is_always_the_same_weather_and_all_kinds_of_it_occur(seed) -> None:
+def test_a_seed_determines_faults_and_all_kinds_occur(seed) -> None:
     assert weather(seed) == weather(seed)
     many = [weather(100 * seed + i) for i in range(100)]
     assert any(one.faults for one in many)

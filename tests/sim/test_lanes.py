@@ -64,7 +64,7 @@ def test_values_pass_a_network_one_after_another(sizes):
     assert began == pytest.approx([2 + total / 20 for total in accumulate(sizes)])
 
 
-def test_two_senders_share_what_a_node_receives_and_two_receivers_what_it_sends():
+def test_senders_and_receivers_share_bandwidth():
     f = cluster(1000, 1000, 1000, slots=9)
     values = [f.submit(make, 1, 100, node=node) for node in "abc"]
     f.wait([f.submit(make, 2, 0)])
@@ -76,7 +76,7 @@ def test_two_senders_share_what_a_node_receives_and_two_receivers_what_it_sends(
     assert f.now == 17 + 10
 
 
-def test_who_makes_others_go_to_disk_waits_until_they_are_written():
+def test_a_task_waits_for_the_spilling_it_causes():
     f = cluster(100)
     old = f.submit(make, 1, 80)
     young = f.submit(make, 1, 60)
@@ -88,7 +88,7 @@ def test_who_makes_others_go_to_disk_waits_until_they_are_written():
     assert (f.spilled, f.writes, f.restored, f.used) == (140, 2, 80, {"a": 80})
 
 
-def test_a_value_larger_than_the_store_is_written_itself_and_read_by_each_who_takes_it():
+def test_a_value_larger_than_the_store_goes_to_disk():
     f = cluster(100, slots=2)
     large = f.submit(make, 1, 200)
     f.wait([large])
@@ -117,7 +117,7 @@ def test_what_two_tasks_take_at_a_time_comes_once():
     assert (f.now, f.moved, f.restored) == (11 + 10 + 5, 100, 100)
 
 
-def test_no_more_arguments_come_ahead_than_half_of_the_store_holds():
+def test_prefetched_arguments_fill_half_of_the_store():
     f = cluster(100, 1000)
     far = [f.submit(make, 1, 40, node="b") for _ in range(3)]
     f.wait([far[2]])

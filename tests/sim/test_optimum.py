@@ -107,7 +107,7 @@ def inference(loads, cpus, gpus, memory, gated=True):
 
 
 @pytest.mark.parametrize(("memory", "bound"), [(3, 533), (6, 267), (8, 200), (10, 160), (20, 150)])
-def test_the_bound_of_the_thesis_is_below_ours_and_the_best_schedule_near(memory, bound):
+def test_the_thesis_bound_is_below_ours_and_the_best_near(memory, bound):
     chain = inference(160, 8, 4, memory)
     assert bound * 2 - 1 <= lower_bound(chain) <= bound * 2 + 1
     if memory == 6:

@@ -257,7 +257,7 @@ def most_at_a_time(memory: float) -> int:
     return seen.most
 
 
-def test_over_the_limit_of_memory_nothing_more_is_made_for_workers_that_are_busy():
+def test_above_the_limit_busy_actors_get_no_more_inputs():
     assert most_at_a_time(0.001) <= 12 < most_at_a_time(0.7)
 
 

@@ -217,7 +217,7 @@ def test_a_deadlock_says_what_waits_for_what():
 # Failures ----------------------------------------------------------------------------------
 
 
-def test_a_failed_task_fails_its_dependents_with_the_same_exception():
+def test_dependents_of_a_failed_task_get_its_exception():
     f = SimFutures(one(slots=2), takes(2))
     bad = f.submit(divmod, 1, 0)
     after = f.submit(abs, f.submit(abs, bad))
@@ -301,7 +301,7 @@ def test_the_oldest_value_that_no_task_takes_is_spilled():
     assert f.peak_store == {"a": 80}
 
 
-def test_arguments_are_in_memory_even_if_they_are_more_than_it_holds():
+def test_arguments_may_exceed_the_store():
     f = SimFutures(one(store=100), priced)
     args = [f.submit(make, 1, 60) for _ in range(3)]
     result = f.submit(make, 1, 10, *args)
@@ -311,7 +311,7 @@ def test_arguments_are_in_memory_even_if_they_are_more_than_it_holds():
     assert f.peak_store == {"a": 180}
 
 
-def test_what_was_pinned_together_is_spilled_oldest_first_afterwards():
+def test_unpinned_values_are_spilled_oldest_first():
     f = SimFutures(one(store=100), priced)
     small, large = f.submit(make, 1, 20), f.submit(make, 1, 50)
     f.wait([f.submit(make, 1, 60, small, large)])  # no room: the result goes to disk
@@ -403,7 +403,7 @@ def test_a_store_accounts_as_a_plain_list_does(steps, capacity):
         assert f.live == len(refs)
 
 
-def test_dropping_refs_frees_values_also_those_that_do_not_exist_yet():
+def test_dropping_refs_frees_values_even_future_ones():
     class Big:
         alive = 0
 
@@ -456,7 +456,7 @@ def test_running_tasks_of_a_dead_node_run_elsewhere():
     assert [node.id for node in f.nodes()] == ["a"]
 
 
-def test_lost_values_are_made_again_with_the_freed_ones_they_need():
+def test_lost_values_are_recomputed_with_freed_inputs():
     nodes = [Node("a", 1, BIG), Node("b", 1, BIG)]
     f = SimFutures(nodes, takes(2, 10), faults=[NodeDeath(9, "b", back=20)], trace=True)
     seven = f.put(-7)
@@ -488,7 +488,7 @@ def test_nothing_starts_on_a_node_that_died_idle():
     assert [(run.start, run.node) for run in f.trace] == [(2, "a"), (5, "a")]
 
 
-def test_an_argument_lost_while_a_task_waits_for_another_is_made_again():
+def test_an_argument_lost_during_a_wait_is_recomputed():
     f = SimFutures([Node("a", 2, BIG), Node("b", 1, BIG)], priced, faults=[NodeDeath(5, "b")])
     lost, late = f.submit(make, 3, 1, node="b"), f.submit(make, 6, 2, node="a")
     both = f.submit(make, 1, 3, lost, late)
@@ -496,7 +496,7 @@ def test_an_argument_lost_while_a_task_waits_for_another_is_made_again():
     assert f.now == 5 + 3 + 1
 
 
-def test_a_generator_runs_again_for_a_value_that_is_needed_after_it_went_on():
+def test_a_generator_recomputes_a_lost_earlier_value():
     nodes = [Node("a", 1, BIG), Node("b", 1, BIG)]
     f = SimFutures(
         nodes, lambda call: Cost(10 if call.count == 2 else 1, 1), faults=[NodeDeath(8, "b")],

@@ -34,7 +34,7 @@ def shuffled(futures, timeout="10m"):
 
 
 @pytest.mark.parametrize("at", [1.5, 3.5, 5.0])
-def test_a_cluster_that_has_lost_all_nodes_is_an_error_after_the_timeout(at) -> None:
+def test_losing_all_nodes_raises_after_the_timeout(at) -> None:
     futures = cluster(faults=[NodeDeath(at, "n0"), NodeDeath(at, "n1")])
     with pytest.raises(StalledError, match=r"no node has 1 CPU \(lost: n0, n1\)"):
         shuffled(futures)

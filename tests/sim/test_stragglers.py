@@ -141,7 +141,7 @@ def test_a_slow_node_gets_no_reducers_and_few_maps(algorithm) -> None:
     assert {t.outcome for t in futures.trace if t.node == "n3"} == {"cancelled"}
 
 
-def test_an_algorithm_that_knows_nothing_of_stragglers_gets_rows_that_stay(monkeypatch) -> None:
+def test_an_algorithm_without_speculation_gets_fixed_rows(monkeypatch) -> None:
     monkeypatch.setattr(algorithms, "_algorithms", dict(algorithms._algorithms))
 
     @shuffle.register

@@ -174,5 +174,5 @@ def calls(slots: int) -> float:
     return count / 600
 
 
-def test_what_is_asked_for_a_piece_does_not_grow_with_the_tasks_that_run():
+def test_work_per_block_does_not_grow_with_running_tasks():
     assert calls(100) <= 1.5 * calls(4)

@@ -29,7 +29,7 @@ def run(*faults, limit=1000, nodes=NODES, **options):
     return simulate(runner, 40, PartitionAdmission(), limit=limit, target=100, steps=20_000)
 
 
-def test_random_pipelines_end_with_everything_once_and_within_memory():
+def test_random_pipelines_end_complete_and_within_memory():
     runs = [swarm.run(seed) for seed in range(40)]
     assert statistics.median(one.ratio for one in runs if one.case.room >= 1.5) <= 1.3
     assert not [one for one in runs if one.over and not one.out.forced]
@@ -85,7 +85,7 @@ def test_while_the_only_gpus_are_away_memory_is_not_exceeded(actors):
     assert out.peak <= 1000
 
 
-def test_idle_actors_that_died_with_their_node_are_not_held_against_an_input():
+def test_idle_actors_lost_with_a_node_blame_no_input():
     nodes = [{"CPU": 8, "GPU": 1}, {"CPU": 0, "GPU": 6}]
     out = run(Fault(5.2, 1, 1.0), nodes=nodes, actors=True)
     assert sorted(out.places) == PLACES

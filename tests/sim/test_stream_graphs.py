@@ -16,7 +16,7 @@ CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
 run = partial(streaming_swarm.run, make=streaming_swarm.graph)
 
 
-def test_random_graphs_end_with_everything_where_it_belongs_and_within_memory():
+def test_random_graphs_end_complete_and_within_memory():
     runs = [run(seed) for seed in range(60)]
     assert any(len(one.case.inputs) > 1 for one in runs)
     assert any(one.out.lost for one in runs)

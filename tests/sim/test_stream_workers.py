@@ -16,7 +16,7 @@ def run(seconds, bounds, inputs=24, **options):
 
 
 @pytest.mark.parametrize(("least", "most"), [(0, 2), (1, 6), (3, None), (2, 2)])
-def test_there_are_as_many_workers_as_there_is_work_for_within_the_bounds(least, most):
+def test_actors_follow_the_work_within_the_bounds(least, most):
     peak, futures = run((1.0, 2.0), (least, most), loading=0)  # four inputs a second want eight
     assert [count for time, count in futures.generators.history if not time][:least] == [
         *range(1, least + 1)
@@ -50,7 +50,7 @@ BEST = dict(zip(JOBS, (5, 4, 4, 4), strict=True))
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_sizes_by_measured_rates_are_as_good_as_the_best_that_never_change(name):
+def test_sizes_by_rates_are_as_good_as_the_best_static(name):
     job, best = JOBS[name], BEST[name]
     ours, fixed = play(job), play(job, [(best, best)], OnDemand)
     assert sorted(ours.places) == list(range(job.inputs))

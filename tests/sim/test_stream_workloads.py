@@ -41,14 +41,14 @@ def test_no_fixed_slots_are_good_where_the_work_differs():
         assert max(ratios) > 1.5
 
 
-def test_where_the_work_changes_fixed_slots_take_a_quarter_longer():
+def test_fixed_slots_take_a_quarter_longer_if_work_changes():
     work = WORKLOADS["changing"]
     ours = work.run(PartitionAdmission()).seconds
     assert work.run(Static([4, 4])).seconds >= 1.25 * ours
     assert work.run(Adaptive()).seconds <= work.run(Static([4, 4])).seconds
 
 
-def test_the_first_output_comes_long_before_that_of_stages_one_after_the_other():
+def test_the_first_output_comes_long_before_staged():
     for name in ("images", "inference"):
         work = WORKLOADS[name]
         ours, staged = work.run(PartitionAdmission(), 40), work.run(StagedPolicy())
@@ -64,7 +64,7 @@ def test_partitions_of_a_medium_size_are_best():
     assert took[256] <= 1.1 * took[64]
 
 
-def test_without_cutting_what_a_source_gives_memory_is_short_for_longer():
+def test_unsplit_source_outputs_keep_memory_short():
     work = WORKLOADS["inference"]
     assert (
         whole(work, PartitionAdmission(), 20).seconds > work.run(PartitionAdmission(), 20).seconds

@@ -32,7 +32,7 @@ def test_out_of_core_simple_falls_behind_and_push_stays_flat(store) -> None:
         assert found["push"].restored <= found["push"].spilled
 
 
-def test_in_memory_nothing_is_spilled_and_simple_wins_until_blocks_are_many() -> None:
+def test_simple_wins_in_memory_until_blocks_are_many() -> None:
     found = {(name, m): run(name, m, 2.5) for name in ("simple", "push") for m in PARTITIONS}
     assert {(one.spilled, one.written) for one in found.values()} == {(0, 0)}
     assert found["simple", 64].seconds < 0.9 * found["push", 64].seconds

@@ -466,7 +466,7 @@ def test_an_operation_runs_as_the_table_says(section, entry, spy, tmp_path) -> N
 IMPOSSIBLE = Path(__file__).parents[1] / "conformance" / "impossible.txt"
 
 
-def test_the_tests_that_cannot_pass_exist_and_are_in_the_documentation() -> None:
+def test_impossible_tests_exist_and_are_documented() -> None:
     lines = [line for line in IMPOSSIBLE.read_text().splitlines() if not line.startswith("#")]
     page = PAGE.read_text(encoding="utf-8")
     for line in lines:

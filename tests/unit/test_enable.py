@@ -20,7 +20,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_module, "connect", lambda _: Cluster("somewhere", Path("/nowhere")))
 
 
-def test_another_effective_shuffle_is_refused_and_all_settings_are_undone(monkeypatch) -> None:
+def test_a_foreign_shuffle_is_refused_and_settings_undone(monkeypatch) -> None:
     monkeypatch.setattr(get_module, "get_default_shuffle_method", lambda: "disk")
     before = dask.config.get("scheduler", None)
     with pytest.raises(NotEnabledError, match="shuffle by 'disk' and not by 'tasks'"):

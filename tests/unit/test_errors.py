@@ -19,14 +19,14 @@ LEAVES = [
 
 
 @pytest.mark.parametrize("cls", LEAVES)
-def test_an_error_of_ours_is_pickled_by_tblib_too_as_distributed_has_it(cls) -> None:
+def test_errors_are_pickled_by_tblib_as_in_distributed(cls) -> None:
     error = cls("what, where")
     tblib.pickling_support.install(error)
     assert str(pickle.loads(pickle.dumps(error))) == "what, where"  # noqa: S301
 
 
 @pytest.mark.parametrize("cls", LEAVES)
-def test_an_error_of_ours_is_a_builtin_too_and_survives_both_ways(cls) -> None:
+def test_errors_are_builtins_too_and_survive_pickling(cls) -> None:
     assert len(cls.__mro__) > len(errors.ExoError.__mro__) + 1
     assert str(pickle.loads(pickle.dumps(cls("what, where")))) == "what, where"  # noqa: S301
     with pytest.raises(cls, match="what, where") as caught:

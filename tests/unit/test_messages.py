@@ -98,7 +98,7 @@ def test_a_message_says_what_to_do(where: str, name: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_each_class_says_when_and_what_helps_and_is_what_callers_expect(name: str) -> None:
+def test_each_error_class_documents_cause_remedy_and_base(name: str) -> None:
     one = LEAVES[name]
     assert "*When*: " in one.__doc__
     assert "*What helps*: " in one.__doc__

@@ -250,7 +250,7 @@ def test_checksum_is_not_linear_in_the_columns():
     assert (sums[0].total - sums[1].total) % 2**64  # above that, carries differ by chance
 
 
-def test_checksum_of_sign_flips_that_would_cancel_in_a_linear_sum():
+def test_the_checksum_detects_sign_flips_that_cancel():
     one = pd.DataFrame({"a": [1.5], "b": [2.5]})
     assert checksum([one]) != checksum([-one])
 

@@ -7,7 +7,7 @@ import signal
 from dask_exo.cluster.on_ray import futures
 
 
-def test_a_worker_that_was_made_to_ignore_interrupts_hears_them_again() -> None:
+def test_a_worker_that_ignored_interrupts_is_reset() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the shell does
     try:
         futures._listen.__wrapped__()

@@ -100,7 +100,7 @@ STATES = st.sampled_from([RUNS, HERE, WAITS, LACKS, UNKNOWN, ENDED])
 
 
 @given(st.lists(STATES, min_size=1, max_size=5), st.integers(0, 2), st.booleans())
-def test_what_runs_is_never_a_stall_and_what_cannot_run_always_is(tasks, others, full) -> None:
+def test_running_is_no_stall_and_unable_to_run_is_one(tasks, others, full) -> None:
     why = diagnose(snapshot(*tasks, others=others, full="/x" if full else None))
     if any(one.state in {"running", "unknown"} for one in tasks):
         assert why is None
@@ -177,9 +177,7 @@ def test_a_value_that_does_not_come_back_from_disk_is_named() -> None:
 
 
 @pytest.mark.parametrize(("state", "restoring"), [("spilled", (9,) * 10), ("finished", ())])
-def test_a_value_is_waited_for_while_others_come_back_or_it_was_never_written(
-    state, restoring
-) -> None:
+def test_fetch_waits_while_others_are_restored_or_in_memory(state, restoring) -> None:
     futures = Away()
     futures.state, futures.restoring = state, restoring
     assert fetch_values(futures, ["there", "lost"], 60.0) == ["there", "lost"]
@@ -237,7 +235,7 @@ def test_a_call_of_an_actor_waits_for_what_the_actor_asks_for() -> None:
     assert judge([b"a"], events, ALIVE).tasks == [TaskStatus("pending", GPU)]
 
 
-def test_others_are_busy_only_if_they_hold_something_and_do_not_wait_themselves() -> None:
+def test_others_are_busy_if_they_hold_slots_and_run() -> None:
     events = [
         event(b"1", "RUNNING", needs=CPU),
         event(b"2", "RUNNING", "RUNNING_IN_RAY_WAIT", needs=CPU),  # its slot is free

@@ -72,7 +72,7 @@ def test_memory_is_looked_at_once_a_second() -> None:
     assert futures.asked == 2
 
 
-def test_the_last_error_says_what_the_node_has_and_what_to_change() -> None:
+def test_the_last_error_names_the_node_and_the_remedy() -> None:
     error = OutOfMemoryError("killed at 0.95")
     needs = widen_request(None, NODES, "x", error)
     assert needs == {"num_cpus": 4}
@@ -167,7 +167,7 @@ def test_a_value_is_let_go_when_its_last_reader_takes_it() -> None:
 
 
 @pytest.mark.parametrize(("memory", "fits"), [(10_000, False), (30_000, True), (None, True)])
-def test_outputs_that_fit_no_node_are_refused_before_they_are_made(memory, fits) -> None:
+def test_outputs_that_fit_no_node_are_refused_early(memory, fits) -> None:
     resources = None if memory is None else {"CPU": 2, "memory": memory}
     futures = InlineFutures([Node("n", 2, 10**9, resources=resources)])
     df = pd.DataFrame({"k": range(6000)})  # 48 kB and their index, to two outputs

@@ -40,7 +40,7 @@ def guess(values: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", EVEN)
-def test_values_that_are_as_frequent_as_each_other_are_counted_within_a_fifth(name) -> None:
+def test_equally_frequent_values_are_counted_within_a_fifth(name) -> None:
     values = EVEN[name]
     assert guess(values) == pytest.approx(len(np.unique(values)), rel=0.2)
 

@@ -80,13 +80,13 @@ def test_of_python_objects_only_the_number_counts() -> None:
     assert digest(["a"]) == digest(["b"]) != digest(["a", "b"])
 
 
-def test_packed_blocks_that_were_cut_of_one_array_differ_from_their_neighbours() -> None:
+def test_packed_slices_of_one_array_have_different_digests() -> None:
     rows = to_wire(FRAME[["i", "f"]], ROWS)
     first, second = (Packed(rows.slice(a, a + 100), np.array([0, 100])) for a in (0, 100))
     assert digest(first) == digest(sent(first)) != digest(second)
 
 
-def test_many_columns_are_digested_at_once_wherever_pandas_has_them() -> None:
+def test_columns_of_a_block_are_digested_together() -> None:
     wide = pd.DataFrame(np.arange(4000.0).reshape(4, 1000))
     apart = pd.concat([wide.iloc[:, [i]] for i in range(1000)], axis=1)  # as many blocks
     assert digest(wide) == digest(apart) == digest(sent(wide))

@@ -41,7 +41,7 @@ def dealt(side, placed, pieces, *, left, keys=None):
     st.integers(1, 9),
     st.integers(1, 3),
 )
-def test_pairs_meet_once_and_rows_without_a_partner_come_out_once(lefts, rights, how, pieces, same):
+def test_pairs_meet_once_and_unmatched_rows_appear_once(lefts, rights, how, pieces, same):
     """Also if ``same`` different keys have the same hash."""
     keys = {"left": lefts, "right": rights}
     sides = {

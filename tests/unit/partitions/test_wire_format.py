@@ -178,7 +178,7 @@ def test_other_frames_travel_as_they_are(name: str) -> None:
     pd.testing.assert_frame_equal(alone.to_frame(), frame.take([0]).reset_index(drop=True))
 
 
-def test_a_frame_with_attributes_or_of_a_class_of_its_own_keeps_them() -> None:
+def test_attributes_and_subclasses_of_frames_survive() -> None:
     class Mine(pd.DataFrame):
         _constructor = property(lambda self: Mine)
 
@@ -197,7 +197,7 @@ def test_frames_that_differ_are_put_together_as_dask_does_it() -> None:
     assert not same_schema([one, named])
 
 
-def test_columns_of_one_dtype_are_one_block_and_equal_names_one_schema() -> None:
+def test_one_dtype_is_one_block_and_equal_names_one_schema() -> None:
     names = ["".join(["k", "ey"]), "key"]  # two objects
     frames = [pd.DataFrame({name: [1], "b": [2], "c": [0.5]}) for name in names]
     frames[1].index.name = None

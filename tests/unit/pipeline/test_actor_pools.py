@@ -49,7 +49,7 @@ def alone(stages):
         max_size=4,
     )
 )
-def test_the_slowest_stage_is_as_fast_as_any_numbers_make_it_and_none_is_larger_than_for_that(
+def test_the_slowest_stage_is_fastest_with_fewest_actors(
     stages,
 ):
     total = {"CPU": 6.0, "GPU": 3.0}
@@ -76,7 +76,7 @@ def test_the_slowest_stage_is_as_fast_as_any_numbers_make_it_and_none_is_larger_
         assert n == 1 or (n - 1) / seconds < rate(found), i
 
 
-def test_stages_that_ask_for_the_same_are_one_pool_and_those_that_have_ended_take_nothing():
+def test_equal_requests_share_a_pool_and_ended_stages_none():
     cpu, gpu = {"CPU": 1.0}, {"GPU": 1.0}
     seen = view([(cpu, 1.0, None), (gpu, 1.0, None), (gpu, 2.0, None)], {"CPU": 8, "GPU": 6})
     assert pool_sizes(seen, [(0,), (1, 2)], None) == [2, 6]
@@ -85,7 +85,7 @@ def test_stages_that_ask_for_the_same_are_one_pool_and_those_that_have_ended_tak
     assert pool_sizes(later, [(0,), (1, 2)], None) == [0, 6]
 
 
-def test_sizes_stay_where_estimates_waver_and_change_where_work_does():
+def test_sizes_follow_changes_of_work_not_noise():
     cpu = {"CPU": 1.0}
     pools, total = [(0,), (1,)], {"CPU": 8}
 

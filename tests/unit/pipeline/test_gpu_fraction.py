@@ -59,9 +59,7 @@ def test_workers_that_a_cluster_puts_on_one_gpu_fit_its_memory(
 
 
 @given(ASKED, HELD)
-def test_as_many_alike_are_on_a_gpu_as_asked_for_and_fit_and_one_always(
-    asked: float, held: int
-) -> None:
+def test_tasks_share_a_gpu_as_requested_and_as_fit(asked: float, held: int) -> None:
     (share,) = gpu_fractions(view((asked, held)), [(0,)])
     fitting = DEVICE // held if held else 10**6
     assert capacity({"GPU": share}, None, {"GPU": 1.0}) == max(1, min(int(1 / asked), fitting))
@@ -71,7 +69,7 @@ def test_as_many_alike_are_on_a_gpu_as_asked_for_and_fit_and_one_always(
     )
 
 
-def test_a_pool_takes_what_its_largest_stage_holds_and_whole_gpus_and_none_stay() -> None:
+def test_a_pool_takes_the_largest_share_and_whole_gpus() -> None:
     seen = view((0.25, 200), (0.25, 700), (2.0, 9000), (0.0, 900))
     assert gpu_fractions(seen, [(0, 1), (2,), (3,)]) == [0.4375, 2.0, 0.0]
 
@@ -159,7 +157,7 @@ def test_a_single_worker_is_not_started_anew() -> None:
     assert futures.asked == [0.25]
 
 
-def test_the_last_small_worker_goes_when_a_large_one_has_done_something() -> None:
+def test_the_last_small_actor_ends_once_a_large_one_worked() -> None:
     futures = Devices(lambda *_: 500, gpus=2.0, loading=1.0)
     assert played(futures, {"model": 0.25}) == set(range(24))
     assert futures.asked[:4] == [0.25] * 4
@@ -167,7 +165,7 @@ def test_the_last_small_worker_goes_when_a_large_one_has_done_something() -> Non
     assert workers(futures, since=9.0) == 6
 
 
-def test_stages_that_do_not_fit_one_gpu_together_take_turns_and_all_comes_out() -> None:
+def test_stages_that_do_not_fit_one_gpu_take_turns() -> None:
     futures = Devices(lambda name, _: {"one": 1000, "two": 900}[name], gpus=1.0)
     seen: list[Any] = []
     with recording(seen.append):
@@ -183,7 +181,7 @@ def test_what_is_held_may_grow() -> None:
     assert workers(futures, since=20.0) == 1
 
 
-def test_the_report_says_it_once_with_what_is_needed_and_what_there_is() -> None:
+def test_the_report_says_it_once_with_need_and_have() -> None:
     record = Collector()
     record(ShareRaised("model", 0.25, 5 / 16, 500 * 2**20, 1600 * 2**20))
     record(ShareRaised("model", 5 / 16, 0.5, 800 * 2**20, 1600 * 2**20))

@@ -39,7 +39,7 @@ def h(frame):
     return frame
 
 
-def test_what_goes_to_several_is_a_stage_of_its_own_and_runs_once():
+def test_a_shared_step_is_its_own_stage_and_runs_once():
     read = begun().map_partitions(f)
     parts, sinks = plan(read.map_partitions(g), read.map_partitions(h).map_partitions(g), read)
     assert names(parts) == [["f"], ["g"], ["h", "g"]]
@@ -50,7 +50,7 @@ def test_what_goes_to_several_is_a_stage_of_its_own_and_runs_once():
     assert [part.takes for part in apart] == [(), ()]
 
 
-def test_branches_of_a_source_share_the_stage_that_makes_partitions():
+def test_branches_of_a_source_share_its_stage():
     source = begun()
     parts, sinks = plan(source.map_partitions(f), source.map_partitions(g))
     assert names(parts) == [[], ["f"], ["g"]]
@@ -58,7 +58,7 @@ def test_branches_of_a_source_share_the_stage_that_makes_partitions():
     assert sinks == [(1,), (2,)]
 
 
-def test_a_union_takes_from_all_and_ends_where_nothing_comes_after_it():
+def test_a_union_takes_from_all_and_may_be_the_last_step():
     one, other = begun().map_partitions(f), begun().map_partitions(g)
     both = union(one, other)
     parts, sinks = plan(both)
@@ -105,9 +105,7 @@ def ways_in(parts, i):
 
 
 @given(together(), st.booleans())
-def test_what_comes_out_has_gone_the_ways_that_were_asked_for_and_each_step_is_there_once(
-    ends, makes
-):
+def test_outputs_took_their_paths_and_each_step_is_once(ends, makes):
     parts, sinks = plan(*ends, makes=makes)
     for chain, sink in zip(ends, sinks, strict=True):
         found = Counter(way for i in sink for way in ways_in(parts, i))

@@ -93,7 +93,7 @@ def piece(i: int) -> Block:
     ("stage", "early"),
     [((GPU, Model, None), 3), ((GPU, len, 2), 2), ((CPU, Model, None), 0), ((CPU, len, None), 0)],
 )
-def test_workers_start_with_the_source_where_nobody_else_needs_what_they_have(stage, early):
+def test_actors_start_with_the_source_if_resources_are_free(stage, early):
     futures, made = runner({"CPU": 8.0, "GPU": 3.0}, (CPU, len, None), stage)
     for i in range(2):
         made.start(0, [piece(i)])
@@ -172,7 +172,7 @@ def test_a_short_task_waits_behind_another_one_of_its_worker():
     assert (made.idle(1), futures.started) == (1, 1)
 
 
-def test_tasks_that_wait_behind_one_that_kills_its_worker_are_not_to_blame():
+def test_tasks_queued_behind_a_killer_are_not_blamed():
     futures, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
     assert ran(made, made.start(1, [piece(0)])) == [0]
     bad, good = made.start(1, [piece(1)]), made.start(1, [piece(2)])
@@ -185,7 +185,7 @@ def test_tasks_that_wait_behind_one_that_kills_its_worker_are_not_to_blame():
     assert made.pools.idle_resources() == {"GPU": 1.0}
 
 
-def test_a_worker_that_dies_after_its_last_piece_takes_only_the_next_task_with_it():
+def test_a_death_after_the_last_output_costs_one_task():
     futures, made = runner({"CPU": 2.0, "GPU": 1.0}, (CPU, len, None), (GPU, Model, None))
     assert ran(made, made.start(1, [piece(0)])) == [0]
     first, second = made.start(1, [piece(1)]), made.start(1, [piece(2)])

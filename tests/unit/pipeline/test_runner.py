@@ -70,7 +70,7 @@ class Dies:
         yield frame.iloc[2:]
 
 
-def test_what_kills_its_workers_is_an_error_that_names_the_rows_or_is_set_aside():
+def test_a_killer_input_is_an_error_with_rows_or_a_reject():
     first = Transform("partitions", lambda frame: frame, error_policy=SKIP)
 
     def run(error_policy):
@@ -114,7 +114,7 @@ class Fickle:
         yield made.iloc[2:]
 
 
-def test_a_task_that_gives_other_pieces_when_it_runs_again_is_an_error():
+def test_a_retried_task_with_other_outputs_is_an_error():
     def run(mode):
         Fickle.calls = 0
         stage = Transform("partitions", Fickle)
@@ -170,7 +170,7 @@ STAGES = [
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.booleans(), max_size=60), st.sampled_from([0, 7]))
-def test_what_is_lost_with_its_node_is_made_again_from_what_is_left(losses, least):
+def test_values_lost_with_a_node_are_recomputed(losses, least):
     futures = Loses(losses)
     running = executor(STAGES, parts(), futures, target=10, small=True, least=least)
     try:
@@ -184,7 +184,7 @@ def test_what_is_lost_with_its_node_is_made_again_from_what_is_left(losses, leas
     assert not futures.actors
 
 
-def test_a_stall_names_each_task_also_while_outputs_are_made_again():
+def test_a_stall_names_each_task_also_while_recomputing():
     running = executor(STAGES, parts(), target=10, small=True)
     while not running.outputs:
         running.step(0)
@@ -243,7 +243,7 @@ class StuckActor(InlineActor):
         self._futures.lost = False  # there is a slot, in which it is made again
 
 
-def test_workers_that_wait_for_lost_inputs_let_go_of_the_slots_that_making_these_takes(monkeypatch):
+def test_actors_release_slots_to_recompute_lost_inputs(monkeypatch):
     monkeypatch.setattr("dask_exo.pipeline.streaming.runner.PATIENCE", 0.0)
     futures = Stuck()
     found = outputs(executor([STAGES[0], STAGES[2]], parts(), futures))
@@ -288,7 +288,7 @@ class DiesLater(Dies):
         yield frame.iloc[3:]
 
 
-def test_a_worker_that_dies_between_its_outputs_gives_none_of_them_twice():
+def test_a_death_between_outputs_repeats_none_of_them():
     Dies.times = 2
     found = outputs(executor([Transform("partitions", DiesLater)], parts(), target=10))
     assert Dies.times == 0
@@ -324,7 +324,7 @@ def test_origins_go_through_stages_that_cut_and_put_together():
     st.integers(0, 15),
     st.integers(20, 400),
 )
-def test_each_partition_is_told_complete_once_and_after_all_its_pieces(sizes, least, target):
+def test_a_partition_completes_once_after_all_its_blocks(sizes, least, target):
     inputs = [pd.DataFrame({"n": [i] * rows}) for i, rows in enumerate(sizes)]
     steps = [Transform("partitions", lambda frame: frame) for _ in range(3)]
     running = executor(steps, inputs, target=target, least=least)
@@ -341,7 +341,7 @@ def test_each_partition_is_told_complete_once_and_after_all_its_pieces(sizes, le
     assert rows == sum(sizes)
 
 
-def test_promises_of_partitions_are_kept_when_asked_for_and_dropped_ones_end_the_run():
+def test_persisted_partitions_arrive_and_dropped_ones_end_it():
     started = []
 
     def start():
@@ -366,7 +366,7 @@ def test_promises_of_partitions_are_kept_when_asked_for_and_dropped_ones_end_the
         one.result()
 
 
-def test_a_piece_goes_to_all_branches_and_what_meets_again_is_there_twice():
+def test_a_block_goes_to_all_branches_and_twice_to_a_union():
     def named(name):
         def mark(frame):
             return frame.assign(by=name)

@@ -63,7 +63,7 @@ def test_files_are_found_by_name_directory_and_pattern(tmp_path) -> None:
     assert repr(from_files(tmp_path, partition_size=4)) == "Pipeline of 3 partitions: read (1 CPU)"
 
 
-def test_an_iterator_is_pulled_no_faster_than_its_partitions_are_taken() -> None:
+def test_an_iterator_is_pulled_as_partitions_are_taken() -> None:
     made, enough = [], threading.Event()
 
     def parts():
@@ -142,7 +142,7 @@ def test_partitions_of_several_sources_have_numbers_of_their_own() -> None:
     assert numbers == [[0, 1, 2], [3, 4, 5], [MANY + 3, MANY + 4, MANY + 5]]
 
 
-def test_a_partition_that_was_taken_is_not_held_while_others_are_waited_for() -> None:
+def test_a_taken_partition_is_released_during_the_wait() -> None:
     class Ref:
         pass
 

@@ -159,7 +159,7 @@ def step(needs, func=len, concurrency=(0, None)):
     return Operator(Transform("partitions", func), needs, concurrency)
 
 
-def test_neighbours_that_ask_for_the_same_share_tasks_and_no_others():
+def test_neighbours_with_equal_requests_share_tasks():
     class Model:
         pass
 
@@ -219,7 +219,7 @@ def test_poison_is_set_aside_with_its_rows_and_the_rest_goes_on(lengths, rows, t
     assert [about.rows for about in rest[1::2]] == [about.rows for about, _ in pairs[skip:]]
 
 
-def test_rows_of_flat_map_are_set_aside_one_by_one_and_nothing_goes_on_without_columns():
+def test_flat_map_rejects_single_rows():
     def each(row):
         yield {"n": row["a"]}
         if row["a"] in (1, 3):

@@ -182,7 +182,7 @@ def test_a_stage_on_a_device_asks_for_a_gpu_by_itself() -> None:
     assert fixed.steps[0].needs == {"CPU": 1.0, "GPU": 0.25}
 
 
-def test_columns_are_found_on_the_device_and_are_those_of_the_host() -> None:
+def test_columns_on_the_gpu_equal_those_on_the_host() -> None:
     ddf = dd.from_pandas(rows(6), npartitions=2)
     with dask.config.set(SIMULATE):
         made = ddf.exo.pipeline().map_batches(double, [], format="device").to_dask()
@@ -190,7 +190,7 @@ def test_columns_are_found_on_the_device_and_are_those_of_the_host() -> None:
     assert list(made.columns) == ["a", "s"]
 
 
-def test_a_source_on_devices_is_brought_back_by_tasks_that_have_them() -> None:
+def test_gpu_partitions_return_to_the_host_in_gpu_tasks() -> None:
     with dask.config.set(SIMULATE):
         there = dd.from_pandas(rows(6), npartitions=2).exo.to_gpu()
     assert isinstance(there.exo.pipeline().source.frame._meta, pd.DataFrame)

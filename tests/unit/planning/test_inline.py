@@ -114,7 +114,7 @@ def made(number: int) -> pd.DataFrame:
     return frame(10 * number)
 
 
-def test_sources_of_which_nobody_knows_how_much_they_give_are_not_small(files: Path) -> None:
+def test_sources_of_unknown_size_are_not_small(files: Path) -> None:
     frame().to_csv(files / "more.csv.gz")
     meta = frame(0)
     unknown = {
@@ -134,7 +134,7 @@ class Model:
         return part
 
 
-def test_functions_of_dask_and_pandas_are_no_reason_for_a_cluster() -> None:
+def test_functions_of_dask_and_pandas_need_no_cluster() -> None:
     ddf = dd.from_pandas(frame(), npartitions=4)
     other = dd.from_pandas(frame(10), npartitions=1)
     fine = [

@@ -248,7 +248,7 @@ def test_advice_names_what_stands_out(said) -> None:
     assert not any(said in line for line in advise(QUIET))
 
 
-def test_advice_is_at_most_three_lines_and_what_failed_comes_first() -> None:
+def test_advice_is_three_lines_with_failures_first() -> None:
     worst = replace(
         QUIET,
         failed=1,
@@ -320,7 +320,7 @@ def test_tasks_of_a_call_lie_one_after_the_other() -> None:
     assert record.figures().peak_rss == 50
 
 
-def test_tasks_are_named_briefly_and_nothing_is_said_to_have_been_written_that_was_not() -> None:
+def test_task_names_are_short_and_writes_are_true() -> None:
     record = Collector()
     record(events.RunStarted({"read": 1}, time=1.0))
     each = ((("read-" + 8 * "0b1c", 3), 1.0, 5), ("total-" + 32 * "a", 0.5, 1))
@@ -334,7 +334,7 @@ def test_tasks_are_named_briefly_and_nothing_is_said_to_have_been_written_that_w
     assert "/spill" not in said
 
 
-def test_a_computation_that_threads_did_is_not_taken_for_the_one_before_it(tmp_path) -> None:
+def test_last_report_is_not_stale_after_a_run_on_threads(tmp_path) -> None:
     compute(shuffled())
     assert dask_exo.last_report().figures.runs == 1
     small = dd.from_pandas(pd.DataFrame({"v": range(10)}), npartitions=2)

@@ -35,7 +35,7 @@ def names(mode: str, pattern: str = "") -> list[str]:
     return [name for _, name in victims(mode, re.compile(pattern))]
 
 
-def test_workers_that_run_something_may_die_and_nodes_but_the_first(processes) -> None:
+def test_chaos_kills_busy_workers_and_nodes_but_the_first(processes) -> None:
     assert names("kill") == ["run_map", "merge"]
     assert names("pause", "^mer") == ["merge"]
     children = psutil.Process().children(recursive=True)

@@ -11,7 +11,7 @@ def fail(*args):
     raise KeyError("lost")
 
 
-def test_refs_among_the_arguments_are_replaced_but_not_nested_ones():
+def test_refs_in_arguments_are_replaced_but_not_nested_ones():
     f = InlineFutures()
     two = f.put(2)
     assert f.get([f.submit(pow, two, 5), f.submit(lambda pair: pair[0] is two, (two, 1))]) == [
@@ -53,7 +53,7 @@ def test_dropping_a_ref_frees_its_value():
     assert Big.freed == 1
 
 
-def test_a_failed_call_fails_its_dependents_with_the_same_exception():
+def test_dependents_of_a_failed_call_get_its_exception():
     f = InlineFutures()
     bad = f.submit(fail)
     first, second = f.split(2, lambda x: (x, x), bad)
@@ -75,7 +75,7 @@ def test_get_raises_the_first_failure_in_order():
         f.get([f.put(1), f.submit(divmod, 1, 0), f.submit(fail)])
 
 
-def test_values_that_a_generator_yielded_before_it_failed_are_there():
+def test_values_yielded_before_a_failure_exist():
     def halfway():
         yield 1
         raise KeyError("lost")
