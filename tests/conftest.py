@@ -49,21 +49,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """A private Ray with two slots and a small store; Dask runs on it."""
-    import dask_exo
+    """A private Ray with two slots and a small store; Dask's settings stay as they are."""
+    import dask
 
-    with dask_exo.enable(num_cpus=2, object_store_memory="300MB"):
-        yield
+    import dask_exo
+    from dask_exo.config import Config
+    from dask_exo.scheduler import connect
+
+    with dask.config.set({"exo.num-cpus": 2, "exo.object-store-memory": "300MB"}):
+        connect(Config.current())
+    yield
+    dask_exo.disable()
 
 
 @pytest.fixture
 def cluster(ray_cluster: None) -> Iterator[None]:
-    """The shared Ray; afterwards its store is empty again, and no thread of ours is left."""
+    """Dask on the shared Ray; afterwards its store is empty, and no thread of ours is left."""
+    import dask_exo
     from dask_exo.cluster.on_ray import RayFutures
 
     futures = RayFutures()
     threads = set(threading.enumerate())
-    yield
+    with dask_exo.enable():
+        yield
     deadline = time.monotonic() + 20
     while (used := futures.store().used) and time.monotonic() < deadline:
         gc.collect()
