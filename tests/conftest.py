@@ -80,3 +80,11 @@ def cluster(ray_cluster: None) -> Iterator[None]:
     new = [t for t in threading.enumerate() if t not in threads and not t.daemon]
     left = {t for t in new if not t.name.startswith("ThreadPoolExecutor")}  # Dask keeps its own
     assert not left, f"threads left behind: {left}"
+
+
+@pytest.fixture(params=[1, 3], ids=["one-node", "three-nodes"])
+def exo(request: pytest.FixtureRequest) -> Any:
+    """A scheduler that runs all tasks in this process, on one and on three nodes."""
+    from tests._data import inline
+
+    return inline(request.param)

@@ -25,15 +25,9 @@ from dask_exo.errors import CheckpointError, IntegrityError
 from dask_exo.execution import admission
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
+from tests._data import Killed, Unseen
 
 PARTS, ROWS = 3, 25
-
-
-class Unseen(list):
-    """A list of which pickle, and so a fingerprint, does not take what is in it."""
-
-    def __reduce__(self):
-        return Unseen, ()
 
 
 made: list[int] = Unseen()
@@ -41,10 +35,6 @@ made: list[int] = Unseen()
 
 
 META = pd.DataFrame({"k": [0], "v": [0.0], "part": [0]}).iloc[:0]
-
-
-class Killed(BaseException):
-    """The program ends here: nothing catches it."""
 
 
 def part(i: int) -> pd.DataFrame:

@@ -10,16 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node
 from dask_exo.errors import ConfigError, DeviceError, DeviceTypeError
 from dask_exo.partitions.gpu import arrays, shuffle
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.partitions.wire_format import concat, load_schema
 from dask_exo.report import recording
-from dask_exo.testing import InlineFutures
+from tests._data import inline
 
-NODES = (Node("a", 2, 10**9), Node("b", 1, 10**9))
 pytestmark = pytest.mark.filterwarnings("ignore:Merging dataframes with merge column data")
 
 
@@ -45,7 +42,7 @@ def device(frame: pd.DataFrame, parts: int) -> dd.DataFrame:
 
 
 def compute(*collections: Any) -> tuple[Any, ...]:
-    scheduler = Scheduler(InlineFutures(NODES))
+    scheduler = inline(2)
     with dask.config.set({"scheduler": scheduler, "dataframe.shuffle.method": "tasks"}):
         return dask.compute(*(c.exo.to_pandas() for c in collections))
 
@@ -74,7 +71,7 @@ def test_each_row_goes_where_it_goes_on_the_host(by: Any) -> None:
     there = device(frame, 4).shuffle(by, npartitions=3)
     here = dd.from_pandas(frame, npartitions=4, sort=False).shuffle(by, npartitions=3)
     found = compute(*(there.partitions[i] for i in range(3)))
-    with dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
+    with dask.config.set(scheduler=inline(2)):
         expected = dask.compute(*(here.partitions[i] for i in range(3)))
     for mine, theirs in zip(found, expected, strict=True):
         pd.testing.assert_frame_equal(mine, theirs)

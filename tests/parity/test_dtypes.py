@@ -15,14 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node
-from dask_exo.testing import InlineFutures
+from tests._data import inline
 
-NODES = {
-    1: (Node("a", 2, 10**9),),
-    3: (Node("a", 2, 10**9), Node("b", 1, 10**9), Node("c", 4, 10**9)),
-}
 SOME = [0, 1, 2, 3, 1, None, 0, 3]  # which of four values, or none
 
 
@@ -141,7 +135,7 @@ def test_a_shuffle_keeps_rows_dtypes_index_and_order(dtype, data) -> None:
     frame[name] = pd.Series(COLUMNS[dtype](picks), index=index)
     parts = parts_of(frame, data.draw(cuts))
     count = data.draw(st.sampled_from([1, 2, 5, 12]))
-    exo = Scheduler(InlineFutures(NODES[data.draw(st.sampled_from([1, 3]))]))
+    exo = inline(data.draw(st.sampled_from([1, 3])))
     algorithm = data.draw(st.sampled_from(["simple", "push"]))
     with dask.config.set({"exo.shuffle.algorithm": algorithm}):
         shuffled = frame_of(parts).shuffle("key", npartitions=count)
@@ -168,7 +162,7 @@ def test_equal_keys_meet_as_on_dasks_own_scheduler(dtype, data) -> None:
     frame["key"] = pd.Series(COLUMNS[dtype](picks))
     ddf = frame_of(parts_of(frame, data.draw(cuts)))
     count = data.draw(st.sampled_from([2, 5, 12]))
-    exo = Scheduler(InlineFutures(NODES[3]))
+    exo = inline(3)
     shuffled = ddf.shuffle("key", npartitions=count)
     try:
         expected = dask.compute(*[shuffled.partitions[j] for j in range(count)], scheduler="sync")
@@ -194,7 +188,7 @@ def test_numbers_of_different_types_meet_in_a_merge(left, right, how, types, at)
     one = pd.DataFrame({"key": np.array(left, types[0]), "a": range(len(left))})
     two = pd.DataFrame({"key": np.array(right, types[1]), "b": range(len(right))})
     expected = one.merge(two, on="key", how=how)
-    exo = Scheduler(InlineFutures(NODES[3]))
+    exo = inline(3)
     lefts = parts_of(one, [i for i in at if i <= len(one)])
     rights = parts_of(two, [min(2, len(two)), min(4, len(two))])
     merged = frame_of(lefts).merge(frame_of(rights), on="key", how=how, broadcast=False)
@@ -218,7 +212,7 @@ def test_categories_that_differ_between_partitions(ordered) -> None:
         pd.DataFrame({"k": [0, 1, 2, 1], "c": pd.Categorical(list("ab") * 2, dtype=kinds[1])}),
     ]
     whole = pd.concat(parts)
-    exo = Scheduler(InlineFutures(NODES[3]))
+    exo = inline(3)
     found = frame_of(parts).shuffle("k", npartitions=3).compute(scheduler=exo)
     assert isinstance(found.c.dtype, pd.CategoricalDtype)
     assert found.c.dtype.ordered is ordered
@@ -234,7 +228,7 @@ def test_categories_that_differ_between_partitions(ordered) -> None:
 def test_all_keys_equal_and_more_outputs_than_rows(rows) -> None:
     frame = pd.DataFrame({"k": np.ones(rows), "v": range(rows)})
     ddf = frame_of(parts_of(frame, [rows // 2, rows // 2]))
-    exo = Scheduler(InlineFutures(NODES[3]))
+    exo = inline(3)
     found = ddf.shuffle("k", npartitions=9).compute(scheduler=exo)
     pd.testing.assert_frame_equal(found, frame, check_index_type=False)
     pd.testing.assert_frame_equal(

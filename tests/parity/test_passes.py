@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node
 from dask_exo.dask_adapter import Alias, DataNode, Task, TaskRef, roles
 from dask_exo.errors import IntegrityError, ShuffleMethodError
 from dask_exo.execution.persisted import Local, Promise, fetch
@@ -24,11 +23,8 @@ from dask_exo.planning.normalize import normalize
 from dask_exo.planning.partitioners import ShuffleNode
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
-
-NODES = {
-    1: (Node("a", 2, 10**9),),
-    3: (Node("a", 2, 10**9), Node("b", 1, 10**9), Node("c", 4, 10**9)),
-}
+from tests import _data
+from tests._data import NODES, inline, table
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +37,7 @@ def quick_files(monkeypatch):
 def exo(request):
     count, algorithm = request.param
     with dask.config.set({"exo.shuffle.algorithm": algorithm}):
-        yield Scheduler(InlineFutures(NODES[count]))
+        yield inline(count)
 
 
 @pytest.fixture
@@ -56,20 +52,8 @@ def p2p():
         yield
 
 
-def table(rows: int = 500, seed: int = 0) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    return pd.DataFrame(
-        {
-            "i": rng.integers(0, 60, rows),
-            "f": rng.random(rows),
-            "c": pd.Categorical(rng.choice(list("abc"), rows)),
-            "s": rng.choice(["x", "yy", "zzz"], rows),
-        }
-    )
-
-
 def frames(npartitions: int = 6) -> dd.DataFrame:
-    return dd.from_pandas(table(), npartitions=npartitions)
+    return _data.frames(500, npartitions)
 
 
 def other() -> dd.DataFrame:
@@ -374,7 +358,7 @@ def test_a_bag_is_grouped_as_by_dask(name, method, exo) -> None:
 @pytest.mark.parametrize("npartitions", [1, 3, 40])
 @pytest.mark.parametrize("method", ["disk", "tasks"])
 def test_a_bag_of_any_size_is_grouped_by_one_shuffle(method, npartitions, optimize) -> None:
-    exo = Scheduler(InlineFutures(NODES[3]))
+    exo = inline(3)
     grouped = some("integers", npartitions).groupby(GROUPERS["integers"], shuffle=method)
     with recording() as stats:
         got = grouped.compute(scheduler=exo, optimize_graph=optimize)

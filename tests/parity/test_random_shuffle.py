@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -10,23 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node
 from dask_exo.errors import ShuffleArgumentError
 from dask_exo.report import recording
-from dask_exo.testing import InlineFutures
-
-NODES = (Node("a", 2, 10**9), Node("b", 1, 10**9))
+from tests._data import compute
 
 
 def frame(rows: int) -> pd.DataFrame:
     index = pd.Index([f"row {i}" for i in range(rows)], name="index")
     return pd.DataFrame({"n": range(rows), "s": [f"s{i}" for i in range(rows)]}, index)
-
-
-def compute(ddf):
-    with dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
-        return ddf.compute()
 
 
 @given(

@@ -24,11 +24,7 @@ from dask_exo.planning.normalize import normalize
 from dask_exo.planning.partitioners import ShuffleNode
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
-
-NODES = {
-    1: (Node("a", 2, 10**9),),
-    3: (Node("a", 2, 10**9), Node("b", 1, 10**9), Node("c", 4, 10**9)),
-}
+from tests._data import NODES, frames, table
 
 
 @pytest.fixture(params=["simple", "push"])
@@ -37,35 +33,10 @@ def algorithm(request):
         yield request.param
 
 
-@pytest.fixture(params=[1, 3], ids=["one-node", "three-nodes"])
-def exo(request):
-    return Scheduler(InlineFutures(NODES[request.param]))
-
-
 @pytest.fixture(params=["tasks", "disk", "p2p"])
 def method(request):
     with dask.config.set({"dataframe.shuffle.method": request.param}):
         yield request.param
-
-
-def table(rows: int = 2000, seed: int = 0) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    return pd.DataFrame(
-        {
-            "i": rng.integers(0, 300, rows),
-            "f": rng.random(rows),
-            "n": pd.array(rng.choice([1, 2, None], rows), dtype="Int64"),
-            "c": pd.Categorical(rng.choice(list("abc"), rows)),
-            "z": pd.Timestamp("2026-01-01", tz="UTC")
-            + pd.to_timedelta(rng.integers(0, 99, rows), "h"),
-            "s": rng.choice(["x", "yy", "zzz"], rows),
-        },
-        index=pd.Index(range(rows), name="idx"),
-    )
-
-
-def frames(rows: int = 2000, npartitions: int = 9) -> dd.DataFrame:
-    return dd.from_pandas(table(rows), npartitions=npartitions)
 
 
 CASES = {

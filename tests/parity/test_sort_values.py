@@ -16,17 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node
 from dask_exo.errors import ColumnError, ExoError, SortArgumentError, SortKeyError
 from dask_exo.planning.normalize import normalize
 from dask_exo.planning.planner import plan
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
+from tests._data import NODES, inline
 
-NODES = {
-    1: (Node("a", 2, 10**9),),
-    3: (Node("a", 2, 10**9), Node("b", 1, 10**9), Node("c", 4, 10**9)),
-}
 TIMES = [pd.NaT, *map(pd.Timestamp, ["2026-01-01", "1999-12-31", "2026-03-29 03:00"])]
 POOLS = {
     "int64": [-5, 0, 3, 2**63 - 1, -(2**63)],
@@ -96,7 +92,7 @@ def scheduler(request):
     """Plain Dask, and the whole path of dask_exo but Ray."""
     if request.param == "sync":
         return "sync"
-    return Scheduler(InlineFutures(NODES[1 if request.param == "one-node" else 3]))
+    return inline(1 if request.param == "one-node" else 3)
 
 
 @st.composite
@@ -161,7 +157,7 @@ def test_chosen_sorts(name, npartitions, algorithm) -> None:
         ordered = collection(split(df, 10, 10, 35, 40)).exo.sort_values(
             npartitions=npartitions, **CASES[name]
         )
-        got = ordered.compute(scheduler=Scheduler(InlineFutures(NODES[3])))
+        got = ordered.compute(scheduler=inline(3))
     pd.testing.assert_frame_equal(got, df.sort_values(kind="stable", **CASES[name]))
 
 
@@ -220,7 +216,7 @@ def test_the_sort_is_parallel_under_compute_too() -> None:
     df = table()
     ordered = collection(split(df, 100, 200, 300)).exo.sort_values("i")
     with recording() as stats:
-        got = ordered.compute(scheduler=Scheduler(InlineFutures(NODES[3])))
+        got = ordered.compute(scheduler=inline(3))
     pd.testing.assert_frame_equal(got, df.sort_values("i", kind="stable"))
     (shuffle,) = stats.shuffles
     assert (shuffle.maps, shuffle.reducers, shuffle.rows) == (4, 4, 600)
@@ -365,7 +361,7 @@ def test_set_index_is_dasks_otherwise(scheduler) -> None:
 def test_dasks_own_sort_and_index_are_right_on_dask_exo() -> None:
     df = table()
     ddf = collection(split(df, 100, 200, 350))
-    exo = Scheduler(InlineFutures(NODES[3]))
+    exo = inline(3)
     with dask.config.set({"dataframe.shuffle.method": "tasks", "scheduler": exo}):
         got = ddf.sort_values(["i", "row"]).map_partitions(load).compute()
         pd.testing.assert_frame_equal(got, df.sort_values(["i", "row"]))

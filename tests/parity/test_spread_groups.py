@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -12,16 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo import Scheduler, explain
-from dask_exo.cluster.futures import Node
+from dask_exo import explain
 from dask_exo.dask_adapter import new_collection
 from dask_exo.dataframe.groupby import AGGREGATES
 from dask_exo.errors import AggregationError, ColumnError
 from dask_exo.partitions.kernels import quantiles
 from dask_exo.partitions.kernels.quantiles import VALUE
 from dask_exo.testing import InlineFutures
+from tests._data import NODES, compute
 
-NODES = (Node("a", 2, 10**9), Node("b", 1, 10**9))
 HOT = st.sampled_from([7, 7, 7, 7, 7, 7, 1, 2, 9])
 VALUES = {
     "f8": st.one_of(st.none(), st.sampled_from([-0.0, 0.0, 1.5, 2.25]), st.floats(-9, 9)),
@@ -29,11 +27,6 @@ VALUES = {
     "M8[ns]": st.one_of(st.none(), st.integers(0, 50)),
     "i8": st.integers(2**53, 2**53 + 5),
 }
-
-
-def compute(collection):
-    with dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
-        return collection.compute()
 
 
 @st.composite
@@ -128,7 +121,7 @@ def test_quantiles_of_several_columns_are_in_the_order_of_pandas() -> None:
 def test_explain_says_how_groups_are_cut() -> None:
     ddf = dd.from_pandas(pages(None, 100), npartitions=2)
     found = ddf.exo.groupby("k").quantile("x", [0.5, 0.9])
-    (line,) = explain(found, nbytes="1MB", futures=InlineFutures(NODES)).frequent
+    (line,) = explain(found, nbytes="1MB", futures=InlineFutures(NODES[2])).frequent
     assert line.startswith("quantile 0.5, quantile 0.9 of x by group: sorted by group and value")
 
 

@@ -10,21 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node
 from dask_exo.errors import ColumnError, MergeArgumentError
 from dask_exo.report import recording
-from dask_exo.testing import InlineFutures
+from tests._data import compute
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Merging dataframes with merge column data", "ignore:You are merging on int and float"
 )
-NODES = (Node("a", 2, 10**9), Node("b", 1, 10**9))
-
-
-def compute(*collections):
-    with dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
-        return dask.compute(*collections)
 
 
 def text(column):
@@ -78,7 +70,7 @@ def test_it_gives_the_rows_of_pandas(frames, how, parts, on, plain):
         right = right.set_index("k")
     ours, theirs = (dd.from_pandas(one, npartitions=parts, sort=False) for one in (left, right))
     merged = ours.exo.merge(theirs, how=how, indicator=True, **on)
-    got = merged.compute(scheduler="sync") if plain else compute(merged)[0]
+    got = merged.compute(scheduler="sync") if plain else compute(merged)
     same(got, left.merge(right, how=how, indicator=True, **on), index=on == BOTH)
 
 
@@ -103,7 +95,7 @@ ON = {"left_on": "k", "right_on": "key"}
 )
 def test_one_key_in_nine_of_ten_rows_makes_no_large_partition(how, hot):
     def largest(merged):
-        lengths = compute(merged.map_partitions(len, meta=(None, "i8")))[0]
+        lengths = compute(merged.map_partitions(len, meta=(None, "i8")))
         return lengths.max() / lengths.mean()
 
     many, few = LEFT, RIGHT.rename(columns={"key": "k"})
@@ -114,19 +106,19 @@ def test_one_key_in_nine_of_ten_rows_makes_no_large_partition(how, hot):
     ours, theirs = (dd.from_pandas(one, npartitions=8) for one in (left, right))
     merged = ours.exo.merge(theirs, how, on="k")
     assert largest(merged) < 1.5
-    same(compute(merged)[0], left.merge(right, how, on="k"))
+    same(compute(merged), left.merge(right, how, on="k"))
     assert largest(ours.merge(theirs, how, on="k", broadcast=False)) > (4 if hot == "both" else 6)
 
 
 def test_it_is_two_exoshuffles_and_reads_only_what_is_asked_for():
     merged = OURS.exo.merge(THEIRS, **ON)
     with recording() as stats:
-        same(compute(merged)[0], LEFT.merge(RIGHT, **ON))
+        same(compute(merged), LEFT.merge(RIGHT, **ON))
     assert [(one.maps, one.reducers) for one in stats.shuffles] == [(8, 8), (8, 8)]
     narrow = merged[["b"]].optimize(fuse=False)
     read = {tuple(node.columns) for node in narrow.expr.walk() if not node.dependencies()}
     assert read == {("k",), ("key", "b")}
-    assert compute(merged[merged.b == "b7"].a_x.sum())[0] == LEFT.a[LEFT.k == 7].sum()
+    assert compute(merged[merged.b == "b7"].a_x.sum()) == LEFT.a[LEFT.k == 7].sum()
 
 
 @pytest.mark.parametrize("method", ["tasks", "p2p", "disk"])
@@ -136,17 +128,17 @@ def test_who_needs_a_key_whole_gets_it_whole(method):
         want = LEFT.merge(RIGHT, **ON)
         sizes = merged.groupby("k").apply(len, meta=(None, "i8"))
         pd.testing.assert_series_equal(
-            compute(sizes)[0].sort_index(), want.groupby("k").size(), check_names=False
+            compute(sizes).sort_index(), want.groupby("k").size(), check_names=False
         )
         again = merged.merge(dd.from_pandas(RIGHT.assign(c=2), npartitions=8), on="key")
-        assert len(compute(again)[0]) == len(want)
+        assert len(compute(again)) == len(want)
         unique = merged.drop_duplicates("k", split_out=8)
-        assert sorted(compute(unique.k)[0]) == sorted(want.k.unique())
+        assert sorted(compute(unique.k)) == sorted(want.k.unique())
 
 
 def test_small_sides_categories_suffixes_and_several_keys():
     one = dd.from_pandas(RIGHT, npartitions=1)
-    same(compute(OURS.exo.merge(one, "left", **ON))[0], LEFT.merge(RIGHT, "left", **ON))
+    same(compute(OURS.exo.merge(one, "left", **ON)), LEFT.merge(RIGHT, "left", **ON))
     left = LEFT.assign(s=LEFT.k.astype(str).astype("category"))
     right = RIGHT.assign(s=RIGHT.key.astype(str).astype("category"))
     both = {"left_on": ["s", "k"], "right_on": ["s", "key"], "suffixes": ("", "_r")}
@@ -157,11 +149,11 @@ def test_small_sides_categories_suffixes_and_several_keys():
     want = left.astype({"s": str}).merge(
         right.astype({"s": str}), how="outer", indicator=True, **both
     )
-    same(compute(merged)[0].astype({"s": str}), want)
-    semi = compute(OURS.exo.merge(THEIRS[["key"]], "leftsemi", **ON))[0]
+    same(compute(merged).astype({"s": str}), want)
+    semi = compute(OURS.exo.merge(THEIRS[["key"]], "leftsemi", **ON))
     assert sorted(semi.a) == LEFT.a[LEFT.k.isin(RIGHT.key)].tolist()
     # columns that both have
-    same(compute(OURS.exo.merge(THEIRS))[0], LEFT.merge(RIGHT))
+    same(compute(OURS.exo.merge(THEIRS)), LEFT.merge(RIGHT))
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,9 @@ from dask_exo.dataframe import parquet_commit
 from dask_exo.dataframe.to_parquet import WriteOptions, committed, write_part
 from dask_exo.errors import ColumnError, OutputError, OutputExistsError
 from dask_exo.testing import InlineFutures
+from tests._data import Killed, Unseen
 
 PARTS, ROWS = 3, 50
-
-
-class Killed(BaseException):
-    """The program ends here: nothing catches it."""
 
 
 class Death:
@@ -218,13 +215,6 @@ def test_a_task_that_runs_twice_and_differs_writes_each_row_once(tmp_path: Path)
     collection(df).map_partitions(twice, meta=df).exo.to_parquet(str(out))
     assert len(list(folder.glob("attempt-*"))) == len(list(out.iterdir())) == PARTS
     pd.testing.assert_frame_equal(pd.read_parquet(out), df)
-
-
-class Unseen(list):
-    """A list of which pickle, and so a fingerprint, does not take what is in it."""
-
-    def __reduce__(self):
-        return Unseen, ()
 
 
 made: list[int] = Unseen()

@@ -14,15 +14,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
 from dask_exo.partitions.wire_format import WireTable
 from dask_exo.planning.partitioners import RowPartitioner
-from dask_exo.testing import InlineFutures
-
-NODES = (Node("a", 2, 10**9), Node("b", 1, 10**9))
+from tests._data import inline
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +88,7 @@ def test_a_shuffle_ends_in_frames_of_cudf(cudf: ModuleType, algorithm: str) -> N
     frame = rows()
     parts = [cudf.DataFrame(frame.iloc[i : i + 60]) for i in range(0, 300, 60)]
     there = dd.from_map(lambda part: part, parts, meta=parts[0].iloc[:0])
-    scheduler = Scheduler(InlineFutures(NODES))
+    scheduler = inline(2)
     with dask.config.set({"scheduler": scheduler, "exo.shuffle.algorithm": algorithm}):
         outputs = dask.compute(*there.shuffle("k", npartitions=4).partitions)
     assert all(type(output) is cudf.DataFrame for output in outputs)
@@ -108,5 +104,5 @@ def test_our_sort_says_what_to_take_instead(cudf: ModuleType) -> None:
             dd.from_map(cudf.DataFrame, [rows(9)], meta=cudf.DataFrame(rows(0))).exo.sort_values(
                 "k"
             ),
-            scheduler=Scheduler(InlineFutures(NODES)),
+            scheduler=inline(2),
         )

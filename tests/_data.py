@@ -1,0 +1,65 @@
+"""Nodes, frames and schedulers that several test files share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+
+from dask_exo import Scheduler
+from dask_exo.cluster.futures import Node
+from dask_exo.testing import InlineFutures
+
+NODES = {
+    1: (Node("a", 2, 10**9),),
+    2: (Node("a", 2, 10**9), Node("b", 1, 10**9)),
+    3: (Node("a", 2, 10**9), Node("b", 1, 10**9), Node("c", 4, 10**9)),
+}
+"""Nodes of `InlineFutures`, by their number."""
+
+
+def inline(nodes: int) -> Scheduler:
+    """Return a scheduler that runs all tasks in this process, on one to three nodes."""
+    return Scheduler(InlineFutures(NODES[nodes]))
+
+
+def compute(collection: Any) -> Any:
+    """Compute a collection in this process, on two nodes."""
+    with dask.config.set(scheduler=inline(2)):
+        return collection.compute()
+
+
+def table(rows: int = 2000, seed: int = 0) -> pd.DataFrame:
+    """Return columns of six dtypes; ``i`` and ``s`` have few values."""
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "i": rng.integers(0, 300, rows),
+            "f": rng.random(rows),
+            "n": pd.array(rng.choice([1, 2, None], rows), dtype="Int64"),
+            "c": pd.Categorical(rng.choice(list("abc"), rows)),
+            "z": pd.Timestamp("2026-01-01", tz="UTC")
+            + pd.to_timedelta(rng.integers(0, 99, rows), "h"),
+            "s": rng.choice(["x", "yy", "zzz"], rows),
+        },
+        index=pd.Index(range(rows), name="idx"),
+    )
+
+
+def frames(rows: int = 2000, npartitions: int = 9) -> dd.DataFrame:
+    """Return a `table` in partitions."""
+    return dd.from_pandas(table(rows), npartitions=npartitions)
+
+
+class Killed(BaseException):
+    """The program ends here: nothing catches it."""
+
+
+class Unseen(list):
+    """A list whose pickle, and so its fingerprint, leaves out what is in it."""
+
+    def __reduce__(self):
+        return Unseen, ()
