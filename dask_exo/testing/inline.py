@@ -142,7 +142,48 @@ class InlineRef:
         self.error: Exception | None = None
 
 
-class InlineFutures:
+class LocalFutures:
+    """The verbs of `Futures` that are equal on a cluster of this process, inline or simulated."""
+
+    _run: Callable[..., list[Any]]  # (produce, count, fn, args, node)
+
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
+    ) -> Ref:
+        """Start one task; return the ref of its result."""
+        return self._run(result, 1, fn, args, node)[0]
+
+    def split(
+        self,
+        count: int,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
+    ) -> list[Any]:
+        """Start one task that returns ``count`` values; return a ref for each."""
+        return self._run(returned, count, fn, args, node)
+
+    def stream(
+        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+    ) -> list[Any]:
+        """Start one task that yields ``count`` values; return a ref for each."""
+        return self._run(yielded, count, fn, args, node)
+
+    def disks(self) -> list[DiskUsage]:
+        """Return no directories: nothing is spilled to a real disk."""
+        return []
+
+    def memory(self) -> float | None:
+        """Return None: the tasks share the memory of this process."""
+        return None
+
+
+class InlineFutures(LocalFutures):
     """Run each task at once, in the calling thread; implements `Futures`.
 
     No task sees what another does to a value that both take. A task that raises stores its
@@ -184,33 +225,6 @@ class InlineFutures:
     def now(self) -> float:
         """Seconds of this machine's clock."""
         return time.monotonic()
-
-    def submit(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
-    ) -> InlineRef:
-        """Run one task; return the ref of its result."""
-        return self._run(result, 1, fn, args, node)[0]
-
-    def split(
-        self,
-        count: int,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
-    ) -> list[InlineRef]:
-        """Run one task that returns ``count`` values; return a ref for each."""
-        return self._run(returned, count, fn, args, node)
-
-    def stream(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
-    ) -> list[InlineRef]:
-        """Run one task that yields ``count`` values, to its end; return a ref for each."""
-        return self._run(yielded, count, fn, args, node)
 
     def generate(
         self,
@@ -267,14 +281,6 @@ class InlineFutures:
     def store(self) -> StoreUsage:
         """Return zeros: there is no store."""
         return StoreUsage(0, 0, 0)
-
-    def disks(self) -> list[DiskUsage]:
-        """Return no directories: nothing is spilled."""
-        return []
-
-    def memory(self) -> float | None:
-        """Return None: it is the memory of this process."""
-        return None
 
     def activity(self, refs: Sequence[InlineRef]) -> Activity:
         """Return that tasks are finished, unless they are generators."""

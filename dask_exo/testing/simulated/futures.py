@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dask_exo.cluster.futures import DiskUsage, FetchTimeoutError, Node, StoreUsage, SubmitOptions
+from dask_exo.cluster.futures import FetchTimeoutError, Node, StoreUsage, SubmitOptions
 from dask_exo.cluster.resources import resources_of
 from dask_exo.cluster.task_status import Activity, OutputDigest
-from dask_exo.testing.inline import InlineActor, Produce, result, returned, yielded
+from dask_exo.testing.inline import InlineActor, LocalFutures, Produce
 from dask_exo.testing.simulated.cluster import SimCluster, plan_faults
 from dask_exo.testing.simulated.generators import (
     GeneratedValue,
@@ -47,7 +47,7 @@ from dask_exo.testing.simulated.tasks import (
 )
 
 
-class SimFutures:
+class SimFutures(LocalFutures):
     """Run tasks on a simulated cluster with a virtual clock; implements `Futures`.
 
     Time passes only in `wait` and `get`. A task waits for its arguments, then for a slot: on the
@@ -179,33 +179,6 @@ class SimFutures:
         """The most bytes there have been in the memory of each node's store, by node id."""
         return {id_: max(m.peak, m.store.peak) for id_, m in self._machines.items()}
 
-    def submit(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
-    ) -> SimRef:
-        """Start one task; return the ref of its result."""
-        return self._start(result, 1, fn, args, node)[0]
-
-    def split(
-        self,
-        count: int,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
-    ) -> list[SimRef]:
-        """Start one task that returns ``count`` values; return a ref for each."""
-        return self._start(returned, count, fn, args, node)
-
-    def stream(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
-    ) -> list[SimRef]:
-        """Start one task that yields ``count`` values, evenly; return a ref for each."""
-        return self._start(yielded, count, fn, args, node)
-
     def generate(
         self,
         fn: Callable[..., Any],
@@ -311,14 +284,6 @@ class SimFutures:
         """Return the use of the stores of all nodes."""
         return StoreUsage(sum(self.used.values()), self.spilled, self.restored)
 
-    def disks(self) -> list[DiskUsage]:
-        """Return no directories: spilled values take no space."""
-        return []
-
-    def memory(self) -> float | None:
-        """Unknown: only stores are simulated."""
-        return None
-
     def activity(self, refs: Sequence[SimRef]) -> Activity:
         """Return the status of the tasks behind ``refs``."""
         tasks = [ref.entry.task if ref.entry.state == PENDING else None for ref in refs]
@@ -345,7 +310,7 @@ class SimFutures:
         """Return output digests of repeated calls; none if ``execute`` is off."""
         return list(self._cluster.repeats)
 
-    def _start(
+    def _run(
         self,
         produce: Produce,
         count: int,
@@ -353,11 +318,10 @@ class SimFutures:
         args: tuple[Any, ...],
         node: str | None,
     ) -> list[SimRef]:
-        if node is not None and node not in self._machines:
-            raise ValueError(f"no node is called {node!r}; there are {sorted(self._machines)}")
-        self.calls += 1
         cluster = self._cluster
-        task = SimTask(produce, count, fn, args, None if node is None else self._machines[node])
+        task = SimTask(
+            produce, count, fn, tuple(args), None if node is None else self._machines[node]
+        )
         task.serial = self.calls
         outs = [cluster.entry(task, i) for i in range(count)]
         task.outs = list(outs)
