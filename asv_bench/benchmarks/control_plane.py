@@ -72,9 +72,9 @@ def main() -> None:
     print(
         f"{shuffled.choice.algorithm}, {shuffled.choice.per_round} parts a round: "
         f"{futures.calls:,} tasks, {futures.objects:,} refs, {refs:,} merged blocks held at the "
-        f"end of the shuffle, {futures.peak_live:,} refs alive at the peak\n"
+        f"end of the shuffle, {futures.totals.peak_live:,} refs alive at the peak\n"
         f"driver: {seconds:.0f} s and {peak / 1e9:.2f} GB; simulated: {futures.now:.0f} s, "
-        f"{futures.spilled / 1e12:.1f} TB spilled"
+        f"{futures.totals.spilled / 1e12:.1f} TB spilled"
     )
 
 

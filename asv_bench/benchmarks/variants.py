@@ -71,10 +71,10 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
         shuffled.choice.algorithm,
         futures.now,
         futures.objects,
-        futures.writes,
-        futures.spilled,
-        futures.restored,
-        futures.moved,
+        futures.totals.writes,
+        futures.totals.spilled,
+        futures.totals.restored,
+        futures.totals.moved,
     )
 
 

@@ -41,7 +41,7 @@ def test_arguments_come_while_another_task_has_the_slot():
     f.wait([busy, taker])
     assert f.wait([taker])[0] == [taker]
     assert [(run.start, run.end) for run in f.trace] == [(0, 1), (1, 31), (31, 34)]
-    assert (f.moved, f.restored) == (100, 0)
+    assert (f.totals.moved, f.totals.restored) == (100, 0)
 
 
 def test_a_task_without_far_arguments_gets_the_slot_meanwhile():
@@ -82,19 +82,19 @@ def test_a_task_waits_for_the_spilling_it_causes():
     young = f.submit(make, 1, 60)
     f.wait([young])
     assert f.now == 2 + 8  # 80 bytes at 10 per second
-    assert (f.spilled, f.writes, f.used) == (80, 1, {"a": 60})
+    assert (f.totals.spilled, f.totals.writes, f.used) == (80, 1, {"a": 60})
     f.wait([f.submit(make, 1, 0, old)])  # 60 out, 80 in
     assert f.now == 10 + 14 + 1
-    assert (f.spilled, f.writes, f.restored, f.used) == (140, 2, 80, {"a": 80})
+    assert (f.totals.spilled, f.totals.writes, f.totals.restored, f.used) == (140, 2, 80, {"a": 80})
 
 
 def test_a_value_larger_than_the_store_goes_to_disk():
     f = cluster(100, slots=2)
     large = f.submit(make, 1, 200)
     f.wait([large])
-    assert (f.now, f.spilled, f.used) == (1 + 20, 200, {"a": 0})
+    assert (f.now, f.totals.spilled, f.used) == (1 + 20, 200, {"a": 0})
     f.get([f.submit(make, 0, 0, large) for _ in range(2)])
-    assert (f.now, f.restored, f.spilled) == (21 + 40, 400, 200)
+    assert (f.now, f.totals.restored, f.totals.spilled) == (21 + 40, 400, 200)
 
 
 def test_values_of_others_take_room_while_somebody_takes_them():
@@ -104,7 +104,7 @@ def test_values_of_others_take_room_while_somebody_takes_them():
     f.wait([own])
     taker = f.submit(make, 1, 0, far, node="a")
     f.wait([taker])
-    assert (f.now, f.spilled, f.used) == (1 + 6 + 1, 60, {"a": 0, "b": 80})
+    assert (f.now, f.totals.spilled, f.used) == (1 + 6 + 1, 60, {"a": 0, "b": 80})
     assert f.peak_store == {"a": 80, "b": 80}
 
 
@@ -114,7 +114,7 @@ def test_what_two_tasks_take_at_a_time_comes_once():
     f.wait([large])
     assert f.now == 1 + 10
     f.get([f.submit(make, 5, 0, large, node="a") for _ in range(2)])
-    assert (f.now, f.moved, f.restored) == (11 + 10 + 5, 100, 100)
+    assert (f.now, f.totals.moved, f.totals.restored) == (11 + 10 + 5, 100, 100)
 
 
 def test_prefetched_arguments_fill_half_of_the_store():
@@ -123,7 +123,7 @@ def test_prefetched_arguments_fill_half_of_the_store():
     f.wait([far[2]])
     refs = [f.submit(make, 10, 0, ref, node="a") for ref in far]
     f.wait([], timeout=5)
-    assert (f.now, f.used["a"], f.moved) == (8, 80, 80)  # one in the slot, one ahead of it
+    assert (f.now, f.used["a"], f.totals.moved) == (8, 80, 80)  # one in the slot, one ahead of it
     f.get(refs)
     assert f.now == 3 + 2 + 30
 

@@ -137,7 +137,7 @@ def test_push_spills_no_more_than_what_it_merges() -> None:
     """In a store that a round fits into, map outputs never reach the disk."""
     futures = cluster(1, store=60_000)
     shuffled(futures, "push")
-    merged = futures.spilled
+    merged = futures.totals.spilled
     assert merged <= 12 * 1000 * 10  # R blocks of 1 kB in each of M / 2 rounds
 
 

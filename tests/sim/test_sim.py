@@ -116,7 +116,7 @@ def test_a_task_goes_where_most_of_its_argument_bytes_are():
     assert f.get([f.submit(sum_of, 7, *args)]) == [1 + 1 + 2 + 2 + 7]
     assert f.trace[-1].node == "b"  # 60 bytes
     assert calls[-1].sizes == (0, 30, 50, 40, 30)
-    assert (calls[-1].count, calls[-1].node, calls[-1].moved, f.moved) == (1, "b", 90, 90)
+    assert (calls[-1].count, calls[-1].node, calls[-1].moved, f.totals.moved) == (1, "b", 90, 90)
 
 
 def sum_of(*args):
@@ -148,7 +148,7 @@ def test_the_same_seed_gives_the_same_trace():
         )  # fmt: skip
         refs = [f.submit(abs, i) for i in range(20)]
         f.get([f.submit(sum_of, *refs)])
-        return f.trace, f.spilled, f.restored
+        return f.trace, f.totals.spilled, f.totals.restored
 
     assert trace(1) == trace(1)
     assert trace(1) != trace(2)
@@ -292,12 +292,12 @@ def test_the_oldest_value_that_no_task_takes_is_spilled():
     taker = f.submit(make, 9, 0, old)  # pins `old` until 11
     third = f.submit(make, 1, 40)
     f.wait([third])
-    assert (f.spilled, f.restored, f.used) == (40, 0, {"a": 80})
+    assert (f.totals.spilled, f.totals.restored, f.used) == (40, 0, {"a": 80})
     del old
     f.wait([taker])
     assert f.used == {"a": 40}
     f.get([f.submit(make, 1, 0, young)])
-    assert (f.spilled, f.restored, f.used) == (40, 40, {"a": 80})
+    assert (f.totals.spilled, f.totals.restored, f.used) == (40, 40, {"a": 80})
     assert f.peak_store == {"a": 80}
 
 
@@ -307,7 +307,7 @@ def test_arguments_may_exceed_the_store():
     result = f.submit(make, 1, 10, *args)
     f.wait([result])
     # Two were spilled when the next came; they come back; the result goes to disk itself.
-    assert (f.spilled, f.restored, f.used) == (60 + 60 + 10, 120, {"a": 180})
+    assert (f.totals.spilled, f.totals.restored, f.used) == (60 + 60 + 10, 120, {"a": 180})
     assert f.peak_store == {"a": 180}
 
 
@@ -316,19 +316,19 @@ def test_unpinned_values_are_spilled_oldest_first():
     small, large = f.submit(make, 1, 20), f.submit(make, 1, 50)
     f.wait([f.submit(make, 1, 60, small, large)])  # no room: the result goes to disk
     f.wait([f.submit(make, 1, 40)])
-    assert f.spilled == 60 + 20
+    assert f.totals.spilled == 60 + 20
     last = f.submit(make, 1, 45)
     f.wait([last])
-    assert (f.spilled, f.used) == (60 + 20, {"a": 50 + 45})
+    assert (f.totals.spilled, f.used) == (60 + 20, {"a": 50 + 45})
 
 
 def test_to_get_a_value_reads_it_back():
     f = SimFutures(one(store=100), priced)
     refs = [f.submit(make, 1, 60) for _ in range(2)]
     assert f.get(refs[1:]) == [(1, 60)]
-    assert (f.spilled, f.restored) == (60, 0)
+    assert (f.totals.spilled, f.totals.restored) == (60, 0)
     assert f.get(refs[:1]) == [(1, 60)]
-    assert (f.spilled, f.restored, f.used) == (120, 60, {"a": 60})
+    assert (f.totals.spilled, f.totals.restored, f.used) == (120, 60, {"a": 60})
 
 
 class OneStore:
@@ -398,7 +398,7 @@ def test_a_store_accounts_as_a_plain_list_does(steps, capacity):
             del refs[j]
             model.drop(j)
         assert f.used == {"a": model.used}
-        assert (f.spilled, f.restored) == (model.spilled, model.restored)
+        assert (f.totals.spilled, f.totals.restored) == (model.spilled, model.restored)
         assert f.peak_store == {"a": model.peak}
         assert f.live == len(refs)
 
@@ -417,7 +417,7 @@ def test_dropping_refs_frees_values_even_future_ones():
     refs = [f.submit(Big) for _ in range(4)]
     del refs[0]
     f.wait(refs)
-    assert (Big.alive, f.live, f.peak_live, f.used) == (3, 3, 4, {"a": 30})
+    assert (Big.alive, f.live, f.totals.peak_live, f.used) == (3, 3, 4, {"a": 30})
     taker = f.submit(id, refs.pop())
     assert f.live == 4  # the queued task holds its argument
     f.wait([taker])
@@ -433,10 +433,10 @@ def test_what_the_driver_puts_is_outside_the_nodes():
         sizes.append((call.sizes, call.moved))
         return Cost(1, 0)
 
-    f = SimFutures(one(store=1), cost, measure=len)
+    f = SimFutures(one(store=1), cost)
     assert f.get([f.submit(len, f.put("four"))]) == [4]
-    assert sizes == [((4,), 4)]
-    assert (f.used, f.spilled, f.objects, f.calls, f.live) == ({"a": 0}, 0, 2, 1, 0)
+    assert sizes == [((0,), 0)]
+    assert (f.used, f.totals.spilled, f.objects, f.calls, f.live) == ({"a": 0}, 0, 2, 1, 0)
 
 
 # Faults ------------------------------------------------------------------------------------
@@ -624,7 +624,7 @@ def test_random_graphs_compute_what_plain_calls_compute(tasks, deaths, store, se
     assert f.get(refs) == values
     if store == BIG:
         assert sum(f.used.values()) == sum(k[2] for k in keep)
-        assert f.spilled == 0
+        assert f.totals.spilled == 0
     limit = {node.id: node.slots for node in nodes}
     assert all(most <= limit[node] for node, most in most_at_once(f.trace).items())
     for run in f.trace:
@@ -648,7 +648,7 @@ def test_the_control_plane_of_a_shuffle_of_200_000_blocks():
     f.get([row[-1] for row in blocks])
     assert f.now == 4  # 500 tasks on 160 slots
     del blocks
-    assert f.live == f.peak_live == mappers * reducers + reducers
+    assert f.live == f.totals.peak_live == mappers * reducers + reducers
     assert f.get(out) == [None] * reducers
     assert f.now == 4 + 3  # 400 tasks on 160 slots, since no slot is free before 4
     assert (f.calls, f.objects, f.live) == (900, 200_400, 400)

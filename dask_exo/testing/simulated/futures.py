@@ -6,7 +6,8 @@ simulated, which is how the control plane of a sort of 100 TB fits into a laptop
 
 - A value is stored on the node of its task. Taking it on another node moves bytes, once for each
   node while the value is in memory. The copies take no room.
-- The driver's own values (`put`) are stored outside the nodes: never spilled, never lost.
+- The driver's own values (`put`) are stored outside the nodes, without a size: never spilled,
+  never lost.
 - A dead node takes all its values with it; those with refs are recomputed, recursively.
 
 References: Exoshuffle sections 4.2 (spilling) and 4.3 (lineage); Ray's ownership paper.
@@ -68,8 +69,6 @@ class SimFutures(LocalFutures):
     stragglers : mapping or callable, optional
         How many times longer tasks take: factors by node id, or a function that draws one for each
         start of a task.
-    measure : callable, optional
-        Bytes of a value that is `put`; 0 by default.
     channels : Channels, optional
         Disks and networks of the nodes, which take their own time. Without them arguments are there
         at once, and ``cost`` includes what they cost.
@@ -81,6 +80,10 @@ class SimFutures(LocalFutures):
     loading : float
         Seconds that an actor takes to start.
 
+    Attributes
+    ----------
+    totals : StoreTotals
+
     Examples
     --------
     >>> from dask_exo.testing import Cost
@@ -89,7 +92,7 @@ class SimFutures(LocalFutures):
     >>> refs = [f.submit(pow, 2, i) for i in range(3)]
     >>> f.get(refs), f.now
     ([1, 2, 4], 6.0)
-    >>> f.spilled, f.peak_store  # 3 values of 60 bytes, one fits
+    >>> f.totals.spilled, f.peak_store  # 3 values of 60 bytes, one fits
     (120, {'a': 60})
     """
 
@@ -102,7 +105,6 @@ class SimFutures(LocalFutures):
         seed: int = 0,
         faults: Sequence[Fault] = (),
         stragglers: Stragglers | None = None,
-        measure: Callable[[Any], int] = lambda _: 0,
         channels: Channels | None = None,
         trace: bool = False,
         work: Work | None = None,
@@ -113,7 +115,6 @@ class SimFutures(LocalFutures):
             raise ValueError(f"two nodes have one id: {[node.id for node in nodes]}")
         self.calls = 0
         self.trace: list[TaskRun] = []
-        self._measure = measure
         self._cluster = SimCluster(
             nodes,
             cost,
@@ -123,6 +124,7 @@ class SimFutures(LocalFutures):
             channels=channels,
             trace=self.trace if trace else None,
         )
+        self.totals = self._cluster.ledger
         self._machines = {machine.node.id: machine for machine in self._cluster.machines}
         self._cost = cost
         self.generators = SimGenerators(self._cluster, work or self._work, loading)
@@ -137,37 +139,12 @@ class SimFutures(LocalFutures):
     @property
     def objects(self) -> int:
         """Refs made."""
-        return self._cluster.ledger.objects
+        return self.totals.objects
 
     @property
     def live(self) -> int:
         """Refs that have holders, a task that is to take them included."""
-        return self._cluster.ledger.live
-
-    @property
-    def peak_live(self) -> int:
-        """Maximum of `live`."""
-        return self._cluster.ledger.peak_live
-
-    @property
-    def spilled(self) -> int:
-        """Bytes written to disk since the beginning."""
-        return self._cluster.ledger.spilled
-
-    @property
-    def writes(self) -> int:
-        """Values written to disk since the beginning."""
-        return self._cluster.ledger.writes
-
-    @property
-    def restored(self) -> int:
-        """Bytes read back from disk since the beginning."""
-        return self._cluster.ledger.restored
-
-    @property
-    def moved(self) -> int:
-        """Bytes of arguments that tasks took from another node since the beginning."""
-        return self._cluster.ledger.moved
+        return self.totals.live
 
     @property
     def used(self) -> dict[str, int]:
@@ -213,9 +190,9 @@ class SimFutures(LocalFutures):
             return value
         cluster = self._cluster
         entry = cluster.entry(None, 0)
-        entry.size, entry.value = self._measure(value), value
+        entry.value = value
         cluster.driver.add(entry)
-        cluster.ledger.made(1)
+        self.totals.made(1)
         return SimRef(entry)
 
     def wait(
@@ -282,7 +259,7 @@ class SimFutures(LocalFutures):
 
     def store(self) -> StoreUsage:
         """Return the use of the stores of all nodes."""
-        return StoreUsage(sum(self.used.values()), self.spilled, self.restored)
+        return StoreUsage(sum(self.used.values()), self.totals.spilled, self.totals.restored)
 
     def activity(self, refs: Sequence[SimRef]) -> Activity:
         """Return the status of the tasks behind ``refs``."""
@@ -318,14 +295,15 @@ class SimFutures(LocalFutures):
         args: tuple[Any, ...],
         node: str | None,
     ) -> list[SimRef]:
+        if node is not None and node not in self._machines:
+            raise ValueError(f"no node is called {node!r}; there are {sorted(self._machines)}")
+        self.calls += 1
         cluster = self._cluster
-        task = SimTask(
-            produce, count, fn, tuple(args), None if node is None else self._machines[node]
-        )
+        task = SimTask(produce, count, fn, args, None if node is None else self._machines[node])
         task.serial = self.calls
         outs = [cluster.entry(task, i) for i in range(count)]
         task.outs = list(outs)
-        cluster.ledger.made(count)
+        self.totals.made(count)
         cluster.admit(task)
         return [SimRef(entry) for entry in outs]
 

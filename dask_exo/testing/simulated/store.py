@@ -17,7 +17,12 @@ PENDING, MEMORY, RESTORED, SPILLED, FAILED, FREED = range(6)
 
 
 class StoreTotals:
-    """Counters that the stores of one cluster share."""
+    """Counters of a whole cluster since its beginning.
+
+    ``objects`` are refs made; ``live`` are values with holders, a task that is to take them
+    included. ``spilled``, ``restored`` and ``moved`` are bytes written to disk, read back, and
+    taken by tasks from another node. ``writes`` are values written to disk.
+    """
 
     __slots__ = ("live", "moved", "objects", "peak_live", "restored", "spilled", "writes")
 
