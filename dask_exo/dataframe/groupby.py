@@ -19,7 +19,7 @@ from dask_exo import validation
 from dask_exo.dask_adapter import new_collection
 from dask_exo.dataframe.online import OnlineGroupBy
 from dask_exo.errors import AggregationError
-from dask_exo.partitions.kernels.quantiles import VALUE
+from dask_exo.partitions.kernels.skew import VALUE
 from dask_exo.planning.skew_resistant import GroupRanks
 
 REDUCED = ("count", "first", "last", "max", "mean", "min", "prod", "size", "std", "sum", "var")

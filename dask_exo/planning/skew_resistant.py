@@ -32,9 +32,15 @@ from dask_exo.dask_adapter import (
     TaskRef,
     concat_partitions,
 )
-from dask_exo.partitions.kernels import heavy_hitters, quantiles
-from dask_exo.partitions.kernels.heavy_hitters import KEPT, SPLITTING, KeyCounts, Placement
-from dask_exo.partitions.kernels.quantiles import EdgeGroups, SpanningGroup
+from dask_exo.partitions.kernels import skew
+from dask_exo.partitions.kernels.skew import (
+    KEPT,
+    SPLITTING,
+    EdgeGroups,
+    KeyCounts,
+    Placement,
+    SpanningGroup,
+)
 from dask_exo.partitions.protocol import PARTITION_COLUMN
 from dask_exo.planning.reorder import PartitionTasks
 
@@ -162,7 +168,7 @@ class FrequentKeys(SkewResistant):
             total = Task((f"counts-{side}-{name}", 0), _merge_counts, *refs)
             tasks += [*counts, total]
             sides.append(total.ref())
-        return [*tasks, Task((name, 0), heavy_hitters.place_keys, *sides, self.how, self.pieces)]
+        return [*tasks, Task((name, 0), skew.place_keys, *sides, self.how, self.pieces)]
 
 
 class DropUnmatched(Blockwise):
@@ -178,7 +184,7 @@ class DropUnmatched(Blockwise):
         if not copies.any():
             return part
         matched = ~copies
-        matched[copies] = heavy_hitters.has_partner(keys.of(part)[copies], other_keys.of(other))
+        matched[copies] = skew.has_partner(keys.of(part)[copies], other_keys.of(other))
         return part[matched]
 
 
@@ -214,11 +220,11 @@ class SpreadRows(PartitionTasks):
 
 
 def _count(part: Any) -> KeyCounts:
-    return heavy_hitters.count_keys(part[PARTITION_COLUMN].to_numpy())
+    return skew.count_keys(part[PARTITION_COLUMN].to_numpy())
 
 
 def _merge_counts(*parts: KeyCounts) -> KeyCounts:
-    return heavy_hitters.merge_counts(parts)
+    return skew.merge_counts(parts)
 
 
 def _spread(  # noqa: PLR0913, PLR0917  one for each operand
@@ -231,7 +237,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     keys: SideKeys | None,
 ) -> Any:
     hashes = part[PARTITION_COLUMN].to_numpy()
-    rows, outputs, copies = heavy_hitters.route_rows(
+    rows, outputs, copies = skew.route_rows(
         hashes,
         placed,
         pieces,
@@ -248,7 +254,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
 class GroupRanks(SkewResistant):
     """Medians and quantiles of groups: a row for each group, with its keys.
 
-    Operands: ``frame``, sorted by ``keys`` and then by `quantiles.VALUE`; ``ranks``, fractions, and
+    Operands: ``frame``, sorted by ``keys`` and then by `skew.VALUE`; ``ranks``, fractions, and
     None for medians; ``names``, a column for each rank; ``column``, the user's label of the value.
     """
 
@@ -266,32 +272,30 @@ class GroupRanks(SkewResistant):
     @functools.cached_property
     def _meta(self) -> Any:
         meta = self.frame._meta
-        none = quantiles.pick_ranked_rows(meta, self.keys, [], self.ranks, 0)
-        return quantiles.finish_quantiles(meta, self.keys, [], none, self.ranks, self.names, 0)
+        none = skew.pick_ranked_rows(meta, self.keys, [], self.ranks, 0)
+        return skew.finish_quantiles(meta, self.keys, [], none, self.ranks, self.names, 0)
 
     def _tasks(self) -> list[Task]:
         name, keys, ranks, parts = self._name, self.keys, self.ranks, self._inputs
         edges = [
-            Task((f"edges-{name}", i), quantiles.edge_groups, part, keys)
-            for i, part in enumerate(parts)
+            Task((f"edges-{name}", i), skew.edge_groups, part, keys) for i, part in enumerate(parts)
         ]
         spanning = Task((f"spans-{name}", 0), _spanning, *(task.ref() for task in edges))
         span = spanning.ref()
         picks = [
-            Task((f"pick-{name}", i), quantiles.pick_ranked_rows, part, keys, span, ranks, i)
+            Task((f"pick-{name}", i), skew.pick_ranked_rows, part, keys, span, ranks, i)
             for i, part in enumerate(parts)
         ]
         picked = Task((f"picked-{name}", 0), _concat, *(task.ref() for task in picks))
         common = keys, span, picked.ref(), ranks, self.names
         results = [
-            Task((name, i), quantiles.finish_quantiles, part, *common, i)
-            for i, part in enumerate(parts)
+            Task((name, i), skew.finish_quantiles, part, *common, i) for i, part in enumerate(parts)
         ]
         return [*edges, spanning, *picks, picked, *results]
 
 
 def _spanning(*found: EdgeGroups | None) -> list[SpanningGroup]:
-    return quantiles.spanning_groups(found)
+    return skew.spanning_groups(found)
 
 
 def _concat(*picked: Any) -> Any:

@@ -115,10 +115,10 @@ BUGS = [
     ),
     Bug(
         "a quantile takes the rank below",
-        "partitions/kernels/quantiles.py",
+        "partitions/kernels/skew.py",
         "return low, low + (fraction > 0), fraction",
         "return low, low, fraction",
-        ("dask_exo/partitions/kernels/quantiles.py",),
+        ("dask_exo/partitions/kernels/skew.py",),
     ),
     Bug(
         "a consumer's rows begin one too late",

@@ -15,8 +15,8 @@ from dask_exo import explain
 from dask_exo.dask_adapter import new_collection
 from dask_exo.dataframe.groupby import AGGREGATES
 from dask_exo.errors import AggregationError, ColumnError
-from dask_exo.partitions.kernels import quantiles
-from dask_exo.partitions.kernels.quantiles import VALUE
+from dask_exo.partitions.kernels import skew
+from dask_exo.partitions.kernels.skew import VALUE
 from dask_exo.testing import InlineFutures
 from tests._data import NODES, compute
 
@@ -65,14 +65,14 @@ def test_ranks_of_groups_that_are_cut_anywhere(source, cuts, by) -> None:
     ordered = source.sort_values([*by, VALUE], ignore_index=True)
     limits = [0, *sorted(min(cut, len(ordered)) for cut in cuts), len(ordered)]
     parts = [ordered.iloc[a:b] for a, b in itertools.pairwise(limits)]
-    spanning = quantiles.spanning_groups([quantiles.edge_groups(part, by) for part in parts])
+    spanning = skew.spanning_groups([skew.edge_groups(part, by) for part in parts])
     picked = pd.concat(
-        [quantiles.pick_ranked_rows(p, by, spanning, asked, j) for j, p in enumerate(parts)]
+        [skew.pick_ranked_rows(p, by, spanning, asked, j) for j, p in enumerate(parts)]
     )
     assert len(picked) <= 2 * len(asked) * len(spanning)
     names = [str(rank) for rank in asked]
     found = [
-        quantiles.finish_quantiles(part, by, spanning, picked, asked, names, j)
+        skew.finish_quantiles(part, by, spanning, picked, asked, names, j)
         for j, part in enumerate(parts)
     ]
     groups = source.groupby(by, observed=True)[VALUE]

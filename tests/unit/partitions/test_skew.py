@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.partitions.kernels import heavy_hitters
+from dask_exo.partitions.kernels import skew
 
 KEYS = st.lists(st.lists(st.integers(0, 12), max_size=30), min_size=1, max_size=4)
 
@@ -23,7 +23,7 @@ def dealt(side, placed, pieces, *, left, keys=None):
     """For each output the (part, row, other copy than the first) of the rows that it gets."""
     found: list[list[tuple[int, int, bool]]] = [[] for _ in range(pieces)]
     for number, hashes in enumerate(side):
-        rows, outputs, again = heavy_hitters.route_rows(
+        rows, outputs, again = skew.route_rows(
             hashes, placed, pieces, left=left, number=number,
             keys=None if keys is None else pd.DataFrame({0: keys[number]}),
         )  # fmt: skip
@@ -37,7 +37,7 @@ def dealt(side, placed, pieces, *, left, keys=None):
 @given(
     KEYS,
     KEYS,
-    st.sampled_from(sorted(heavy_hitters.SPLITTING)),
+    st.sampled_from(sorted(skew.SPLITTING)),
     st.integers(1, 9),
     st.integers(1, 3),
 )
@@ -48,14 +48,11 @@ def test_pairs_meet_once_and_unmatched_rows_appear_once(lefts, rights, how, piec
         side: [np.array(one, np.int64) // same * 1_000_003 for one in lists]
         for side, lists in keys.items()
     }
-    counts = [
-        heavy_hitters.merge_counts([heavy_hitters.count_keys(one) for one in side])
-        for side in sides.values()
-    ]
-    placed = heavy_hitters.place_keys(*counts, how, pieces)
+    counts = [skew.merge_counts([skew.count_keys(one) for one in side]) for side in sides.values()]
+    placed = skew.place_keys(*counts, how, pieces)
     ours, theirs = (
         dealt(sides[side], placed, pieces, left=side == "left",
-              keys=keys[side] if other in heavy_hitters.KEPT[how] else None)
+              keys=keys[side] if other in skew.KEPT[how] else None)
         for side, other in (("left", "right"), ("right", "left"))
     )  # fmt: skip
 
@@ -84,7 +81,7 @@ def test_pairs_meet_once_and_unmatched_rows_appear_once(lefts, rights, how, piec
         ("left", "right", ours, theirs),
         ("right", "left", theirs, ours),
     ):
-        if side in heavy_hitters.KEPT[how]:
+        if side in skew.KEPT[how]:
             alone = Counter(
                 row[:2]
                 for output, there in zip(mine, their, strict=True)
@@ -111,11 +108,8 @@ def test_outputs_of_a_join_are_even_whatever_the_skew(exponent, pieces):
         chance = ranks**-exponent
         keys = rng.choice(ranks, 200_000, p=chance / chance.sum())
     left, right = (np.array_split(hashed(side), 8) for side in (keys, ranks))
-    counts = [
-        heavy_hitters.merge_counts([heavy_hitters.count_keys(one) for one in side])
-        for side in (left, right)
-    ]
-    placed = heavy_hitters.place_keys(*counts, "inner", pieces)
+    counts = [skew.merge_counts([skew.count_keys(one) for one in side]) for side in (left, right)]
+    placed = skew.place_keys(*counts, "inner", pieces)
     sizes = np.array([len(one) for one in dealt(left, placed, pieces, left=True)])
     assert sizes.sum() == 200_000
     assert sizes.max() <= 1.5 * sizes.mean()
@@ -123,22 +117,20 @@ def test_outputs_of_a_join_are_even_whatever_the_skew(exponent, pieces):
 
 def test_rare_keys_are_not_placed():
     rows = np.arange(100_000) * 7919
-    counts = heavy_hitters.merge_counts(
-        [heavy_hitters.count_keys(rows), heavy_hitters.count_keys(rows)]
-    )
-    assert len(heavy_hitters.place_keys(counts, counts, "inner", 50).keys) == 0
-    assert heavy_hitters.route_rows(rows, heavy_hitters.place_keys(counts, counts, "inner", 50), 50,
+    counts = skew.merge_counts([skew.count_keys(rows), skew.count_keys(rows)])
+    assert len(skew.place_keys(counts, counts, "inner", 50).keys) == 0
+    assert skew.route_rows(rows, skew.place_keys(counts, counts, "inner", 50), 50,
                            left=True, number=0).rows is None  # fmt: skip
 
 
 def test_counts_of_a_large_part_are_estimates_from_a_sample():
     rng = np.random.default_rng(0)
     rows = np.where(
-        rng.random(10 * heavy_hitters.SAMPLE) < 0.3,
+        rng.random(10 * skew.SAMPLE) < 0.3,
         5,
-        rng.integers(10, 2**60, 10 * heavy_hitters.SAMPLE),
+        rng.integers(10, 2**60, 10 * skew.SAMPLE),
     )
-    found = heavy_hitters.count_keys(rows)
+    found = skew.count_keys(rows)
     assert found.keys.tolist() == [5]
     assert abs(found.counts[0] / len(rows) - 0.3) < 0.01
     assert found.rows == len(rows)
