@@ -1,6 +1,6 @@
-"""Find heavy hitters of a join, and distribute their rows to several outputs.
+"""Kernels for frequent keys: of joins, and of medians and quantiles of groups.
 
-Keys are known by their hashes. Each partition counts a sample of its rows and reports the most
+In a join, keys are known by their hashes. Each partition counts a sample of its rows and reports the most
 frequent keys; their counts are added (mergeable summaries: a key left out of one is rarer than all
 keys in it). The rows of a heavy hitter on one side of a join are dealt out to several outputs, and
 its rows on the other side are copied to each of these. Every pair of rows still meets exactly once.
@@ -9,6 +9,12 @@ A row that an outer join keeps without a partner must appear once, too. The firs
 to the *first* output of its key, and so does one row of each key that a partition deals out: the
 first copy meets a partner if there is any. The other copies are marked, and dropped if they meet
 none. Different keys may have equal hashes, so keys themselves are compared here.
+
+For quantiles, rows are sorted by group and value over all partitions, nulls last. Most groups are
+in one partition, where pandas aggregates them. For a group that spans partitions, the number of its
+values in each of them tells which rows hold the two values around each quantile. These rows are
+picked, and pandas interpolates between them. A quantile is a number from 0 to 1, or None for the
+median.
 
 References: Agarwal et al., "Mergeable summaries" (PODS 2012); Xu et al., "Handling data skew in
 parallel joins" (SIGMOD 2008); Graham, "Bounds on multiprocessing timing anomalies" (1969) for the
@@ -28,6 +34,8 @@ SAMPLE = 2**17  # rows of a partition that are counted
 MOST = 1024  # keys that a partition reports
 FINE = 4  # shares that a key as large as the mean output is divided into
 PLACED = 16  # a key with more than 1/16 of the mean output is placed; others go by hash
+VALUE = "value"  # column of which medians and quantiles are computed
+RANK, BEGIN, FRACTION = "_rank", "_begin", "_fraction"  # columns of picked rows
 
 SPLITTING = {  # sides of a join whose rows may be dealt out while those of the other are copied
     "inner": ("left", "right"),
@@ -153,22 +161,11 @@ def route_rows(
     number: int,
     keys: pd.DataFrame | None = None,
 ) -> RowRoutes:
-    """Compute the outputs of the rows of a partition.
+    """Compute the outputs of the rows of a partition, given their hashes, which are not negative.
 
-    Parameters
-    ----------
-    hashes : (n,)
-        Not negative.
-    placed : Placement
-    npartitions : int
-        Number of outputs.
-    left : bool
-        Whether the partition is of the left side of the join.
-    number : int
-        Number of the partition: rotates the output that it deals to first.
-    keys : (n, k) DataFrame, optional
-        The keys, if the join has rows of the other side without a partner: then one row of each
-        key that is dealt out goes to the first output.
+    ``left`` is the side of the join, and ``number`` the number of the partition: it rotates the
+    output that is dealt to first. With ``keys``, needed if the join has rows of the other side
+    without a partner, one row of each key that is dealt out goes to the first output.
 
     Examples
     --------
@@ -231,10 +228,6 @@ def _counts_of(keys: np.ndarray, side: KeyCounts) -> np.ndarray:
     found = np.zeros(len(keys), np.int64)
     found[np.searchsorted(keys, side.keys)] = side.counts
     return found
-
-
-VALUE = "value"
-RANK, BEGIN, FRACTION = "_rank", "_begin", "_fraction"
 
 
 class EdgeGroups(NamedTuple):
