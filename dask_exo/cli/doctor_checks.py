@@ -22,120 +22,63 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Speed:
-    """Throughput of a directory.
-
-    ``kind`` is its file system (``"ext4"``, ``"nfs4"``, ``"tmpfs"``), if known; ``total`` and
-    ``free`` are bytes of the disk; ``write`` and ``read`` bytes per second of one file, past the
-    page cache, 0 if not measured. ``error`` says why it cannot be used.
-    """
+    """Throughput of a directory: of one file, past the page cache."""
 
     path: str
-    kind: str = ""
-    total: int = 0
+    kind: str = ""  #: file system (``"ext4"``, ``"nfs4"``, ``"tmpfs"``), if known
+    total: int = 0  #: bytes of the disk
     free: int = 0
-    write: float = 0.0
+    write: float = 0.0  #: bytes per second; 0 if not measured
     read: float = 0.0
-    error: str = ""
+    error: str = ""  #: reason why it cannot be used
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine of the cluster.
-
-    Attributes
-    ----------
-    versions
-        Installed package (or ``"python"``) → version.
-    cores, slots
-        Cores that a process there may use; parallel tasks of Ray.
-    memory, store, shared
-        Bytes of memory, of the object store, and of ``/dev/shm``.
-    spill
-        Spill directory; None if unknown.
-    open_files
-        Limit of a process there; -1 for none.
-    huge_pages
-        Policy of transparent huge pages: ``always``, ``madvise``, ``never``, or empty.
-    allocator
-        Environment variables of glibc's allocator, as workers have them.
-    gpus, cupy, devices
-        Devices that Ray knows there; True if cupy can be imported; devices that cupy sees, -1 if
-        Ray hides them from tasks that request none.
-    skew, doubt
-        Seconds by which its clock is ahead of the driver's, and by which that may be wrong.
-    """
+    """One machine of the cluster; sizes are in bytes."""
 
     name: str
-    versions: Mapping[str, str]
-    cores: int = 1
-    slots: int = 1
+    versions: Mapping[str, str]  #: installed package (or ``"python"``) → version
+    cores: int = 1  #: that a process there may use
+    slots: int = 1  #: parallel tasks of Ray
     memory: int = 0
-    store: int = 0
-    shared: int = 0
-    spill: Speed | None = None
-    open_files: int = -1
-    huge_pages: str = ""
-    allocator: Mapping[str, str] = field(default_factory=dict)
-    gpus: int = 0
-    cupy: bool = False
-    devices: int = 0
-    skew: float = 0.0
-    doubt: float = 0.0
+    store: int = 0  #: object store
+    shared: int = 0  #: ``/dev/shm``
+    spill: Speed | None = None  #: spill directory; None if unknown
+    open_files: int = -1  #: limit of a process there; -1 for none
+    huge_pages: str = ""  #: policy: ``always``, ``madvise``, ``never``, or empty
+    allocator: Mapping[str, str] = field(default_factory=dict)  #: glibc's environment variables
+    gpus: int = 0  #: devices that Ray knows there
+    cupy: bool = False  #: True if it can be imported
+    devices: int = 0  #: that cupy sees; -1 if Ray hides them from tasks that request none
+    skew: float = 0.0  #: seconds by which its clock is ahead of the driver's
+    doubt: float = 0.0  #: seconds by which ``skew`` may be wrong
 
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """Settings and packages of this process.
+    """Settings and packages of this process."""
 
-    Attributes
-    ----------
-    required, versions
-        Package (or ``"python"``) → versions that dask_exo needs, as in ``">=2.50"``; and the
-        version here.
-    scheduler
-        Dask's scheduler; empty if none is set.
-    method
-        ``dataframe.shuffle.method``; empty if it is not set.
-    algorithm, algorithms
-        ``exo.shuffle.algorithm``, and its possible values besides ``auto``.
-    settings
-        Every ``exo.*`` key that is not at its default, and its value.
-    errors
-        Errors of the configuration.
-    """
-
-    required: Mapping[str, str]
-    versions: Mapping[str, str]
-    scheduler: str = ""
-    method: str = ""
-    algorithm: str = "auto"
-    algorithms: tuple[str, ...] = ()
-    settings: Mapping[str, object] = field(default_factory=dict)
-    errors: tuple[str, ...] = ()
+    required: Mapping[str, str]  #: package (or ``"python"``) → needed versions (``">=2.50"``)
+    versions: Mapping[str, str]  #: package → version here
+    scheduler: str = ""  #: Dask's; empty if none is set
+    method: str = ""  #: ``dataframe.shuffle.method``; empty if it is not set
+    algorithm: str = "auto"  #: ``exo.shuffle.algorithm``
+    algorithms: tuple[str, ...] = ()  #: its possible values besides ``auto``
+    settings: Mapping[str, object] = field(default_factory=dict)  #: ``exo.*`` keys that are changed
+    errors: tuple[str, ...] = ()  #: of the configuration
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Input of all checks.
-
-    Attributes
-    ----------
-    machines
-        Those of the cluster; this machine alone, if there is none.
-    address, private
-        Address of the cluster, if there is one; True if this process started it.
-    token
-        State of the token that protects the cluster.
-    unreachable
-        Reason why there is no cluster; empty if there is one.
-    """
+    """Input of all checks."""
 
     program: ProgramFacts
-    machines: tuple[Machine, ...]
-    address: str = ""
-    private: bool = True
-    token: Literal["off", "used", "missing"] = "off"
-    unreachable: str = ""
+    machines: tuple[Machine, ...]  #: of the cluster; this one alone, if there is no cluster
+    address: str = ""  #: of the cluster, if there is one
+    private: bool = True  #: True if this process started it
+    token: Literal["off", "used", "missing"] = "off"  #: that protects the cluster
+    unreachable: str = ""  #: reason why there is no cluster; empty if there is one
 
 
 @dataclass(frozen=True)

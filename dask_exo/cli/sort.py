@@ -117,31 +117,10 @@ def sort_to_parquet(
     half an output, and a failure or Ctrl-C leaves the old one as it was. ``part.0.parquet`` has the
     smallest rows.
 
-    Parameters
-    ----------
-    frame : dask.dataframe.DataFrame
-        Its index is not written.
-    by : str or list of str
-        Keys, the most significant first.
-    output : path
-        Directory to create, in a directory that exists.
-    overwrite : bool, optional
-        Replace an existing output, if it contains only Parquet files.
-    nbytes : int, optional
-        Size of the output in bytes, if known: refuse to start if it does not fit on the disk.
-    **options
-        For `dask.dataframe.DataFrame.to_parquet`.
-
-    Raises
-    ------
-    InputError
-        There is no such column.
-    SortKeyError
-        The values of a key have no common order.
-    OutputExistsError
-        ``output`` exists, and ``overwrite`` is false.
-    OutputError
-        It cannot be written, or the disk is or would be full.
+    ``overwrite`` replaces an existing output, if it contains only Parquet files. With ``nbytes``,
+    the size of the output, refuse to start if it does not fit on the disk. Other options are those
+    of `dask.dataframe.DataFrame.to_parquet`. Raises `InputError`, `SortKeyError`,
+    `OutputExistsError` or `OutputError`.
     """
     keys = [by] if isinstance(by, str) else list(by)
     target = check(frame, keys, output, overwrite=overwrite, nbytes=nbytes)
@@ -169,7 +148,28 @@ def check(
     """Raise those errors of `sort_to_parquet` that are known before anything runs."""
     _check_columns(frame, by)
     target = Path(output).resolve()
-    _check_output(target, overwrite=overwrite, nbytes=nbytes)
+    if not target.parent.is_dir():
+        raise OutputError(
+            f"cannot write {str(target)!r}: no directory {str(target.parent)!r}; make it first"
+        )
+    if target.exists():
+        if not overwrite:
+            raise OutputExistsError(
+                f"the output {str(target)!r} is already there: give another one, or --overwrite"
+            )
+        other = [target] if not target.is_dir() else sorted(target.iterdir())
+        other = [f for f in other if f.is_dir() or f.suffix != ".parquet"]
+        if other:
+            raise OutputError(
+                f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file; "
+                f"choose another output"
+            )
+    free = shutil.disk_usage(target.parent).free
+    if nbytes is not None and nbytes > free:
+        raise OutputError(
+            f"the disk of {str(target)!r} is too small: need {format_bytes(nbytes)}, have "
+            f"{format_bytes(free)}; free some space, or choose another output"
+        )
     return target
 
 
@@ -291,31 +291,6 @@ def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
             f"the disk of {str(target)!r} is full: need more than the {have} that are free after "
             f"removing what was written; free some space, or choose another output"
         ) from error
-
-
-def _check_output(target: Path, *, overwrite: bool, nbytes: int | None) -> None:
-    if not target.parent.is_dir():
-        raise OutputError(
-            f"cannot write {str(target)!r}: no directory {str(target.parent)!r}; make it first"
-        )
-    if target.exists():
-        if not overwrite:
-            raise OutputExistsError(
-                f"the output {str(target)!r} is already there: give another one, or --overwrite"
-            )
-        other = [target] if not target.is_dir() else sorted(target.iterdir())
-        other = [f for f in other if f.is_dir() or f.suffix != ".parquet"]
-        if other:
-            raise OutputError(
-                f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file; "
-                f"choose another output"
-            )
-    free = shutil.disk_usage(target.parent).free
-    if nbytes is not None and nbytes > free:
-        raise OutputError(
-            f"the disk of {str(target)!r} is too small: need {format_bytes(nbytes)}, have "
-            f"{format_bytes(free)}; free some space, or choose another output"
-        )
 
 
 def _is_full(error: BaseException | None) -> bool:

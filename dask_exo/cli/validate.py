@@ -53,14 +53,10 @@ class Disorder:
 
 @dataclass(frozen=True)
 class Summary:
-    """Contents of an output: a checksum of all columns, and the order of the keys.
-
-    ``duplicates`` counts rows whose key equals that of the row before, ``first_disorder`` is the
-    first row that is smaller than the row before it.
-    """
+    """Contents of an output: a checksum of all columns, and the order of the keys."""
 
     checksum: Checksum
-    duplicates: int
+    duplicates: int  # rows whose key equals that of the row before
     first_disorder: Disorder | None
 
     @property
@@ -80,12 +76,8 @@ def checksum(frames: Iterable[pd.DataFrame | pa.Table]) -> Checksum:
     A row's hash mixes the hashes of its columns, each seeded with the column's name. Equal values
     have equal hashes in every type: numbers of any width, numpy, nullable or Arrow, and whole
     floats like integers (below 2**63); strings of any type, and categories like their values;
-    points in time of any unit; null, NaN, NaT and None.
-
-    Raises
-    ------
-    InputError
-        A column has no type in Arrow (objects of several types).
+    points in time of any unit; null, NaN, NaT and None. Raises `InputError` if a column has no type
+    in Arrow (objects of several types).
 
     Examples
     --------
@@ -99,19 +91,9 @@ def checksum(frames: Iterable[pd.DataFrame | pa.Table]) -> Checksum:
 def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1) -> Summary:
     """Read the ``*.parquet`` files of a sorted output, in order of the numbers in their names.
 
-    Parameters
-    ----------
-    by : str or list of str
-        Keys of the sort, the most significant first; ascending, nulls last.
-    workers : int, optional
-        Parallel readers; each needs about one row group of memory.
-
-    Raises
-    ------
-    InputError
-        There is no file, or no column of the name of a key.
-    ValidationError
-        A file cannot be read.
+    Rows must ascend by the keys ``by``, the most significant first, nulls last. Each of the
+    parallel readers needs about one row group of memory. Raises `InputError` if there is no file
+    or key, and `ValidationError` if a file cannot be read.
     """
     keys = [by] if isinstance(by, str) else list(by)
     paths = sorted(Path(directory).glob("*.parquet"), key=_number)
@@ -179,8 +161,7 @@ class _Run:
         columns = [_comparable(batch.column(name)) for name in keys]
         if len(batch) == 0:
             return
-        if self.last:
-            # one array with the row before: compare row i with row i - 1
+        if self.last:  # one array with the row before: compare row i with row i - 1
             columns = [pa.concat_arrays(pair) for pair in zip(self.last, columns, strict=True)]
         size = len(columns[0]) - 1
         greater, equal = _relation(

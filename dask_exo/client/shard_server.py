@@ -56,17 +56,9 @@ class LocalShards:
 
 
 class ShardServer:
-    """Answers the requests of consumers in other processes.
+    """Answers the requests of consumers in other processes; ``name`` is that of their queue.
 
-    Attributes
-    ----------
-    name : str
-        Of the queue of requests.
-
-    Raises
-    ------
-    ClusterError
-        This process is not connected to Ray.
+    Raises `ClusterError` if this process is not connected to Ray.
     """
 
     def __init__(self, source: LocalShards, consumers: int) -> None:
@@ -137,13 +129,7 @@ class RemoteShards:
         self._leases: dict[int, Semaphore] = {}
 
     def share(self, consumer: int, request: Any) -> list[ShardRows]:
-        """See `LocalShards.share`.
-
-        Raises
-        ------
-        ClusterError
-            The driver does not answer.
-        """
+        """See `LocalShards.share`; raise `ClusterError` if the driver does not answer."""
         lease = self._leases.get(consumer)
         if lease is None or not lease.get_value():  # it expires while a process is suspended
             lease = self._leases[consumer] = lease_of(self.name, consumer)

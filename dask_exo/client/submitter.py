@@ -82,10 +82,7 @@ class RemoteFunction:
     def call(self, key: Any, args: Sequence[Any]) -> tuple[Ref, Ref]:
         """Start a task; return the refs of its value and of its `CallReceipt`.
 
-        Raises
-        ------
-        SerializationError
-            The function or an argument cannot be sent to another process.
+        Raises `SerializationError` if function or arguments cannot be sent to another process.
         """
         code, shared, places = self._packed
         refs = list(shared)

@@ -86,12 +86,8 @@ def split_rows(data: Any, rows: int | None, nbytes: int | None) -> Iterator[Any]
 def concat_results(results: Iterable[Any], name: str) -> Any:
     """Concatenate, in order, results of a function for batches, or iterators of them.
 
-    ``name`` is that of the function, for errors. A single value need not have rows.
-
-    Raises
-    ------
-    OptionsError
-        There is no value, or several that have no rows.
+    ``name`` is that of the function, for errors. A single value need not have rows. Raises
+    `OptionsError` if there is no value, or several that have no rows.
     """
     pieces = [
         piece
@@ -151,12 +147,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     Examples
     --------
     >>> class OutOfMemoryError(MemoryError): ...
-    >>> (
-    ...     is_out_of_memory(OutOfMemoryError()),
-    ...     is_out_of_memory(MemoryError()),
-    ...     is_out_of_memory(KeyError()),
-    ... )
-    (True, False, False)
+    >>> is_out_of_memory(OutOfMemoryError()), is_out_of_memory(MemoryError())
+    (True, False)
     """
     names = {kind.__name__ for kind in type(error).__mro__}
     of_rmm = isinstance(error, MemoryError) and "out_of_memory" in str(error)
@@ -166,12 +158,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def call_in_halves(call: Callable[[Any], Result], batch: Any, name: str) -> list[Result]:
     """Call a function with a batch, or with parts of it that fit into GPU memory, in order.
 
-    ``name`` is that of the function, for errors.
-
-    Raises
-    ------
-    DeviceMemoryError
-        A single row does not fit.
+    ``name`` is that of the function, for errors. Raises `DeviceMemoryError` if a single row does
+    not fit.
 
     Examples
     --------

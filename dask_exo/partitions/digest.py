@@ -33,7 +33,6 @@ class Digestible(Protocol):
 
     def digested(self) -> Iterator[Any]:
         """Yield arrays, frames, or other digestible values."""
-        ...
 
 
 def digest(*values: Any) -> int:

@@ -29,40 +29,32 @@ class Kernels(Protocol):
 
     def partition_ids(self, frame: Any, column: Any, npartitions: int) -> Any:
         """Implement `dask_exo.partitions.protocol.partition_ids`."""
-        ...
 
     def partition_column(self, frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
         """Implement `dask_exo.partitions.protocol.partition_column`."""
-        ...
 
     def counting_argsort(self, ids: Any, count: int) -> tuple[Any, np.ndarray]:
         """Implement `dask_exo.partitions.kernels.argsort.counting_argsort`.
 
         Offsets are on the host.
         """
-        ...
 
     def to_wire(
         self, frame: Any, order: Any, *, ignore_index: bool = False
     ) -> wire_format.WireRows:
         """Implement `dask_exo.partitions.wire_format.to_wire`; rows are in host memory."""
-        ...
 
     def checksum(self, frame: Any, columns: Any) -> tuple[tuple[str, ...], int]:
         """Implement `dask_exo.partitions.protocol.checksum`."""
-        ...
 
     def recode(self, frame: Any, keys: Sequence[SortKey]) -> Any:
         """Implement `dask_exo.partitions.kernels.sort_keys.recode`."""
-        ...
 
     def sort(self, frame: Any, keys: Sequence[SortKey]) -> Any:
         """Implement `dask_exo.partitions.kernels.sort_keys.sort`."""
-        ...
 
     def array(self, frame: Any, values: np.ndarray) -> Any:
         """Copy an array of the host to the memory of the frame."""
-        ...
 
 
 Frame = Any

@@ -58,19 +58,13 @@ class WireSchema(NamedTuple):
 class WireColumns:
     """Rows as one array for each dtype.
 
-    Attributes
-    ----------
-    length : int
-        Number of rows, n.
-    arrays : list
-        (k, n) numpy arrays, one for all k columns of a dtype; (n,) large strings of Arrow, which
-        may be chunked if the rows are not sent or concatenated again.
-    schema : bytes
-        A `WireSchema`, or another class with ``to_frame``, as `dump_schema` returns it. Rows of
-        equal schemas can be concatenated array by array.
+    Arrays are (k, n) of numpy, for all k columns of a dtype, or (n,) large strings of Arrow, which
+    may be chunked if the rows are not sent or concatenated again. ``schema`` is a `WireSchema`, or
+    another class with ``to_frame``, as `dump_schema` returns it. Rows of equal schemas can be
+    concatenated array by array.
     """
 
-    length: int
+    length: int  # rows, n
     arrays: list[Any]
     schema: bytes = field(repr=False)
 

@@ -66,18 +66,14 @@ class _TopTasks:
 
 @dataclass
 class ProgressRow:
-    """Progress of a group of tasks, a shuffle or a stage.
-
-    ``total`` is 0 if unknown, ``nbytes`` counts results so far, ``since`` is the start in seconds
-    since 1970, ``note`` has further information.
-    """
+    """Progress of a group of tasks, a shuffle or a stage."""
 
     name: str
     done: int = 0
-    total: int = 0
-    nbytes: int = 0
-    since: float = 0.0
-    note: str = ""
+    total: int = 0  #: 0 if unknown
+    nbytes: int = 0  #: of results so far
+    since: float = 0.0  #: start, in seconds since 1970
+    note: str = ""  #: further information
 
     @property
     def active(self) -> bool:
@@ -115,49 +111,26 @@ Name = tuple[int, str]
 class Collector:
     """An observer that accumulates the events of all runs it sees.
 
-    If ``detailed``, it stores data of plots. Otherwise memory is a few numbers for each group of
-    tasks and each shuffle.
-
-    Attributes
-    ----------
-    spans, samples, matrices
-        Data of plots; a matrix for each (run, name of a shuffle).
-    active_runs
-        Run → its start; its progress is in `rows`.
-    started
-        Seconds since 1970, or infinity.
-    calls, objects
-        Tasks submitted to Ray, and refs they returned (small ones never enter the store).
-    spilled, restored
-        Bytes that the object stores wrote to disk and read back.
-    directories
-        Spill directory of a private Ray → bytes of new files, with Ray's headers.
-    repeated
-        Group → partitions that were recomputed after a loss of workers or nodes.
-    shuffles
-        A `ShuffleFinished` for each, in the order in which they ended.
-    checkpoints, kept
-        A `CheckpointSeen` for each collection, and a `ShuffleKept` for each shuffle, that a
-        checkpoint could hold.
-    stages
-        Name of a pipeline's stage → its last `StageSeen`.
-    gave_way
-        A `GaveWay` for each retry of a task that ran out of memory.
+    If ``detailed``, it stores data of plots: ``spans``, ``samples`` and ``matrices``. Otherwise
+    memory is a few numbers for each group of tasks and each shuffle. ``calls``, ``objects``,
+    ``spilled`` and ``restored`` are those of `Figures`.
     """
 
     def __init__(self, *, detailed: bool = False) -> None:
         self.detailed = detailed
-        self.spans, self.matrices = Spans(), dict[Name, ShuffleMatrix]()
+        self.spans = Spans()
+        self.matrices: dict[Name, ShuffleMatrix] = {}
         self.samples: list[Sample] = []
-        self.active_runs: dict[int, float] = {}
-        self.started, self._ended = float("inf"), 0.0
+        self.active_runs: dict[int, float] = {}  # run → its start
+        self.started, self._ended = float("inf"), 0.0  # seconds since 1970
         self.calls = self.objects = self.spilled = self.restored = 0
-        self.directories, self.repeated = Counter[str](), Counter[str]()
+        self.directories = Counter[str]()  # spill directory → bytes of new files
+        self.repeated = Counter[str]()  # group → partitions recomputed after a loss
         self.shuffles: list[events.ShuffleFinished] = []
         self.checkpoints: list[events.CheckpointSeen] = []
         self.kept: list[events.ShuffleKept] = []
-        self.stages: dict[str, events.StageSeen] = {}
-        self.gave_way: list[events.GaveWay] = []
+        self.stages: dict[str, events.StageSeen] = {}  # the last of each
+        self.gave_way: list[events.GaveWay] = []  # retries of tasks that ran out of memory
         self._lock = threading.Lock()
         self._rows: dict[Name, ProgressRow] = {}
         self._cluster: events.ClusterSeen | None = None

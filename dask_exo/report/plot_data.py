@@ -12,18 +12,15 @@ CELLS = 64  # along each side of a matrix
 
 
 class TaskSpan(NamedTuple):
-    """Consecutive tasks of one group on one worker.
-
-    ``start`` and ``stop`` are seconds since 1970, ``nbytes`` is the size of the results.
-    """
+    """Consecutive tasks of one group on one worker."""
 
     node: str
     process: int
     group: str
-    start: float
+    start: float  # seconds since 1970
     stop: float
     tasks: int
-    nbytes: int
+    nbytes: int  # of results
 
 
 class Spans:

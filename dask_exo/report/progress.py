@@ -145,10 +145,6 @@ def kind_of_display(setting: str, *, terminal: bool, notebook: bool, quiet: bool
     --------
     >>> kind_of_display("auto", terminal=True, notebook=False, quiet=False)
     'terminal'
-    >>> kind_of_display("auto", terminal=False, notebook=False, quiet=False)
-    'lines'
-    >>> kind_of_display("auto", terminal=True, notebook=False, quiet=True)
-    ''
     """
     if setting == "off" or (setting == "auto" and quiet):
         return ""
@@ -216,13 +212,8 @@ WORKER = "ray"  # stands for the process of a task, which only Ray knows
 class Callbacks:
     """Dask's callbacks (`ProgressBar`, `Profiler`, `Cache`, …) of one computation.
 
-    They are called as ``dask.local.get_async`` does it.
-
-    Attributes
-    ----------
-    values : bool
-        True if a callback may read values of tasks. Then every task runs in a call of its own, and
-        its value is fetched to this process, as in Dask's own schedulers.
+    They are called as ``dask.local.get_async`` does it. If ``values``, a callback may read values
+    of tasks: every task runs in a call of its own, and its value is fetched to this process.
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:

@@ -19,18 +19,14 @@ VERSION = 2  # of the format of `as_json`
 
 @dataclass
 class TaskGroup:
-    """Tasks of one group: their number, seconds of work, and bytes of results.
-
-    ``first`` and ``last`` are the start of the first and the end of the last task, in seconds from
-    the start of the report.
-    """
+    """Tasks of one group."""
 
     name: str
     count: int = 0
-    seconds: float = 0.0
-    nbytes: int = 0
-    first: float = float("inf")
-    last: float = 0.0
+    seconds: float = 0.0  #: of work
+    nbytes: int = 0  #: of results
+    first: float = float("inf")  #: start of the first task, from the start of the report
+    last: float = 0.0  #: end of the last task
 
 
 @dataclass(frozen=True)
@@ -44,25 +40,20 @@ class TaskSummary:
 
 @dataclass(frozen=True)
 class ShuffleSummary:
-    """One shuffle: its algorithm and the reason for it, and what it moved.
-
-    Maps (M), reducers (R), rounds of maps, merges between them, and calls of maps; rows and bytes
-    that the maps sent; seconds until the last map or merge ended; bytes of the largest output,
-    None if not recorded.
-    """
+    """One shuffle: its algorithm and the reason for it, and the rows that it moved."""
 
     name: str
     algorithm: str
     reason: str
     maps: int
     reducers: int
-    rounds: int
-    merges: int
-    calls: int
-    rows: int
+    rounds: int  #: of maps
+    merges: int  #: between them
+    calls: int  #: of maps
+    rows: int  #: that the maps sent
     nbytes: int
-    seconds: float
-    largest: int | None = None
+    seconds: float  #: until the last map or merge ended
+    largest: int | None = None  #: bytes of the largest output; None if not recorded
 
     @property
     def skew(self) -> float:
@@ -79,90 +70,57 @@ class ShuffleSummary:
 
 @dataclass(frozen=True)
 class StageSummary:
-    """A stage of a pipeline: outputs, their bytes, seconds of work, GPUs per task.
-
-    ``waits`` has its bottlenecks, as shares of the samples.
-    """
+    """A stage of a pipeline."""
 
     name: str
     outputs: int
-    nbytes: int
-    seconds: float
-    gpus: float
-    waits: Mapping[str, float]
+    nbytes: int  #: of outputs
+    seconds: float  #: of work
+    gpus: float  #: of each task
+    waits: Mapping[str, float]  #: bottleneck → share of the samples
 
 
 @dataclass(frozen=True)
 class GpuShare:
-    """Share of a GPU of actors that use more of it than they requested.
+    """Share of a GPU of actors that use more of it than they requested."""
 
-    The names of their stages, the requested share and the present one, and bytes: the peak of a
-    task, and the memory of the GPU.
-    """
-
-    name: str
-    asked: float
-    share: float
-    held: int
-    device: int
+    name: str  #: of their stage
+    asked: float  #: requested share
+    share: float  #: present share
+    held: int  #: bytes, the peak of a task
+    device: int  #: bytes of the GPU
 
 
 @dataclass(frozen=True)
 class Figures:
-    """All numbers of a report.
+    """All numbers of a report."""
 
-    Attributes
-    ----------
-    runs, failed, here
-        Computations, those that raised, and those that ran on Dask's threads.
-    seconds
-        From the start of the first to the end of the last.
-    nodes, slots, store, gpus
-        Of the cluster: machines, parallel tasks, bytes of object store, GPUs.
-    calls, objects
-        Tasks submitted to Ray, and refs that they returned.
-    spilled, restored
-        Bytes that the object stores wrote to disk, and read back.
-    peak_store, peak_rss
-        Highest number of bytes in the stores, and in the memory of all known workers.
-    work, gpu_work
-        Seconds of tasks; seconds of tasks times the GPUs that they requested.
-    price
-        Of a node for an hour; None if unknown.
-    recovered
-        Kind of recovered work → count.
-    directories
-        Spill directory → bytes.
-    refused
-        Collections that cannot be checkpointed → reason.
-    """
-
-    runs: int = 0
-    failed: int = 0
-    here: int = 0
-    seconds: float = 0.0
-    nodes: int = 0
-    slots: int = 0
-    store: int = 0
+    runs: int = 0  #: computations
+    failed: int = 0  #: computations that raised
+    here: int = 0  #: computations on Dask's threads
+    seconds: float = 0.0  #: from the start of the first to the end of the last
+    nodes: int = 0  #: machines of the cluster
+    slots: int = 0  #: parallel tasks
+    store: int = 0  #: bytes of all object stores
     gpus: float = 0.0
-    calls: int = 0
-    objects: int = 0
-    spilled: int = 0
-    restored: int = 0
-    peak_store: int = 0
-    peak_rss: int = 0
-    work: float = 0.0
-    gpu_work: float = 0.0
-    price: float | None = None
+    calls: int = 0  #: tasks submitted to Ray
+    objects: int = 0  #: refs that they returned
+    spilled: int = 0  #: bytes that the object stores wrote to disk
+    restored: int = 0  #: bytes that they read back
+    peak_store: int = 0  #: most bytes in the stores
+    peak_rss: int = 0  #: most bytes in the memory of all known workers
+    work: float = 0.0  #: seconds of tasks
+    gpu_work: float = 0.0  #: seconds of tasks times the GPUs that they requested
+    price: float | None = None  #: of a node for an hour; None if unknown
     groups: tuple[TaskGroup, ...] = ()
     shuffles: tuple[ShuffleSummary, ...] = ()
     stages: tuple[StageSummary, ...] = ()
     slowest: tuple[TaskSummary, ...] = ()
     largest: tuple[TaskSummary, ...] = ()
     shares: tuple[GpuShare, ...] = ()
-    recovered: Mapping[str, int] = field(default_factory=dict)
-    directories: Mapping[str, int] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    recovered: Mapping[str, int] = field(default_factory=dict)  #: kind of recovered work → count
+    directories: Mapping[str, int] = field(default_factory=dict)  #: spill directory → bytes
+    refused: Mapping[str, str] = field(default_factory=dict)  #: not checkpointed → reason
 
     @property
     def tasks(self) -> int:

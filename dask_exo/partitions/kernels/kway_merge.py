@@ -61,17 +61,11 @@ def row_operations(rows: Any) -> RowOperations[Any]:
 
 
 def merge_runs(runs: Sequence[T], order: Callable[[T], np.ndarray], limit: int) -> Iterator[T]:
-    """Merge sorted runs, some bytes at a time.
+    """Merge sorted runs, arrays or frames, some bytes at a time.
 
-    Parameters
-    ----------
-    runs : sequence of arrays or of frames
-        Sorted; rows are the first axis.
-    order : callable
-        Stable argsort of rows.
-    limit : int
-        Bytes of all chunks together, but at least one row of each run. The sorted chunk that is
-        yielded takes as much again. Equal rows are in the order of the runs.
+    ``order`` is a stable argsort of rows. ``limit`` is the number of bytes of all chunks together,
+    but at least one row of each run; the sorted chunk that is yielded takes as much again. Equal
+    rows are in the order of the runs.
 
     Examples
     --------

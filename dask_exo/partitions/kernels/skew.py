@@ -1,9 +1,10 @@
 """Kernels for frequent keys: of joins, and of medians and quantiles of groups.
 
-In a join, keys are known by their hashes. Each partition counts a sample of its rows and reports the most
-frequent keys; their counts are added (mergeable summaries: a key left out of one is rarer than all
-keys in it). The rows of a heavy hitter on one side of a join are dealt out to several outputs, and
-its rows on the other side are copied to each of these. Every pair of rows still meets exactly once.
+In a join, keys are known by their hashes. Each partition counts a sample of its rows and reports
+the most frequent keys; their counts are added (mergeable summaries: a key left out of one is rarer
+than all keys in it). The rows of a heavy hitter on one side of a join are dealt out to several
+outputs, and its rows on the other side are copied to each of these. Every pair of rows still meets
+exactly once.
 
 A row that an outer join keeps without a partner must appear once, too. The first copy of a row goes
 to the *first* output of its key, and so does one row of each key that a partition deals out: the
