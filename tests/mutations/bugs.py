@@ -31,7 +31,7 @@ SHUFFLE = (f"{UNIT}/shuffle/test_algorithms.py::test_every_row_arrives_once_and_
 AS_DASK = (f"{PARITY}::test_a_dataframe_is_computed_as_by_dask",)
 IN_ORDER = (f"{PARITY}::test_input_order_is_kept_within_an_output_partition",)
 LATE = (f"{SIM}/test_stragglers.py",)
-STREAM = (f"{UNIT}/pipeline/test_runner.py",)
+STREAM = (f"{UNIT}/pipeline/test_recovery.py",)
 ORDER = (f"{UNIT}/partitions/test_sort_keys.py::test_rows_are_in_the_order_of_pandas",)
 
 BUGS = [

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_exo
-from dask_exo import Scheduler, events
+from dask_exo import events
 from dask_exo.cli.main import main
-from dask_exo.cluster.futures import Node
 from dask_exo.errors import MissingPackageError
 from dask_exo.events import CallSpan
 from dask_exo.report.advice import advise
@@ -35,10 +34,9 @@ from dask_exo.report.summary import (
     from_json,
     read_summary,
 )
-from dask_exo.testing import InlineFutures
+from tests._data import inline
 
 HOSTILE = "</script><img src=x onerror=alert(1)>$$\\href{javascript:alert(1)}{x}$$&\"'"
-NODES = (Node("a", 2, 10**9), Node("b", 2, 10**9))
 
 
 def shuffled(rows: int = 4000, by: str = "k") -> dd.DataFrame:
@@ -48,7 +46,7 @@ def shuffled(rows: int = 4000, by: str = "k") -> dd.DataFrame:
 
 def compute(frame, algorithm: str = "auto") -> pd.DataFrame:
     settings = {"exo.shuffle.algorithm": algorithm}
-    with dask.config.set(settings), dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
+    with dask.config.set(settings), dask.config.set(scheduler=inline(2)):
         return frame.compute()
 
 
@@ -201,7 +199,7 @@ def test_names_of_users_are_text_and_the_page_asks_no_network(tmp_path) -> None:
     frame = shuffled(by=HOSTILE)
     with dask_exo.performance_report(path):
         compute(frame)
-        with dask.config.set(scheduler=Scheduler(InlineFutures(NODES))):
+        with dask.config.set(scheduler=inline(2)):
             dask.delayed(sum)([1], dask_key_name=HOSTILE).compute()
         events.emit(events.StageSeen(HOSTILE, 0, 0, 1, 1, 1, 1.0, HOSTILE))
     page = path.read_text()
