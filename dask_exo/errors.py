@@ -1,9 +1,8 @@
 """Errors of dask_exo, one class for each condition that a caller can act on, and their transport.
 
-Each is an `ExoError`, and also the builtin that a caller expects. Messages say what failed and
-where, what is needed and what there is, and which key or argument to change. An exception of user
-code is not wrapped: `Failure` brings it to the caller with its own type and traceback, and a note
-that names the key.
+Each is an `ExoError`, and also the builtin that a caller expects. Messages say what failed, what is
+needed and what there is, and which key or argument to change. An exception of user code is not
+wrapped: `Failure` brings it to the caller with its own type and traceback.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ class ExoError(Exception):
 class ConfigError(ExoError, ValueError):
     """A configuration key is unknown, or its value is not allowed.
 
-    *When*: before anything runs, in a computation, `enable` or `Client`. Also for a key without
-    effect, such as one of a private Ray while ``exo.address`` is set.
+    *When*: before anything runs; also for a key without effect beside others.
     *What helps*: the message names the key and the nearest known one; :doc:`configuration` has all.
     """
 
@@ -39,8 +37,7 @@ class ConfigError(ExoError, ValueError):
 class ClusterError(ExoError, ConnectionError):
     """A Ray cluster could not be started, or not be reached at its address.
 
-    *When*: this process connects to Ray, or needs a cluster and has none.
-    *What helps*: ``dask exo doctor`` examines machine and cluster; see also :doc:`install`.
+    *When*: this process needs a cluster. *What helps*: ``dask exo doctor``; see :doc:`install`.
     """
 
 
@@ -55,50 +52,44 @@ class NotEnabledError(ExoError, RuntimeError):
 class ShuffleMethodError(ExoError, ValueError):
     """``dataframe.shuffle.method`` names a shuffle that neither Dask nor dask_exo has.
 
-    *When*: before anything runs.
-    *What helps*: leave it at ``tasks``; ``exo.shuffle.algorithm`` chooses the algorithm.
+    *When*: before anything runs. *What helps*: ``tasks``, and ``exo.shuffle.algorithm``.
     """
 
 
 class SerializationError(ExoError, TypeError):
     """A task cannot be sent to another process.
 
-    *When*: a task is submitted.
-    *What helps*: create files, locks and connections inside of the function.
+    *When*: a task is submitted. *What helps*: open files and connections inside the function.
     """
 
 
 class ResultError(ExoError, RuntimeError):
     """A task failed with an exception that cannot be sent back; its text is in the message.
 
-    *When*: the task has failed; its own traceback is in the text.
-    *What helps*: raise exceptions of a class in a module, with its arguments in ``args``.
+    *When*: after the task. *What helps*: exceptions of a class in a module, with ``args``.
     """
 
 
 class WorkerLostError(ExoError, RuntimeError):
     """The process or node of a task died more often than it is retried.
 
-    *When*: the retries of Ray and of dask_exo are used up. A common cause is memory: the system
-    stops the process that uses most.
-    *What helps*: smaller partitions, or fewer parallel tasks (``exo.num-cpus``).
+    *When*: all retries are used up. A common cause is memory: the system stops the process that
+    uses most. *What helps*: smaller partitions, or fewer parallel tasks (``exo.num-cpus``).
     """
 
 
 class ValueLostError(WorkerLostError):
     """A value was lost with its node and cannot be recomputed.
 
-    *When*: the value is read. An actor (a class, a GPU) computed it, a program put it into the
-    store, or it was lost more often than it is recomputed.
-    *What helps*: compute again, and persist again what was persisted.
+    *When*: the value is read, and an actor computed it, a program put it into the store, or it was
+    lost too often. *What helps*: compute again, and persist again what was persisted.
     """
 
 
 class OutOfMemoryError(MemoryError, WorkerLostError):  # see `StoreFullError`
     """A task needs more memory than its node has, even if no other task runs there.
 
-    *When*: a node runs out of memory while the task runs there alone; or before a shuffle whose
-    outputs fit the memory of no node.
+    *When*: in that task, or before a shuffle whose outputs fit the memory of no node.
     *What helps*: smaller partitions, more memory, or a smaller ``exo.object-store-memory``.
     """
 
@@ -106,24 +97,22 @@ class OutOfMemoryError(MemoryError, WorkerLostError):  # see `StoreFullError`
 class StalledError(ExoError, TimeoutError):
     """Nothing has finished for ``exo.fault.stall-timeout``, and nothing can.
 
-    *When*: a program waits for a computation, a future or a pipeline, and none of its tasks runs.
-    *What helps*: the message names the likely cause: a resource that no node has, a full store, …
+    *When*: a program waits for results. *What helps*: the message names the likely cause: a
+    resource that no node has, a full store, …
     """
 
 
 class StoreFullError(MemoryError, ExoError):  # `__new__` needs this order of bases
     """A partition does not fit into the object store.
 
-    *When*: a task returns the value; the message has its size and that of the store.
-    *What helps*: ``exo.object-store-memory``, or smaller partitions (``blocksize=``).
+    *When*: a task returns it. *What helps*: ``exo.object-store-memory``, or smaller partitions.
     """
 
 
 class SpillError(ExoError, OSError):
     """The spill directory cannot be written, or is full.
 
-    *When*: Ray starts; the first maps of a shuffle show that the disks have no room for it; or a
-    disk is nearly full.
+    *When*: Ray starts, after the first maps of a shuffle, or when a disk is nearly full.
     *What helps*: ``exo.spill-directory`` on a larger disk, or ``exo.object-store-memory``.
     """
 
@@ -131,27 +120,23 @@ class SpillError(ExoError, OSError):
 class IntegrityError(ExoError, AssertionError):
     """The rows that a shuffle returns are not those that it got.
 
-    *When*: at the end of a computation, instead of its result: rows are counted and key hashes
-    summed on both sides of each shuffle.
-    *What helps*: compute again. If it fails again, a function is not deterministic on a cluster
-    that loses nodes, or dask_exo has a fault: please report it.
+    *When*: at the end of a computation, instead of its result. *What helps*: compute again. If that
+    fails too, a function is not deterministic, or dask_exo has a fault: please report it.
     """
 
 
 class CheckpointError(ExoError, OSError):
     """A checkpoint cannot be written or read, or does not belong to this computation.
 
-    *When*: before a computation, if ``exo.checkpoint.path`` cannot be used; in a task that reads a
-    damaged checkpoint; and if a recomputed value differs from the stored one.
-    *What helps*: ``dask exo checkpoints clean PATH``, and the same code again; or another path.
+    *When*: before a computation, in a task that reads a damaged checkpoint, or if a recomputed
+    value differs. *What helps*: ``dask exo checkpoints clean PATH``, or another path.
     """
 
 
 class NonDeterminismError(ExoError, RuntimeError):
     """A recomputed task returned another value, after its first output had been read.
 
-    *When*: at the end of a computation that lost workers or nodes; in a pipeline with the next
-    block.
+    *When*: at the end of a computation; in a pipeline with the next block.
     *What helps*: let tasks depend on their arguments only, or set ``exo.fault.nondeterminism``.
     """
 
@@ -166,32 +151,28 @@ class OutputExistsError(ExoError, FileExistsError):
 class OutputError(ExoError, OSError):
     """The output cannot be written.
 
-    *When*: before anything runs, if possible, else when files are written, which are removed.
-    *What helps*: another place, or more room.
+    *When*: before anything runs, if possible. *What helps*: another place, or more room.
     """
 
 
 class InputError(ExoError, ValueError):
     """The input cannot be read: it does not exist, has no such column, or an unknown format.
 
-    *When*: before anything runs.
-    *What helps*: the message names the path or column, and what there is.
+    *When*: before anything runs. *What helps*: the message says what there is.
     """
 
 
 class SortKeyError(ExoError, TypeError):
     """The values of a sort key have no common order.
 
-    *When*: the sort runs, or before, if dtypes show it.
-    *What helps*: convert the column with ``.astype(...)``, or ``.fillna(...)`` it.
+    *When*: the sort runs, or before. *What helps*: ``.astype(...)`` or ``.fillna(...)``.
     """
 
 
 class ColumnError(ExoError, KeyError):
     """There is no column, or index level, of that name.
 
-    *When*: a method is called; nothing has run.
-    *What helps*: the message names the columns that there are, the nearest first.
+    *When*: a method is called. *What helps*: the message names the columns, the nearest first.
     """
 
     __str__ = Exception.__str__  # a KeyError shows its message in quotes
@@ -214,16 +195,14 @@ class MergeArgumentError(ExoError, ValueError):
 class PipelineError(ExoError, ValueError):
     """A pipeline has an argument or stage that it does not support.
 
-    *When*: a pipeline is built, or starts with a stage that no node can run.
-    *What helps*: the message says what is needed and what the cluster has.
+    *When*: a pipeline is built or starts. *What helps*: the message says what is needed.
     """
 
 
 class OptionsError(ExoError, ValueError):
     """A resource request cannot be met, or a function cannot be called as its options say.
 
-    *When*: options are given, if possible; else when a computation starts, or a function returns
-    values that cannot be concatenated.
+    *When*: options are given, if possible; else in a computation.
     *What helps*: request less in `dask_exo.options`, or add nodes.
     """
 
@@ -231,8 +210,7 @@ class OptionsError(ExoError, ValueError):
 class AggregationError(ExoError, ValueError):
     """An aggregation of groups has an argument that it does not support.
 
-    *When*: a method is called; nothing has run.
-    *What helps*: the message names the aggregations that there are.
+    *When*: a method is called. *What helps*: the message names the aggregations that there are.
     """
 
 
@@ -246,16 +224,14 @@ class ShuffleArgumentError(ExoError, ValueError):
 class ValidationError(ExoError, AssertionError):
     """A sorted output is not the sorted input.
 
-    *When*: an output is compared with its input: order, number of rows, sums.
-    *What helps*: sort again; the message names file and row.
+    *When*: they are compared. *What helps*: sort again; the message names file and row.
     """
 
 
 class LiveError(ExoError, ConnectionError):
     """No program has a live page, or it does not answer.
 
-    *When*: ``dask exo top`` runs.
-    *What helps*: give it the whole address that the repr of `enable` shows, token included.
+    *When*: ``dask exo top`` runs. *What helps*: the whole address in the repr of `enable`.
     """
 
 
@@ -292,8 +268,7 @@ class DeviceMemoryError(MemoryError, ExoError):  # see `StoreFullError`
 class DeviceTypeError(ExoError, TypeError):
     """Columns in the memory of a device cannot have this type.
 
-    *When*: a frame is moved to a device, or a result would need such a column.
-    *What helps*: convert the column with ``.astype(...)``, or leave it out.
+    *When*: a frame is moved there, or computed. *What helps*: ``.astype(...)``, or drop them.
     """
 
 
@@ -309,49 +284,38 @@ class DeviceOperationError(ExoError, NotImplementedError, AttributeError):
 class NoClientError(ExoError, ValueError):
     """There is no client, since this process is not connected to a Ray cluster.
 
-    *When*: `get_client` is called, or code that needs a client.
-    *What helps*: create a `dask_exo.Client`, or call `dask_exo.enable`.
+    *When*: code needs a client. *What helps*: a `dask_exo.Client`, or `dask_exo.enable`.
     """
 
 
 class CancelledError(ExoError, concurrent.futures.CancelledError):
     """A computation, or a future of it, was stopped before its end.
 
-    *When*: a program waits for it.
-    *What helps*: nothing is wrong: ``cancel``, ``close`` or Ctrl-C has stopped it.
+    *When*: ``cancel``, ``close`` or Ctrl-C has stopped it. *What helps*: nothing is wrong.
     """
 
 
 class Link(NamedTuple):
-    """One exception of a chain of causes, pickled without these.
-
-    ``trace`` is its traceback, as a dictionary of `tblib.Traceback`, without ``left_out`` frames in
-    the middle. ``cause`` is True for the ``__cause__`` of the one before, else it is the context.
-    """
+    """One exception of a chain of causes, pickled without these."""
 
     pickled: bytes
-    trace: dict[str, Any] | None
-    cause: bool
-    left_out: int = 0
+    trace: dict[str, Any] | None  # its traceback, of `tblib.Traceback.as_dict`
+    cause: bool  # whether it is the ``__cause__`` of the one before, not the context
+    left_out: int = 0  # frames in the middle of the traceback
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The exception of a failed task.
+    """The exception of a failed task."""
 
-    ``key`` is the task's, ``links`` are the exception and its causes, empty if it cannot be
-    pickled, and ``text`` is the traceback as text.
-    """
-
-    key: Any
-    links: tuple[Link, ...]
-    text: str
+    key: Any  # of the task
+    links: tuple[Link, ...]  # the exception and its causes; empty if it cannot be pickled
+    text: str  # the traceback
 
     @classmethod
     def of(cls, key: Any, error: BaseException) -> Failure:
         """Pickle ``error`` and its causes."""
-        text = "".join(traceback.format_exception(error))
-        return cls(key, tuple(_links(error)), text)
+        return cls(key, tuple(_links(error)), "".join(traceback.format_exception(error)))
 
     def reraise(self) -> NoReturn:
         """Raise `error`."""

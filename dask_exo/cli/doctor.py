@@ -64,17 +64,14 @@ def examine() -> Diagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings of this process and the cluster as a whole, and of each machine, by name.
-
-    The text has a line for each, and one more for each remedy.
-    """
+    """Findings of this process and the cluster as a whole, and of each machine, by name."""
 
     program: tuple[Finding, ...]
     machines: tuple[tuple[str, tuple[Finding, ...]], ...]
 
     @property
     def findings(self) -> list[Finding]:
-        """All of them."""
+        """Those of the program and of all machines."""
         return [*self.program, *(one for _, found in self.machines for one in found)]
 
     @property

@@ -285,16 +285,13 @@ def sort(
 
 @dataclass
 class _Job:
-    """Input of a sort.
-
-    ``expected`` is the size of the output in bytes, if known; ``options`` are for `to_parquet`.
-    """
+    """Input of a sort."""
 
     frame: dd.DataFrame
     nbytes: int
     by: list[str] = field(default_factory=list)
-    expected: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    expected: int | None = None  # bytes of the output, if known
+    options: dict[str, Any] = field(default_factory=dict)  # for `to_parquet`
 
 
 def partition_bytes(nbytes: int, slots: int, store: int | None = None) -> int:

@@ -89,11 +89,9 @@ def concat_results(results: Iterable[Any], name: str) -> Any:
     ``name`` is that of the function, for errors. A single value need not have rows. Raises
     `OptionsError` if there is no value, or several that have no rows.
     """
-    pieces = [
-        piece
-        for result in results
-        for piece in (result if isinstance(result, Iterator) else [result])
-    ]
+    pieces: list[Any] = []
+    for result in results:
+        pieces += result if isinstance(result, Iterator) else [result]
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:

@@ -119,13 +119,8 @@ def string_buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def string_words(values: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the eight bytes from each byte on of n large strings, as integers of a byte order.
 
-    Returns
-    -------
-    words : ndarray
-        One for each byte of all strings, and a last one of zeros. Words at the end of a string
-        contain bytes of the next one.
-    starts, lengths : (n,)
-        First word and number of bytes of each string.
+    There is a word for each byte of all strings, and a last one of zeros. Words at the end of a
+    string contain bytes of the next one. The others are (n,) first words, and numbers of bytes.
     """
     offsets, used = string_buffers(values)
     data = np.zeros(len(used) + _WORD, np.uint8)  # is read beyond the end

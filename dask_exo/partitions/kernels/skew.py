@@ -106,10 +106,8 @@ def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) ->
 
     Examples
     --------
-    >>> hot, rare = (
-    ...     KeyCounts(np.array([5]), np.array([900]), 1000),
-    ...     KeyCounts(np.array([5]), [1], 100),
-    ... )
+    >>> hot = KeyCounts(np.array([5]), np.array([900]), 1000)
+    >>> rare = KeyCounts(np.array([5]), [1], 100)
     >>> placed = place_keys(hot, rare, "left", 4)
     >>> placed.keys, placed.outputs, placed.left
     (array([5]), array([0, 1, 2, 3]), array([ True]))
@@ -271,15 +269,8 @@ def spanning_groups(found: Sequence[EdgeGroups | None]) -> list[SpanningGroup]:
 
     Examples
     --------
-    >>> spanning_groups(
-    ...     [
-    ...         EdgeGroups(("a",), ("b",), 4, 2),
-    ...         None,
-    ...         EdgeGroups(("b",), ("b",), 7, 7),
-    ...         EdgeGroups(("b",), ("c",), 1, 5),
-    ...         EdgeGroups(("d",), ("d",), 2, 2),
-    ...     ]
-    ... )
+    >>> first, last = EdgeGroups(("a",), ("b",), 4, 2), EdgeGroups(("b",), ("c",), 1, 5)
+    >>> spanning_groups([first, None, EdgeGroups(("b",), ("b",), 7, 7), last])
     [SpanningGroup(parts=[0, 2, 3], counts=[2, 7, 1])]
     """
     groups: list[SpanningGroup] = []
