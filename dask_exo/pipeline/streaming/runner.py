@@ -26,7 +26,6 @@ from dask_exo.pipeline.streaming.task import BlockMetadata, StageActor, StageCod
 
 SHORT = 1.0  # seconds of a task behind which another may wait for the same actor
 SOON = 0.05  # seconds between two polls for an actor, or for a lost input
-PATIENCE = 2.0  # seconds without an output after which the runner checks for lost inputs
 FRESH = 1.0  # seconds for which resources of the cluster are taken to be the same
 
 
@@ -43,6 +42,8 @@ class StreamRunner:
         (S,)
     codes : sequence of StageCode
         (S,)
+    patience : float
+        Seconds without an output after which the runner checks for lost inputs.
 
     Attributes
     ----------
@@ -55,8 +56,10 @@ class StreamRunner:
         futures: Futures,
         stages: Sequence[StageSpec],
         codes: Sequence[StageCode],
+        *,
+        patience: float = 2.0,
     ) -> None:
-        self._futures, self._stages = futures, stages
+        self._futures, self._stages, self._patience = futures, stages, patience
         self._codes = [futures.put(code) for code in codes]
         self._modes, self._names = zip(*((c.nondeterminism, c.key) for c in codes), strict=True)
         self._stateless = list(map(self.is_stateless, stages, codes))
@@ -134,7 +137,7 @@ class StreamRunner:
             task, self._last_event = self._in_flight.by_stream[stream], self.now()
             if self._read(task):
                 ready.append(task)
-        if self.now() - self._last_event > PATIENCE:
+        if self.now() - self._last_event > self._patience:
             self.recovery.recall()
             self._last_event = self.now()
         return ready

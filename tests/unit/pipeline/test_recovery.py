@@ -12,7 +12,7 @@ from dask_exo.pipeline import Rejects
 from dask_exo.pipeline.policies import PartitionAdmission
 from dask_exo.pipeline.streaming.blocks import Block, StageSpec
 from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.recovery import MAX_REPLACEMENTS
+from dask_exo.pipeline.streaming.recovery import MAX_REPLACEMENTS, TaskState
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import RAISE, ErrorPolicy, Transform
@@ -32,13 +32,14 @@ def executor(
     target=10**6,
     nondeterminism="error",
     small=False,
+    patience=2.0,
     **options,
 ):
     """A stage for each transform."""
     stages = [StageSpec(t.name, {"CPU": 1.0}, **options) for t in transforms]
     rest = (target, error_policy, {}, nondeterminism)
     codes = [StageCode(t.name + str(i), [t], *rest) for i, t in enumerate(transforms)]
-    runner = StreamRunner(futures or InlineFutures(), stages, codes)
+    runner = StreamRunner(futures or InlineFutures(), stages, codes, patience=patience)
     pieces = iter([Block(frame, 0, 0, (i,), small=small) for i, frame in enumerate(inputs)])
     return Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**9, target=target)
 
@@ -243,12 +244,38 @@ class StuckActor(InlineActor):
         self._futures.lost = False  # there is a slot, in which it is made again
 
 
-def test_actors_release_slots_to_recompute_lost_inputs(monkeypatch):
-    monkeypatch.setattr("dask_exo.pipeline.streaming.runner.PATIENCE", 0.0)
+def test_actors_release_slots_to_recompute_lost_inputs():
     futures = Stuck()
-    found = outputs(executor([STAGES[0], STAGES[2]], parts(), futures))
+    found = outputs(executor([STAGES[0], STAGES[2]], parts(), futures, patience=0.0))
     assert sorted(pd.concat([piece.value.value for piece in found]).n) == list(range(100, 120))
     assert futures.stopped >= 1
+    assert not futures.actors
+
+
+class Filters:
+    """Runs on actors of its own, and makes no output."""
+
+    def __call__(self, frame):
+        yield from ()
+
+
+def test_drained_tasks_are_no_longer_recalled():
+    futures = Stuck()
+    code = StageCode("filters", [Transform("partitions", Filters)], 10**6, RAISE, {})
+    runner = StreamRunner(futures, [StageSpec("filters", {"CPU": 1.0})], [code])
+    drained, running = (
+        runner.start(0, [Block(frame, 0, 0, (i,))]) for i, frame in enumerate(parts(2))
+    )
+    futures.lost = False
+    assert runner.wait([drained], 0) == [drained]
+    futures.lost = True
+    runner.recovery.recall()
+    assert (drained.state, running.state) == (TaskState.DRAINED, TaskState.RECALLED)
+    assert runner.take(drained) is None
+    assert futures.stopped == 1  # the actor of the recalled task
+    assert runner.wait([running], 0) == [running]
+    assert runner.take(running) is None
+    runner.cancel([])
     assert not futures.actors
 
 
