@@ -22,7 +22,6 @@ import dask_exo
 from dask_exo import Scheduler
 from dask_exo.checkpoint import CheckpointStore, atomic_io
 from dask_exo.errors import CheckpointError, IntegrityError
-from dask_exo.execution import admission
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 from tests._data import Killed, Unseen
@@ -186,11 +185,10 @@ def test_slow_inputs_of_a_shuffle_are_stored_at_once(kind, monkeypatch) -> None:
         ddf = ddf.shuffle("k") if kind == "shuffle" else ddf.exo.sort_values("v")
         return ddf.compute(**options)
 
-    monkeypatch.setattr(admission, "FILE", 0.0)
     whole = run(scheduler="sync")
     made.clear()
     monkeypatch.setitem(mood, "dies", 2)
-    with dask.config.set({"exo.checkpoint.overhead": 1.0}):
+    with dask.config.set({"exo.checkpoint.overhead": 1e6}):
         with pytest.raises(Killed):
             run()
         assert len(made) == 2
@@ -206,9 +204,8 @@ def test_slow_inputs_of_a_shuffle_are_stored_at_once(kind, monkeypatch) -> None:
 @pytest.fixture
 def two_parts_kept(monkeypatch):
     """A program has died, and left two parts of its shuffle."""
-    monkeypatch.setattr(admission, "FILE", 0.0)
     monkeypatch.setitem(mood, "dies", 2)
-    with dask.config.set({"exo.checkpoint.overhead": 1.0}):
+    with dask.config.set({"exo.checkpoint.overhead": 1e6}):
         with pytest.raises(Killed):
             frame(moody).shuffle("k").compute()
         mood.clear()

@@ -128,8 +128,8 @@ _MOST = 32  # words: steps for few strings cost as much as for many
 State = list[np.ndarray]
 
 
-def hash_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Compute (n,) uint64 hashes of strings, as `pandas.util.hash_array`.
+def hash_strings(values: pa.Array | pa.ChunkedArray, *, block: int = _BLOCK) -> np.ndarray:
+    """Compute (n,) uint64 hashes of strings, ``block`` at a time, as `pandas.util.hash_array`.
 
     Examples
     --------
@@ -140,8 +140,8 @@ def hash_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     texts = to_large_string(values)
     read, starts, lengths = string_words(texts, "<u8")
     found = np.empty(len(texts), np.uint64)
-    for start in range(0, len(texts), _BLOCK):
-        rows = slice(start, start + _BLOCK)
+    for start in range(0, len(texts), block):
+        rows = slice(start, start + block)
         found[rows] = _hash_block(read, starts[rows], lengths[rows])
     for row in np.flatnonzero(lengths >= _MOST * _WORD):
         found[row] = hash_array(np.array([texts[row].as_py()], object), categorize=False)[0]

@@ -139,10 +139,11 @@ def test_index_is_not_written(tmp_path):
     assert pd.read_parquet(output).to_dict("list") == {"a": [1, 2]}
 
 
-def test_row_groups_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(sort, "ROW_GROUP", 2)
-    output = sort_to_parquet(small(), "a", tmp_path / "out")
-    assert pq.ParquetFile(output / "part.0.parquet").metadata.row_group(0).num_rows <= 2
+def test_row_groups_are_bounded(tmp_path):
+    given_rows = dd.from_pandas(pd.DataFrame({"a": range(sort.ROW_GROUP + 1)}), npartitions=1)
+    output = sort_to_parquet(given_rows, "a", tmp_path / "out")
+    file = pq.ParquetFile(output / "part.0.parquet").metadata
+    assert [file.row_group(i).num_rows for i in range(2)] == [sort.ROW_GROUP, 1]
 
 
 # ---- all of the output, or none of it
