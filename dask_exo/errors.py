@@ -373,28 +373,32 @@ def _shortened(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
 
 
 def _unpack(link: Link) -> BaseException:
-    error = _load(link.pickled)
+    error: BaseException = pickle.loads(link.pickled)  # noqa: S301  our own worker's bytes
     if link.left_out:
         error.add_note(f"dask_exo: {link.left_out} frames in the middle are left out")
     trace = None if link.trace is None else Traceback.from_dict(link.trace).as_traceback()
     return error.with_traceback(trace)
 
 
+class _Bare:
+    """Unpickles to an exception of the same type and arguments, without the rest of its state."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self._error), self._error.args
+
+
 def _pickled(error: BaseException) -> bytes | None:
     """Pickle an exception, or at least its type and arguments; None if neither can be loaded."""
-    for form in (error, (type(error), error.args)):
+    for form in (error, _Bare(error)):
         try:
             data: bytes = cloudpickle.dumps(form)
-            _load(data)  # not stored: its traceback would refer to this frame
+            # no local for the result: its traceback, with tblib, would refer back to this frame
+            loads = isinstance(pickle.loads(data), BaseException)  # noqa: S301  our own bytes
         except Exception:  # noqa: BLE001  any error: try the next form
             continue
-        return data
+        if loads:
+            return data
     return None
-
-
-def _load(data: bytes) -> BaseException:
-    form = pickle.loads(data)  # noqa: S301  our own worker's bytes
-    error = form[0](*form[1]) if isinstance(form, tuple) else form
-    if not isinstance(error, BaseException):
-        raise TypeError(type(error))
-    return error

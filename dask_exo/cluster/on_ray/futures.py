@@ -112,7 +112,7 @@ def _cancel(refs: Sequence[Ref]) -> None:
     ray.wait(list(refs), num_returns=len(refs), timeout=10, fetch_local=False)
 
 
-# OutputDigest once: each one is sent to the cluster, and to every worker, when it is first used.
+# Created once: each one is sent to the cluster, and to every worker, when it is first used.
 _remote_call = ray.remote(_call)
 _remote_split = ray.remote(_split)
 _remote_iterate = ray.remote(_iterate)
