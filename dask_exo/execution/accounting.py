@@ -96,9 +96,9 @@ class ShuffleAccounting:
 
     def should_checkpoint(self, stage: Stage, nbytes: int) -> bool:
         """Decide whether to checkpoint the outputs of a shuffle; if so, count its cost as spent."""
-        if stage.keeping is None:
+        if stage.checkpoint is None:
             return False
-        worth = stage.keeping.worth(nbytes, self._work, self._spent)
+        worth = stage.checkpoint.worth(nbytes, self._work, self._spent)
         self._spent += write_seconds(nbytes) if worth else 0.0
         events.emit(events.ShuffleKept(stage.name, worth, nbytes, self._work))
         return worth
@@ -116,8 +116,8 @@ class ShuffleAccounting:
             try:
                 verify(name, sent, self._assembled[stage.key])
             except IntegrityError:
-                if stage.keeping is not None:
-                    stage.keeping.forget()  # no later program may read it
+                if stage.checkpoint is not None:
+                    stage.checkpoint.forget()  # no later program may read it
                 raise
 
 
@@ -166,31 +166,31 @@ class StoreSampler:
         self._last: StoreUsage | None = None
         self._due = futures.now + EVERY / 2
         if closely:
-            self._ask()
+            self._read()
 
     @property
     def timeout(self) -> float:
         """Seconds until the next sample."""
         return max(0.0, self._due - self._futures.now)
 
-    def look(self, held_back: Callable[[], tuple[int, str]]) -> None:
+    def sample(self, held_back: Callable[[], tuple[int, str]]) -> None:
         """Emit `events.ClusterSeen` if due; ``held_back`` returns tasks in flight, bottleneck."""
         if self.timeout > 0:
             return
         self._due = self._futures.now + EVERY
-        store = self._ask()
+        store = self._read()
         if store is not None:
             seen = store.used, store.spilled, store.restored
             events.emit(events.ClusterSeen(*seen, *held_back()))
 
-    def spilled(self, *, ask: bool) -> tuple[int, int]:
-        """Return bytes spilled and restored since the first sample; ``ask`` takes a last one."""
+    def spilled(self, *, at_end: bool) -> tuple[int, int]:
+        """Return bytes spilled and restored since the first sample; take a last one ``at_end``."""
         if self._before is None:
             return 0, 0
-        after = (self._ask() if ask else None) or self._last or self._before
+        after = (self._read() if at_end else None) or self._last or self._before
         return after.spilled - self._before.spilled, after.restored - self._before.restored
 
-    def _ask(self) -> StoreUsage | None:
+    def _read(self) -> StoreUsage | None:
         """Sample the stores; if they do not answer, wait longer until the next sample."""
         try:
             self._last = self._futures.store()
@@ -206,12 +206,12 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
     """Give a run a number, sample the object stores meanwhile, and emit its totals at its end."""
     closely = events.listening()
     with events.new_run():
-        started, looks = time.perf_counter(), StoreSampler(futures, closely=closely)
+        started, sampler = time.perf_counter(), StoreSampler(futures, closely=closely)
         written = _written(futures) if closely else {}
         calls, objects, repeated = futures.calls, futures.objects, len(futures.recomputed())
         failed = True
         try:
-            yield looks
+            yield sampler
             failed = False
         finally:
             parts = Counter[str]()
@@ -219,7 +219,7 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
                 parts[output.name] += output.parts
             if parts:
                 events.emit(events.CallsRepeated(dict(parts)))
-            spilled, restored = looks.spilled(ask=not failed)
+            spilled, restored = sampler.spilled(at_end=not failed)
             now = _written(futures) if closely else {}
             events.emit(
                 events.RunFinished(

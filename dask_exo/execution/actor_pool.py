@@ -111,7 +111,7 @@ class ActorPools:
         self._total = _total(nodes)
         every = (*(b.options for b in plan.bundles), *(s.options for s in plan.stages))
         # bundles and shuffles of each pool that have not finished
-        self._left = Counter(one.asks for one in every if one.asks is not None and one.pool)
+        self._left = Counter(one.request for one in every if one.request is not None and one.pool)
         self._width = _max_actors(plan, nodes)
         self._reserve = _reserve(plan) if self._left else {}
         self._has_shuffles = bool(plan.stages)
@@ -302,7 +302,7 @@ def _max_actors(plan: Plan, nodes: Sequence[Node]) -> dict[ResourceRequest, int]
     width: dict[ResourceRequest, int] = {}
     parts = (part for stage in plan.stages if stage.options.pool for part in stage.parts[:1])
     for bundle in (*plan.bundles, *parts):
-        request = bundle.options.asks
+        request = bundle.options.request
         if request is None or request in width:
             continue
         count = sum(node.slots for node in nodes)

@@ -80,9 +80,9 @@ class BackgroundRun:
     def _main(self) -> None:
         error: BaseException = CancelledError("the computation was stopped before its end")
         try:
-            with observed(self._futures) as looks:
+            with observed(self._futures) as sampler:
                 run = Run.planned(
-                    self._plan, self._context, self._futures, consumer=self, looks=looks
+                    self._plan, self._context, self._futures, consumer=self, looks=sampler
                 )
                 run.results()
         except RunAbandoned:

@@ -41,7 +41,7 @@ class CheckpointKey:
     key: str
     before: StoredValue | None = None
 
-    def keep(self, value: Any) -> Any:
+    def write(self, value: Any) -> Any:
         """Write a checkpoint of a value; return the value.
 
         Raise `CheckpointError` if it differs from that of an earlier program. Warn if the value
@@ -67,14 +67,14 @@ class PartCheckpoint:
     Writing it may take ``share`` of the task's seconds.
     """
 
-    label: CheckpointKey
+    key: CheckpointKey
     share: float
 
-    def keep(self, value: Any, seconds: float) -> float:
+    def write(self, value: Any, seconds: float) -> float:
         """Write a value that took so many seconds, if worth it; return the seconds of writing."""
         spent = single_write_seconds(sizeof(value), seconds=seconds, share=self.share)
-        if spent is not None or self.label.before is not None:
-            self.label.keep(value)
+        if spent is not None or self.key.before is not None:
+            self.key.write(value)
         return spent or 0.0
 
 
@@ -85,18 +85,18 @@ class ShuffleCheckpoint:
     Writing it may take ``share`` of the work so far; any if None.
     """
 
-    labels: Mapping[int, CheckpointKey]
+    keys: Mapping[int, CheckpointKey]
     share: float | None
 
     def worth(self, nbytes: int, work: float, spent: float) -> bool:
         """Return whether to write ``nbytes`` of outputs after so many seconds of ``work``."""
-        if self.share is None or any(label.before for label in self.labels.values()):
+        if self.share is None or any(key.before for key in self.keys.values()):
             return True
         return worth_checkpointing(nbytes, work=work, spent=spent, share=self.share)
 
     def forget(self) -> None:
         """Delete the checkpoint."""
-        for store, group in {(label.store, label.group) for label in self.labels.values()}:
+        for store, group in {(key.store, key.group) for key in self.keys.values()}:
             store.remove(group)
 
 
@@ -105,7 +105,7 @@ class CheckpointingSplit(Partitioner):
     """A partitioner that checkpoints an output in the task that reads it, which has its device."""
 
     inner: Partitioner
-    label: CheckpointKey
+    key: CheckpointKey
 
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[Sequence[Blocks], Tally]:
         """See `Partitioner.cut`."""
@@ -114,14 +114,14 @@ class CheckpointingSplit(Partitioner):
     def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:
         """Assemble an output and write its checkpoint."""
         output, assembled = self.inner.assemble(packed, slot, column)
-        return self.label.keep(output), assembled
+        return self.key.write(output), assembled
 
 
-def keep(value: Any, label: CheckpointKey) -> Any:
+def write_checkpoint(value: Any, key: CheckpointKey) -> Any:
     """Write a checkpoint of a value; return the value."""
-    return label.keep(value)
+    return key.write(value)
 
 
-def restore(store: CheckpointStore, entry: StoredValue) -> Any:
+def read_checkpoint(store: CheckpointStore, entry: StoredValue) -> Any:
     """Read the checkpoint of an earlier program."""
     return store.read(entry)

@@ -133,7 +133,7 @@ class Run:
                 self._take_promised()
                 self._launch()
                 if self._looks is not None:
-                    self._looks.look(self._progress)
+                    self._looks.sample(self._progress)
                 moving = self._queue.stages or self._shuffles.resumed
                 if self._unfinished and not moving:
                     self._collect_finished(self._wait())

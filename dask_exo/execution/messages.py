@@ -61,7 +61,7 @@ class Job(NamedTuple):
     ----------
     returned : bool
         Whether its value is read outside of the call.
-    label : PartCheckpoint, optional
+    checkpoint : PartCheckpoint, optional
         Checkpoint of its value, if it is an input of a shuffle and checkpoints are on.
     """
 
@@ -70,7 +70,7 @@ class Job(NamedTuple):
     inputs: dict[Key, Argument | GatheredBlocks | JobOutput | Value]
     retries: int = 0
     returned: bool = True
-    label: PartCheckpoint | None = None
+    checkpoint: PartCheckpoint | None = None
 
     @property
     def inner(self) -> list[int]:

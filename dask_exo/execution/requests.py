@@ -60,14 +60,14 @@ class ResourceBoundFunction:
         func: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        asks: ResourceRequest,
+        request: ResourceRequest,
         batch_size: int | None = None,
         max_batch_bytes: int | None = None,
         key: str | None = None,
     ) -> None:
         ResourceBoundFunction.used = True
         functools.update_wrapper(self, func, updated=())
-        self.asks = asks
+        self.request = request
         self._func, self._args, self._kwargs = func, args, dict(kwargs)
         self._batch_size, self._max_batch_bytes = batch_size, max_batch_bytes
         self._known_key = key
@@ -148,20 +148,20 @@ class ResourceBoundFunction:
     def __dask_tokenize__(self) -> Any:
         """Return equal tokens for equal functions, or their names, arguments and options."""
         what = self._where or (_token(self._func),)
-        options = (self.asks, self._batch_size, self._max_batch_bytes)
+        options = (self.request, self._batch_size, self._max_batch_bytes)
         return "dask_exo.options", what, normalize_token((self._args, self._kwargs, options))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By name where that works, as functions are: its globals are then those of the module."""
         if self._where is not None:
             return _imported, self._where
-        fields = (self._func, self._args, self._kwargs, self.asks)
+        fields = (self._func, self._args, self._kwargs, self.request)
         key = self._key if self.stateful else None
         return ResourceBoundFunction, (*fields, self._batch_size, self._max_batch_bytes, key)
 
     def __repr__(self) -> str:
         """Return the name of the function and its resource request."""
-        return f"<{self.name} that asks for {self.asks}>"
+        return f"<{self.name} that asks for {self.request}>"
 
 
 def _signature(cls: type) -> inspect.Signature:
@@ -266,8 +266,8 @@ def options(
                 f"arguments after the function {func!r}: need them in the call; only instances of "
                 f"a class are created with some"
             )
-        asks = ResourceRequest(asked, special or stateful, least, most)
-        return ResourceBoundFunction(func, args, kwargs, asks, batch_size, nbytes)
+        request = ResourceRequest(asked, special or stateful, least, most)
+        return ResourceBoundFunction(func, args, kwargs, request, batch_size, nbytes)
 
     return decorate
 

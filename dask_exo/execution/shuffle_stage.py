@@ -42,7 +42,7 @@ class RunningShuffle:
     steps: Steps[Shuffled]
     actors: MapActors | None = None
     waiting: Waiting = field(default_factory=Waiting)
-    keeping: ShuffleCheckpoint | None = None  # of outputs that their readers write
+    checkpoint: ShuffleCheckpoint | None = None  # of outputs that their readers write
 
     def advance(self, now: float) -> Shuffled | None:
         """Resume the coroutine until it has to wait; return its result if it has ended."""
@@ -56,15 +56,15 @@ class RunningShuffle:
 
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, PendingOutput]]:
         """Yield the outputs, which the tasks that read them assemble."""
-        nbytes, split, keeping = _each(shuffled), _split(self.stage, shuffled), self.keeping
+        nbytes, split, checkpoint = _each(shuffled), _split(self.stage, shuffled), self.checkpoint
         # the split knows only the outputs that are read, by their places among those
         for place, (key, column) in enumerate(
             zip(self.stage.columns, shuffled.inputs, strict=True)
         ):
             partitioner = split
-            if keeping is not None and key.slot in keeping.labels:
-                label = keeping.labels[key.slot]
-                partitioner = CheckpointingSplit(count=split.count, inner=split, label=label)
+            if checkpoint is not None and key.slot in checkpoint.keys:
+                checkpoint_key = checkpoint.keys[key.slot]
+                partitioner = CheckpointingSplit(count=split.count, inner=split, key=checkpoint_key)
             yield key, PendingOutput(OutputKey(key.stage, place), column, partitioner, nbytes)
 
 
@@ -187,16 +187,16 @@ class RunningShuffles:
         maps = StageMaps(stage, self._values, self._accounting, config, block)
         steps = run_shuffle(self._futures, maps, spec, limits_of(config), stage.label)
         shuffling = RunningShuffle(stage, steps, actors)
-        if stage.keeping is not None:
+        if stage.checkpoint is not None:
             window = spec.slots * config.tasks_per_slot
-            shuffling.steps = self._checkpointed(shuffling, steps, stage.keeping, window)
+            shuffling.steps = self._checkpointed(shuffling, steps, stage.checkpoint, window)
         return shuffling
 
     def _checkpointed(
         self,
         shuffling: RunningShuffle,
         steps: Steps[Shuffled],
-        keeping: ShuffleCheckpoint,
+        checkpoint: ShuffleCheckpoint,
         window: int,
     ) -> Steps[Shuffled]:
         """Run a shuffle, then write checkpoints of the outputs if that is worth its cost."""
@@ -204,12 +204,12 @@ class RunningShuffles:
         if not self._accounting.should_checkpoint(stage, shuffled.nbytes):
             return shuffled
         if shuffling.actors is not None:  # only the reader of an output has its device
-            shuffling.keeping = keeping
+            shuffling.checkpoint = checkpoint
             return shuffled
         yield from checkpoint_outputs(
             self._futures,
             list(zip(stage.columns, shuffled.inputs, strict=True)),
-            keeping,
+            checkpoint,
             (_split(stage, shuffled), self._config.settings),
             nbytes=_each(shuffled),
             window=window,
@@ -278,13 +278,13 @@ class Output(NamedTuple):
 
     slot: int
     place: int
-    label: CheckpointKey
+    checkpoint: CheckpointKey
 
 
 def checkpoint_outputs(
     futures: Futures,
     columns: Sequence[tuple[OutputKey, ReducerInput]],
-    keeping: ShuffleCheckpoint,
+    checkpoint: ShuffleCheckpoint,
     content: tuple[Partitioner, Any],
     *,
     nbytes: int,
@@ -300,7 +300,7 @@ def checkpoint_outputs(
     futures : Futures
     columns : sequence of (OutputKey, ReducerInput)
         (R,) what is to be read for each output, of about ``nbytes``.
-    keeping : ShuffleCheckpoint
+    checkpoint : ShuffleCheckpoint
     content : tuple
         Partitioner that assembles an output, and ``dask.config`` of the tasks.
     window : int
@@ -308,31 +308,33 @@ def checkpoint_outputs(
     """
     data = messages.dumps(content)
     in_flight: list[Ref] = []
-    for column, outputs in _calls(columns, keeping, max(1, TOGETHER // max(nbytes, 1))):
+    for column, outputs in _calls(columns, checkpoint, max(1, TOGETHER // max(nbytes, 1))):
         if len(in_flight) >= window:
             yield Until(any=list(in_flight))
-            in_flight = _settled(futures, in_flight)
-        in_flight.append(futures.submit(_keep, data, outputs, *column.refs, node=column.node))
+            in_flight = _unfinished(futures, in_flight)
+        in_flight.append(
+            futures.submit(_write_outputs, data, outputs, *column.refs, node=column.node)
+        )
     while in_flight:
         yield Until(any=list(in_flight))
-        in_flight = _settled(futures, in_flight)
+        in_flight = _unfinished(futures, in_flight)
 
 
 def _calls(
-    columns: Sequence[tuple[OutputKey, ReducerInput]], keeping: ShuffleCheckpoint, most: int
+    columns: Sequence[tuple[OutputKey, ReducerInput]], checkpoint: ShuffleCheckpoint, most: int
 ) -> Iterator[tuple[ReducerInput, list[Output]]]:
     """Group the outputs by task: neighbours whose blocks are stored in the same objects."""
     outputs = [
-        (column, Output(column.slot, place, keeping.labels[key.slot]))
+        (column, Output(column.slot, place, checkpoint.keys[key.slot]))
         for place, (key, column) in enumerate(columns)
-        if key.slot in keeping.labels
+        if key.slot in checkpoint.keys
     ]
     for _, same in groupby(outputs, key=lambda one: id(one[0].refs)):
         for some in partition_all(most, same):
             yield some[0][0], [output for _, output in some]
 
 
-def _settled(futures: Futures, in_flight: list[Ref]) -> list[Ref]:
+def _unfinished(futures: Futures, in_flight: list[Ref]) -> list[Ref]:
     """Return the unfinished tasks; raise the error of one that failed."""
     done, pending = futures.wait(in_flight, timeout=0)
     for one in futures.get(done):
@@ -340,7 +342,7 @@ def _settled(futures: Futures, in_flight: list[Ref]) -> list[Ref]:
     return list(pending)
 
 
-def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.JobReceipt:
+def _write_outputs(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.JobReceipt:
     """Write the checkpoints of some outputs."""
     split, settings = load_call(data, packed)
     start = time.perf_counter()
@@ -348,11 +350,11 @@ def _keep(data: bytes, outputs: Sequence[Output], *packed: Any) -> messages.JobR
     def write() -> None:
         for output in outputs:
             value, _ = split.assemble(packed, output.slot, output.place)
-            output.label.keep(value)
+            output.checkpoint.write(value)
 
     with dask.config.set(settings), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _, failure = catch_failure(outputs[0].label.group, write)
+        _, failure = catch_failure(outputs[0].checkpoint.group, write)
     return messages.JobReceipt(
         time.perf_counter() - start, warnings=distinct(caught), failure=failure
     )

@@ -60,7 +60,9 @@ def build_jobs(
         inputs.append({**literals, **{name: sources[key] for name, key in bundle.inputs.items()}})
         positions[bundle.key] = i
     jobs = [
-        messages.Job(b.key, b.nodes, sources, b.options.retries, values.has_readers(b.key), b.label)
+        messages.Job(
+            b.key, b.nodes, sources, b.options.retries, values.has_readers(b.key), b.checkpoint
+        )
         for b, sources in zip(bundles, inputs, strict=True)
     ]
     return jobs, list(places)

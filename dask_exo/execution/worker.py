@@ -248,9 +248,9 @@ def _attempt(
             value, failure = catch_failure(job.key, run)
             if failure is None:
                 break
-        if job.label is not None and failure is None:
-            keep = partial(job.label.keep, value, time.perf_counter() - start)
-            seconds, failure = catch_failure(job.key, keep)
+        if job.checkpoint is not None and failure is None:
+            write = partial(job.checkpoint.write, value, time.perf_counter() - start)
+            seconds, failure = catch_failure(job.key, write)
             spent = seconds or 0.0
     return JobOutcome(value, failure, tuple(assembled), distinct(caught), spent)
 

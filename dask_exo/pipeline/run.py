@@ -218,7 +218,7 @@ class PipelineRun(Iterator[Block]):
                     continue
                 executor.step(SOON if owed or executor.outputs else 0.1)
                 reporter.report_occasionally()
-                sampler.look(executor.bottleneck)
+                sampler.sample(executor.bottleneck)
         finally:
             reporter.report()
             executor.cancel()

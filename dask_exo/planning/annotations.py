@@ -27,13 +27,13 @@ class TaskOptions:
     retries: int = 0  # after an exception
     priority: float = 0  # a ready task with a higher one runs first
     here: bool = False  # it must run in the driver, because it changes a value there
-    asks: ResourceRequest | None = None  # of the functions in it; ``needs`` are the same
+    request: ResourceRequest | None = None  # of the functions in it; ``needs`` are the same
     device: bool = False  # it requests a GPU only because its partitions are on one
 
     @property
     def pool(self) -> ResourceRequest | None:
         """Actor pool that it runs on, if any."""
-        return self.asks if self.asks is not None and self.asks.on_actors else None
+        return self.request if self.request is not None and self.request.on_actors else None
 
     @property
     def gpus(self) -> float:
@@ -80,9 +80,11 @@ def options_of(
     for key, node in graph.items():
         mine = {name: values[key] for name, values in single.items() if key in values}
         one = options_from({**everywhere, **mine}) if mine else common
-        if (asks := request_of(node)) is not None:
-            needs, own = ({}, None) if asks == ONE_CPU else (asks.needs, asks)
-            one = replace(one, needs=needs, asks=own)
+        if (request := request_of(node)) is not None:
+            if request == ONE_CPU:
+                one = replace(one, needs={}, request=None)
+            else:
+                one = replace(one, needs=request.needs, request=request)
         if key in gpus:
             one = _on_gpu(one, share)
         if one != NO_OPTIONS:
@@ -90,24 +92,24 @@ def options_of(
     return found
 
 
-def _on_gpu(asked: TaskOptions, share: float) -> TaskOptions:
+def _on_gpu(options: TaskOptions, share: float) -> TaskOptions:
     """Add a request for an actor with a share of a GPU, unless it requests GPUs itself."""
-    needs = asked.needs
+    needs = options.needs
     amounts = {"CPU": needs.get("num_cpus", 0), **(needs.get("resources") or {})}
     amounts["GPU"] = needs.get("num_gpus") or share
     mine = ResourceRequest(
         tuple(sorted((n, float(a)) for n, a in amounts.items() if a)), on_actors=True
     )
-    asks = mine if asked.asks is None else combine_requests([asked.asks, mine])
-    return replace(asked, needs={**needs, **asks.needs}, asks=asks, device=True)
+    request = mine if options.request is None else combine_requests([options.request, mine])
+    return replace(options, needs={**needs, **request.needs}, request=request, device=True)
 
 
 def request_of(node: object) -> ResourceRequest | None:
     """Return the request of the functions that a task calls, if they have one."""
-    found = (
-        [function.asks for function in bound_functions(node)] if ResourceBoundFunction.used else []
-    )
-    return combine_requests(found) if found else None
+    if not ResourceBoundFunction.used:
+        return None
+    requests = [function.request for function in bound_functions(node)]
+    return combine_requests(requests) if requests else None
 
 
 def bound_functions(value: object) -> Iterator[ResourceBoundFunction]:

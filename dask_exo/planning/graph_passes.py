@@ -222,7 +222,7 @@ def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
     slots = {j: slot for slot, j in enumerate(sorted({one.args[1] for one in collects.values()}))}
     whole = ShuffleNode(
         (f"exchange-groupby-{name}", 0),
-        ItemPartitioner(place=place, count=count, kept=tuple(slots)),
+        ItemPartitioner(place=place, count=count, selected=tuple(slots)),
         *parts,
     )
     graph[whole.key] = whole
@@ -241,17 +241,17 @@ def _by_tasks(graph: Graph, token: str, radix: int, digits: int) -> None:
     places = [inp[::-1] for inp in product(range(radix), repeat=digits)]  # last runs fastest
     sources = [(f"{JOIN}{token}", 0, place) for place in places]
     outputs = [(f"{JOIN}{token}", digits, place) for place in places]
-    kept = tuple(j for j, key in enumerate(outputs) if key in graph)
+    selected = tuple(j for j, key in enumerate(outputs) if key in graph)
     if not all(key in graph for key in sources):
         return  # of an unknown form, but correct as it is
     full = [key for key in sources if graph[key] != DataNode(key, [])]
     whole = ShuffleNode(
         (f"exchange-groupby-{token}", 0),
-        ItemPartitioner(place=by_hash, count=len(places), kept=kept),
+        ItemPartitioner(place=by_hash, count=len(places), selected=selected),
         *(TaskRef(key) for key in full),
     )
     graph[whole.key] = whole
-    for slot, j in enumerate(kept):
+    for slot, j in enumerate(selected):
         graph[outputs[j]] = Task(outputs[j], take, TaskRef(whole.key), slot)
 
 
@@ -344,7 +344,10 @@ def _split(barrier: Key, spec: Any, numbers: list[Number]) -> Partitioner:
     kind = type(spec).__name__
     if kind == "DataFrameShuffleSpec":
         return RowPartitioner(
-            column=spec.column, count=spec.npartitions, kept=tuple(numbers), drop=spec.drop_column
+            column=spec.column,
+            count=spec.npartitions,
+            selected=tuple(numbers),
+            drop=spec.drop_column,
         )
     if kind == "ArrayRechunkSpec":
         return ChunkPartitioner.of(old_to_new(spec.old, spec.new), spec.old, numbers)

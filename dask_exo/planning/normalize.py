@@ -75,11 +75,11 @@ def _future(key: Key) -> GraphNode:
 
 def cull(graph: Graph, keys: Iterable[Key]) -> Graph:
     """Return the part of ``graph`` that ``keys`` depend on."""
-    kept: Graph = {}
+    needed: Graph = {}
     stack = list(keys)
     while stack:
         key = stack.pop()
-        if key not in kept:
-            kept[key] = graph[key] if key in graph else _future(key)
-            stack.extend(kept[key].dependencies)
-    return kept
+        if key not in needed:
+            needed[key] = graph[key] if key in graph else _future(key)
+            stack.extend(needed[key].dependencies)
+    return needed

@@ -35,17 +35,17 @@ class Partitioner(abc.ABC):
     """Divides inputs into blocks, and assembles outputs from them."""
 
     count: int  # outputs before any selection
-    kept: tuple[int, ...] | None = None  # requested outputs, each once; None means all
+    selected: tuple[int, ...] | None = None  # requested outputs, each once; None means all
     checked: bool = True  # add up key hashes, and not only counts
 
     @property
     def numbers(self) -> Sequence[int]:
         """(R,) number of each output among all."""
-        return range(self.count) if self.kept is None else self.kept
+        return range(self.count) if self.selected is None else self.selected
 
     def select(self, used: Sequence[int]) -> Self:
         """Return a partitioner with only some of the outputs."""
-        return replace(self, kept=tuple(self.numbers[j] for j in used))
+        return replace(self, selected=tuple(self.numbers[j] for j in used))
 
     def without_checks(self) -> Self:
         """Return a partitioner that does not add up key hashes."""
@@ -150,13 +150,13 @@ class RowPartitioner(Partitioner):
             frame = frame.drop(columns=protocol.PARTITION_COLUMN)
         elif self.drop:
             frame = frame.drop(columns=self.column)
-        if self.kept is not None:
+        if self.selected is not None:
             places = np.full(self.count, -1)
-            places[list(self.kept)] = np.arange(len(self.kept))
+            places[list(self.selected)] = np.arange(len(self.selected))
             slots = kernels.array(frame, places)[ids]
             requested = slots >= 0
             frame = frame[requested]
-            ids = slots[requested].astype(np.min_scalar_type(len(self.kept)))
+            ids = slots[requested].astype(np.min_scalar_type(len(self.selected)))
         blocks = pack(frame, ids, owned, mark, ignore_index=self.ignore_index)
         counts = np.concatenate([np.diff(block.offsets) for block in blocks])
         return blocks, self._tally(frame, counts)
@@ -291,7 +291,7 @@ class ChunkPartitioner(Partitioner):
         cls,
         recipes: Sequence[Sequence[Sequence[tuple[int, slice]]]],
         old: Sequence[Sequence[float]],
-        kept: Sequence[Index] | None = None,
+        selected: Sequence[Index] | None = None,
     ) -> ChunkPartitioner:
         """Follow Dask's recipes.
 
@@ -301,7 +301,7 @@ class ChunkPartitioner(Partitioner):
             (ndim, new chunks along the axis) old chunks, and the slices of them.
         old : sequence
             (ndim, old chunks along the axis) sizes of the old chunks.
-        kept : sequence of tuple of int, optional
+        selected : sequence of tuple of int, optional
             Requested new chunks; None means all.
         """
         pieces: list[list[list[ChunkSlice]]] = [[[] for _ in axis] for axis in old]
@@ -312,9 +312,9 @@ class ChunkPartitioner(Partitioner):
         grid = [[len(recipe) for recipe in axis] for axis in recipes]
         shape = [len(axis) for axis in grid]
         numbers = None
-        if kept is not None:
-            numbers = tuple(int(np.ravel_multi_index(index, shape)) for index in kept)
-        return cls(count=math.prod(shape), kept=numbers, pieces=pieces, grid=grid)
+        if selected is not None:
+            numbers = tuple(int(np.ravel_multi_index(index, shape)) for index in selected)
+        return cls(count=math.prod(shape), selected=numbers, pieces=pieces, grid=grid)
 
     def cut(self, parts: Sequence[Chunk], owned: Sequence[range]) -> tuple[list[Pickled], Tally]:
         """See `Partitioner.cut`."""

@@ -42,7 +42,7 @@ class Bundle:
         Name → small value that is sent with the code.
     priority : int
         Lower runs first.
-    label : PartCheckpoint, optional
+    checkpoint : PartCheckpoint, optional
         Where its value is stored, if it is a shuffle's input that may be checkpointed.
     """
 
@@ -52,7 +52,7 @@ class Bundle:
     literals: dict[Key, Any] = field(default_factory=dict)
     priority: int = 0
     options: TaskOptions = NO_OPTIONS
-    label: PartCheckpoint | None = None
+    checkpoint: PartCheckpoint | None = None
 
     @property
     def group(self) -> str:
@@ -96,7 +96,7 @@ class Stage:
     columns: list[OutputKey]  # (R,)
     priority: int
     options: TaskOptions = NO_OPTIONS  # of the maps, which compute the inputs and divide them
-    keeping: ShuffleCheckpoint | None = None  # of its outputs, if they may be stored
+    checkpoint: ShuffleCheckpoint | None = None  # of its outputs, if they may be stored
 
     @property
     def sources(self) -> set[Key]:
@@ -198,13 +198,13 @@ def _needs(bundles: list[Bundle]) -> str:
 
 
 def _text(options: TaskOptions) -> str:
-    if options.asks is None:
+    if options.request is None:
         return ", ".join(f"{name}={value}" for name, value in options.needs.items())
-    if not options.asks.on_actors:
-        return str(options.asks)
-    least, most = options.asks.min_actors, options.asks.max_actors
+    if not options.request.on_actors:
+        return str(options.request)
+    least, most = options.request.min_actors, options.request.max_actors
     many = "as many as fit" if most is None else f"{least or 1} to {most}"
-    return f"{options.asks}, on actors ({many})"
+    return f"{options.request}, on actors ({many})"
 
 
 def _ordered(groups: list[GroupSummary], edges: list[tuple[str, str]]) -> list[GroupSummary]:

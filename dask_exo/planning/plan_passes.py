@@ -43,10 +43,10 @@ def _attach_checkpoints(plan: Plan, context: PassContext) -> Plan:
     checkpoints, overhead = context.checkpoints, context.config.checkpoint_overhead
 
     def attach(bundle: Bundle) -> Bundle:
-        label = checkpoints.parts.get(bundle.key)
-        if label is None or not bundle.nodes or bundle.options != NO_OPTIONS:
+        key = checkpoints.parts.get(bundle.key)
+        if key is None or not bundle.nodes or bundle.options != NO_OPTIONS:
             return bundle
-        return replace(bundle, label=PartCheckpoint(label, overhead))
+        return replace(bundle, checkpoint=PartCheckpoint(key, overhead))
 
     plan = replace(plan, seen=checkpoints.seen, fingerprints=checkpoints.fingerprints)
     if not checkpoints.parts and not checkpoints.shuffles:
@@ -54,7 +54,7 @@ def _attach_checkpoints(plan: Plan, context: PassContext) -> Plan:
     stages = []
     for stage in plan.stages:
         parts, outputs = list(map(attach, stage.parts)), checkpoints.shuffles.get(stage.key)
-        stages.append(replace(stage, parts=parts, keeping=outputs))
+        stages.append(replace(stage, parts=parts, checkpoint=outputs))
     return replace(plan, bundles=list(map(attach, plan.bundles)), stages=stages)
 
 
@@ -88,12 +88,12 @@ def _without_gpu(options: TaskOptions) -> TaskOptions:
     """Drop the GPU that a task requests only because its partitions are on one."""
     if not options.device:
         return options
-    assert options.asks is not None
-    amounts = tuple(amount for amount in options.asks.amounts if amount[0] != "GPU")
+    assert options.request is not None
+    amounts = tuple(amount for amount in options.request.amounts if amount[0] != "GPU")
     if not amounts:
-        return replace(options, needs={}, asks=None, device=False)
-    asks = options.asks._replace(amounts=amounts)
-    return replace(options, needs=asks.needs, asks=asks, device=False)
+        return replace(options, needs={}, request=None, device=False)
+    request = options.request._replace(amounts=amounts)
+    return replace(options, needs=request.needs, request=request, device=False)
 
 
 TREES_PER_SLOT = 8

@@ -26,8 +26,8 @@ from dask_exo.execution.checkpoints import (
     CheckpointKey,
     CheckpointMark,
     ShuffleCheckpoint,
-    keep,
-    restore,
+    read_checkpoint,
+    write_checkpoint,
 )
 from dask_exo.execution.persisted import fetch
 from dask_exo.planning.fingerprint.tasks import NoFingerprint, fingerprints
@@ -75,12 +75,12 @@ class _Collection:
     def nodes(self) -> dict[Key, GraphNode]:
         """Return the nodes that take the place of those whose values are stored."""
         return {
-            key: one if isinstance(one, DataNode) else Task(key, restore, self.store, one)
+            key: one if isinstance(one, DataNode) else Task(key, read_checkpoint, self.store, one)
             for key, one in self.stored.items()
             if key != self.probe
         }
 
-    def label(self, key: Key) -> CheckpointKey:
+    def checkpoint_key(self, key: Key) -> CheckpointKey:
         """Return where a value may be stored, and the entry to compare it with."""
         name = self.fingerprints[key]
         before = self.stored.get(key) if key == self.probe else None
@@ -92,7 +92,7 @@ class _Collection:
 def resume(
     graph: Graph, keys: Set[Key], store: CheckpointStore, *, shuffles: bool, share: float | None
 ) -> tuple[Graph, Checkpoints]:
-    """Replace values that are stored by tasks that read them; label the others.
+    """Replace values that are stored by tasks that read them; give the others a `CheckpointKey`.
 
     Parameters
     ----------
@@ -134,23 +134,23 @@ def resume(
         if stored or group[0] not in parts:  # few inputs of shuffles are worth an event
             seen.append(CheckpointSeen(name, len(group), stored, refused[0] if refused else ""))
     live = _replaced(graph, keys, collections)
-    labels = {
-        key: collection.label(key)
+    places = {
+        key: collection.checkpoint_key(key)
         for collection in collections
         for key in collection.fingerprints
         if live.get(key) is graph[key]  # it is computed
     }
     slots: dict[Key, dict[int, CheckpointKey]] = defaultdict(dict)
-    for key, label in labels.items():
+    for key, place in places.items():
         node = graph[key]
         if isinstance(node, Task) and _marked(node):
-            live[key] = Task(key, keep, *node.args, label)
+            live[key] = Task(key, write_checkpoint, *node.args, place)
         elif key in outputs:
             stage, slot = outputs[key]
-            slots[stage][slot] = label
+            slots[stage][slot] = place
     return live, Checkpoints(
-        {stage: ShuffleCheckpoint(labels_of, share) for stage, labels_of in slots.items()},
-        {key: labels[key] for key in parts & labels.keys()},
+        {stage: ShuffleCheckpoint(keys_of, share) for stage, keys_of in slots.items()},
+        {key: places[key] for key in parts & places.keys()},
         tuple(seen),
         {key: one for key in keys if isinstance(one := known[key], str)},
     )

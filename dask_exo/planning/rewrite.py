@@ -96,7 +96,7 @@ class ExoShuffle(PartitionsFiltered, Expr):
         split = RowPartitioner(
             column=self.partitioning_index,
             count=self.npartitions_out,
-            kept=tuple(slots) if self._filtered else None,
+            selected=tuple(slots) if self._filtered else None,
             keys=self.keys,
             ignore_index=self.ignore_index,
             drop=self.drop_column,

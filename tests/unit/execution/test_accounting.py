@@ -33,26 +33,26 @@ class Clocked(InlineFutures):
 def seen(futures: Clocked, seconds: int) -> list[events.Event]:
     """What is heard of a run of some seconds that looks ten times a second."""
     heard: list[events.Event] = []
-    with events.observing(heard.append, closely=False), observed(futures) as looks:
+    with events.observing(heard.append, closely=False), observed(futures) as sampler:
         for step in range(10 * seconds):
             futures.time = step / 10
-            looks.look(lambda: (3, "slots"))
+            sampler.sample(lambda: (3, "slots"))
     return heard
 
 
 def test_a_short_run_asks_nothing() -> None:
     futures = Clocked()
-    with observed(futures) as looks:
-        looks.look(lambda: (1, "slots"))
+    with observed(futures) as sampler:
+        sampler.sample(lambda: (1, "slots"))
     assert futures.asked == 0
 
 
 def test_a_long_run_looks_once_a_second_and_at_its_end() -> None:
     futures = Clocked()
     heard = seen(futures, 5)
-    looks = [event for event in heard if isinstance(event, events.ClusterSeen)]
-    assert len(looks) == 5
-    assert {(one.in_flight, one.waits) for one in looks} == {(3, "slots")}
+    samples = [event for event in heard if isinstance(event, events.ClusterSeen)]
+    assert len(samples) == 5
+    assert {(one.in_flight, one.waits) for one in samples} == {(3, "slots")}
     assert heard[-1].spilled == 500  # from the first look to that at the end
     assert len({event.run for event in heard}) == 1
 
@@ -76,9 +76,9 @@ def test_the_error_of_a_run_is_not_hidden_by_that_of_the_stores() -> None:
     futures = Clocked()
 
     def run() -> None:
-        with observed(futures) as looks:
+        with observed(futures) as sampler:
             futures.time = 9.0
-            looks.look(lambda: (1, "slots"))
+            sampler.sample(lambda: (1, "slots"))
             futures.dead = True
             raise KeyError("the user's")
 
