@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import cloudpickle
 import dask.config
 from dask.base import tokenize
 from dask.utils import funcname, key_split, typename
@@ -115,7 +116,8 @@ def _lift(content: Any, refs: list[Ref]) -> tuple[Any, list[int]]:
 def _pickled(content: Any, refs: list[Ref], name: str) -> bytes:
     try:
         with collecting_refs(refs):
-            return messages.dumps(content)
+            data: bytes = cloudpickle.dumps(content)
+            return data
     except ExoError:
         raise
     except Exception as error:

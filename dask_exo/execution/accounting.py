@@ -73,16 +73,14 @@ class ShuffleAccounting:
 
     def __init__(self, versions: OutputVersions) -> None:
         self.versions = versions
-        self._sent: dict[str, Tally] = {}
+        self._sent: list[tuple[Stage, Tally]] = []
         self._assembled: dict[Key, Tally] = defaultdict(Tally)
-        self._stages: dict[str, Stage] = {}
         self._exempt: set[Key] = set()
         self._work, self._spent = 0.0, 0.0
 
     def add_sent(self, stage: Stage, tally: Tally) -> None:
         """Record the rows that the maps of a shuffle sent."""
-        name = f"shuffle {stage.name} ({stage.key[0]})"
-        self._sent[name], self._stages[name] = tally, stage
+        self._sent.append((stage, tally))
 
     def add_assembled(self, assembled: Iterable[messages.AssembledTally]) -> None:
         """Add the rows that a task assembled."""
@@ -109,11 +107,11 @@ class ShuffleAccounting:
 
     def verify(self) -> None:
         """Compare both sides of every shuffle; raise `IntegrityError` where they differ."""
-        for name, sent in self._sent.items():
-            stage = self._stages[name]
+        for stage, sent in self._sent:
             if stage.key in self._exempt:
                 continue
             try:
+                name = f"shuffle {stage.name} ({stage.key[0]})"
                 verify(name, sent, self._assembled[stage.key])
             except IntegrityError:
                 if stage.checkpoint is not None:

@@ -117,11 +117,6 @@ class CheckpointingSplit(Partitioner):
         return self.key.write(output), assembled
 
 
-def write_checkpoint(value: Any, key: CheckpointKey) -> Any:
-    """Write a checkpoint of a value; return the value."""
-    return key.write(value)
-
-
 def read_checkpoint(store: CheckpointStore, entry: StoredValue) -> Any:
     """Read the checkpoint of an earlier program."""
     return store.read(entry)

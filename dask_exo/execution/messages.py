@@ -13,7 +13,6 @@ import gc
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 
 from dask_exo.cluster.task_status import OutputDigest
@@ -55,22 +54,14 @@ class JobOutput(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One bundle: its nodes, in order, and where their inputs come from.
-
-    Attributes
-    ----------
-    returned : bool
-        Whether its value is read outside of the call.
-    checkpoint : PartCheckpoint, optional
-        Checkpoint of its value, if it is an input of a shuffle and checkpoints are on.
-    """
+    """One bundle: its nodes, in order, and where their inputs come from."""
 
     key: Key
     nodes: Sequence[tuple[Key, GraphNode]]
     inputs: dict[Key, Argument | GatheredBlocks | JobOutput | Value]
     retries: int = 0
-    returned: bool = True
-    checkpoint: PartCheckpoint | None = None
+    returned: bool = True  # its value is read outside of the call
+    checkpoint: PartCheckpoint | None = None  # of its value, if it is an input of a shuffle
 
     @property
     def inner(self) -> list[int]:
@@ -113,62 +104,27 @@ class TaskWarning(NamedTuple):
 
 
 class JobReceipt(NamedTuple):
-    """Result of one bundle: its value or failure, and measurements.
-
-    Attributes
-    ----------
-    nbytes : int
-        Estimated size of its value.
-    value : object
-        The value itself if it is ``small``, else None.
-    assembled : tuple of AssembledTally
-        Rows that it assembled of earlier shuffles.
-    warnings : tuple of TaskWarning
-        The first few.
-    span : CallSpan, optional
-        Span of the call, in its last receipt.
-    digest : OutputDigest, optional
-        Digest of what the whole call has put into the store.
-    checkpoint_seconds : float
-        Estimated seconds that a checkpoint of the value took.
-    """
+    """Result of one bundle: its value or failure, and measurements."""
 
     seconds: float = 0.0
-    nbytes: int = 0
-    value: Any = None
+    nbytes: int = 0  # estimated size of its value
+    value: Any = None  # if it is small
     small: bool = False
-    assembled: tuple[AssembledTally, ...] = ()
-    warnings: tuple[TaskWarning, ...] = ()
+    assembled: tuple[AssembledTally, ...] = ()  # of earlier shuffles
+    warnings: tuple[TaskWarning, ...] = ()  # the first few
     failure: Failure | None = None
-    span: CallSpan | None = None
-    digest: OutputDigest | None = None
-    checkpoint_seconds: float = 0.0
+    span: CallSpan | None = None  # of the call, in its last receipt
+    digest: OutputDigest | None = None  # of what the whole call has put into the store
+    checkpoint_seconds: float = 0.0  # estimate of what writing its checkpoint took
 
 
 class MapDetail(NamedTuple):
-    """Details of a map's `Receipt`: measurements of the call, and the partitions that it divided.
-
-    Attributes
-    ----------
-    call : JobReceipt
-    parts : int
-        Number of its partitions.
-    start : int
-        Number of the first one.
-    sent : ndarray, optional
-        (R,) bytes for each reducer, if an observer wants them.
-    """
+    """Measurements of a map call, and the partitions that it divided; part of its `Receipt`."""
 
     call: JobReceipt
-    parts: int = 0
-    start: int = 0
-    sent: np.ndarray | None = None
-
-
-def dumps(content: Any) -> bytes:
-    """Pickle the content of a task; functions of ``__main__`` and closures by value."""
-    data: bytes = cloudpickle.dumps(content)
-    return data
+    parts: int = 0  # number of its partitions
+    start: int = 0  # number of the first one
+    sent: np.ndarray | None = None  # (R,) bytes for each reducer, if an observer wants them
 
 
 @contextlib.contextmanager

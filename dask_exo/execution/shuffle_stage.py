@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import cloudpickle
 import dask.config
 from tlz import partition_all
 
@@ -95,7 +96,7 @@ class StageMaps:
         self._observed = events.listening()
 
     def __len__(self) -> int:
-        """M."""
+        """Return the number of partitions, M."""
         return len(self._stage.parts)
 
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
@@ -295,18 +296,11 @@ def checkpoint_outputs(
     If the readers wrote the checkpoints one by one, a program that dies meanwhile would leave a
     shuffle with some outputs, and the next program would have to recompute all maps for the others.
 
-    Parameters
-    ----------
-    futures : Futures
-    columns : sequence of (OutputKey, ReducerInput)
-        (R,) what is to be read for each output, of about ``nbytes``.
-    checkpoint : ShuffleCheckpoint
-    content : tuple
-        Partitioner that assembles an output, and ``dask.config`` of the tasks.
-    window : int
-        Tasks in flight.
+    Each of ``columns`` has the input of one output of about ``nbytes``. ``content`` is the
+    partitioner that assembles it, and ``dask.config`` of the tasks, of which ``window`` may be in
+    flight.
     """
-    data = messages.dumps(content)
+    data = cloudpickle.dumps(content)
     in_flight: list[Ref] = []
     for column, outputs in _calls(columns, checkpoint, max(1, TOGETHER // max(nbytes, 1))):
         if len(in_flight) >= window:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import cloudpickle
 from dask.utils import format_bytes
 
 from dask_exo.cluster.futures import Futures, Node, Ref, SubmitOptions
@@ -69,16 +70,11 @@ def build_jobs(
 
 
 def serialize_call(code: messages.TaskCode, args: list[Ref]) -> bytes:
-    """Pickle the code of a task; append the refs of the promises in it to ``args``.
-
-    Raises
-    ------
-    SerializationError
-        A task cannot be pickled.
-    """
+    """Pickle the code of a task; append the refs of the promises in it to ``args``."""
     try:
         with collecting_refs(args):
-            return messages.dumps(code)
+            data: bytes = cloudpickle.dumps(code)
+            return data
     except ExoError:
         raise
     except Exception as error:
@@ -91,7 +87,7 @@ def serialize_call(code: messages.TaskCode, args: list[Ref]) -> bytes:
 
 def _sendable(job: messages.Job) -> bool:
     try:
-        messages.dumps([job])
+        cloudpickle.dumps([job])
     except Exception:  # noqa: BLE001  whatever it is, it is the reason
         return False
     return True
@@ -112,30 +108,18 @@ def raise_remote(receipt: messages.JobReceipt) -> None:
 
 @dataclass(slots=True)
 class TaskCall:
-    """Bundles that run as one task; ``data`` is their pickled `TaskCode`.
-
-    Attributes
-    ----------
-    args : sequence of Ref
-        Inputs. They are held as long as the task may have to be resubmitted.
-    returned : list of Key
-        Values that are read outside of the call.
-    small : int, optional
-        Largest value, in bytes, to return in a receipt; None for all values.
-    refs : dict
-        Refs of the values that are not in receipts.
-    """
+    """Bundles that run as one task."""
 
     bundles: list[Bundle]
-    data: bytes
-    args: Sequence[Ref]
-    returned: list[Key]
-    small: int | None
+    data: bytes  # a pickled `TaskCode`
+    args: Sequence[Ref]  # inputs, held as long as the task may have to be resubmitted
+    returned: list[Key]  # values that are read outside of the call
+    small: int | None  # largest value, in bytes, to return in a receipt; None for all values
     needs: SubmitOptions | None
     node: str | None
     expected_bytes: int
     actor: PooledActor | None
-    refs: dict[Key, Ref] = field(default_factory=dict)
+    refs: dict[Key, Ref] = field(default_factory=dict)  # of values that are not in receipts
 
     def send(self, futures: Futures) -> Ref:
         """Submit the task; return the ref of its receipts."""
@@ -172,10 +156,7 @@ def widen_request(
 ) -> SubmitOptions:
     """Return the request of a task whose node ran out of memory: more slots, so fewer neighbours.
 
-    Raises
-    ------
-    OutOfMemoryError
-        The task had a whole node.
+    Raise `OutOfMemoryError` if the task had a whole node.
     """
     largest = max(nodes, key=lambda node: node.slots)
     had = dict(needs or {})

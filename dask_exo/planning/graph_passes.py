@@ -139,12 +139,8 @@ def bag(graph: Graph) -> Graph:
     """Replace every ``groupby`` of a bag by a `ShuffleNode`.
 
     Bags group by disk, which several nodes do not share, or by tasks, in steps. Every group has the
-    items that Dask gives it, in the same order.
-
-    Raises
-    ------
-    ShuffleMethodError
-        A groupby by disk has an unknown form.
+    items that Dask gives it, in the same order. Raise `ShuffleMethodError` for a groupby by disk of
+    an unknown form.
     """
     collects: dict[Key, dict[Key, Any]] = defaultdict(dict)
     for key, role in roles(graph).items():
@@ -192,8 +188,8 @@ def _target(ref: Any) -> Key:
     return ref.target if isinstance(ref, Alias) else ref.key
 
 
-def _last(graph: Graph, key: Key) -> Key:
-    """Return the final target of aliases."""
+def final_target(graph: Graph, key: Key) -> Key:
+    """Return the key of the task that computes a value, through all aliases."""
     while isinstance(node := graph[key], Alias):
         key = node.target
     return key
@@ -202,8 +198,8 @@ def _last(graph: Graph, key: Key) -> Key:
 def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
     """Replace a groupby that writes items to a file by group, and reads them after a barrier."""
     name = str(barrier).removeprefix("groupby-barrier-")
-    last: Any = graph[_last(graph, barrier)]
-    before = [_last(graph, _target(ref)) for ref in last.args]
+    last: Any = graph[final_target(graph, barrier)]
+    before = [final_target(graph, _target(ref)) for ref in last.args]
     writers: dict[Key, Any] = {key: graph[key] for key in before if isinstance(graph[key], Task)}
     found = roles(writers)
     if {found.get(key) for key in writers} != {"partition"}:
@@ -262,12 +258,8 @@ def p2p(graph: Graph) -> Graph:
     """Replace every p2p shuffle, transfer → barrier → unpack, by a `ShuffleNode`.
 
     The barrier has the specification. Each transfer becomes the input that it would have sent, the
-    barrier becomes a `ShuffleNode`, and each unpack takes one of its outputs.
-
-    Raises
-    ------
-    ShuffleMethodError
-        A shuffle has an unknown form.
+    barrier becomes a `ShuffleNode`, and each unpack takes one of its outputs. Raise
+    `ShuffleMethodError` for a shuffle of an unknown form.
     """
     found = roles(graph)
     barriers = [key for key, role in found.items() if role == "barrier"]
@@ -330,7 +322,7 @@ def _exchange(
     """Put a `ShuffleNode` into the graph, and a task for each requested output."""
     task: Any = graph[barrier]
     spec = task.spec
-    parts = [TaskRef(_last(graph, key)) for key in map(_target, task.args[1:])]
+    parts = [TaskRef(final_target(graph, key)) for key in map(_target, task.args[1:])]
     for part in parts:
         graph[part.key] = _input(part.key, found.get(part.key), graph[part.key], spec)
     numbers = sorted(readers)
@@ -376,23 +368,9 @@ def _not_understood(key: Key, reason: str) -> ShuffleMethodError:
     )
 
 
-PASSES: dict[str, Callable[[Graph], Graph]] = {"unfuse": unfuse, "p2p": p2p, "bag": bag}
-"""All passes by name, in their order."""
-
-
 def apply(graph: Graph) -> Graph:
     """Run all passes over a culled graph, which is not changed.
 
-    Returns
-    -------
-    dict
-        The same graph if there is nothing to do; else it may have nodes that nothing reads.
-
-    Raises
-    ------
-    ShuffleMethodError
-        A shuffle that runs only on Dask's own workers has an unknown form.
+    Return the same graph if there is nothing to do; else it may have nodes that nothing reads.
     """
-    for run in PASSES.values():
-        graph = run(graph)
-    return graph
+    return bag(p2p(unfuse(graph)))

@@ -15,17 +15,14 @@ from dask_exo.dask_adapter import (
     CoreExpr,
     Fused,
     FusedIO,
-    GraphNode,
     MapPartitions,
     Task,
     TaskRef,
     ToBackend,
 )
 from dask_exo.partitions import protocol
-from dask_exo.planning.graph_passes import expand, inner_tasks
+from dask_exo.planning.graph_passes import Graph, Key, expand, inner_tasks
 
-Key = Any
-Graph = dict[Key, GraphNode]
 Places = Mapping[str, bool]
 """Name of an expression → whether its partitions are on a GPU."""
 

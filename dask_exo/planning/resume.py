@@ -20,17 +20,17 @@ from typing import Any
 from dask.utils import key_split
 
 from dask_exo.checkpoint import CheckpointStore, StoredValue
-from dask_exo.dask_adapter import Alias, Blockwise, DataNode, GraphNode, Task, TaskRef
+from dask_exo.dask_adapter import Blockwise, DataNode, GraphNode, Task, TaskRef
 from dask_exo.events import CheckpointSeen
 from dask_exo.execution.checkpoints import (
     CheckpointKey,
     CheckpointMark,
     ShuffleCheckpoint,
     read_checkpoint,
-    write_checkpoint,
 )
 from dask_exo.execution.persisted import fetch
 from dask_exo.planning.fingerprint.tasks import NoFingerprint, fingerprints
+from dask_exo.planning.graph_passes import final_target
 from dask_exo.planning.normalize import Graph, Key, cull, group_of
 from dask_exo.planning.partitioners import ShuffleNode, take
 
@@ -94,23 +94,9 @@ def resume(
 ) -> tuple[Graph, Checkpoints]:
     """Replace values that are stored by tasks that read them; give the others a `CheckpointKey`.
 
-    Parameters
-    ----------
-    graph : dict
-        Normalized and culled.
-    keys : set of Key
-        Requested keys.
-    store : CheckpointStore
-    shuffles : bool
-        Whether inputs and outputs of shuffles may be stored too, and not only marked values.
-    share : float, optional
-        See `ShuffleCheckpoint`.
-
-    Returns
-    -------
-    graph : dict
-        Tasks that are still to run.
-    checkpoints : Checkpoints
+    The graph is normalized and culled to the requested ``keys``; return the tasks that are still to
+    run. With ``shuffles``, inputs and outputs of shuffles may be stored too, and not only marked
+    values. See `ShuffleCheckpoint` for the ``share``.
     """
     outputs = _shuffle_outputs(graph)
     parts = _shuffle_inputs(graph) - outputs.keys() if shuffles else set()
@@ -144,7 +130,7 @@ def resume(
     for key, place in places.items():
         node = graph[key]
         if isinstance(node, Task) and _marked(node):
-            live[key] = Task(key, write_checkpoint, *node.args, place)
+            live[key] = Task(key, CheckpointKey.write, place, *node.args)
         elif key in outputs:
             stage, slot = outputs[key]
             slots[stage][slot] = place
@@ -177,19 +163,14 @@ def _shuffle_inputs(graph: Graph) -> set[Key]:
     These are the inputs of shuffles, and values that several tasks read to compute these inputs:
     a sort samples its inputs before it divides them.
     """
-    readers = Counter(_target(graph, name) for node in graph.values() for name in node.dependencies)
+    readers = Counter(
+        final_target(graph, name) for node in graph.values() for name in node.dependencies
+    )
     shuffles = [node for node in graph.values() if isinstance(node, ShuffleNode)]
-    parts = {_target(graph, name) for node in shuffles for name in node.dependencies}
-    inputs = {_target(graph, name) for key in parts for name in graph[key].dependencies}
+    parts = {final_target(graph, name) for node in shuffles for name in node.dependencies}
+    inputs = {final_target(graph, name) for key in parts for name in graph[key].dependencies}
     found = parts | {key for key in inputs if readers[key] > 1}
     return {key for key in found if _computes(graph[key])}
-
-
-def _target(graph: Graph, key: Key) -> Key:
-    """Return the key of the task that computes a value, through all aliases."""
-    while isinstance(node := graph[key], Alias):
-        key = node.target
-    return key
 
 
 def _computes(node: GraphNode) -> bool:
