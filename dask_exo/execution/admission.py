@@ -7,34 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoopState:
-    """Numbers by which the driver decides whether to submit a task.
+    """Numbers by which the driver decides whether to submit a task."""
 
-    Attributes
-    ----------
-    in_flight : int
-        Tasks that were submitted and have not finished.
-    slots : int
-        Tasks that the cluster runs at the same time.
-    held, promised, expected : int
-        Bytes of the values that the driver holds refs of, of the expected outputs of the tasks in
-        flight, and of that of the next task.
-    behind : bool
-        Whether tasks that come earlier in Dask's order wait for an actor.
-    tight : bool
-        Whether the memory of a machine is nearly full, for any reason.
-    probing : bool
-        Whether the first tasks of the same group are in flight, so that durations and sizes are not
-        known yet.
-    """
-
-    in_flight: int
-    slots: int
-    held: int
-    promised: int
-    expected: int
-    behind: bool = False
-    tight: bool = False
-    probing: bool = False
+    in_flight: int  # tasks that were submitted and have not finished
+    slots: int  # tasks that the cluster runs at the same time
+    held: int  # bytes of the values that the driver holds refs of
+    promised: int  # expected bytes of the outputs of tasks in flight
+    expected: int  # expected bytes of the next task's output
+    behind: bool = False  # tasks that come earlier in Dask's order wait for an actor
+    tight: bool = False  # the memory of a machine is nearly full, for any reason
+    probing: bool = False  # the first tasks of the group are in flight: durations are not known yet
 
     def fits(self, budget: int) -> bool:
         """Return whether the output of the next task fits into the byte budget."""
@@ -102,19 +84,8 @@ FILE = 0.01  # seconds per file of any size, on a local disk
 def worth_checkpointing(nbytes: int, *, work: float, spent: float, share: float) -> bool:
     """Decide whether to write checkpoints of some more values.
 
-    Writing stays below a share of the work that it saves from being recomputed, so that a program
-    with checkpoints is never slower by more than that share.
-
-    Parameters
-    ----------
-    nbytes : int
-        Size of the values.
-    work : float
-        Seconds of all tasks of this computation so far.
-    spent : float
-        Estimated seconds that writing other checkpoints took so far.
-    share : float
-        Share of ``work`` that may be spent.
+    Writing stays below a ``share`` of the work that it saves from being recomputed: the seconds
+    of all tasks of this computation so far. Other checkpoints took an estimated ``spent`` seconds.
 
     Examples
     --------

@@ -24,27 +24,11 @@ def balanced_sizes(
     limits: Sequence[float],
     before: Sequence[int] | None,
 ) -> list[int] | None:
-    """Return the smallest sizes at which the slowest pool is as fast as it can be.
+    """Return the smallest sizes at which the slowest of P pools is as fast as it can be.
 
-    Sizes stay as ``before`` unless others are clearly better.
-
-    Parameters
-    ----------
-    total : mapping
-        Resources of the cluster.
-    requests : sequence of mapping
-        (P,) resources of one task of each pool.
-    seconds : sequence of float
-        (P,) of work of each pool for a byte of the source; 0 for a pool without work.
-    limits : sequence of float
-        (P,) largest sizes.
-    before : sequence of int, optional
-        (P,)
-
-    Returns
-    -------
-    list of int, optional
-        (P,) None where not even one task of each pool fits.
+    The cluster has ``total`` resources, of which each pool has a request for one task. ``seconds``
+    is the work of each pool for a byte of the source, 0 for a pool without work. Sizes stay as
+    ``before`` unless others are clearly better. Return None if not even one task of each pool fits.
     """
     best = _balanced(total, requests, seconds, limits)
     if best is None or before is None or not _fit(total, requests, before):

@@ -116,12 +116,8 @@ class Run:
     def results(self) -> dict[Key, Local | Remote]:
         """Run to the end; return the value or ref of each of the plan's results.
 
-        Raises
-        ------
-        Exception
-            The exception of a task, or one of `dask_exo.errors`.
-        RunAbandoned
-            The consumer does not want the results any more.
+        Raise the exception of a task, one of `dask_exo.errors`, or `RunAbandoned` if the consumer
+        does not want the results any more.
         """
         for event in self._first_events:
             events.emit(event)

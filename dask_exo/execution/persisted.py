@@ -64,18 +64,8 @@ class Promise:
     Pickled with the code of a task (see `collecting_refs`), its ref becomes an argument of that
     task, where it is a promise with the fetched value. Pickled otherwise, it carries the value.
 
-    Parameters
-    ----------
-    futures : Futures, optional
-        Where refs are from.
-    held : Local or Remote, optional
-        The value or its ref, where they are known. A ref may be of a running task, and the value
-        behind it may be the `Failure` of that task.
-
-    Attributes
-    ----------
-    fingerprint : str, optional
-        Of the task that computes it, if checkpoints are on; see `dask_exo.planning.fingerprint`.
+    ``held`` is the value or its ref, if known. A ref may be of a running task, and the value behind
+    it may be the `Failure` of that task.
     """
 
     def __init__(self, futures: Futures | None = None, held: Local | Remote | None = None) -> None:
@@ -83,7 +73,7 @@ class Promise:
         self._error: BaseException | None = None
         self._known = threading.Event()
         self.token = uuid.uuid4().hex
-        self.fingerprint: str | None = None
+        self.fingerprint: str | None = None  # of its task, if checkpoints are on
         if held is not None:
             self._known.set()
 
@@ -126,10 +116,7 @@ class Promise:
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the value; return a writable copy of it, or raise the exception of its task.
 
-        Raises
-        ------
-        TimeoutError
-            The value does not exist after ``timeout`` seconds.
+        Raise `TimeoutError` if it does not exist after ``timeout`` seconds.
         """
         if wait([self], timeout=timeout)[1]:
             raise TimeoutError(f"no result after {timeout} s")
@@ -211,12 +198,8 @@ def wait(
 ) -> tuple[list[Promise], list[Promise]]:
     """Wait until ``count`` of ``promises`` (by default all) are done, or ``timeout`` seconds.
 
-    Returns those that are done and the others, in the order given.
-
-    Raises
-    ------
-    StalledError
-        Nothing happens, and nothing can.
+    Return those that are done and the others, in the order given. Raise `StalledError` if nothing
+    happens, and nothing can.
     """
     watchdog: Watchdog | None = None
     end = None if timeout is None else time.perf_counter() + timeout

@@ -50,15 +50,7 @@ class RunAbandoned(Exception):  # noqa: N818  no error: it ends a run
 
 
 class ReadyQueue:
-    """The units of one computation, from pending to done.
-
-    Attributes
-    ----------
-    left : int
-        Units that are not done.
-    stages : list of Stage
-        Ready shuffles; starting one removes it.
-    """
+    """The units of one computation, from pending to done."""
 
     def __init__(
         self,
@@ -72,8 +64,8 @@ class ReadyQueue:
         self._results_of: dict[Key, list[Key]] = defaultdict(list)  # value → results that it is
         for key, source in plan.results.items():
             self._results_of[source].append(key)
-        self.left = len(plan.bundles) + len(plan.stages)
-        self.stages: list[Stage] = []
+        self.left = len(plan.bundles) + len(plan.stages)  # units that are not done
+        self.stages: list[Stage] = []  # ready shuffles; starting one removes it
         self._ready: dict[ResourceRequest | None, list[Entry]] = defaultdict(list)  # by workers
         self._waits: dict[int, int] = {}  # by the identity of units
         self._taken_out: set[int] = set()  # started before their inputs existed, or lost
@@ -149,7 +141,7 @@ class ReadyQueue:
     # -- values
 
     def fulfil(self, key: Key, held: Held) -> None:
-        """Hold a new value for its readers; enqueue the units that are ready by it."""
+        """Hold a new value for its readers; enqueue the units that it makes ready."""
         self._values.add(key, held)
         for unit in self._dependents.pop(key, ()):
             self._waits[id(unit)] -= 1
@@ -257,7 +249,7 @@ class HeldValues:
         self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
 
     def add(self, key: Key, held: Held) -> None:
-        """Keep a value for those who will read it, if there are any."""
+        """Hold a value if it has readers."""
         if self._readers[key]:
             self._held[key] = held
             self.nbytes += held.nbytes if isinstance(held, Remote) else 0

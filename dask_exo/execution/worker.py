@@ -57,14 +57,8 @@ MOST_WARNINGS = 20  # of one task
 def run_bundles(data: bytes, small: int | None, *args: Any) -> list[Any]:
     """Run bundles; return the values that are read outside of the call, then the receipts.
 
-    In place of a value that is small or failed is None; a small value is in its receipt.
-
-    Parameters
-    ----------
-    data : bytes
-        A pickled `TaskCode`.
-    small : int, optional
-        Largest size of a small value in bytes; if None, all are, and only receipts are returned.
+    ``data`` is a pickled `TaskCode`. In place of a value that is small or failed is None; a small
+    value, of at most ``small`` bytes, is in its receipt. If ``small`` is None, all values are.
     """
     values: list[Any] = []
     receipts: list[JobReceipt] = []
@@ -98,12 +92,8 @@ def run_bundles(data: bytes, small: int | None, *args: Any) -> list[Any]:
 def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     """Run a map: compute some partitions, divide them; return W packed blocks, then a `Receipt`.
 
-    Parameters
-    ----------
-    owned : (W,)
-        Reducers of each node.
-    data : bytes
-        A pickled `TaskCode` with a `MapCode`.
+    ``owned`` has the reducers of each of W nodes; ``data`` is a pickled
+    `TaskCode` with a `MapCode`.
     """
     start = time.perf_counter()
     outs: list[JobOutcome] = []

@@ -56,12 +56,8 @@ def options_of(
     Annotations around the call and its keywords, ``everywhere``, hold for all tasks. Resources that
     a function requests by `dask_exo.options` replace those of annotations, whose ``retries`` and
     ``priority`` still hold. Each of the tasks ``gpus``, whose partitions are on a GPU, requests a
-    ``share`` of one by default.
-
-    Warns
-    -----
-    UserWarning
-        An annotation is not supported, or Dask's own optimization has dropped it.
+    ``share`` of one by default. Warn of annotations that are not supported, or that Dask's own
+    optimization has dropped.
     """
     single: Mapping[str, Mapping[Key, Any]] = {}
     if isinstance(dsk, CoreExpr):

@@ -30,22 +30,9 @@ def group_of(key: Key) -> str:
 def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
     """Materialize an expression or graph, convert and cull it, and run the passes over it.
 
-    Returns
-    -------
-    graph : dict
-        Task-spec nodes that ``keys`` depend on.
-    names : dict
-        The key under which each of ``keys`` is in ``graph``: rewriting renames.
-    gpus : set of Key
-        Tasks that need a GPU, because they read or return partitions on one.
-
-    Raises
-    ------
-    KeyError
-        A key is not in the graph.
-    ShuffleMethodError
-        The graph has a shuffle of an unknown form that needs distributed's workers or a shared
-        disk.
+    Return the nodes that ``keys`` depend on; the key under which each of ``keys`` is in that graph,
+    since rewriting renames; and the tasks that need a GPU, because they read or return partitions
+    on one.
     """
     wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]
     names = {key: key for key in wanted}

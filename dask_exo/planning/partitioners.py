@@ -57,34 +57,16 @@ class Partitioner(abc.ABC):
 
     @abc.abstractmethod
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[Sequence[Blocks], Tally]:
-        """Divide consecutive inputs, and pack the blocks for each node.
+        """Divide consecutive inputs; return the packed blocks for each of W nodes, and their tally.
 
-        Parameters
-        ----------
-        owned : (W,)
-            Outputs of each node, as positions in `numbers`.
-
-        Returns
-        -------
-        blocks : (W,)
-        sent : Tally
+        ``owned`` has the outputs of each node, as positions in `numbers`.
         """
 
     @abc.abstractmethod
     def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:
-        """Assemble the output at position ``column`` in `numbers`.
+        """Assemble the output at position ``column`` in `numbers`; return it and its tally.
 
-        Parameters
-        ----------
-        packed : sequence of Blocks
-            In the order of the parts.
-        slot : int
-            Block of each that belongs to this output.
-
-        Returns
-        -------
-        output : object
-        arrived : Tally
+        Block ``slot`` of each of ``packed``, in the order of the parts, belongs to this output.
         """
 
     def __call__(self, *parts: Any) -> list[Any]:
@@ -267,12 +249,8 @@ class ChunkSlice(NamedTuple):
 class ChunkPartitioner(Partitioner):
     """Partitioner of the chunks of an array by another grid.
 
-    Attributes
-    ----------
-    pieces : list
-        (ndim, old chunks along the axis) the slices that each old chunk is divided into.
-    grid : list
-        (ndim, new chunks along the axis) number of slices that each new chunk consists of.
+    ``pieces`` has, for each axis, the slices that each old chunk along it is divided into; ``grid``
+    the number of slices that each new chunk along it consists of.
 
     Examples
     --------
@@ -295,14 +273,9 @@ class ChunkPartitioner(Partitioner):
     ) -> ChunkPartitioner:
         """Follow Dask's recipes.
 
-        Parameters
-        ----------
-        recipes : list
-            (ndim, new chunks along the axis) old chunks, and the slices of them.
-        old : sequence
-            (ndim, old chunks along the axis) sizes of the old chunks.
-        selected : sequence of tuple of int, optional
-            Requested new chunks; None means all.
+        These have, for each axis and each new chunk along it, old chunks and the slices of them;
+        ``old`` has the sizes of the old chunks. Requested new chunks are ``selected``; None means
+        all.
         """
         pieces: list[list[list[ChunkSlice]]] = [[[] for _ in axis] for axis in old]
         for mine, axis in zip(pieces, recipes, strict=True):

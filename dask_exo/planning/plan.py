@@ -29,30 +29,18 @@ class OutputKey(NamedTuple):
 class Bundle:
     """A convex subgraph with one output that runs as one task.
 
-    Attributes
-    ----------
-    key : Key
-        Key of the output.
-    nodes : list of (Key, GraphNode)
-        Dependencies first; empty if the value is an input as it is. A node's own ``key`` may
-        differ from its key in the graph.
-    inputs : dict
-        Name of a value in the nodes → key of the unit that computes it.
-    literals : dict
-        Name → small value that is sent with the code.
-    priority : int
-        Lower runs first.
-    checkpoint : PartCheckpoint, optional
-        Where its value is stored, if it is a shuffle's input that may be checkpointed.
+    ``nodes`` have dependencies first; they are empty if the value is an input as it is. A node's
+    own ``key`` may differ from its key in the graph. ``inputs`` maps the name of a value in the
+    nodes to the key of the unit that computes it.
     """
 
-    key: Key
+    key: Key  # of the output
     nodes: list[tuple[Key, GraphNode]] = field(default_factory=list)
     inputs: dict[Key, Key] = field(default_factory=dict)
-    literals: dict[Key, Any] = field(default_factory=dict)
-    priority: int = 0
+    literals: dict[Key, Any] = field(default_factory=dict)  # small values, sent with the code
+    priority: int = 0  # lower runs first
     options: TaskOptions = NO_OPTIONS
-    checkpoint: PartCheckpoint | None = None
+    checkpoint: PartCheckpoint | None = None  # of its value, if it is an input of a shuffle
 
     @property
     def group(self) -> str:
@@ -133,40 +121,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """The tasks of one collection, or one shuffle.
+    """The tasks of one collection, or one shuffle."""
 
-    Attributes
-    ----------
-    key : str
-        Unique in the plan.
-    name : str
-        Short name for people.
-    kind : {"tasks", "shuffle"}
-    parts : int
-        M of a shuffle; else 0.
-    tasks : int
-        How many there are after fusion; R of a shuffle.
-    needs : str
-        Resource request of each task (of a shuffle: of each input); empty for one slot.
-    """
-
-    key: str
-    name: str
-    kind: str
-    parts: int
-    tasks: int
-    needs: str
+    key: str  # unique in the plan
+    name: str  # short, for people
+    kind: str  # "tasks" or "shuffle"
+    parts: int  # M of a shuffle; else 0
+    tasks: int  # after fusion; R of a shuffle
+    needs: str  # resource request of each task, or of each input of a shuffle; empty for one slot
 
 
 def summarize(plan: Plan) -> tuple[list[GroupSummary], list[tuple[str, str]]]:
-    """Group the units of a plan by collection.
+    """Group the units of a plan by collection; return the groups and the edges between them.
 
-    Returns
-    -------
-    groups : list of GroupSummary
-        Each after those that it reads, as far as there is such an order.
-    edges : list of (str, str)
-        Keys of groups: the second reads values of the first.
+    Each group is after those that it reads, as far as there is such an order. An edge has the keys
+    of two groups, of which the second reads values of the first.
     """
     members: dict[str, list[Bundle]] = {}
     for bundle in plan.bundles:

@@ -34,20 +34,10 @@ def plan(
     options: Mapping[Key, TaskOptions] | None = None,
     fuse: bool = True,
 ) -> Plan:
-    """Cut a graph into units.
+    """Cut a normalized and culled graph into units that compute the requested ``keys``.
 
-    Parameters
-    ----------
-    graph : dict
-        Normalized and culled.
-    keys : set of Key
-        Requested keys, whose values are returned.
-    small : int
-        Bytes up to which a literal is copied into each task that reads it.
-    options : mapping, optional
-        Options of the tasks that have any.
-    fuse : bool
-        Whether tasks may run inside others, so that the driver does not see their values.
+    A literal of at most ``small`` bytes is copied into each task that reads it. With ``fuse``,
+    tasks may run inside others, so that the driver does not see their values.
     """
     aliases = _aliases(graph)
     literals = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}

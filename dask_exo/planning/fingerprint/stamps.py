@@ -59,12 +59,8 @@ class Stamps:
         """Return the stamp of the data with a name, or nothing if there is none.
 
         The name is any string: a path, a pattern, a URL, or something else. ``systems`` may have
-        the data if they are nowhere else.
-
-        Raises
-        ------
-        UnfollowableError
-            It names data, and whether these have changed cannot be determined.
+        the data if they are nowhere else. Raise `UnfollowableError` if it names data, and whether
+        these have changed cannot be determined.
         """
         if name not in self._known:
             try:
