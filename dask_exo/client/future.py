@@ -197,11 +197,6 @@ def rebuild(key: Any, promise: Promise, report: Ref | None = None) -> Future:
     return found if isinstance(found, Future) else Future(key, promise, report)
 
 
-def unresolved_promises(content: Any) -> list[Promise]:
-    """Return the promises among arguments that have no ref yet."""
-    return [future.promise for future in futures_in(content) if not future.promise.known]
-
-
 def futures_in(content: Any) -> Iterator[Future]:
     """Yield the futures in nested lists, tuples, sets and dictionaries."""
     if isinstance(content, Future):

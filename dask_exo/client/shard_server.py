@@ -11,7 +11,6 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Collection
 from typing import Any
 
 from dask_exo.client.future import Future
@@ -94,8 +93,9 @@ class ShardServer:
                 with contextlib.suppress(TimeoutError):
                     self._receive(*self._requests.get(timeout=LOOK))
                 if time.monotonic() - checked > REFRESH:
-                    for consumer in expired_consumers(self.name, list(self._remote)):
-                        self._source.leave(consumer)
+                    for consumer in list(self._remote):
+                        if not lease_of(self.name, consumer).get_value():  # it has expired
+                            self._source.leave(consumer)
                     checked = time.monotonic()
             self._requests.close()
 
@@ -177,11 +177,6 @@ def _wait_for_answer(answer: Queue, requests: Queue) -> Any:
 def lease_of(name: str, consumer: int) -> Semaphore:
     """Return the lease of a consumer."""
     return Semaphore(MOST, f"{name}-{consumer}")
-
-
-def expired_consumers(name: str, consumers: Collection[int]) -> list[int]:
-    """Return consumers whose lease has expired."""
-    return [i for i in consumers if not lease_of(name, i).get_value()]
 
 
 def _encode(name: str, spans: list[ShardRows]) -> tuple[list[Any], list[Future]]:

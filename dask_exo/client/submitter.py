@@ -26,7 +26,7 @@ import dask.config
 from dask.base import tokenize
 from dask.utils import funcname, key_split, typename
 
-from dask_exo.client.future import Future, futures_in, map_nested, unresolved_promises
+from dask_exo.client.future import Future, futures_in, map_nested
 from dask_exo.client.wait import gather
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import LARGE, Futures, Ref, SubmitOptions
@@ -56,10 +56,7 @@ class CallReceipt:
 
 
 class RemoteFunction:
-    """A function and its keyword arguments, sent once for all calls that share them.
-
-    A call is retried ``retries`` times after an exception.
-    """
+    """A function and its keyword arguments, sent once for all calls that share them."""
 
     def __init__(
         self,
@@ -296,7 +293,8 @@ class Submitter:
             if isinstance(found, Future):
                 return found
             future = Future(key, Promise(self._futures))
-        waiting = unresolved_promises([args, function.kwargs])
+        inputs = [one.promise for one in futures_in([args, function.kwargs])]
+        waiting = [promise for promise in inputs if not promise.known]
         if waiting:
             later = weakref.ref(future)  # if it is dropped, nothing starts
             _submissions.when_known(waiting, lambda: _submit_late(later(), function, args))
