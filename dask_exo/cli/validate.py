@@ -221,9 +221,9 @@ def _relation(before: Sequence[pa.Array], after: Sequence[pa.Array]) -> tuple[Ar
         if one.null_count == two.null_count == 0 and not pa.types.is_floating(one.type):
             above, same = _bools(pc.greater(one, two)), _bools(pc.equal(one, two))
         else:
-            gone, going = (_bools(pc.is_null(a, nan_is_null=True)) for a in (one, two))
-            above = (_bools(pc.greater(one, two)) & ~going) | (gone & ~going)
-            same = _bools(pc.equal(one, two)) | (gone & going)
+            null_before, null_after = (_bools(pc.is_null(a, nan_is_null=True)) for a in (one, two))
+            above = (_bools(pc.greater(one, two)) & ~null_after) | (null_before & ~null_after)
+            same = _bools(pc.equal(one, two)) | (null_before & null_after)
         greater |= equal & above
         equal &= same
     return greater, equal
