@@ -47,26 +47,16 @@ class FailpointError(ExoError, RuntimeError):
 class Fault:
     """A fault to inject.
 
-    Attributes
-    ----------
-    action : str
-        ``"kill"``: SIGKILL to this process. ``"raise"``: `FailpointError`. ``"memory"``: allocate
-        more memory than there is. ``"sleep"``. ``"pause"``: wait for `go_on`; the test may change
-        the cluster meanwhile.
-    key : str
-        Part of the key of the task; the empty string matches all.
-    first, times : int
-        Number of the first arrival that it strikes, from 0, and number of arrivals.
-    seconds : float
-        Duration of ``"sleep"``.
+    Actions: ``"kill"`` this process with SIGKILL, ``"raise"`` `FailpointError`, allocate more
+    ``"memory"`` than there is, ``"sleep"``, or ``"pause"`` until `go_on`.
     """
 
     point: Point
     action: Literal["kill", "raise", "memory", "sleep", "pause"]
-    key: str = ""
-    first: int = 0
-    times: int = 1
-    seconds: float = 0.0
+    key: str = ""  # part of the key of the task; the empty string matches all
+    first: int = 0  # number of the first arrival that it strikes
+    times: int = 1  # number of arrivals that it strikes
+    seconds: float = 0.0  # of sleep
 
 
 def plant(directory: Path, *faults: Fault) -> None:

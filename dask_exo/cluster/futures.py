@@ -36,23 +36,13 @@ class FetchTimeoutError(TimeoutError):
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of the cluster.
-
-    Attributes
-    ----------
-    id, slots
-        Name as `Futures.submit` takes it for placement; tasks that it runs at the same time.
-    store, disk : int
-        Bytes of its object store; free bytes for spilled values, if known.
-    resources : mapping, optional
-        Amount of each resource ("CPU", "GPU", others), if known.
-    """
+    """One machine of the cluster."""
 
     id: str
-    slots: int
-    store: int
-    disk: int | None = None
-    resources: Mapping[str, float] | None = field(default=None, hash=False)
+    slots: int  # tasks that it runs at the same time
+    store: int  # bytes of its object store
+    disk: int | None = None  # free bytes for spilled values, if known
+    resources: Mapping[str, float] | None = field(default=None, hash=False)  # if known
 
 
 @dataclass(frozen=True)
@@ -66,15 +56,12 @@ class StoreUsage:
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """A directory for spilled values: bytes used now, and written since the cluster began.
-
-    ``room`` is the bytes that may still be written before the disk counts as full.
-    """
+    """Bytes in a directory for spilled values."""
 
     path: str
     used: int
-    written: int
-    room: int
+    written: int  # since the cluster began
+    room: int  # that may still be written before the disk counts as full
 
 
 class OutputStream(Protocol):
@@ -129,18 +116,13 @@ class Futures(Protocol):
     before it starts. ``node`` is a soft placement: a dead node does not fail the task. ``options``
     request resources. Submission never blocks and never runs user code in the caller, except in
     the inline implementation.
-
-    Attributes
-    ----------
-    calls, objects : int
-        Tasks submitted and refs made, so far; generator tasks make unknown numbers of refs.
     """
 
-    calls: int
+    calls: int  # tasks submitted, so far
 
     @property
     def objects(self) -> int:
-        """Refs made, so far."""
+        """Refs made so far, without those of generator tasks."""
 
     @property
     def now(self) -> float:

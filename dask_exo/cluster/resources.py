@@ -64,22 +64,12 @@ def submit_options(resources: Resources) -> dict[str, Any]:
 
 
 class ResourceRequest(NamedTuple):
-    """Resources that a task requests of one node, and the actors that run it.
+    """Resources that a task requests of one node, and the actors that run it."""
 
-    Attributes
-    ----------
-    amounts : tuple of (str, float)
-        See `Resources`; sorted, without zeros.
-    on_actors : bool
-        Whether the task runs on actors instead of stateless workers.
-    min_actors, max_actors : int
-        Size of the actor pool, given enough tasks; None: as many as the cluster can run.
-    """
-
-    amounts: tuple[tuple[str, float], ...] = (("CPU", 1.0),)
-    on_actors: bool = False
+    amounts: tuple[tuple[str, float], ...] = (("CPU", 1.0),)  # sorted, without zeros
+    on_actors: bool = False  # instead of stateless workers
     min_actors: int = 0
-    max_actors: int | None = None
+    max_actors: int | None = None  # None: as many as the cluster can run
 
     @property
     def needs(self) -> dict[str, Any]:

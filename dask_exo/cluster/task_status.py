@@ -22,38 +22,25 @@ from dask_exo.cluster.resources import Resources, fits
 class TaskStatus:
     """Status of one task.
 
-    Attributes
-    ----------
-    state : {'running', 'pending', 'finished', 'spilled', 'unknown'}
-        ``pending``: waits for its arguments or for a slot. ``spilled``: finished, and its output
-        was written to disk. ``unknown``: the cluster does not report it.
-    needs : mapping
-        Resources that it requests, if known.
-    node : str, optional
-        Id of the node on which it runs.
+    A ``pending`` task waits for its arguments or for a slot. A ``spilled`` one has finished, and
+    its output was written to disk. The cluster does not report ``unknown`` ones.
     """
 
     state: Literal["running", "pending", "finished", "spilled", "unknown"]
-    needs: Mapping[str, float] = field(default_factory=dict)
-    node: str | None = None
+    needs: Mapping[str, float] = field(default_factory=dict)  # requested resources, if known
+    node: str | None = None  # on which it runs
 
 
 @dataclass(frozen=True)
 class Activity:
     """Status of some tasks, and of the cluster around them.
 
-    Attributes
-    ----------
-    tasks : sequence of TaskStatus
-        Of the tasks in question, in order.
-    others : int
-        Number of other running tasks, of any program.
-    nodes, free : mapping
-        Resources of each live node by its id, and the unused ones as far as known.
+    ``nodes`` are the resources of each live node by its id, and ``free`` the unused ones as far as
+    known.
     """
 
     tasks: Sequence[TaskStatus]
-    others: int = 0
+    others: int = 0  # running tasks, of any program
     nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     free: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -115,29 +102,17 @@ _GONE = (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State of a cluster on which nothing has happened for so many ``seconds``.
+    """State of a cluster on which nothing has happened for so many ``seconds``."""
 
-    Attributes
-    ----------
-    activity, names
-        Status of the awaited tasks, and their names.
-    gone : collection of str
-        Ids of nodes that have died or left.
-    used, store, spilled : int
-        Bytes in the object stores, their capacity, and bytes written to disk since the beginning.
-    place, full : str, optional
-        A directory for spilled values; one that is full.
-    """
-
-    activity: Activity
-    names: Sequence[str]
-    gone: Collection[str]
-    used: int
-    store: int
-    full: str | None
+    activity: Activity  # of the awaited tasks
+    names: Sequence[str]  # of the awaited tasks
+    gone: Collection[str]  # ids of nodes that have died or left
+    used: int  # bytes in the object stores
+    store: int  # capacity of the object stores
+    full: str | None  # a full directory for spilled values
     seconds: float
-    spilled: int = 0
-    place: str | None = None
+    spilled: int = 0  # bytes since the beginning
+    place: str | None = None  # a directory for spilled values
 
 
 def diagnose(seen: Snapshot) -> str | None:

@@ -32,17 +32,10 @@ class Strike(NamedTuple):
 class Chaos:
     """Context in which processes of the Ray that this process started are killed or paused.
 
-    Parameters
-    ----------
-    rate : float
-        Strikes per second, on average.
-    mode : {'kill', 'pause', 'node'}
-        A busy worker is killed, or stands still for ``away`` seconds. Or a node dies: any but the
-        first of a `ray.cluster_utils.Cluster` (a private Ray has only one).
-    filter : str
-        Regular expression that a worker's name must match: ``"run_map|merge"``.
-    most : int, optional
-        Strikes at most.
+    It strikes at most ``most`` times, ``rate`` times per second on average: it kills a busy worker,
+    or pauses it for ``away`` seconds, or kills a node, any but the first of a
+    `ray.cluster_utils.Cluster`. Names of workers must match the regular expression ``filter``, as
+    in ``"run_map|merge"``.
 
     Examples
     --------

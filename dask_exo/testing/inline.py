@@ -191,13 +191,6 @@ class InlineFutures(LocalFutures):
     the frames of its traceback, so the refs of failed tasks may live until the next garbage
     collection. Tasks are not placed on ``nodes``.
 
-    Attributes
-    ----------
-    calls, objects : int
-        Tasks submitted; refs made.
-    actors : set of InlineActor
-        Actors that are not stopped.
-
     Examples
     --------
     >>> f = InlineFutures()
@@ -211,7 +204,7 @@ class InlineFutures(LocalFutures):
     def __init__(self, nodes: Sequence[Node] = (Node("inline", 1, 2**30),)) -> None:
         self.calls = 0
         self.objects = 0
-        self.actors: set[InlineActor] = set()
+        self.actors: set[InlineActor] = set()  # not stopped
         self._nodes = list(nodes)
         self._ids = frozenset(node.id for node in nodes)
         self._held: weakref.WeakSet[InlineRef] = weakref.WeakSet()

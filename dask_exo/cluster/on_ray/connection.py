@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import shutil
@@ -45,12 +46,8 @@ LONGEST_DIRECTORY = 30  # characters
 class Cluster:
     """A connection to Ray.
 
-    Attributes
-    ----------
-    directory, spill : optional
-        Directories of the private Ray that this process started; None if it joined a cluster.
-    asked : mapping, optional
-        Configuration by which it was joined or started; None if other code did that.
+    The directories are those of a private Ray that this process started, and None if it joined a
+    cluster. ``asked`` is the configuration by which it did so, and None if other code did.
     """
 
     address: str
@@ -346,15 +343,10 @@ class Directory:
 def _files(folder: Path) -> dict[str, int]:
     """Return the size of each file, by name; empty if there is no such folder."""
     found = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                try:
-                    found[entry.name] = entry.stat().st_size
-                except FileNotFoundError:  # read for the last time meanwhile
-                    continue
-    except FileNotFoundError:
-        pass
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                found[entry.name] = entry.stat().st_size
     return found
 
 

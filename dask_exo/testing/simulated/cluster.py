@@ -17,7 +17,7 @@ from itertools import count as count_up
 from typing import TYPE_CHECKING, Any
 
 from dask_exo.cluster.futures import Node
-from dask_exo.cluster.task_status import OutputDigest
+from dask_exo.cluster.task_status import OutputDigest, collect_outputs
 from dask_exo.testing.inline import name, yielded
 from dask_exo.testing.simulated.store import (
     FAILED,
@@ -46,7 +46,6 @@ from dask_exo.testing.simulated.tasks import (
     SimTask,
     TaskRun,
     compute,
-    compute_with_digest,
     nearest,
     next_queue,
     take,
@@ -243,19 +242,16 @@ class SimCluster:
             task.given = [a.entry.value if type(a) is SimRef else a for a in task.args]
         self._plan_step(task)
 
-    def _holds(self, task: SimTask, which: range, io: NodeIO) -> bool:
-        """Let a task that has made values wait for room; return whether it must."""
+    def _waits_for_room(self, task: SimTask, which: range, io: NodeIO) -> bool:
+        """Reserve room for new outputs; return whether the task must wait for it."""
+        end = self.now if task.held else io.make_room(task, which, self.now)
+        task.held = end > self.now
         if task.held:
-            task.held = False
+            task.late += end - self.now
+            task.number = self.plan(end, task)
         else:
-            end = io.make_room(task, which, self.now)
-            task.held = end > self.now
-            if task.held:
-                task.late += end - self.now
-                task.number = self.plan(end, task)
-                return True
-        io.release_room(task)
-        return False
+            io.release_room(task)
+        return task.held
 
     def _plan_step(self, task: SimTask) -> None:
         """Schedule the next value of a generator, or the end of another task."""
@@ -265,12 +261,12 @@ class SimCluster:
         task.number = self.plan(task.start + task.late + task.seconds * share, task)
 
     def _due(self, task: SimTask) -> None:
-        """Store what a running task has made by now, and end it if that is all."""
+        """Store the outputs that are due, and end the task after the last one."""
         machine = task.machine
         assert machine is not None
         first = task.step
         last = min(first + 1, task.count) if task.produce is yielded else task.count
-        if machine.io is not None and self._holds(task, range(first, last), machine.io):
+        if machine.io is not None and self._waits_for_room(task, range(first, last), machine.io):
             return
         try:
             values = self._values(task, range(first, last))
@@ -300,8 +296,11 @@ class SimCluster:
             return [None] * len(which)
         if not self.lineage:
             return compute(task)
-        values, made = compute_with_digest(task)
-        self.repeats += [made] if task.starts > 1 and not which.start else []
+        call = str(task.serial)
+        with collect_outputs(call) as outputs:
+            values = compute(task)
+        if task.starts > 1 and not which.start:
+            self.repeats.append(outputs[-1] if outputs else OutputDigest(call, name(task.fn)))
         return values
 
     def _store(
@@ -398,7 +397,8 @@ def _to_repeat(cluster: SimCluster, lost: Sequence[SimValue]) -> list[SimTask]:
         entry = todo.pop()
         task = entry.task
         assert task is not None
-        _unmake(cluster, entry, task)
+        entry.state, entry.store, entry.size, entry.value = PENDING, cluster.driver, 0, None
+        task.outs[entry.index] = entry  # type: ignore[attr-defined]  # IndexedSimValue, with lineage
         if task.state != DONE:
             continue
         task.state = WAITING
@@ -407,8 +407,3 @@ def _to_repeat(cluster: SimCluster, lost: Sequence[SimValue]) -> list[SimTask]:
         todo += reversed(dict.fromkeys(freed))
         task.args = tuple(handle(arg) if isinstance(arg, SimValue) else arg for arg in task.args)
     return repeat
-
-
-def _unmake(cluster: SimCluster, entry: SimValue, task: SimTask) -> None:
-    entry.state, entry.store, entry.size, entry.value = PENDING, cluster.driver, 0, None
-    task.outs[entry.index] = entry  # type: ignore[attr-defined]  # IndexedSimValue, with lineage

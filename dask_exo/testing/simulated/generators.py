@@ -39,11 +39,7 @@ Work = Callable[[Callable[..., Any], Sequence[Any]], Iterator[SimOutput]]
 
 
 class GeneratedValue(SimValue):
-    """A value of a generator task.
-
-    ``born`` is the seconds of all work behind it, one task after the other. ``lost``: its node has
-    died.
-    """
+    """A value of a generator task."""
 
     __slots__ = ("born", "by_actor", "lost", "stream")
 
@@ -51,7 +47,8 @@ class GeneratedValue(SimValue):
         super().__init__(stream.cluster.driver, None)
         stream.cluster.ledger.made(1)
         self.stream, self.by_actor = weakref.ref(stream), stream.actor is not None
-        self.born, self.lost = 0.0, False
+        self.born = 0.0  # seconds of all work behind it, one task after the other
+        self.lost = False  # with its node
 
 
 class SimStream:
@@ -74,10 +71,7 @@ class SimStream:
         self._born = 0.0
         self._is_read = self._over = False
         self._error: Exception | None = None
-        self.next = self._promise()
-
-    def _promise(self) -> SimRef:
-        return SimRef(GeneratedValue(self))
+        self.next = SimRef(GeneratedValue(self))
 
     def begin(self, node: SimNode) -> None:
         """Run on a node, from the beginning."""
@@ -139,7 +133,7 @@ class SimStream:
 
     def take(self) -> SimRef:
         """Return a ref of that value; the task goes on."""
-        ref, self.next = self.next, self._promise()
+        ref, self.next = self.next, SimRef(GeneratedValue(self))
         self._taken += 1
         self._is_read = False
         if self._over:
@@ -164,7 +158,7 @@ class SimStream:
         """Run again after the death of the process, or of the node with the value made last."""
         self._stop()
         if node_lost and self._made > self._taken and not self._is_read:
-            self._made, self.next = self._taken, self._promise()
+            self._made, self.next = self._taken, SimRef(GeneratedValue(self))
         self.generators.acquire(self)
 
     def status(self) -> TaskStatus:
@@ -257,26 +251,14 @@ class SimActor(InlineActor):
 
 
 class SimGenerators:
-    """All generator tasks and actors of a simulated cluster.
-
-    Attributes
-    ----------
-    busy : dict
-        Running tasks, and actors that run one, in the order in which they began.
-    actors : set of SimActor
-        Actors that are not stopped.
-    history : list of (float, int)
-        Virtual second, and number of actors since.
-    deaths : int
-        Busy processes that have died.
-    """
+    """All generator tasks and actors of a simulated cluster."""
 
     def __init__(self, cluster: SimCluster, work: Work, loading: float) -> None:
         self.cluster, self.work, self.loading = cluster, work, loading
-        self.busy: dict[SimStream | SimActor, None] = {}
-        self.actors: set[SimActor] = set()
-        self.history: list[tuple[float, int]] = []
-        self.deaths = 0
+        self.busy: dict[SimStream | SimActor, None] = {}  # in the order in which they began
+        self.actors: set[SimActor] = set()  # not stopped
+        self.history: list[tuple[float, int]] = []  # virtual second, number of actors since
+        self.deaths = 0  # of busy processes
         self._free = {machine: Counter(self.whole(machine)) for machine in cluster.machines}
         self._waiting: dict[SimStream | SimActor, None] = {}
 

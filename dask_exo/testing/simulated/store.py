@@ -51,8 +51,7 @@ class SimValue:
 
     ``refs`` counts its handles; without one it is freed. ``size`` is 0 until it exists, and
     ``store`` that of the driver. RESTORED is in memory and on disk. ``value`` of a failed one is
-    the exception, ``copies`` are other nodes that have fetched it, and ``task`` makes it, as far as
-    needed.
+    the exception. ``copies`` are other nodes that have fetched it.
     """
 
     __slots__ = ("copies", "refs", "size", "state", "store", "task", "value")
@@ -260,16 +259,12 @@ class Channel:
 
 @dataclass(slots=True)
 class Taken:
-    """A value that tasks of a node take.
-
-    It is ``kept`` in memory until all of them have ended; if it is another node's, it fills
-    ``lent`` bytes of this node's store.
-    """
+    """An argument of tasks of a node."""
 
     nbytes: int
     arrival: float
-    kept: bool = True
-    lent: int = 0
+    kept: bool = True  # in memory until all of these tasks have ended
+    copied: int = 0  # bytes of this node's store, if the value is another node's
     tasks: int = 0
 
 
@@ -287,15 +282,6 @@ class NodeIO:
     - what is spilled to make room passes the disk too, and whoever needs the room waits for it.
 
     References: Ray's pull manager and local object manager; Exoshuffle section 3.4.3.
-
-    Attributes
-    ----------
-    ahead : dict
-        Tasks without a slot whose arguments are on their way or there.
-    ready : deque of SimTask
-        Those whose arguments are there.
-    strangers : int
-        Tasks on their way here that any node might have taken.
     """
 
     def __init__(
@@ -303,9 +289,9 @@ class NodeIO:
     ) -> None:
         self.disk = Channel(channels.disk)
         self.inward, self.outward = Channel(channels.net), Channel(channels.net)
-        self.ahead: dict[SimTask, None] = {}
-        self.ready: deque[SimTask] = deque()
-        self.strangers = 0
+        self.ahead: dict[SimTask, None] = {}  # without a slot; arguments in transfer or here
+        self.ready: deque[SimTask] = deque()  # those whose arguments are here
+        self.unplaced = 0  # those in transfer that requested no node
         self._store, self._lanes = store, all_io
         self._taken: dict[SimValue, Taken] = {}
         self._nbytes = 0  # of all of them
@@ -318,7 +304,7 @@ class NodeIO:
     def fetch(self, task: SimTask, now: float) -> float:
         """Fetch the arguments of a task; return the time of their arrival."""
         self.ahead[task] = None
-        self.strangers += task.wish is None
+        self.unplaced += task.wish is None
         end = now
         for entry in arguments(task):
             taken = self._taken.get(entry) or self._order(task, entry, now)
@@ -335,11 +321,11 @@ class NodeIO:
 
     def arrived(self, task: SimTask) -> None:
         """Let a task whose arguments have arrived wait for a slot."""
-        self.strangers -= task.wish is None
+        self.unplaced -= task.wish is None
         self.ready.append(task)
 
     def make_room(self, task: SimTask, which: range, now: float) -> float:
-        """Reserve room for values that a task has made; return when it is free."""
+        """Reserve room for outputs of a task; return the time at which it is free."""
         outs = [(task.outs[i], task.sizes[i]) for i in which]
         nbytes = sum(size for entry, size in outs if entry is not None and entry.refs)
         written, fits = self._written(nbytes)
@@ -363,14 +349,14 @@ class NodeIO:
             if task in self.ready:
                 self.ready.remove(task)
             else:
-                self.strangers -= task.wish is None
+                self.unplaced -= task.wish is None
         for _, entry in task.pinned:
             taken = self._taken[entry]
             taken.tasks -= 1
             if not taken.tasks:
                 del self._taken[entry]
                 self._nbytes -= taken.nbytes
-                self._store.used -= taken.lent
+                self._store.used -= taken.copied
 
     def _order(self, task: SimTask, entry: SimValue, now: float) -> Taken:
         """Fetch one value that no task of this node takes yet."""
@@ -401,7 +387,7 @@ class NodeIO:
                 self._store.restore(entry)
             else:
                 self._store.ledger.restored += nbytes
-        return Taken(nbytes, max(ends), kept, lent=nbytes if kept and not here else 0)
+        return Taken(nbytes, max(ends), kept, copied=nbytes if kept and not here else 0)
 
     def _written(self, nbytes: int) -> tuple[int, bool]:
         """Return the bytes spilled to make room, and whether there is room then."""

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from dask_exo.cluster.futures import Node, on_node
-from dask_exo.cluster.task_status import OutputDigest, TaskStatus, collect_outputs
+from dask_exo.cluster.task_status import TaskStatus
 from dask_exo.errors import ExoError
 from dask_exo.testing.inline import Produce, name, yielded
 from dask_exo.testing.simulated.store import PENDING, NodeIO, NodeStore, SimRef, SimValue, fetched
@@ -17,40 +17,22 @@ from dask_exo.testing.simulated.store import PENDING, NodeIO, NodeStore, SimRef,
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A task at the moment it starts, as a cost model sees it.
-
-    Attributes
-    ----------
-    sizes : tuple of int, (len(args),)
-        Bytes behind each argument; 0 for one that is not a ref.
-    count : int
-        Values that it makes.
-    moved, restored : int
-        Bytes of arguments that are not on this node, and that had to be read back from disk.
-    """
+    """A task at the moment it starts, as a cost model sees it."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
-    sizes: tuple[int, ...]
-    count: int
+    sizes: tuple[int, ...]  # bytes behind each argument; 0 for one that is not a ref
+    count: int  # of outputs
     node: str
-    moved: int
-    restored: int
+    moved: int  # bytes of arguments from other nodes
+    restored: int  # bytes of arguments read back from disk
 
 
 class Cost(NamedTuple):
-    """Duration and output sizes of one task.
+    """Duration and output sizes of one task."""
 
-    Attributes
-    ----------
-    seconds : float
-        Virtual seconds for which it holds a slot, on a node of normal speed.
-    sizes : int or sequence of int, (count,)
-        Bytes of each value; one int for values of one size.
-    """
-
-    seconds: float
-    sizes: int | Sequence[int]
+    seconds: float  # virtual, in a slot on a node of normal speed
+    sizes: int | Sequence[int]  # bytes of each output, or of every one
 
 
 class Channels(NamedTuple):
@@ -135,16 +117,16 @@ class SimTask:
     Attributes
     ----------
     args, outs
-        Refs among arguments are handles, so that their values stay; values that are missing.
-    missing : int
-        Arguments that do not exist yet, while WAITING.
-    number : int
-        Place in the queue; the number of the awaited event, while FETCHING or RUNNING.
-    step, serial, starts : int
-        Values made in this run; number among all calls; how often it has got a slot.
+        Refs among arguments are handles, so that their values stay; missing outputs.
+    missing
+        Number of arguments that do not exist yet, while WAITING.
+    number
+        Place in the queue; number of the awaited event, while FETCHING or RUNNING.
+    step, serial, starts
+        Outputs of this run so far; number among all calls; number of runs.
     reserved, held, late
-        Bytes of store reserved for what it has made; whether it waits for that room, since other
-        values must be written to disk first; seconds of its run spent so.
+        Bytes of store reserved for its outputs; whether it waits for that room while other values
+        are spilled; seconds for which it has waited.
     """
 
     __slots__ = (
@@ -180,7 +162,7 @@ class SimTask:
         self.values: Iterator[Any] | None = None
 
     def price(self, cost: CostModel, slowness: Callable[[str], float]) -> None:
-        """Ask the cost model for the duration and output sizes of a starting task."""
+        """Set the duration and output sizes of a starting task by the cost model."""
         assert self.machine is not None
         node = self.machine.node.id
         sizes = tuple(arg.entry.size if type(arg) is SimRef else 0 for arg in self.args)
@@ -205,7 +187,7 @@ class SimTask:
 
 
 class SimNode:
-    """A simulated node: its store, its running tasks, and those that asked for it."""
+    """A simulated node: its store, its running tasks, and those queued for it."""
 
     def __init__(self, node: Node, index: int, store: NodeStore) -> None:
         self.node = node
@@ -224,10 +206,10 @@ class SimNode:
 
     @property
     def spare(self) -> int:
-        """Free slots that are not reserved for tasks without one; see `NodeIO`."""
+        """Free slots that no task whose arguments this node fetches will take; see `NodeIO`."""
         if self.io is None:
             return self.free
-        return self.free - len(self.io.ready) - self.io.strangers
+        return self.free - len(self.io.ready) - self.io.unplaced
 
 
 def nearest(task: SimTask, idle: Collection[SimNode]) -> SimNode | None:
@@ -265,14 +247,6 @@ def take(task: SimTask, store: NodeStore) -> int:
                 task.moved += fetched(entry, store)
     task.restored = sum(store.restore(entry) for store, entry in task.pinned)
     return task.moved
-
-
-def compute_with_digest(task: SimTask) -> tuple[list[Any], OutputDigest]:
-    """Compute the next values of a running task, with a digest of them."""
-    call = str(task.serial)
-    with collect_outputs(call) as said:
-        values = compute(task)
-    return values, said[-1] if said else OutputDigest(call, name(task.fn))
 
 
 def compute(task: SimTask) -> list[Any]:

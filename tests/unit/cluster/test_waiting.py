@@ -70,7 +70,10 @@ def test_where_something_may_still_happen_it_is_no_stall(seen) -> None:
         (snapshot(WAITS, free=FREE), "other programs, or idle actors, hold"),
         (
             snapshot(WAITS, free=FREE, spilled=10**7, place="/spill"),
-            r"free slots, so inputs are missing.*9.54 MiB .*written to disk \(in '/spill'\)",
+            (
+                r"there are free slots, so inputs are missing.*9.54 MiB .*"
+                r"written to disk \(in '/spill'\)"
+            ),
         ),
         (
             snapshot(SPILLED, spilled=10**7, place="/spill"),
