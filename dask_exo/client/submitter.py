@@ -364,7 +364,7 @@ def no_workers(workers: Any) -> None:
     """Warn that tasks cannot be bound to workers."""
     if workers is not None:
         warnings.warn(
-            "workers= has no effect: Ray places tasks where their data is. Ask for a custom "
+            "workers= has no effect: Ray places tasks where their data is. Request a custom "
             "resource of a node instead, resources={'name': 1}",
             stacklevel=4,
         )

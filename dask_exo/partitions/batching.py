@@ -179,7 +179,7 @@ def call_in_halves(call: Callable[[Any], Result], batch: Any, name: str) -> list
                 f"{name} needs more memory for {len(batch)} row than its GPU has ({error}): "
                 f"give it a larger share of a GPU (num_gpus=, exo.gpu.per-task), or less to do"
             ) from error
-        traceback.clear_frames(error.__traceback__)  # frames keep what has filled the GPU alive
+        traceback.clear_frames(error.__traceback__)  # frames refer to values on the GPU
     rows = batch.iloc if hasattr(batch, "iloc") else batch
     half = len(batch) // 2
     return [*call_in_halves(call, rows[:half], name), *call_in_halves(call, rows[half:], name)]
