@@ -129,8 +129,8 @@ def diagnose(seen: Snapshot) -> str | None:
     >>> print(diagnose(seen))  # doctest: +NORMALIZE_WHITESPACE
     nothing has happened for 600 s. Waiting for 1 task: infer (waits for 1 GPU).
     Likely cause: no node has 1 GPU; a (2 CPU).
-    Add a node that has it, or ask for less.
-    Nodes: a (2 CPU). Object stores: 0 MB of 1000 MB.
+    Add a node that has it, or request less.
+    Nodes: a (2 CPU). Object stores: 0 B of 0.93 GiB.
     To wait longer, set exo.fault.stall-timeout (0: for ever)
     """
     tasks, others = seen.activity.tasks, seen.activity.others
@@ -161,7 +161,7 @@ def _causes(seen: Snapshot) -> Iterator[str]:
     if impossible:
         yield (
             f"no node has {_amounts(impossible[0].needs)}{lost}; {_nodes(seen.activity.nodes)}. "
-            f"Add a node that has it, or ask for less"
+            f"Add a node that has it, or request less"
         )
     if any(one.state == "spilled" for one in seen.activity.tasks):
         yield f"these values were written to disk{_place(seen)}, and {_GONE}"

@@ -334,5 +334,5 @@ def _impossible(bundle: Bundle, request: ResourceRequest, nodes: Sequence[Node])
     ]
     return (
         f"{' > '.join(names)} asks for {request} on one node, the nodes have {'; '.join(have)}: "
-        f"add nodes (exo.num-cpus, exo.num-gpus), or ask for less in dask_exo.options"
+        f"add nodes (exo.num-cpus, exo.num-gpus), or request less in dask_exo.options"
     )

@@ -189,7 +189,7 @@ CASES: list[tuple[str, Callable[[], object], list[str]]] = [
      ["on_error='ignore'", "need 'raise' or 'skip'"]),
     ("PipelineError", lambda: pipeline.of(3), ["begin with a int", "need a Dask dataframe"]),
     ("OptionsError", lambda: dask_exo.options(num_gpus=-1), ["GPU", "-1", "need a number from 0"]),
-    ("OptionsError", lambda: needing(1), ["1 GPU", "exo.num-gpus", "ask for less"]),
+    ("OptionsError", lambda: needing(1), ["1 GPU", "exo.num-gpus", "request less"]),
     ("InputError", lambda: sort.files("/no/such/*.csv"), ["/no/such/*.csv", "give another path"]),
     ("OutputError", lambda: sort.check(frame(), ["k"], Path("/no/such/out"), overwrite=False),
      ["'/no/such/out'", "no directory '/no/such'", "make it first"]),

@@ -196,7 +196,7 @@ def check_submit_options(options: SubmitOptions) -> None:
     if not any(fits(node["Resources"], wanted) for node in ray.nodes() if node["Alive"]):
         warnings.warn(
             f"no node of the cluster has {wanted}: the tasks that ask for it wait until one joins. "
-            f"Start Ray with it, or ask for less",
+            f"Start Ray with it, or request less",
             stacklevel=2,
         )
 
