@@ -168,7 +168,7 @@ class StoreSampler:
 
     @property
     def timeout(self) -> float:
-        """Seconds until the next sample."""
+        """Return the seconds until the next sample."""
         return max(0.0, self._due - self._futures.now)
 
     def sample(self, held_back: Callable[[], tuple[int, str]]) -> None:

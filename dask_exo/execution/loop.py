@@ -48,7 +48,7 @@ from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, Plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
 
-LOOK = 0.5  # seconds between two looks at whether the results are still wanted
+LOOK = 0.5  # seconds between two checks of whether the results are still wanted
 
 
 class Run:

@@ -13,6 +13,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 
 from dask_exo.cluster.task_status import OutputDigest
@@ -125,6 +126,15 @@ class MapDetail(NamedTuple):
     parts: int = 0  # number of its partitions
     start: int = 0  # number of the first one
     sent: np.ndarray | None = None  # (R,) bytes for each reducer, if an observer wants them
+
+
+def is_picklable(value: Any) -> bool:
+    """Return whether a value can be sent to another process."""
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001  of any kind
+        return False
+    return True
 
 
 @contextlib.contextmanager

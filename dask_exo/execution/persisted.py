@@ -26,7 +26,7 @@ from dask_exo.dask_adapter import Task
 from dask_exo.errors import Failure
 from dask_exo.partitions.ownership import writable
 
-POLL = 0.02  # seconds between two looks at promises that another thread fulfils
+POLL = 0.02  # seconds between two checks of promises that another thread fulfils
 LONG = 1.0  # seconds of a wait after which it is watched
 
 named: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDictionary()
@@ -151,7 +151,7 @@ class Promise:
 
 
 def fetch(promise: Promise) -> Any:
-    """Return the value of a promise, as a task of schedulers other than ours."""
+    """Return the value of a promise, in a task of any other scheduler."""
     return promise.result()
 
 

@@ -78,19 +78,13 @@ def serialize_call(code: messages.TaskCode, args: list[Ref]) -> bytes:
     except ExoError:
         raise
     except Exception as error:
-        culprit = next((job for job in code.jobs if not _sendable(job)), code.jobs[0]).key
+        culprit = next(
+            (job for job in code.jobs if not messages.is_picklable(job)), code.jobs[0]
+        ).key
         raise SerializationError(
             f"task {culprit!r} cannot be sent to another process: {error}. Open files, locks, "
             f"connections and generators must be made inside the task"
         ) from error
-
-
-def _sendable(job: messages.Job) -> bool:
-    try:
-        cloudpickle.dumps([job])
-    except Exception:  # noqa: BLE001  whatever it is, it is the reason
-        return False
-    return True
 
 
 _warned_before: dict[Any, Any] = {}  # as each module has it: one place warns once by default

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from dask.sizeof import sizeof
 from tlz import identity
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, roles
+from dask_exo.execution.messages import is_picklable
 from dask_exo.execution.persisted import fetch
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
 from dask_exo.planning.normalize import Graph, Key
@@ -185,7 +185,7 @@ def _in_driver(
         values = [_literal(graph, aliases, arg) for arg in (*node.args[1:], *node.kwargs.values())]
         fixed = tuple(id(one) for one in values if not isinstance(one, (tuple, bool, type(None))))
         if fixed not in local:
-            local[fixed] = any(isinstance(v, np.ndarray) or not _sendable(v) for v in values)
+            local[fixed] = any(isinstance(v, np.ndarray) or not is_picklable(v) for v in values)
         stored = here.intersection(aliases.get(name, name) for name in node.dependencies)
         if local[fixed] or (stored and found[key] == "loading"):
             here.add(key)
@@ -200,14 +200,6 @@ def _literal(graph: Graph, aliases: dict[Key, Key], arg: Any) -> Any:
     if isinstance(arg, GraphNode):
         return arg.value if isinstance(arg, DataNode) else None
     return arg
-
-
-def _sendable(value: Any) -> bool:
-    try:
-        cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001  any error means that it cannot be sent
-        return False
-    return True
 
 
 def _aliases(graph: Graph) -> dict[Key, Key]:

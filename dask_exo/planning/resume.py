@@ -1,6 +1,6 @@
 """Resume: read the checkpoints of earlier programs in place of computing them again.
 
-The pass looks for values that may be checkpointed: inputs and outputs of shuffles, and marked
+The pass finds values that may be checkpointed: inputs and outputs of shuffles, and marked
 collections. Those that are stored become tasks that read them, and culling drops whatever only they
 needed. The others are told where to store their values. If only some values of a collection are
 stored, one of them is recomputed and compared, so that a function that is not deterministic does
