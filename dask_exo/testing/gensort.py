@@ -45,15 +45,10 @@ def records(
     No two records are equal: the payload starts with the row number (8 bytes, little-endian), the
     other 82 bytes are a repeating random filler.
 
-    Parameters
-    ----------
-    skew : float
-        0: keys are uniform (and ``key_hi`` is unique). Above: ``key_hi`` is ``2**64 * u**(1 +
-        skew)`` of a uniform ``u``, a power law with many low and equal keys (at skew 9 every
-        hundredth ``key_hi`` is 0). Rounded to sixteenths, which multiplications and square roots
-        compute alike on every machine.
-    columns : sequence of str, optional
-        Of `COLUMNS`, in this order.
+    Without ``skew`` keys are uniform, and ``key_hi`` is unique. Else ``key_hi`` is ``2**64 * u**(1
+    + skew)`` of a uniform ``u``, a power law with many low and equal keys (at skew 9 every
+    hundredth ``key_hi`` is 0). The skew is rounded to sixteenths, for which multiplications and
+    square roots are equal on every machine.
 
     Examples
     --------
@@ -75,7 +70,7 @@ def records(
 def frame(nbytes: int, *, seed: int = 0, skew: float = 0.0, partition_bytes: int) -> Any:
     """Return a Dask dataframe of ``nbytes`` of `records`, by ``partition_bytes`` at most.
 
-    A computation that needs some columns makes only those.
+    Only the columns that a computation needs are computed.
     """
     import dask.dataframe as dd
 

@@ -56,28 +56,22 @@ def attempt(name: str) -> Iterator[None]:
     same_numbers(task)
     with collect_outputs(task) as heard:
         yield
-    if number := attempts():
-        leave(number, heard[-1] if heard else OutputDigest(task, name))
+    _leave_note(heard[-1] if heard else OutputDigest(task, name))
 
 
 def begin(name: str, seed: str = "") -> None:
     """Do as `attempt` at the start of a generator; attempts at the same work have equal seeds."""
     task = _task()
     same_numbers(seed or task)
-    if number := attempts():
-        leave(number, OutputDigest(task, name))
+    _leave_note(OutputDigest(task, name))
 
 
-def attempts() -> int:
-    """Return the number of earlier attempts at the running task."""
+def _leave_note(output: OutputDigest) -> None:
+    """Leave a note of the running attempt, unless it is the first."""
     worker: Any = ray._private.worker.global_worker
-    return int(worker.core_worker.get_current_task_attempt_number())
-
-
-def leave(number: int, made: OutputDigest) -> None:
-    """Leave a note of the ``number``-th repetition of a call."""
-    key = f"{_program()}{made.call} {number}"
-    internal_kv._internal_kv_put(key, json.dumps(asdict(made)), namespace=_PLACE)
+    if number := int(worker.core_worker.get_current_task_attempt_number()):
+        key = f"{_program()}{output.call} {number}"
+        internal_kv._internal_kv_put(key, json.dumps(asdict(output)), namespace=_PLACE)
 
 
 def recomputed() -> list[OutputDigest]:

@@ -58,31 +58,25 @@ class SimFutures(LocalFutures):
 
     Parameters
     ----------
-    nodes : sequence of Node
     cost : callable
         `Call` -> `Cost`, pure; called when a task starts.
     execute : bool
-        Whether functions are called; if not, all values are None.
+        Call functions; else all values are None.
     seed : int
         Of the generator that ``stragglers`` draws from.
-    faults : sequence of NodeDeath or ProcessDeath
     stragglers : mapping or callable, optional
         How many times longer tasks take: factors by node id, or a function that draws one for each
         start of a task.
     channels : Channels, optional
         Disks and networks of the nodes, which take their own time. Without them arguments are there
-        at once, and ``cost`` includes what they cost.
+        at once, and ``cost`` includes their transfer.
     trace : bool
-        Whether `trace` gets a `TaskRun` for each stay of a task in a slot.
+        Append a `TaskRun` to `trace` for each stay of a task in a slot.
     work : Work, optional
         Outputs of generator tasks, with their costs. By default their functions run, and ``cost``
         is that of each value.
     loading : float
         Seconds that an actor takes to start.
-
-    Attributes
-    ----------
-    totals : StoreTotals
 
     Examples
     --------
@@ -124,7 +118,7 @@ class SimFutures(LocalFutures):
             channels=channels,
             trace=self.trace if trace else None,
         )
-        self.totals = self._cluster.ledger
+        self.totals = self._cluster.ledger  # bytes spilled, restored, moved; refs alive
         self._machines = {machine.node.id: machine for machine in self._cluster.machines}
         self._cost = cost
         self.generators = SimGenerators(self._cluster, work or self._work, loading)
