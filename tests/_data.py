@@ -11,7 +11,7 @@ import pandas as pd
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
-from dask_exo.testing import InlineFutures
+from dask_exo.testing import Call, Cost, InlineFutures
 
 NODES = {
     1: (Node("a", 2, 10**9),),
@@ -63,3 +63,37 @@ class Unseen(list):
 
     def __reduce__(self):
         return Unseen, ()
+
+
+class RecordsRequests(InlineFutures):
+    """Records the resource request of each task."""
+
+    def __init__(self, *nodes: Any):
+        super().__init__(*nodes)
+        self.requested: list[dict[str, Any]] = []
+
+    def submit(self, fn, *args, node=None, options=None):
+        self.requested.append(dict(options or {}))
+        return super().submit(fn, *args, node=node)
+
+    def split(self, count, fn, *args, node=None, options=None):
+        self.requested.append(dict(options or {}))
+        return super().split(count, fn, *args, node=node)
+
+
+def cost(call: Call) -> Cost:
+    """Return the cost of a simulated task: one second, and one for each kilobyte that it reads.
+
+    Its results have 1 kB.
+    """
+    return Cost(1.0 + sum(call.sizes) / 1000, 1000)
+
+
+def priced(call: Call) -> Cost:
+    """Return the cost of a simulated task that its arguments tell: those of `make`."""
+    return Cost(call.args[0], call.args[1])
+
+
+def make(seconds, nbytes, *args):
+    """Return the arguments; takes some seconds, and the result has some bytes."""
+    return (seconds, nbytes, *args)

@@ -82,6 +82,15 @@ def cluster(ray_cluster: None) -> Iterator[None]:
     assert not left, f"threads left behind: {left}"
 
 
+@pytest.fixture
+def client(cluster: None) -> Iterator[Any]:
+    """A client of the shared Ray."""
+    import dask_exo
+
+    with dask_exo.Client() as client:
+        yield client
+
+
 @pytest.fixture(params=[1, 3], ids=["one-node", "three-nodes"])
 def exo(request: pytest.FixtureRequest) -> Any:
     """A scheduler that runs all tasks in this process, on one and on three nodes."""

@@ -54,12 +54,6 @@ from dask_exo.report import recording
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 
-@pytest.fixture
-def client():
-    with Client() as client:
-        yield client
-
-
 def inc(x):
     return x + 1
 

@@ -41,12 +41,6 @@ def rows(seen):
     return sorted(n for _, numbers in seen for n in numbers)
 
 
-@pytest.fixture
-def client():
-    with dask_exo.Client() as client:
-        yield client
-
-
 def submitted(client, *args, **kwargs):
     with dask.annotate(num_cpus=0):  # the shuffle gets all slots
         return client.submit(consume, *args, pure=False, **kwargs)

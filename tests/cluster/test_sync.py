@@ -14,18 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_exo.client import Client, Event, Lock, Queue, Semaphore, Variable, get_client, wait
+from dask_exo.client import Event, Lock, Queue, Semaphore, Variable, get_client, wait
 from dask_exo.client.sync_actor import SyncService
 from dask_exo.cluster.on_ray import RayFutures, Service
 from dask_exo.errors import ClusterError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
-
-
-@pytest.fixture
-def client():
-    with Client() as client:
-        yield client
 
 
 def inc(x):

@@ -14,28 +14,12 @@ import pytest
 
 from dask_exo import Scheduler
 from dask_exo.errors import ConfigError
-from dask_exo.testing import InlineFutures
-
-
-class Noting(InlineFutures):
-    """Notes what is asked for each task."""
-
-    def __init__(self):
-        super().__init__()
-        self.needs = []
-
-    def submit(self, fn, *args, node=None, options=None):
-        self.needs.append(dict(options or {}))
-        return super().submit(fn, *args, node=node)
-
-    def split(self, count, fn, *args, node=None, options=None):
-        self.needs.append(dict(options or {}))
-        return super().split(count, fn, *args, node=node)
+from tests._data import RecordsRequests
 
 
 @pytest.fixture
 def noting():
-    return Noting()
+    return RecordsRequests()
 
 
 def inc(x):
@@ -48,7 +32,7 @@ def test_of_single_tasks(noting) -> None:
     with dask.annotate(ray_remote_args={"num_cpus": 2, "max_retries": 7}):
         b = dask.delayed(inc)(a)
     assert dask.delayed(inc)(b).compute(scheduler=Scheduler(noting)) == 4
-    assert noting.needs == [
+    assert noting.requested == [
         {"num_gpus": 1, "resources": {"disk": 2}},
         {"num_cpus": 2, "max_retries": 7},
         {},
@@ -59,7 +43,7 @@ def test_neighbours_that_ask_alike_run_together(noting) -> None:
     with dask.annotate(num_gpus=1):
         a = dask.delayed(inc)(dask.delayed(inc)(1))
     assert dask.delayed(inc)(a).compute(scheduler=Scheduler(noting)) == 4
-    assert noting.needs == [{"num_gpus": 1}, {}]
+    assert noting.requested == [{"num_gpus": 1}, {}]
 
 
 def test_of_a_whole_computation(noting) -> None:
@@ -67,15 +51,15 @@ def test_of_a_whole_computation(noting) -> None:
     scheduler, total = Scheduler(noting), ddf.v.sum()
     with dask.annotate(resources={"disk": 1}):
         assert total.compute(scheduler=scheduler) == 100
-    assert noting.needs
-    assert all(needs == {"resources": {"disk": 1}} for needs in noting.needs)
-    noting.needs.clear()
+    assert noting.requested
+    assert all(needs == {"resources": {"disk": 1}} for needs in noting.requested)
+    noting.requested.clear()
     assert total.compute(scheduler=scheduler, ray_remote_args={"num_cpus": 2}) == 100
-    assert all(needs == {"num_cpus": 2} for needs in noting.needs)
-    noting.needs.clear()
+    assert all(needs == {"num_cpus": 2} for needs in noting.requested)
+    noting.requested.clear()
     found = ddf.shuffle("k").compute(scheduler=scheduler, num_gpus=1)
     assert sorted(found.k) == list(range(100))
-    assert {"num_gpus": 1} in noting.needs
+    assert {"num_gpus": 1} in noting.requested
 
 
 seen: list[int] = []  # what goes to a task is pickled; a global of a module is the same one
@@ -123,11 +107,11 @@ def test_what_dask_drops_is_said(noting) -> None:
         bag = db.from_sequence(range(10), npartitions=2).map(inc)
     with pytest.warns(UserWarning, match="optimize_graph=False"):
         assert bag.compute(scheduler=Scheduler(noting)) == list(range(1, 11))
-    noting.needs.clear()
+    noting.requested.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bag.compute(scheduler=Scheduler(noting), optimize_graph=False)
-    assert {"num_gpus": 1} in noting.needs
+    assert {"num_gpus": 1} in noting.requested
 
 
 def test_an_array_with_optimization_off(noting) -> None:
@@ -136,7 +120,7 @@ def test_an_array_with_optimization_off(noting) -> None:
         y = x + 1
     total = y.sum().compute(scheduler=Scheduler(noting), optimize_graph=False)
     assert total == 200
-    assert {"num_gpus": 1} in noting.needs
+    assert {"num_gpus": 1} in noting.requested
 
 
 def test_nonsense_is_refused(noting) -> None:

@@ -24,24 +24,17 @@ from dask_exo.cluster.futures import Node
 from dask_exo.errors import OptionsError
 from dask_exo.partitions.batching import concat_results, split_rows
 from dask_exo.testing import InlineFutures
+from tests._data import RecordsRequests
 
 GPU = {"num_cpus": 1, "num_gpus": 1}
 
 
-class Noting(InlineFutures):
+class Noting(RecordsRequests):
     """Notes where each call runs: what was asked for, and what the workers have."""
 
-    def __init__(self, nodes=None):
-        super().__init__(*(() if nodes is None else (nodes,)))
-        self.plain, self.kept, self.started, self.stopped = [], [], [], []
-
-    def submit(self, fn, *args, node=None, options=None):
-        self.plain.append(dict(options or {}))
-        return super().submit(fn, *args, node=node)
-
-    def split(self, count, fn, *args, node=None, options=None):
-        self.plain.append(dict(options or {}))
-        return super().split(count, fn, *args, node=node)
+    def __init__(self, *nodes):
+        super().__init__(*nodes)
+        self.kept, self.started, self.stopped = [], [], []
 
     def actor(self, options, cls=None, *args):
         return Kept(self, options)
@@ -125,7 +118,7 @@ def test_a_chain_is_cut_where_needs_differ_and_only_there(noting, ddf, fused):
     assert noting.started == noting.stopped == [GPU]
     assert all(needs == GPU for needs in noting.kept)
     assert len(noting.kept) <= 4  # doubled and counted in one task
-    assert all(needs == {} for needs in noting.plain)
+    assert all(needs == {} for needs in noting.requested)
 
 
 def test_behind_a_projection_that_was_pushed_down(noting, ddf):
@@ -163,7 +156,7 @@ def test_without_optimization_and_several_outputs_and_a_shuffle(noting, ddf):
         assert one == made.c.sum().compute(scheduler="sync")
         want = shuffled.compute(scheduler="sync")
         assert_eq(two.sort_values("a"), want.sort_values("a"), check_index=False)
-    assert all(needs == {} for needs in noting.plain)
+    assert all(needs == {} for needs in noting.requested)
     assert noting.kept
 
 
@@ -181,7 +174,7 @@ def test_cpus_alone_need_no_worker_of_their_own(noting, ddf):
     two = dask_exo.options(num_cpus=2)(lambda frame: frame.assign(z=1))
     ddf.map_partitions(two).compute(scheduler=Scheduler(noting))
     assert not noting.started
-    assert {"num_cpus": 2, "num_gpus": 0} in noting.plain
+    assert {"num_cpus": 2, "num_gpus": 0} in noting.requested
 
 
 @pytest.mark.parametrize(("scheduler", "factor"), [("sync", 3), ("threads", 4), ("exo", 5)])
@@ -298,7 +291,7 @@ def test_what_no_node_has_is_refused_at_once(ddf):
     message = r"doubled asks for 1 CPU, 1 GPU on one node, the nodes have 4 CPU, 0 GPU; 0 CPU"
     with pytest.raises(OptionsError, match=message):
         ddf.map_partitions(doubled).compute(scheduler=Scheduler(futures))
-    assert not futures.plain
+    assert not futures.requested
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.cluster.futures import Node
-from dask_exo.testing import Channels, Cost, NodeDeath, SimFutures, TaskRun
+from dask_exo.testing import Channels, NodeDeath, SimFutures, TaskRun
+from tests._data import make, priced
 
 CHANNELS = Channels(disk=10, net=20)
-
-
-def priced(call):
-    """First argument: seconds; second: bytes of each value."""
-    return Cost(call.args[0], call.args[1])
-
-
-def make(seconds, nbytes, *args):
-    return (seconds, nbytes, *args)
 
 
 def cluster(*stores, slots=1, **options):

@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler, shuffle
 from dask_exo.cluster.futures import Node
-from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
+from dask_exo.testing import NodeDeath, SimFutures
+from tests._data import cost
 
 ALGORITHMS = shuffle.names()
-
-
-def cost(call: Call) -> Cost:
-    """One second a task and one for each kilobyte that it reads; results of 1 kB."""
-    return Cost(1.0 + sum(call.sizes) / 1000, 1000)
 
 
 def cluster(count: int = 3, store: int = 10**6, **options) -> SimFutures:

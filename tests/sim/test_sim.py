@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.waiting import drive
 from dask_exo.testing import Channels, Cost, DeadlockError, NodeDeath, SimFutures, TaskRun
+from tests._data import make, priced
 
 BIG = 10**12
 
@@ -22,15 +23,6 @@ def one(slots=1, store=BIG):
 
 def takes(seconds, nbytes=0):
     return lambda call: Cost(seconds, nbytes)
-
-
-def priced(call):
-    """First argument: seconds; second: bytes of each value."""
-    return Cost(call.args[0], call.args[1])
-
-
-def make(seconds, nbytes, *args):
-    return (seconds, nbytes, *args)
 
 
 # Schedules ---------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from dask_exo.shuffle.run_shuffle import limits_of, run_shuffle
 from dask_exo.shuffle.spec import ReducerInput, Spec
 from dask_exo.shuffle.stragglers import SpeculationPolicy
 from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
+from tests._data import cost
 
 ALGORITHMS = ["simple", "push", "magnet", "riffle", "two-level"]
 R = 7
@@ -47,11 +48,6 @@ def test_out_of_core_a_slow_node_is_as_good_as_none(algorithm) -> None:
 @pytest.mark.parametrize("algorithm", ["simple", "push", "magnet", "two-level"])
 def test_nothing_changes_where_nothing_is_late(algorithm) -> None:
     assert stragglers.run(algorithm) == stragglers.run(algorithm, speculation=False)
-
-
-def cost(call: Call) -> Cost:
-    """One second a task and one for each kilobyte that it reads; results of 1 kB."""
-    return Cost(1.0 + sum(call.sizes) / 1000, 1000)
 
 
 class Words:

@@ -16,15 +16,12 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.errors import NonDeterminismError
 from dask_exo.report import recording
-from dask_exo.testing import Call, Cost, NodeDeath, SimFutures
+from dask_exo.testing import NodeDeath, SimFutures
+from tests._data import cost
 
 PARTS, ROWS = 12, 100
 VERSIONS = itertools.count()
 ALONE = {"exo.scheduler.bundle-target": 0}  # no tasks share a call, however long they really take
-
-
-def cost(call: Call) -> Cost:
-    return Cost(1.0 + sum(call.sizes) / 1000, 1000)
 
 
 def cluster(at: float) -> SimFutures:
