@@ -69,7 +69,7 @@ BUGS = [
         "shuffle/algorithms/push.py",
         "merging.append(merged.merge(rows))",
         'merging.append(merged.merge(first := locals().get("first", rows)))',
-        (f"{SIM}/test_shuffle_sim.py::test_dying_and_slow_nodes_change_nothing[push]",),
+        (f"{SIM}/test_shuffle.py::test_dying_and_slow_nodes_change_nothing[push]",),
     ),
     Bug(
         "a bound is off by one",
@@ -221,7 +221,7 @@ BUGS = [
         "shuffle/algorithms/push.py",
         "while len(merging) >= alive - 1:",
         "while len(merging) >= alive + 99:",
-        (f"{SIM}/test_shuffle_sim.py::test_rounds_are_strict",),
+        (f"{SIM}/test_shuffle.py::test_rounds_are_strict",),
     ),
     Bug(
         "a pipeline's sources run without room",
@@ -257,7 +257,7 @@ BUGS = [
         "cluster/task_status.py",
         'one.state in {"running", "unknown"}',
         'one.state == "unknown"',
-        (f"{UNIT}/cluster/test_waiting.py", f"{SIM}/test_stall_sim.py"),
+        (f"{UNIT}/cluster/test_waiting.py", f"{SIM}/test_stall.py"),
     ),
     Bug(
         "tasks of one call see each other's writes",

@@ -1,6 +1,6 @@
 """Programs made at random: whatever is changed that they reach, no old result comes back.
 
-``EXO_TEST_PROGRAMS=200 pytest tests/parity/test_mutated.py`` makes as many.
+``EXO_TEST_PROGRAMS=200 pytest tests/parity/test_random_programs.py`` makes as many.
 """
 
 from __future__ import annotations
