@@ -1,7 +1,10 @@
-"""Nodes, frames and schedulers that several test files share."""
+"""Nodes, frames, schedulers and the like that several test files share."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import dask
@@ -30,6 +33,18 @@ def compute(collection: Any) -> Any:
     """Compute a collection in this process, on two nodes."""
     with dask.config.set(scheduler=inline(2)):
         return collection.compute()
+
+
+def run_python(*args: Any, timeout: float = 200, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, with some more variables; return what it prints."""
+    return subprocess.run(
+        [sys.executable, *map(str, args)],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 def table(rows: int = 2000, seed: int = 0) -> pd.DataFrame:

@@ -8,8 +8,6 @@ import html
 import operator
 import pickle
 import queue
-import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -50,6 +48,7 @@ from dask_exo.errors import (
     UnsupportedError,
 )
 from dask_exo.report import recording
+from tests._data import run_python
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -637,9 +636,7 @@ if __name__ == "__main__":
 def test_a_program_that_starts_and_stops_its_own_ray(tmp_path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=250, check=False
-    )
+    done = run_python(path, timeout=250)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == "end"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import dask
 import dask.dataframe as dd
 import numpy as np
@@ -12,6 +9,7 @@ import pandas as pd
 import pytest
 
 from dask_exo.errors import DeviceError
+from tests._data import run_python
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -83,7 +81,5 @@ main()
 
 
 def test_workers_see_the_gpus_that_ray_has_given_them() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", GPUS], capture_output=True, text=True, timeout=200, check=False
-    )
+    done = run_python("-c", GPUS)
     assert done.stdout.split() == ["True", "{-1}", "True", "True"], done.stderr

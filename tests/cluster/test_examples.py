@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests._data import run_python
 
 pytestmark = pytest.mark.cluster
 
@@ -17,8 +17,6 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(example: Path) -> None:
     pytest.importorskip(NEEDS.get(example.stem, "dask"))
-    done = subprocess.run(
-        [sys.executable, str(example)], capture_output=True, text=True, timeout=200, check=False
-    )
+    done = run_python(example)
     assert done.returncode == 0, done.stderr
     assert done.stdout

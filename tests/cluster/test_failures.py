@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import os
 import shutil
 import signal
 import subprocess
@@ -23,6 +22,7 @@ import pytest
 
 import dask_exo
 from dask_exo import errors
+from tests._data import run_python
 
 pytestmark = [pytest.mark.cluster]
 
@@ -225,14 +225,7 @@ def test_a_task_may_end_while_it_is_cancelled() -> None:
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh process, as a user's script."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **env},
-    )
+    return run_python("-c", textwrap.dedent(code), **env)
 
 
 @pytest.mark.parametrize(

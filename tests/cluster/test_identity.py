@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import dask
 import pytest
+
+from tests._data import run_python
 
 pytestmark = pytest.mark.cluster
 
@@ -19,13 +19,7 @@ LEAST = {"ray": 36, "pipeline": 2, "threads": 32}  # things that are looked at
 
 @functools.cache
 def found(engine: str) -> dict[str, bool]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(PROGRAM), engine],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python("-W", "ignore", PROGRAM, engine)
     assert done.returncode == 0, done.stderr
     same: dict[str, bool] = json.loads(done.stdout.splitlines()[-1])
     return same

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 import warnings
 
@@ -19,6 +17,7 @@ import pytest
 import dask_exo
 from dask_exo.cluster.on_ray import check_submit_options
 from dask_exo.report import recording
+from tests._data import run_python
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -129,9 +128,7 @@ MAIN = """
 def test_functions_and_classes_of_the_main_program(tmp_path) -> None:
     script = tmp_path / "main.py"
     script.write_text(textwrap.dedent(MAIN))
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python(script)
     assert done.stdout == "fine\n", done.stderr
 
 

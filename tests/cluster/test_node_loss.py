@@ -5,11 +5,9 @@ Nodes come and go on a cluster of its own, in a process of its own.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests._data import run_python
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -108,13 +106,6 @@ def test_outputs_of_actors_on_a_lost_node_are_recomputed(reader):
 
 
 def _run(*args: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", *args],
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    done = run_python("-c", *args, RAY_USAGE_STATS_ENABLED="0")
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

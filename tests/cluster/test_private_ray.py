@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests._data import run_python
 
 pytestmark = pytest.mark.cluster
 
@@ -21,9 +20,7 @@ with dask_exo.enable(num_cpus=1, object_store_memory="80MB"):
 
 
 def test_workers_import_what_tasks_need_when_they_start() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python("-c", PROGRAM)
     assert done.stdout == "True\n", done.stderr
 
 
@@ -46,8 +43,6 @@ with dask.config.set(settings):
 
 def test_ray_outlives_the_thread_that_asked_for_it() -> None:
     """Linux kills Ray's processes with the thread that has started them, and Ray then us."""
-    done = subprocess.run(
-        [sys.executable, "-c", THREAD], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python("-c", THREAD)
     assert done.stdout.split()[-2:] == ["3", "None"], done.stderr
     assert done.returncode == 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import ray
 from packaging.version import parse as version
 
 from dask_exo.cluster.on_ray import RayFutures
+from tests._data import run_python
 
 pytestmark = [pytest.mark.cluster]
 
@@ -33,14 +32,7 @@ except Exception as error:
 )
 def test_without_its_token_nobody_is_let_in(cluster, sent) -> None:
     address = ray.get_runtime_context().gcs_address
-    done = subprocess.run(
-        [sys.executable, "-c", KNOCK, address],
-        env={**os.environ, **sent},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", KNOCK, address, **sent)
     assert done.stdout.strip() == "AuthenticationError", done.stdout + done.stderr
 
 

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tests._data import run_python
+
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(
@@ -116,14 +118,7 @@ def two_nodes() -> Iterator[tuple[str, dict[str, str]]]:
 
 def lengths(address: str, env: dict[str, str], who: str) -> list[str]:
     """What each of the driver's computations has left of the rows."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", DRIVER, address, who],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = run_python("-W", "ignore", "-c", DRIVER, address, who, **env)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
