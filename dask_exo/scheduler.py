@@ -286,8 +286,8 @@ def _run(
 ) -> dict[Any, Any]:
     """Run a plan; return the value of each result's source."""
     watcher = _CallbackWatcher(callbacks, futures) if callbacks else None
-    with showing(config.progress), observed(futures) as looks:
-        run = Run.planned(work, context, futures, watcher=watcher, looks=looks)
+    with showing(config.progress), observed(futures) as sampler:
+        run = Run.planned(work, context, futures, watcher=watcher, sampler=sampler)
         held = run.results()
         names = {h.ref: repr(key) for key, h in held.items() if isinstance(h, Remote)}
         refs = list(names)

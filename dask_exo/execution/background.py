@@ -82,7 +82,7 @@ class BackgroundRun:
         try:
             with observed(self._futures) as sampler:
                 run = Run.planned(
-                    self._plan, self._context, self._futures, consumer=self, looks=sampler
+                    self._plan, self._context, self._futures, consumer=self, sampler=sampler
                 )
                 run.results()
         except RunAbandoned:

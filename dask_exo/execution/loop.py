@@ -70,13 +70,13 @@ class Run:
         *,
         watcher: RunObserver | None = None,
         consumer: Consumer | None = None,
-        looks: StoreSampler | None = None,
+        sampler: StoreSampler | None = None,
     ) -> None:
         nodes, config = context.nodes, context.config
         self._futures, self._config = futures, config
         # a call may go on with tasks that become ready by its own values, unless these are watched
         self._follow = context.fuse
-        self._watcher, self._consumer, self._looks = watcher or RunObserver(), consumer, looks
+        self._watcher, self._consumer, self._sampler = watcher or RunObserver(), consumer, sampler
         slots = sum(node.slots for node in nodes)
         store = sum(node.store for node in nodes)
         gpus = sum((node.resources or {}).get("GPU", 0.0) for node in nodes)
@@ -128,8 +128,8 @@ class Run:
                 self._shuffles.advance()
                 self._take_promised()
                 self._launch()
-                if self._looks is not None:
-                    self._looks.sample(self._progress)
+                if self._sampler is not None:
+                    self._sampler.sample(self._progress)
                 moving = self._queue.stages or self._shuffles.resumed
                 if self._unfinished and not moving:
                     self._collect_finished(self._wait())
@@ -270,7 +270,7 @@ class Run:
         # values of other threads, and whether the results are still wanted, have to be polled
         timeouts = [*self._shuffles.timeouts, self._pools.timeout()]
         timeouts.append(POLL if self._awaited else LOOK if self._consumer else None)
-        timeouts.append(None if self._looks is None else self._looks.timeout)
+        timeouts.append(None if self._sampler is None else self._sampler.timeout)
         timeout = min((one for one in timeouts if one is not None), default=None)
         done, pending = self._watchdog.wait(refs, timeout, self._name)
         if pending:

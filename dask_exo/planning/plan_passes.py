@@ -1,13 +1,13 @@
 """Passes over a plan: each returns the plan to run instead, with the same results.
 
-A plan is cut from a graph before a cluster is needed. All passes run between that and the first
-task, and nothing changes a plan afterwards.
+A plan is cut from a graph before a cluster is needed. All of `PASSES` run between that and the
+first task, and nothing changes a plan afterwards.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -33,7 +33,9 @@ class PassContext:
 
 def run_passes(plan: Plan, context: PassContext) -> Plan:
     """Run all passes in their order; raise `DeviceError` if no node has the GPUs of a task."""
-    return _fuse_trees(_check_gpus(_attach_checkpoints(plan, context), context), context)
+    for run in PASSES.values():
+        plan = run(plan, context)
+    return plan
 
 
 def _attach_checkpoints(plan: Plan, context: PassContext) -> Plan:
@@ -160,3 +162,11 @@ def _names_agree(bundles: list[Bundle]) -> bool:
     known: dict[Key, Key] = {}
     named = (item for bundle in bundles for item in bundle.inputs.items())
     return all(known.setdefault(name, source) == source for name, source in named)
+
+
+PASSES: dict[str, Callable[[Plan, PassContext], Plan]] = {
+    "attach checkpoints": _attach_checkpoints,
+    "check GPUs": _check_gpus,
+    "fuse trees": _fuse_trees,
+}
+"""All passes over a plan by name, in their order."""
