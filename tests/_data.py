@@ -14,7 +14,7 @@ import pandas as pd
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
-from dask_exo.testing import Call, Cost, InlineFutures
+from dask_exo.testing import Call, Cost, InlineFutures, SimFutures
 
 NODES = {
     1: (Node("a", 2, 10**9),),
@@ -22,6 +22,8 @@ NODES = {
     3: (Node("a", 2, 10**9), Node("b", 1, 10**9), Node("c", 4, 10**9)),
 }
 """Nodes of `InlineFutures`, by their number."""
+ONE_TASK_PER_CALL = {"exo.scheduler.bundle-target": 0}
+"""Settings for simulated clusters: real seconds of tasks do not decide which share a call."""
 
 
 def inline(nodes: int) -> Scheduler:
@@ -102,6 +104,11 @@ def cost(call: Call) -> Cost:
     Its results have 1 kB.
     """
     return Cost(1.0 + sum(call.sizes) / 1000, 1000)
+
+
+def simulated(nodes: int = 3, slots: int = 2, store: int = 10**6, **options: Any) -> SimFutures:
+    """Return a simulated cluster of nodes ``n0``, ``n1``, ..., whose tasks have a `cost`."""
+    return SimFutures([Node(f"n{i}", slots, store) for i in range(nodes)], cost, **options)
 
 
 def priced(call: Call) -> Cost:

@@ -13,20 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
-from dask_exo.cluster.futures import Node
 from dask_exo.errors import NonDeterminismError
 from dask_exo.report import recording
 from dask_exo.testing import NodeDeath, SimFutures
-from tests._data import cost
+from tests._data import ONE_TASK_PER_CALL, simulated
 
 PARTS, ROWS = 12, 100
 VERSIONS = itertools.count()
-ALONE = {"exo.scheduler.bundle-target": 0}  # no tasks share a call, however long they really take
 
 
 def cluster(at: float) -> SimFutures:
-    nodes = [Node(f"n{i}", 2, 10**6) for i in range(3)]
-    return SimFutures(nodes, cost, faults=[NodeDeath(at=at, node="n1", back=at + 5)])
+    return simulated(faults=[NodeDeath(at=at, node="n1", back=at + 5)])
 
 
 def part(i: int, *, fickle: bool) -> pd.DataFrame:
@@ -39,7 +36,7 @@ def shuffled(
 ) -> pd.DataFrame:
     ddf = dd.from_map(part, range(PARTS), fickle=fickle, meta=part(0, fickle=False))
     chosen = {"exo.shuffle.algorithm": algorithm, "exo.fault.nondeterminism": mode}
-    with dask.config.set({**ALONE, **chosen}):
+    with dask.config.set({**ONE_TASK_PER_CALL, **chosen}):
         return ddf.shuffle("k", npartitions=10).compute(scheduler=Scheduler(futures))
 
 

@@ -11,22 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler, shuffle
-from dask_exo.cluster.futures import Node
 from dask_exo.testing import NodeDeath, SimFutures
-from tests._data import cost
+from tests._data import ONE_TASK_PER_CALL, simulated
 
 ALGORITHMS = shuffle.names()
 
 
-def cluster(count: int = 3, store: int = 10**6, **options) -> SimFutures:
-    return SimFutures([Node(f"n{i}", 2, store) for i in range(count)], cost, **options)
-
-
 def frame() -> pd.DataFrame:
     return pd.DataFrame({"k": np.arange(600) % 37, "v": np.arange(600)})
-
-
-ALONE = {"exo.scheduler.bundle-target": 0}  # no tasks share a call, however long they really take
 
 
 def shuffled(futures: SimFutures, algorithm: str, more=()) -> pd.DataFrame:
@@ -47,7 +39,7 @@ def shuffled(futures: SimFutures, algorithm: str, more=()) -> pd.DataFrame:
 )
 def test_dying_and_slow_nodes_change_nothing(algorithm, deaths, slow, seed) -> None:
     faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
-    futures = cluster(faults=faults, stragglers={"n2": slow}, seed=seed)
+    futures = simulated(faults=faults, stragglers={"n2": slow}, seed=seed)
     pd.testing.assert_frame_equal(shuffled(futures, algorithm), frame())
 
 
@@ -62,7 +54,7 @@ def test_dying_and_slow_nodes_change_nothing(algorithm, deaths, slow, seed) -> N
 )
 def test_merges_of_bounded_bytes_survive_them_too(algorithm, deaths, slow, limit) -> None:
     faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
-    futures = cluster(faults=faults, stragglers={"n2": slow})
+    futures = simulated(faults=faults, stragglers={"n2": slow})
     got = shuffled(futures, algorithm, {"exo.shuffle.merge-limit": limit})
     pd.testing.assert_frame_equal(got, frame())
     assert futures.live == 0
@@ -70,7 +62,7 @@ def test_merges_of_bounded_bytes_survive_them_too(algorithm, deaths, slow, limit
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nothing_is_held_when_a_computation_is_over(algorithm) -> None:
-    futures = cluster()
+    futures = simulated()
     shuffled(futures, algorithm)
     assert futures.live == 0
     assert set(futures.used.values()) == {0}
@@ -80,14 +72,14 @@ def test_nothing_is_held_when_a_computation_is_over(algorithm) -> None:
 def test_the_same_cluster_gives_the_same_schedule(algorithm) -> None:
     traces = []
     for _ in range(2):
-        futures = cluster(trace=True, seed=3)
-        shuffled(futures, algorithm, ALONE)
+        futures = simulated(trace=True, seed=3)
+        shuffled(futures, algorithm, ONE_TASK_PER_CALL)
         traces.append([(t.node, t.name, t.start, t.end) for t in futures.trace])
     assert traces[0] == traces[1]
 
 
 def test_merges_of_push_run_where_their_reducers_live() -> None:
-    futures = cluster(trace=True)
+    futures = simulated(trace=True)
     shuffled(futures, "push")
     merges = [t for t in futures.trace if t.name == "merge"]
     assert {t.node for t in merges} == {"n0", "n1", "n2"}
@@ -95,8 +87,8 @@ def test_merges_of_push_run_where_their_reducers_live() -> None:
 
 def test_rounds_are_strict() -> None:
     """No map of round k + 1 starts before the merges of round k - 1 have ended."""
-    futures = cluster(trace=True)
-    shuffled(futures, "push", ALONE)
+    futures = simulated(trace=True)
+    shuffled(futures, "push", ONE_TASK_PER_CALL)
     maps = sorted(t.start for t in futures.trace if t.name == "run_map")
     merges = sorted(t.end for t in futures.trace if t.name == "merge")
     rounds = [maps[i : i + 6] for i in range(0, len(maps), 6)]  # 6 slots: 6 parts a round
@@ -108,12 +100,12 @@ def test_rounds_are_strict() -> None:
 @pytest.mark.parametrize("algorithm", ["push", "two-level"])
 def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
     """On nodes of four slots 4 rounds of 4 parts are alive at most, where it were 2 of 8."""
-    futures = SimFutures([Node(f"n{i}", 4, 10**6) for i in range(2)], cost, trace=True)
+    futures = simulated(2, slots=4, trace=True)
     ddf = dd.from_pandas(frame(), npartitions=40)
     chosen = {
         "exo.shuffle.algorithm": algorithm,
         "exo.shuffle.round-fraction": 0.00001,
-        **ALONE,
+        **ONE_TASK_PER_CALL,
     }
     with dask.config.set(chosen):
         ddf.shuffle("k", npartitions=12).compute(scheduler=Scheduler(futures))
@@ -131,7 +123,7 @@ def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
 
 def test_push_spills_no_more_than_what_it_merges() -> None:
     """In a store that a round fits into, map outputs never reach the disk."""
-    futures = cluster(1, store=60_000)
+    futures = simulated(1, store=60_000)
     shuffled(futures, "push")
     merged = futures.totals.spilled
     assert merged <= 12 * 1000 * 10  # R blocks of 1 kB in each of M / 2 rounds
@@ -145,7 +137,7 @@ def test_push_spills_no_more_than_what_it_merges() -> None:
 )
 def test_states_of_a_stream_survive_dying_nodes(deaths, every) -> None:
     faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
-    futures = cluster(faults=faults)
+    futures = simulated(faults=faults)
 
     def spread(n: int) -> list[int]:
         return [n if n % 5 == r else 0 for r in range(5)]
