@@ -7,7 +7,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler, shuffle
@@ -15,6 +15,12 @@ from dask_exo.testing import NodeDeath, SimFutures
 from tests._data import ONE_TASK_PER_CALL, simulated
 
 ALGORITHMS = shuffle.names()
+
+
+def live_after_repeats(futures: SimFutures) -> int:
+    """Count live refs once tasks have ended that recompute lost values nobody reads any more."""
+    futures.wait([], timeout=1000)
+    return futures.live
 
 
 def frame() -> pd.DataFrame:
@@ -52,12 +58,13 @@ def test_dying_and_slow_nodes_change_nothing(algorithm, deaths, slow, seed) -> N
     slow=st.floats(1, 10),
     limit=st.integers(1, 5000),
 )
+@example(deaths=[(36.5, "n1", 1.0)], slow=1.0, limit=2088)  # ends before a repeat does
 def test_merges_of_bounded_bytes_survive_them_too(algorithm, deaths, slow, limit) -> None:
     faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
     futures = simulated(faults=faults, stragglers={"n2": slow})
     got = shuffled(futures, algorithm, {"exo.shuffle.merge-limit": limit})
     pd.testing.assert_frame_equal(got, frame())
-    assert futures.live == 0
+    assert (live_after_repeats(futures) if deaths else futures.live) == 0
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -135,6 +142,7 @@ def test_push_spills_no_more_than_what_it_merges() -> None:
     ),
     every=st.integers(1, 8),
 )
+@example(deaths=[(36.5, "n2", 17.0), (53.5, "n1", 2.0)], every=30)  # ends before a repeat does
 def test_states_of_a_stream_survive_dying_nodes(deaths, every) -> None:
     faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
     futures = simulated(faults=faults)
@@ -150,4 +158,4 @@ def test_states_of_a_stream_survive_dying_nodes(deaths, every) -> None:
         expected = [sum(n for n in range(seen.parts) if n % 5 == r) for r in range(5)]
         assert futures.get(seen.outputs) == expected
     del seen
-    assert futures.live == 0
+    assert (live_after_repeats(futures) if deaths else futures.live) == 0
