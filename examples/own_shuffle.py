@@ -18,19 +18,19 @@ from dask_exo.shuffle.spec import ReducerInput
 def tree(futures, maps, spec):
     """Each reducer reads one block, which took log2(M) merges."""
     rows = yield from maps.take(len(maps))  # (M, W) packed blocks
-    columns = []
-    for w, mine in enumerate(spec.owned):  # the reducers of node w
+    inputs = []
+    for w, group in enumerate(spec.owned):  # the reducers of node w
         blocks = [row[w] for row in rows]
-        while mine and len(blocks) > 1:
+        while group and len(blocks) > 1:
             merged = [
-                futures.stream(1, spec.merge, [mine], *pair, node=spec.nodes[w].id)[0]
+                futures.stream(1, spec.merge, [group], *pair, node=spec.nodes[w].id)[0]
                 for pair in zip(blocks[::2], blocks[1::2], strict=False)
             ]
             blocks = merged + blocks[2 * len(merged) :]
             yield merged
-        columns += [ReducerInput(blocks, slot) for slot in mine]
+        inputs += [ReducerInput(blocks, r) for r in group]
     yield from maps.finish()
-    return columns
+    return inputs
 
 
 def main(rows: int = 200_000) -> str:
