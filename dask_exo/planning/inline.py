@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 import dask.threaded
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from dask.dataframe import Aggregation
@@ -96,7 +97,7 @@ def _measure(source: Any) -> Callable[[Any], int | None] | None:
 
 
 def _frame(source: Any) -> int:
-    return int(source.frame.memory_usage(deep=False).sum())
+    return int(np.sum(source.frame.memory_usage(deep=False)))  # a Series has one number
 
 
 def _parquet(source: Any) -> int | None:

@@ -60,6 +60,14 @@ def test_frames_count_by_their_memory() -> None:
     assert least(ddf.merge(dd.from_pandas(frame(10), npartitions=1), on="n")) > least(ddf)
 
 
+def test_a_series_counts_by_its_memory() -> None:
+    series = pd.Series(range(ROWS))
+    whole = dd.from_pandas(frame(), npartitions=2).assign(z=dd.from_pandas(series, npartitions=2))
+    assert least(whole) >= 8 * ROWS + 24 * ROWS
+    with dask.config.set(scheduler=dask_exo.get):
+        assert whole.z.compute().equals(series.rename("z"))
+
+
 @pytest.mark.parametrize("rows", [{}, {"split_row_groups": True}, {"blocksize": "20kB"}])
 def test_parquet_counts_by_the_columns_that_are_read(files: Path, rows) -> None:
     ddf = dd.read_parquet(files / "*.parquet", **rows)
