@@ -139,22 +139,28 @@ class Config:
         """
         keys = _canonical(dask.config.get("exo"))
         text = repr(keys)  # tells 1 from True, as the schema does
-        if text not in _valid:
+        values = _checked.get(text)
+        if values is None:
             check(keys)
-            _valid[:] = [text]
-        values = dict(_leaves(keys))
-        if values["num-gpus"] is None and values["gpu.simulate"]:
-            values["num-gpus"] = 1
-        found = {}
-        for one in fields(cls)[2:]:
-            key, convert = one.metadata["key"], one.metadata["convert"]
-            value = values[key]
-            found[one.name] = value if convert is None or value is None else convert(key, value)
-        return cls(cluster=_cluster(keys), settings=_settings(), **found)
+            _checked.clear()
+            _checked[text] = values = _values(cls, dict(_leaves(keys)))
+        return cls(cluster=_cluster(keys), settings=_settings(), **values)
 
 
-_valid: list[str] = []
-"""The last valid configuration: validation takes a millisecond, and waiting reads it often."""
+_checked: dict[str, dict[str, Any]] = {}
+"""Fields of the last configuration, by its text: a check takes a millisecond."""
+
+
+def _values(cls: type[Config], keys: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Config` that are declared by `_key`."""
+    if keys["num-gpus"] is None and keys["gpu.simulate"]:
+        keys["num-gpus"] = 1
+    values = {}
+    for each in fields(cls)[2:]:
+        key, convert = each.metadata["key"], each.metadata["convert"]
+        value = keys[key]
+        values[each.name] = value if convert is None or value is None else convert(key, value)
+    return values
 
 
 def check(keys: Mapping[str, Any]) -> None:
