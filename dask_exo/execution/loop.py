@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from dask.utils import key_split
 
@@ -100,7 +99,16 @@ class Run:
         self._watchdog = Watchdog(futures, config.stall_timeout)
 
     @classmethod
-    def planned(cls, plan: Plan, context: PassContext, futures: Futures, **kwargs: Any) -> Run:
+    def planned(
+        cls,
+        plan: Plan,
+        context: PassContext,
+        futures: Futures,
+        *,
+        watcher: RunObserver | None = None,
+        consumer: Consumer | None = None,
+        sampler: StoreSampler | None = None,
+    ) -> Run:
         """Run all passes over a plan, for the nodes of the cluster; return the run of the result.
 
         Raises
@@ -111,7 +119,8 @@ class Run:
             No node has the resources that a task requests.
         """
         context = replace(context, nodes=futures.nodes())
-        return cls(run_passes(plan, context), context, futures, **kwargs)
+        plan = run_passes(plan, context)
+        return cls(plan, context, futures, watcher=watcher, consumer=consumer, sampler=sampler)
 
     def results(self) -> dict[Key, Local | Remote]:
         """Run to the end; return the value or ref of each of the plan's results.
