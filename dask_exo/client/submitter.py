@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-import cloudpickle
 import dask.config
 from dask.base import tokenize
 from dask.utils import funcname, key_split, typename
@@ -31,17 +30,17 @@ from dask_exo.client.wait import gather
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import LARGE, Futures, Ref, SubmitOptions
 from dask_exo.dask_adapter import get_annotations
-from dask_exo.errors import ClusterError, ExoError, Failure, SerializationError, UnsupportedError
+from dask_exo.errors import ClusterError, Failure, SerializationError, UnsupportedError
 from dask_exo.execution import messages
 from dask_exo.execution.background import PromiseCallbacks
 from dask_exo.execution.persisted import (
     Local,
     Promise,
     Remote,
-    collecting_refs,
     named,
     substituting_values,
 )
+from dask_exo.execution.submission import serialize
 from dask_exo.execution.worker import write_or_copy
 from dask_exo.planning.annotations import KNOWN, options_from, request_of
 from dask_exo.scheduler import Scheduler
@@ -74,7 +73,7 @@ class RemoteFunction:
         """Return the code or its ref, the refs in it, and positions of the arguments."""
         refs: list[Ref] = []
         kwargs, places = _lift(dict(self.kwargs), refs)
-        code = _pickled((self._fn, kwargs), refs, repr(self._fn))
+        code = serialize((self._fn, kwargs), refs, lambda: repr(self._fn))
         return (code if len(code) < LARGE else self._futures.put(code)), refs, places
 
     def call(self, key: Any, args: Sequence[Any]) -> tuple[Ref, Ref]:
@@ -86,7 +85,7 @@ class RemoteFunction:
         refs = list(shared)
         lifted, more = _lift(tuple(args), refs)
         head = (key, self._retries, [*places, *more])
-        data = _pickled(lifted, refs, repr(key))
+        data = serialize(lifted, refs, lambda: repr(key))
         value, report = self._futures.split(2, run, head, code, data, *refs, options=self._needs)
         return value, report
 
@@ -108,20 +107,6 @@ def _lift(content: Any, refs: list[Ref]) -> tuple[Any, list[int]]:
     if not any(True for _ in futures_in(content)):
         return content, []
     return map_nested(content, place, Future), places
-
-
-def _pickled(content: Any, refs: list[Ref], name: str) -> bytes:
-    try:
-        with collecting_refs(refs):
-            data: bytes = cloudpickle.dumps(content)
-            return data
-    except ExoError:
-        raise
-    except Exception as error:
-        raise SerializationError(
-            f"{name} cannot be sent to another process: {error}. Open files, locks, connections "
-            f"and generators must be made inside the task"
-        ) from error
 
 
 def run(

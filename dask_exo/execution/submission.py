@@ -71,18 +71,28 @@ def build_jobs(
 
 def serialize_call(code: messages.TaskCode, args: list[Ref]) -> bytes:
     """Pickle the code of a task; append the refs of the promises in it to ``args``."""
+
+    def culprit() -> str:
+        jobs = (job for job in code.jobs if not messages.is_picklable(job))
+        return f"task {next(jobs, code.jobs[0]).key!r}"
+
+    return serialize(code, args, culprit)
+
+
+def serialize(content: Any, refs: list[Ref], culprit: Callable[[], str]) -> bytes:
+    """Pickle what a task gets; append the refs of the promises in it to ``refs``.
+
+    Raise `SerializationError` with the name of the ``culprit`` if that fails.
+    """
     try:
-        with collecting_refs(args):
-            data: bytes = cloudpickle.dumps(code)
+        with collecting_refs(refs):
+            data: bytes = cloudpickle.dumps(content)
             return data
     except ExoError:
         raise
     except Exception as error:
-        culprit = next(
-            (job for job in code.jobs if not messages.is_picklable(job)), code.jobs[0]
-        ).key
         raise SerializationError(
-            f"task {culprit!r} cannot be sent to another process: {error}. Open files, locks, "
+            f"{culprit()} cannot be sent to another process: {error}. Open files, locks, "
             f"connections and generators must be made inside the task"
         ) from error
 
