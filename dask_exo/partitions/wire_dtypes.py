@@ -94,14 +94,17 @@ def encode(columns: Sequence[Any], order: np.ndarray) -> tuple[Any, Any]:
     return _take([column.to_numpy() for column in columns], order), dtype
 
 
-def decode(array: Any, dtype: Any) -> tuple[Any, Any]:
-    """Decode an array of `encode` to values, (k, n) of numpy or else (n,), and their dtype."""
+def decode(array: Any, dtype: Any, limit: int = _OFFSET_LIMIT) -> tuple[Any, Any]:
+    """Decode an array of `encode` to values, (k, n) of numpy or else (n,), and their dtype.
+
+    Strings with offsets of 32 bits come in chunks of less than ``limit`` bytes.
+    """
     if isinstance(dtype, FixedWidth):
         return dtype.values(array[0]), dtype.dtype
     if isinstance(array, np.ndarray):
         return array, dtype
     if isinstance(dtype, pd.ArrowDtype) and pa.types.is_string(dtype.pyarrow_dtype):
-        array = pa.chunked_array(list(_small_chunks(array)))
+        array = pa.chunked_array(list(_small_chunks(array, limit)))
     return dtype.__from_arrow__(array), dtype
 
 
@@ -139,14 +142,14 @@ def _raw_values(values: pa.Array) -> np.ndarray:
     return np.frombuffer(data, dtype, len(values), values.offset * size)
 
 
-def _small_chunks(texts: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
-    """Split strings into chunks that offsets of 32 bits can address."""
+def _small_chunks(texts: pa.Array | pa.ChunkedArray, limit: int) -> Iterator[pa.Array]:
+    """Split strings into chunks of less than ``limit`` bytes; one string may be longer."""
     if isinstance(texts, pa.ChunkedArray):
         for chunk in texts.chunks or [pa.array([], texts.type)]:
-            yield from _small_chunks(chunk)
-    elif len(texts) > 1 and len(string_buffers(texts)[1]) >= _OFFSET_LIMIT:
+            yield from _small_chunks(chunk, limit)
+    elif len(texts) > 1 and len(string_buffers(texts)[1]) >= limit:
         middle = len(texts) // 2
-        yield from _small_chunks(texts[:middle])
-        yield from _small_chunks(texts[middle:])
+        yield from _small_chunks(texts[:middle], limit)
+        yield from _small_chunks(texts[middle:], limit)
     else:
         yield texts

@@ -20,10 +20,15 @@ FEWEST = 10_000  # fewest rows of both sides for which it pays
 _KNOWN = frozenset({"left_on", "right_on", "how", "suffixes"})  # no two columns have the same name
 
 
-def merge(lhs: Any, rhs: Any, *args: Any, result_meta: Any, **options: Any) -> Any:
-    """Join two partitions, exactly as Dask's ``merge_chunk``."""
+def merge(
+    lhs: Any, rhs: Any, *args: Any, result_meta: Any, fewest: int = FEWEST, **options: Any
+) -> Any:
+    """Join two partitions, exactly as Dask's ``merge_chunk``.
+
+    If they have fewer than ``fewest`` rows together, pandas joins them.
+    """
     if not args and not len(result_meta.select_dtypes("category").columns):
-        joined = _merge_by_lookup(lhs, rhs, options)
+        joined = _merge_by_lookup(lhs, rhs, options, fewest)
         if joined is not None and len(joined):
             return joined
     return merge_chunk(lhs, rhs, *args, result_meta=result_meta, **options)
@@ -61,11 +66,13 @@ def _distance(keys: np.ndarray, low: int) -> np.ndarray:
     return wide - np.uint64(low % 2**64)
 
 
-def _merge_by_lookup(lhs: Any, rhs: Any, options: dict[str, Any]) -> pd.DataFrame | None:
+def _merge_by_lookup(
+    lhs: Any, rhs: Any, options: dict[str, Any], fewest: int
+) -> pd.DataFrame | None:
     """Return the matching rows; None if pandas must find them."""
     others = {name for name in options.keys() - _KNOWN if options[name]}
     left, right = _key(lhs, options.get("left_on")), _key(rhs, options.get("right_on"))
-    if others or left is None or right is None or len(lhs) + len(rhs) < FEWEST:
+    if others or left is None or right is None or len(lhs) + len(rhs) < fewest:
         return None
     left_keys, right_keys = lhs[left].to_numpy(), rhs[right].to_numpy()
     values = rhs.drop(columns=right) if left == right else rhs

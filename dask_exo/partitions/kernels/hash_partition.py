@@ -68,32 +68,47 @@ def assign_partitions(  # noqa: PLR0917  as Dask calls it
         return AssignPartitioningIndex.operation(
             frame, keys, name, npartitions, meta, index_shuffle
         )
-    found = np.empty(len(frame), np.min_scalar_type(-npartitions - 1))
+    numbers = hash_partitions([frame[key] for key in keys], npartitions)
+    return frame.assign(**{name: numbers})
+
+
+def hash_partitions(
+    columns: Sequence[pd.Series[Any]],
+    npartitions: int,
+    *,
+    block: int = _BLOCK,
+    fewest: int = FEWEST,
+) -> np.ndarray:
+    """Return the partition of each of n rows, by the hash of its columns.
+
+    Rows are hashed ``block`` at a time; pandas hashes fewer than ``fewest`` strings.
+    """
+    found = np.empty(len(columns[0]), np.min_scalar_type(-npartitions - 1))
     count = np.uint64(npartitions)
-    blocks = zip(*(_hashes(frame[key]) for key in keys), strict=True)
+    blocks = zip(*(_hashes(column, block, fewest) for column in columns), strict=True)
     for i, hashes in enumerate(blocks):
         hashed = combine(hashes)
         quotient = hashed // count  # several times as fast as %
-        found[i * _BLOCK : (i + 1) * _BLOCK] = hashed - quotient * count
-    return frame.assign(**{name: found})
+        found[i * block : (i + 1) * block] = hashed - quotient * count
+    return found
 
 
-def _hashes(column: pd.Series[Any]) -> Iterator[np.ndarray]:
+def _hashes(column: pd.Series[Any], block: int, fewest: int) -> Iterator[np.ndarray]:
     """Yield hashes of a column, a block at a time."""
     if is_arrow_string(column.dtype):
-        hashes = _of_texts(column)
-        for start in range(0, len(column), _BLOCK):
-            yield hashes[start : start + _BLOCK]
+        hashes = _of_texts(column, fewest)
+        for start in range(0, len(column), block):
+            yield hashes[start : start + block]
     else:  # Dask hashes all numbers as floats, since partitions may differ in what they have
         numbers = column.to_numpy()
-        for start in range(0, len(column), _BLOCK):
-            yield hash_array(numbers[start : start + _BLOCK].astype(np.float64))
+        for start in range(0, len(column), block):
+            yield hash_array(numbers[start : start + block].astype(np.float64))
 
 
-def _of_texts(column: pd.Series[Any]) -> np.ndarray:
+def _of_texts(column: pd.Series[Any], fewest: int = FEWEST) -> np.ndarray:
     """Hash strings; with pandas if most are repeated, which it is fast with."""
     rows = len(column)
-    if rows < FEWEST or cardinality.estimate_distinct(column) * REPEATED < rows:
+    if rows < fewest or cardinality.estimate_distinct(column) * REPEATED < rows:
         return hash_array(column.array)
     return hash_strings(pa.array(column.array))
 

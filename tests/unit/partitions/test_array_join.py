@@ -21,7 +21,7 @@ EXO = Scheduler(InlineFutures())
 
 @pytest.fixture
 def rows(monkeypatch) -> list[bool]:
-    """Whether rows were found, each time; frames are small here."""
+    """Whether rows were found, each time."""
     seen: list[bool] = []
     original = array_join._matching_rows
 
@@ -30,7 +30,6 @@ def rows(monkeypatch) -> list[bool]:
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(array_join, "FEWEST", 0)
     monkeypatch.setattr(array_join, "_matching_rows", see)
     return seen
 
@@ -56,7 +55,7 @@ def both(lhs, rhs, **options) -> tuple[pd.DataFrame, pd.DataFrame]:
     how = options.get("how", "inner")
     meta = lhs.head(0).merge(rhs.head(0), **{**options, "how": "inner" if "semi" in how else how})
     return (
-        array_join.merge(lhs, rhs, result_meta=meta, **given),
+        array_join.merge(lhs, rhs, result_meta=meta, fewest=0, **given),
         merge_chunk(lhs, rhs, result_meta=meta, **given),
     )
 
@@ -81,9 +80,7 @@ def test_rows_are_those_of_pandas_in_its_order(left, right, how, dtype, unique, 
     rhs = table(right, "r", dtype, "k" if same else "other")
     if how == "leftsemi":
         rhs = rhs[["k" if same else "other"]]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(array_join, "FEWEST", 0)
-        got, expected = both(lhs, rhs, how=how, left_on="k", right_on="k" if same else "other")
+    got, expected = both(lhs, rhs, how=how, left_on="k", right_on="k" if same else "other")
     assert_frame_equal(got, expected)
 
 
@@ -132,13 +129,13 @@ def test_what_is_not_known_is_left_to_pandas(lhs, rhs, options, rows) -> None:
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-@pytest.mark.parametrize("parts", [1, 3, 40])
-def test_a_merge_of_dask(how, parts, rows) -> None:
+@pytest.mark.parametrize(("parts", "broadcast"), [(1, None), (4, None), (2, True)])
+def test_a_merge_of_dask(how, parts, broadcast, rows) -> None:
     rng = np.random.default_rng(3)
-    lhs = table(rng.integers(0, 900, 3000), "l")
+    lhs = table(rng.integers(0, 900, 8 * array_join.FEWEST), "l")
     rhs = table(rng.permutation(1000)[:700], "r")
-    left, right = dd.from_pandas(lhs, npartitions=40), dd.from_pandas(rhs, npartitions=parts)
-    query = left.merge(right, on="k", how=how)
+    left, right = dd.from_pandas(lhs, npartitions=4), dd.from_pandas(rhs, npartitions=parts)
+    query = left.merge(right, on="k", how=how, broadcast=broadcast)
     with dask.config.set({"dataframe.shuffle.method": "tasks"}):
         got = query.compute(scheduler=EXO)
         expected = query.compute(scheduler="sync")

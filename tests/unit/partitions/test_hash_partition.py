@@ -41,12 +41,14 @@ def test_partitions_are_those_of_dask(dtypes, npartitions, seed, rows) -> None:
     }
     frame = pd.DataFrame({**columns, "x": range(rows)})
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(hash_partition, "_BLOCK", 16)
-        patched.setattr(hash_partition, "FEWEST", 0)
         patched.setattr(hash_partition.cardinality, "estimate_distinct", len)
-        assert hash_partition._known(frame, list(columns), frame.head(0))
-        got, expected = both(frame, list(columns), npartitions)
+        found = hash_partition.hash_partitions(
+            [frame[key] for key in columns], npartitions, block=16, fewest=0
+        )
+    got, expected = both(frame, list(columns), npartitions)
     assert_frame_equal(got, expected)
+    np.testing.assert_array_equal(found, got["to"])
+    assert hash_partition._known(frame, list(columns), frame.head(0))
 
 
 FRAME = pd.DataFrame(
