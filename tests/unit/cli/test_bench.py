@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 
 import dask
 import pandas as pd
@@ -50,8 +51,7 @@ OURS = bench.BenchResult("dask_exo", {"merge": [3.0, 2.0]}, {"merge": [7]})
     ],
 )
 def test_a_wrong_result_and_a_failure_are_told(other, code, said, monkeypatch) -> None:
-    sides = iter([OURS, other])
-    monkeypatch.setattr(bench, "SYSTEMS", ("dask_exo", "threads"))
+    sides = iter([OURS, other, replace(OURS, system="p2p")])
     monkeypatch.setattr(bench, "measure", lambda *_: next(sides))
     done = CliRunner().invoke(main.main, ["bench", "--size", "1MB"])
     assert done.exit_code == code
