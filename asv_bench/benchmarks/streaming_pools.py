@@ -1,8 +1,7 @@
-"""Pools of workers that keep a model, on a virtual clock: sizes by rates beside fixed ones.
+"""Pools of actors that keep a model, on a virtual clock: sizes by rates beside fixed ones.
 
-``python -m asv_bench.benchmarks.streaming_pools`` prints the table of ``docs/performance.md``. The
-runner, its workers and the tasks are those that run on Ray; only time is made up. A worker takes
-some seconds to load its model, and holds what it has asked for while it waits.
+``python -m asv_bench.benchmarks.streaming_pools`` prints the table. An actor takes some seconds to
+load its model, and holds the resources that it requested while it waits.
 """
 
 from __future__ import annotations
@@ -11,27 +10,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from typing import NamedTuple
 
-import pandas as pd
-
+from asv_bench.simulation.models import run_models
 from asv_bench.simulation.pipeline import timed
 from dask_exo.cluster.futures import Node
-from dask_exo.pipeline.policies import PartitionAdmission
-from dask_exo.pipeline.streaming.blocks import Block, StageSpec
-from dask_exo.pipeline.streaming.executor import Executor
+from dask_exo.pipeline.streaming.blocks import StageSpec
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import PipelineView
-from dask_exo.pipeline.streaming.task import StageCode
-from dask_exo.pipeline.streaming.transforms import RAISE, Transform
 from dask_exo.testing import Cost, ProcessDeath, SimFutures
-
-PART = 100  # bytes of a piece
-
-
-class Model:
-    """What a worker keeps."""
-
-    def __call__(self, frame: pd.DataFrame) -> pd.DataFrame:
-        return frame
 
 
 class Job(NamedTuple):
@@ -51,10 +36,9 @@ class Job(NamedTuple):
     seconds: Callable[[int, int], float]
     loading: float = 5.0
     deaths: Sequence[float] = ()
-    limit: int = 100 * PART
 
     def stages(self, bounds: Sequence[tuple[int, int | None]]) -> list[StageSpec]:
-        """With so many workers at least and at most, of all but the source."""
+        """Return the stages; all but the source have least and most actors (``bounds``)."""
         source, *models = self.names
         return [
             StageSpec("source", {source: 1.0}),
@@ -66,16 +50,15 @@ class Job(NamedTuple):
 
 
 class Played(NamedTuple):
-    """A job that has run: seconds, inputs as they came out, executor, and where it ran."""
+    """A job that has run: seconds, inputs in order of output, and where it ran."""
 
     seconds: float
     places: list[int]
-    executor: Executor
     futures: SimFutures
 
 
 class OnDemand(StreamRunner):
-    """A worker for whatever waits, as long as there is room; idle ones go after half a minute."""
+    """An actor for whatever waits, while resources are free; idle ones stop after half a minute."""
 
     def resize(self, view: PipelineView) -> bool:
         """No size is decided."""
@@ -87,14 +70,9 @@ def play(
     bounds: Sequence[tuple[int, int | None]] | None = None,
     runner: type[StreamRunner] = StreamRunner,
 ) -> Played:
-    """Run a job to its end; by default with any number of workers."""
-    bounds = bounds or [(0, None)] * (len(job.names) - 1)
-    stages = job.stages(bounds)
-    codes = [StageCode("source", [], 10**6, RAISE, {})]
-    for stage in stages[1:]:
-        model = type(stage.name, (Model,), {})
-        codes.append(StageCode(stage.name, [Transform("partitions", model)], 10**6, RAISE, {}))
-    numbers = {code.name: i for i, code in enumerate(codes)}
+    """Run a job to its end; by default with any number of actors."""
+    stages = job.stages(bounds or [(0, None)] * (len(job.names) - 1))
+    numbers = {stage.name: i for i, stage in enumerate(stages)}
     futures = SimFutures(
         [Node("n", 1, 10**9, resources=job.resources)],
         lambda _: Cost(0, 0),
@@ -102,28 +80,11 @@ def play(
         loading=job.loading,
         faults=[ProcessDeath(at, actors=True) for at in job.deaths],
     )
-    running = runner(futures, stages, codes)
-    inputs = iter([Block(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(job.inputs)])
-    executor = Executor(
-        stages, [inputs], running, PartitionAdmission(), limit=job.limit, target=PART
-    )
-    places = []
-    for _ in range(100_000):
-        if executor.finished:
-            break
-        executor.step(1.0)
-        while executor.outputs:
-            places.append(executor.take().place[0])
-    else:
-        raise TimeoutError(f"it stands still: {executor.view()}")
-    seconds = futures.now
-    executor.cancel()
-    assert not futures.generators.actors
-    return Played(seconds, places, executor, futures)
+    return Played(*run_models(futures, stages, job.inputs, runner), futures)
 
 
 def fixed(job: Job) -> tuple[Sequence[int], float]:
-    """The best numbers of workers that never change, by trying all; and the seconds with those."""
+    """Return the best fixed numbers of actors, by trying all, and the seconds with those."""
     source, *models = job.names
     each = [range(1, int(job.resources[name]) + (name != source)) for name in models]
     runs = {}
@@ -153,7 +114,7 @@ JOBS = {
 
 def main() -> None:
     """Run, print."""
-    print("| | by rates | on demand | best fixed | workers started by rates, on demand |")
+    print("| | by rates | on demand | best fixed | actors started by rates, on demand |")
     print("|---|---|---|---|---|")
     for name, job in JOBS.items():
         ours, demand = play(job), play(job, runner=OnDemand)
@@ -167,7 +128,7 @@ def main() -> None:
 
 
 def started(futures: SimFutures) -> int:
-    """Workers that have been started."""
+    """Return the number of actors that have been started."""
     counts = [0, *(count for _, count in futures.generators.history)]
     return sum(after > before for before, after in pairwise(counts))
 

@@ -6,24 +6,19 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asv_bench.simulation.models import run_models
 from asv_bench.simulation.pipeline import call_of, timed
 from dask_exo.cluster.futures import Node
 from dask_exo.events import ShareRaised
 from dask_exo.execution.autoscaler import capacity
 from dask_exo.partitions.gpu.memory import GpuMemoryUse
-from dask_exo.pipeline.policies import PartitionAdmission
 from dask_exo.pipeline.streaming.actor_pools import gpu_fractions, pool_sizes
-from dask_exo.pipeline.streaming.blocks import Block, StageSpec
-from dask_exo.pipeline.streaming.executor import Executor
-from dask_exo.pipeline.streaming.runner import StreamRunner
+from dask_exo.pipeline.streaming.blocks import StageSpec
 from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView
-from dask_exo.pipeline.streaming.task import StageCode
-from dask_exo.pipeline.streaming.transforms import RAISE, Transform
 from dask_exo.report import recording
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
@@ -193,33 +188,11 @@ class Devices(SimFutures):
             yield step._replace(metadata=step.metadata._replace(held=use))
 
 
-class Model:
-    def __call__(self, frame: pd.DataFrame) -> pd.DataFrame:
-        return frame
-
-
 def played(futures: Devices, asked: dict[str, float], inputs: int = 24, **options: Any) -> set[int]:
     """Run models one after the other, which ask for shares of a GPU; give the outputs."""
     stages = [StageSpec("source", {"CPU": 1.0})]
-    codes = [StageCode("source", [], 10**6, RAISE, {})]
-    for name, share in asked.items():
-        stages.append(StageSpec(name, {"GPU": share}, **options))
-        model = type(name, (Model,), {})
-        codes.append(StageCode(name, [Transform("partitions", model)], 10**6, RAISE, {}))
-    runner = StreamRunner(futures, stages, codes)
-    pieces = iter([Block(pd.DataFrame({"n": [i]}), 0, 1, (i,)) for i in range(inputs)])
-    running = Executor(stages, [pieces], runner, PartitionAdmission(), limit=10**5, target=100)
-    found = []
-    for _ in range(10_000):
-        if running.finished:
-            break
-        running.step(1.0)
-        while running.outputs:
-            found.append(running.take().place[0])
-    else:
-        raise TimeoutError(f"it stands still: {running.view()}")
-    running.cancel()
-    assert not futures.generators.actors
+    stages += [StageSpec(name, {"GPU": share}, **options) for name, share in asked.items()]
+    found = run_models(futures, stages, inputs).places
     assert len(found) == len(set(found))
     return set(found)
 
