@@ -28,14 +28,14 @@ from dask_exo.config import Config
 from dask_exo.dask_adapter import FinalizeCompute, collections_to_expr
 from dask_exo.errors import ConfigError, NoClientError, UnsupportedError
 from dask_exo.execution.background import stop_all
-from dask_exo.execution.persisted import named
+from dask_exo.execution.persisted import live_futures
 from dask_exo.scheduler import Scheduler, connect
 
 _lock = threading.RLock()
-_open: weakref.WeakSet[Client] = weakref.WeakSet()
+_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _defaults: list[weakref.ref[Client]] = []
 _settings: list[dask.config.set] = []  # of the first default client; they restore those before
-_joined: Client | None = None  # of tasks, and of programs that have only called `enable`
+_implicit_client: Client | None = None  # of tasks, and of programs that have only called `enable`
 
 
 class Client(Submitter):
@@ -73,11 +73,11 @@ class Client(Submitter):
         self.id = f"Client-{uuid.uuid4()}"
         with _lock, dask.config.set(new):
             _check_settings(new)
-            self._starts = not on_ray.running()
+            self._started_ray = not on_ray.running()
             self._cluster = connect(Config.current())
             super().__init__(on_ray.RayFutures())
             self._scheduler = Scheduler()
-            _open.add(self)
+            _open_clients.add(self)
         if set_as_default:
             _become_default(self)
 
@@ -88,25 +88,25 @@ class Client(Submitter):
 
     def close(self, timeout: float | str | None = None) -> None:
         """Restore Dask's settings; stop the private Ray with its last client."""
-        global _joined
+        global _implicit_client
         with _lock:
             if self.status == "closed":
                 return
             self.status = "closed"
-            _open.discard(self)
+            _open_clients.discard(self)
             _resign(self)
-            others = [client for client in _open if client is not _joined]
-            if self._starts and others:
-                others[0]._starts = True
-            elif self._starts:
-                if _joined is not None:
-                    _joined.status, _joined = "closed", None
+            others = [client for client in _open_clients if client is not _implicit_client]
+            if self._started_ray and others:
+                others[0]._started_ray = True
+            elif self._started_ray:
+                if _implicit_client is not None:
+                    _implicit_client.status, _implicit_client = "closed", None
                 stop_all()
                 on_ray.disconnect()
 
     def shutdown(self) -> None:
         """Close all clients; a Ray that was joined goes on."""
-        for client in list(_open):
+        for client in list(_open_clients):
             client.close()
 
     def compute(
@@ -129,10 +129,10 @@ class Client(Submitter):
         values = [collections] if single else list(collections)
         if traverse:
             nested = (list, set, tuple, dict)
-            values = [delayed(one) if isinstance(one, nested) else one for one in values]
-        lazy = [one for one in values if is_dask_collection(one)]
+            values = [delayed(value) if isinstance(value, nested) else value for value in values]
+        lazy = [value for value in values if is_dask_collection(value)]
         futures = iter(self._compute(lazy, optimize_graph, kwargs))
-        results = [next(futures) if is_dask_collection(one) else one for one in values]
+        results = [next(futures) if is_dask_collection(value) else value for value in values]
         results = self.gather(results) if sync else results
         return results[0] if single else results
 
@@ -143,12 +143,14 @@ class Client(Submitter):
             return []
         expr = FinalizeCompute(collections_to_expr(lazy, optimize_graph)).optimize()
         keys = list(flatten(expr.__dask_keys__()))
-        found = {key: one for key in keys if isinstance(one := named.get(key), Future)}
-        new = [key for key in dict.fromkeys(keys) if key not in found]
+        futures = {
+            key: future for key in keys if isinstance(future := live_futures.get(key), Future)
+        }
+        new = [key for key in dict.fromkeys(keys) if key not in futures]
         if new:
             promises = self._scheduler.start(expr, new, **kwargs)
-            found.update((key, rebuild(key, promises[key])) for key in new)
-        return [found[key] for key in keys]
+            futures.update((key, rebuild(key, promises[key])) for key in new)
+        return [futures[key] for key in keys]
 
     def persist(
         self, collections: Any, optimize_graph: bool = True, workers: Any = None, **kwargs: Any
@@ -169,7 +171,7 @@ class Client(Submitter):
         if sync:
             return self._scheduler(dsk, keys, **kwargs)
         promises = self._scheduler.start(dsk, keys, **kwargs)
-        return _packed(keys, {k: rebuild(k, one) for k, one in promises.items()})
+        return _nested(keys, {k: rebuild(k, promise) for k, promise in promises.items()})
 
     def cancel(self, futures: Any, asynchronous: Any = None, force: bool = False) -> None:
         """Cancel the tasks of futures, and release their values."""
@@ -238,18 +240,18 @@ def get_client(
 
     Raise `NoClientError` if this process is not connected to Ray.
     """
-    global _joined  # noqa: PLW0603  there is one connection
+    global _implicit_client  # noqa: PLW0603  there is one connection
     with _lock:
-        for one in reversed(_defaults):
-            client = one()
+        for ref in reversed(_defaults):
+            client = ref()
             if client is not None and client.status == "running":
                 return client
         if not on_ray.running():
             raise NoClientError("there is no client: create one with dask_exo.Client()")
         cluster, _ = on_ray.connect(Config.current())
-        if _joined is None or _joined._cluster is not cluster:
-            _joined = Client(set_as_default=False)
-        return _joined
+        if _implicit_client is None or _implicit_client._cluster is not cluster:
+            _implicit_client = Client(set_as_default=False)
+        return _implicit_client
 
 
 default_client = get_client
@@ -274,16 +276,16 @@ def _check_settings(new: Mapping[str, Any]) -> None:
     if not on_ray.running():
         return
     cluster, _ = on_ray.connect(Config.current())
-    there = {
+    actual = {
         "exo.address": cluster.address,
         "exo.num-cpus": sum(node.slots for node in on_ray.RayFutures().nodes()),
     }
-    wrong = sorted(name for name, value in new.items() if there.get(name) != value)
-    if wrong:
+    conflicts = sorted(name for name, value in new.items() if actual.get(name) != value)
+    if conflicts:
         raise ConfigError(
             f"this process is connected to the Ray cluster at {cluster.address} "
-            f"({there['exo.num-cpus']} slots) already, so {wrong} have no effect: close the client "
-            f"that started it, or call dask_exo.disable() or ray.shutdown() first"
+            f"({actual['exo.num-cpus']} slots) already, so {conflicts} have no effect: close the "
+            f"client that started it, or call dask_exo.disable() or ray.shutdown() first"
         )
 
 
@@ -298,16 +300,16 @@ def _become_default(client: Client) -> None:
 
 def _resign(client: Client) -> None:
     """Restore the previous default client, or Dask's settings."""
-    was = [one for one in _defaults if one() is client]
-    _defaults[:] = [one for one in _defaults if one() not in (client, None)]
-    if was and _defaults:
+    refs = [ref for ref in _defaults if ref() is client]
+    _defaults[:] = [ref for ref in _defaults if ref() not in (client, None)]
+    if refs and _defaults:
         dask.config.set(scheduler=_defaults[-1]())
-    elif was:
+    elif refs:
         _settings.pop().__exit__(None, None, None)
 
 
-def _packed(keys: Any, found: Mapping[Any, Any]) -> Any:
-    return [_packed(key, found) for key in keys] if isinstance(keys, list) else found[keys]
+def _nested(keys: Any, values: Mapping[Any, Any]) -> Any:
+    return [_nested(key, values) for key in keys] if isinstance(keys, list) else values[keys]
 
 
 OURS = ("num_cpus", "num_gpus", "object_store_memory", "spill_directory")
@@ -318,7 +320,14 @@ WITHOUT_EFFECT = (
     *("preload_argv", "protocol", "resources", "scheduler_kwargs", "scheduler_port"),
     *("serializers", "silence_logs", "timeout", "worker_class", "worker_dashboard_address"),
 )
-QUIET = {"dashboard_address", "loop", "name", "silence_logs", "timeout", "worker_dashboard_address"}
+NO_WARNING = {
+    "dashboard_address",
+    "loop",
+    "name",
+    "silence_logs",
+    "timeout",
+    "worker_dashboard_address",
+}
 _REFUSED = {
     "asynchronous": "there are no asynchronous clients; call result() in a thread "
     "(asyncio.to_thread)",
@@ -344,10 +353,10 @@ def settings(address: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     for name, instead in _REFUSED.items():
         if options.get(name):
             raise UnsupportedError(f"Client({name}=...): {instead}")
-    idle = sorted(set(WITHOUT_EFFECT) & options.keys() - QUIET)
-    if idle:
+    ignored = sorted(set(WITHOUT_EFFECT) & options.keys() - NO_WARNING)
+    if ignored:
         warnings.warn(
-            f"Client({', '.join(idle)}) has no effect on Ray; set object_store_memory for "
+            f"Client({', '.join(ignored)}) has no effect on Ray; set object_store_memory for "
             f"the size of the store, and spill_directory for spilled values",
             stacklevel=3,
         )
@@ -357,15 +366,15 @@ def settings(address: Any, options: Mapping[str, Any]) -> dict[str, Any]:
             "that others make to objects in memory",
             stacklevel=3,
         )
-    found = {name.replace("_", "-"): options[name] for name in OURS if name in options}
+    keys = {name.replace("_", "-"): options[name] for name in OURS if name in options}
     if "local_directory" in options:
-        found.setdefault("spill-directory", str(options["local_directory"]))
+        keys.setdefault("spill-directory", str(options["local_directory"]))
     slots = _slots(options)
     if slots is not None:
-        found.setdefault("num-cpus", slots)
+        keys.setdefault("num-cpus", slots)
     if address is not None:
-        found["address"] = _ray_address(address)
-    return {f"exo.{name}": value for name, value in found.items()}
+        keys["address"] = _ray_address(address)
+    return {f"exo.{name}": value for name, value in keys.items()}
 
 
 def _slots(options: Mapping[str, Any]) -> int | None:

@@ -17,7 +17,7 @@ from dask_exo.config import Config
 from dask_exo.dask_adapter import TaskRef
 from dask_exo.errors import CancelledError, Failure
 from dask_exo.execution.background import PromiseCallbacks, stop_with_all
-from dask_exo.execution.persisted import Local, Promise, Remote, named, wait
+from dask_exo.execution.persisted import Local, Promise, Remote, live_futures, wait
 
 
 class Future(TaskRef):
@@ -28,7 +28,7 @@ class Future(TaskRef):
 
     Examples
     --------
-    >>> Future("x", Promise(held=Local(1)))
+    >>> Future("x", Promise(location=Local(1)))
     <Future: finished, type: int, key: x>
     """
 
@@ -37,7 +37,7 @@ class Future(TaskRef):
         self.promise, self.report = promise, report
         self._type: str | None = None
         self._status = "pending"
-        named[key] = self
+        live_futures[key] = self
         stop_with_all(_futures)
 
     @property
@@ -106,8 +106,8 @@ class Future(TaskRef):
         ref = self.promise.ref
         self.promise.fail(CancelledError(f"{self.key!r} was cancelled"))
         self._status, self.report = "cancelled", None
-        if named.get(self.key) is self:
-            del named[self.key]
+        if live_futures.get(self.key) is self:
+            del live_futures[self.key]
         if ref is not None:
             self.cluster.cancel([ref])
 
@@ -144,10 +144,10 @@ class Future(TaskRef):
 
 def failures(futures: Sequence[Future]) -> list[BaseException | None]:
     """Return the exceptions of ended futures, None for those that succeeded."""
-    reported = [f for f in futures if f.report is not None and f.promise.ref is not None]
+    with_report = [f for f in futures if f.report is not None and f.promise.ref is not None]
     reports: dict[Ref, Any] = {}
-    if reported:
-        cluster, refs = reported[0].cluster, [f.report for f in reported]
+    if with_report:
+        cluster, refs = with_report[0].cluster, [f.report for f in with_report]
         with contextlib.suppress(Exception):  # of one of them; see _failure
             reports.update(zip(refs, cluster.get(refs), strict=True))
     errors = []
@@ -162,12 +162,14 @@ def failures(futures: Sequence[Future]) -> list[BaseException | None]:
 
 def _failure(future: Future, reports: dict[Ref, Any]) -> BaseException | None:
     try:
-        held = future.promise.held()
-        if isinstance(held, Local):
-            value = held.value
+        location = future.promise.location()
+        if isinstance(location, Local):
+            value = location.value
         elif future.report is None:
             limit = Config.current().stall_timeout
-            (value,) = fetch_values(future.cluster, [held.ref], limit, lambda _: repr(future.key))
+            (value,) = fetch_values(
+                future.cluster, [location.ref], limit, lambda _: repr(future.key)
+            )
         else:
             report = reports.get(future.report) or future.cluster.get([future.report])[0]
             future._type = report.type
@@ -183,7 +185,7 @@ class _Futures:
 
     def stop(self) -> None:
         """Cancel all: their values are gone with the connection."""
-        for future in list(named.values()):
+        for future in list(live_futures.values()):
             future.promise.fail(CancelledError("the connection to Ray was closed"))
 
 
@@ -193,8 +195,8 @@ _callbacks = PromiseCallbacks("dask_exo-callbacks")
 
 def rebuild(key: Any, promise: Promise, report: Ref | None = None) -> Future:
     """Return the future of a key in this process, or a new one."""
-    found = named.get(key)
-    return found if isinstance(found, Future) else Future(key, promise, report)
+    future = live_futures.get(key)
+    return future if isinstance(future, Future) else Future(key, promise, report)
 
 
 def futures_in(content: Any) -> Iterator[Future]:
@@ -213,11 +215,11 @@ def map_nested(content: Any, new: Callable[[Any], Any], kind: type) -> Any:
     """Return ``content`` with all objects of a ``kind`` in nested containers replaced."""
     if isinstance(content, kind):
         return new(content)
-    again = partial(map_nested, new=new, kind=kind)
+    recurse = partial(map_nested, new=new, kind=kind)
     if type(content) in (list, tuple, set, frozenset):
-        return type(content)(map(again, content))
+        return type(content)(map(recurse, content))
     if isinstance(content, tuple) and hasattr(content, "_make"):
-        return content._make(map(again, content))
+        return content._make(map(recurse, content))
     if type(content) is dict:
-        return {key: again(item) for key, item in content.items()}
+        return {key: recurse(item) for key, item in content.items()}
     return content

@@ -185,7 +185,7 @@ def _encode(name: str, spans: list[ShardRows]) -> tuple[list[Any], list[Future]]
     futures: list[Future] = []
     for i, (node, start, stop) in enumerate(spans):
         promise = promised(node)
-        if promise is not None and isinstance(promise.held(), Remote):
+        if promise is not None and isinstance(promise.location(), Remote):
             values.append((start, stop, None))
             futures.append(Future((name, i), promise))
         else:
@@ -197,6 +197,6 @@ def _decode(values: list[Any], futures: list[Future]) -> list[ShardRows]:
     remaining = iter(futures)
     spans: list[ShardRows] = []
     for i, (start, stop, value) in enumerate(values):
-        promise = next(remaining).promise if value is None else Promise(held=Local(value))
+        promise = next(remaining).promise if value is None else Promise(location=Local(value))
         spans.append(RowSpan(Task(i, fetch, promise), start, stop))
     return spans

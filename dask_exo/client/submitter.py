@@ -37,7 +37,7 @@ from dask_exo.execution.persisted import (
     Local,
     Promise,
     Remote,
-    named,
+    live_futures,
     substituting_values,
 )
 from dask_exo.execution.submission import serialize
@@ -83,9 +83,9 @@ class RemoteFunction:
         """
         code, shared, places = self._packed
         refs = list(shared)
-        lifted, more = _lift(tuple(args), refs)
+        content, more = _lift(tuple(args), refs)
         head = (key, self._retries, [*places, *more])
-        data = serialize(lifted, refs, lambda: repr(key))
+        data = serialize(content, refs, lambda: repr(key))
         value, report = self._futures.split(2, run, head, code, data, *refs, options=self._needs)
         return value, report
 
@@ -95,14 +95,14 @@ def _lift(content: Any, refs: list[Ref]) -> tuple[Any, list[int]]:
     places: list[int] = []
 
     def place(future: Future) -> Any:
-        held = future.promise.held()
-        if not isinstance(held, Local):
-            refs.append(held.ref)
+        location = future.promise.location()
+        if not isinstance(location, Local):
+            refs.append(location.ref)
             places.append(len(refs) - 1)
             return messages.Argument(places[-1])
-        if isinstance(held.value, Failure):
-            held.value.reraise()
-        return held.value
+        if isinstance(location.value, Failure):
+            location.value.reraise()
+        return location.value
 
     if not any(True for _ in futures_in(content)):
         return content, []
@@ -131,13 +131,15 @@ def run(
     return failure, CallReceipt(failure=failure)
 
 
-def _call(code: bytes, data: bytes, args: Sequence[Any], bring: Callable[[Any], Any]) -> Any:
+def _call(code: bytes, data: bytes, args: Sequence[Any], prepare: Callable[[Any], Any]) -> Any:
     """Run one attempt, with its own copies of code and arguments."""
     with substituting_values(args):
         fn, kwargs = pickle.loads(code)  # noqa: S301  our own driver's bytes
-        own = pickle.loads(data)  # noqa: S301  our own driver's bytes
-    own, kwargs = map_nested((own, kwargs), lambda arg: bring(args[arg.place]), messages.Argument)
-    value = fn(*own, **kwargs)
+        call_args = pickle.loads(data)  # noqa: S301  our own driver's bytes
+    call_args, kwargs = map_nested(
+        (call_args, kwargs), lambda arg: prepare(args[arg.place]), messages.Argument
+    )
+    value = fn(*call_args, **kwargs)
     return asyncio.run(_result(value)) if inspect.iscoroutine(value) else value
 
 
@@ -263,10 +265,10 @@ class Submitter:
         no_workers(workers)
         if actor:
             raise UnsupportedError("actor=True: make a Ray actor of the class, ray.remote(cls)")
-        given = {name: v for name, v in (get_annotations() or {}).items() if name in KNOWN}
-        given.update({} if retries is None else {"retries": retries})
-        given.update({} if resources is None else {"resources": resources})
-        options, request = options_from(given), request_of(func)
+        annotations = {name: v for name, v in (get_annotations() or {}).items() if name in KNOWN}
+        annotations.update({} if retries is None else {"retries": retries})
+        annotations.update({} if resources is None else {"resources": resources})
+        options, request = options_from(annotations), request_of(func)
         needs = options.needs if request is None else request.needs
         if needs:
             on_ray.check_submit_options(needs)
@@ -274,20 +276,20 @@ class Submitter:
 
     def _start(self, key: Any, function: RemoteFunction, args: tuple[Any, ...]) -> Future:
         with _lock:
-            found = named.get(key)
-            if isinstance(found, Future):
-                return found
+            existing = live_futures.get(key)
+            if isinstance(existing, Future):
+                return existing
             future = Future(key, Promise(self._futures))
-        inputs = [one.promise for one in futures_in([args, function.kwargs])]
-        waiting = [promise for promise in inputs if not promise.known]
-        if waiting:
-            later = weakref.ref(future)  # if it is dropped, nothing starts
-            _submissions.when_known(waiting, lambda: _submit_late(later(), function, args))
+        inputs = [f.promise for f in futures_in([args, function.kwargs])]
+        pending = [promise for promise in inputs if not promise.known]
+        if pending:
+            future_ref = weakref.ref(future)  # if it is dropped, nothing starts
+            _submissions.when_known(pending, lambda: _submit_late(future_ref(), function, args))
             return future
         try:
             _submit(future, function, args)
         except SerializationError:
-            named.pop(key, None)
+            live_futures.pop(key, None)
             raise
         return future
 
@@ -335,9 +337,9 @@ class Submitter:
         return self._store(_name(data, hash), data)
 
     def _store(self, key: Any, value: Any) -> Future:
-        found = named.get(key)
-        if isinstance(found, Future):
-            return found
+        future = live_futures.get(key)
+        if isinstance(future, Future):
+            return future
         return Future(key, Promise(self._futures, Remote(self._futures.put(value), 0)))
 
     def _check_open(self) -> None:

@@ -78,10 +78,10 @@ class SyncService:
         if holders is None:
             return False
         async with holders.changed:
-            found = holders.leases.pop(lease, None) is not None
+            existed = holders.leases.pop(lease, None) is not None
             holders.changed.notify()
         self._tidy(name)
-        return found
+        return existed
 
     async def leases(self, name: str) -> int:
         """Return the number of leases."""
@@ -143,16 +143,16 @@ class SyncService:
 
     async def queue_get(self, name: str, maxsize: int, timeout: float | None) -> list[SyncRecord]:
         """Take the first record; a list of none if there is none in time."""
-        got: list[SyncRecord] = []
+        records: list[SyncRecord] = []
         queue = self._queue(name, maxsize)
         if not queue.empty():
             return [queue.get_nowait()]
 
         async def get() -> None:
-            got.append(await queue.get())
+            records.append(await queue.get())
 
         await _within(timeout, get())
-        return got
+        return records
 
     async def queue_drain(self, name: str, maxsize: int) -> list[SyncRecord]:
         """Take all records."""
@@ -184,10 +184,10 @@ class SyncService:
         self._assigned[name].clear()
 
 
-async def _within(timeout: float | None, waiting: Any) -> bool:
+async def _within(timeout: float | None, awaitable: Any) -> bool:
     """Wait; return whether it has come to an end in time."""
     try:
-        await asyncio.wait_for(waiting, timeout)
+        await asyncio.wait_for(awaitable, timeout)
     except TimeoutError:
         return False
     return True

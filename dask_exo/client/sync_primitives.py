@@ -80,15 +80,15 @@ class Semaphore(NamedPrimitive):
         self._leases.append(lease)
         _renewal.start(self)
         try:
-            got = self._call("acquire", self.max_leases, lease, seconds)
+            granted = self._call("acquire", self.max_leases, lease, seconds)
         except BaseException:
             self._leases.remove(lease)
             with contextlib.suppress(Exception):  # else it ends by itself
                 self._call("release", lease)  # it may have been granted in the meantime
             raise
-        if not got:
+        if not granted:
             self._leases.remove(lease)
-        return bool(got)
+        return bool(granted)
 
     def release(self) -> bool:
         """Return the oldest lease of this object; raise `RuntimeError` if it has none."""
@@ -276,9 +276,9 @@ class Variable(NamedPrimitive):
 
 def _record(value: Any) -> tuple[Any, ...]:
     """Return the form in which the service stores a value. Refs in it stay alive."""
-    if isinstance(value, Future) and isinstance(value.promise.held(), Remote):
+    if isinstance(value, Future) and isinstance(value.promise.location(), Remote):
         return value.key, value.promise.ref, value.report
-    if isinstance(value, list) and value and all(isinstance(one, Future) for one in value):
+    if isinstance(value, list) and value and all(isinstance(item, Future) for item in value):
         return tuple(map(_record, value)), len(value)
     return (cloudpickle.dumps(value),)
 

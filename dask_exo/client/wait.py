@@ -36,7 +36,7 @@ def futures_of(obj: Any) -> list[Future]:
     if is_dask_collection(obj):
         graph = dict(obj.__dask_graph__())
         promises = {key: persisted.promised(node) for key, node in graph.items()}
-        return [rebuild(key, one) for key, one in promises.items() if one is not None]
+        return [rebuild(key, promise) for key, promise in promises.items() if promise is not None]
     if isinstance(obj, dict):
         obj = list(obj.values())
     if isinstance(obj, (list, tuple, set, frozenset)):
@@ -116,8 +116,8 @@ def gather(content: Any, errors: str = "raise") -> Any:
 
 def _values(futures: list[Future]) -> dict[Future, Any]:
     """Return the values of successful futures."""
-    held = {future: future.promise.held() for future in futures}
-    remote = [future for future in futures if not isinstance(held[future], Local)]
+    locations = {future: future.promise.location() for future in futures}
+    remote = [future for future in futures if not isinstance(locations[future], Local)]
     fetched: dict[Ref, Any] = {}
     if remote:
         names = {future.promise.ref: repr(future.key) for future in remote}
@@ -125,8 +125,8 @@ def _values(futures: list[Future]) -> dict[Future, Any]:
         values = fetch_values(remote[0].cluster, list(names), limit, names.__getitem__)
         fetched = dict(zip(names, values, strict=True))
     return {
-        future: writable(one.value if isinstance(one, Local) else fetched[one.ref])
-        for future, one in held.items()
+        future: writable(location.value if isinstance(location, Local) else fetched[location.ref])
+        for future, location in locations.items()
     }
 
 

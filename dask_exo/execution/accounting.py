@@ -1,8 +1,8 @@
 """Account of a run: rows of shuffles, digests of outputs, memory, object stores, and totals.
 
-Where a node is lost with a value that some tasks have read, the cluster recomputes the value for
-the others. If the second value differs, no run without a fault could have the result: it must not
-be returned without an error or a warning.
+If a node is lost with a value that some tasks have read, the cluster recomputes the value for the
+others. If the second value differs, the result is one that no run without a fault could have. Such
+a result raises an error or a warning.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Plan, Stage
 from dask_exo.shuffle.spec import Tally, verify
 
-EVERY = 1.0  # seconds between two samples of memory or stores: on Ray, one takes 6 ms
-LATER = 30.0  # seconds after a sample of stores that did not answer, as while a node dies
+INTERVAL = 1.0  # seconds between two samples of memory or stores: on Ray, one takes 6 ms
+RETRY_INTERVAL = 30.0  # seconds after a sample of stores that did not answer, as while a node dies
 TIGHT = 0.9  # of a machine's memory; Ray kills tasks at 0.95 of it by default
 
 
@@ -49,19 +49,19 @@ class OutputVersions:
 
     def __init__(self, recomputed: Callable[[], Iterable[OutputDigest]], mode: str) -> None:
         self._recomputed, self._mode = recomputed, mode
-        self._first: dict[str, int] = {}
+        self._first_digests: dict[str, int] = {}
 
     def record(self, output: OutputDigest | None) -> None:
         """Record an output that tasks may read from now on."""
         if output is not None and output.digest is not None:
-            self._first.setdefault(output.call, output.digest)
+            self._first_digests.setdefault(output.call, output.digest)
 
     def compare(self) -> None:
         """Raise `NonDeterminismError`, or warn, if a call that ran again has another output."""
-        if self._mode == "ignore" or not self._first:
+        if self._mode == "ignore" or not self._first_digests:
             return
         for output in self._recomputed():
-            if output.digest not in (None, self._first.get(output.call, output.digest)):
+            if output.digest not in (None, self._first_digests.get(output.call, output.digest)):
                 text = _difference(output)
                 if self._mode == "error":
                     raise NonDeterminismError(text)
@@ -76,28 +76,28 @@ class ShuffleAccounting:
         self._sent: list[tuple[Stage, Tally]] = []
         self._assembled: dict[Key, Tally] = defaultdict(Tally)
         self._exempt: set[Key] = set()
-        self._work, self._spent = 0.0, 0.0
+        self._work, self._checkpoint_seconds = 0.0, 0.0
 
     def add_sent(self, stage: Stage, tally: Tally) -> None:
         """Record the rows that the maps of a shuffle sent."""
         self._sent.append((stage, tally))
 
-    def add_assembled(self, assembled: Iterable[messages.AssembledTally]) -> None:
+    def add_assembled(self, tallies: Iterable[messages.AssembledTally]) -> None:
         """Add the rows that a task assembled."""
-        for one in assembled:
-            self._assembled[one.stage] += one.tally
+        for stage, tally in tallies:
+            self._assembled[stage] += tally
 
-    def add_work(self, seconds: float, spent: float = 0.0) -> None:
-        """Add the seconds of tasks, of which ``spent`` went into checkpoints."""
+    def add_work(self, seconds: float, checkpoint_seconds: float = 0.0) -> None:
+        """Add the seconds of tasks, of which ``checkpoint_seconds`` went into checkpoints."""
         self._work += seconds
-        self._spent += spent
+        self._checkpoint_seconds += checkpoint_seconds
 
     def should_checkpoint(self, stage: Stage, nbytes: int) -> bool:
-        """Decide whether to checkpoint the outputs of a shuffle; if so, count its cost as spent."""
+        """Decide whether to checkpoint the outputs of a shuffle; if so, add the time it takes."""
         if stage.checkpoint is None:
             return False
-        worth = stage.checkpoint.worth(nbytes, self._work, self._spent)
-        self._spent += write_seconds(nbytes) if worth else 0.0
+        worth = stage.checkpoint.worth(nbytes, self._work, self._checkpoint_seconds)
+        self._checkpoint_seconds += write_seconds(nbytes) if worth else 0.0
         events.emit(events.ShuffleKept(stage.name, worth, nbytes, self._work))
         return worth
 
@@ -121,12 +121,12 @@ class ShuffleAccounting:
 
 def _difference(output: OutputDigest) -> str:
     return (
-        f"a task {output.name!r} ran again, since a worker or a node was lost, and has made "
-        f"something else than before: tasks may have read both versions of its {output.parts} "
+        f"a task {output.name!r} ran again, since a worker or a node was lost, and "
+        f"returned a different output: tasks may have read both versions of its {output.parts} "
         f"partition(s). "
-        f"Let it depend on its arguments only: no clock, no random numbers without a seed, no "
-        f"outside state. If the difference does no harm, set exo.fault.nondeterminism to 'warn' or "
-        f"'ignore'"
+        f"Make it depend on its arguments only: no clock, no random numbers without a seed, no "
+        f"outside state. If the difference does not matter, set exo.fault.nondeterminism to "
+        f"'warn' or 'ignore'"
     )
 
 
@@ -136,8 +136,8 @@ class RunObserver:
     def started(self, keys: Iterable[Key]) -> None:
         """Receive the keys of submitted nodes."""
 
-    def finished(self, key: Key, inner: Iterable[Key], held: Local | Remote | None) -> None:
-        """Receive a finished node, those fused into it, and its value, if it is held."""
+    def finished(self, key: Key, inner: Iterable[Key], location: Local | Remote | None) -> None:
+        """Receive a finished node, those fused into it, and the location of its value, if any."""
 
 
 def stage_keys(stage: Stage) -> list[Key]:
@@ -162,7 +162,7 @@ class StoreSampler:
         self._futures = futures
         self._before: StoreUsage | None = None
         self._last: StoreUsage | None = None
-        self._due = futures.now + EVERY / 2
+        self._due = futures.now + INTERVAL / 2
         if closely:
             self._read()
 
@@ -171,15 +171,15 @@ class StoreSampler:
         """Return the seconds until the next sample."""
         return max(0.0, self._due - self._futures.now)
 
-    def sample(self, held_back: Callable[[], tuple[int, str]]) -> None:
-        """Emit `events.ClusterSeen` if due; ``held_back`` returns tasks in flight, bottleneck."""
+    def sample(self, progress: Callable[[], tuple[int, str]]) -> None:
+        """Emit `events.ClusterSeen` if due; ``progress`` returns tasks in flight, bottleneck."""
         if self.timeout > 0:
             return
-        self._due = self._futures.now + EVERY
+        self._due = self._futures.now + INTERVAL
         store = self._read()
         if store is not None:
-            seen = store.used, store.spilled, store.restored
-            events.emit(events.ClusterSeen(*seen, *held_back()))
+            usage = store.used, store.spilled, store.restored
+            events.emit(events.ClusterSeen(*usage, *progress()))
 
     def spilled(self, *, at_end: bool) -> tuple[int, int]:
         """Return bytes spilled and restored since the first sample; take a last one ``at_end``."""
@@ -193,7 +193,7 @@ class StoreSampler:
         try:
             self._last = self._futures.store()
         except ClusterError:
-            self._due = self._futures.now + LATER
+            self._due = self._futures.now + RETRY_INTERVAL
             return None
         self._before = self._before or self._last
         return self._last
@@ -204,30 +204,30 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
     """Give a run a number, sample the object stores meanwhile, and emit its totals at its end."""
     closely = events.listening()
     with events.new_run():
-        started, sampler = time.perf_counter(), StoreSampler(futures, closely=closely)
-        written = _written(futures) if closely else {}
-        calls, objects, repeated = futures.calls, futures.objects, len(futures.recomputed())
+        start, sampler = time.perf_counter(), StoreSampler(futures, closely=closely)
+        written_before = _written(futures) if closely else {}
+        calls, objects, recomputed = futures.calls, futures.objects, len(futures.recomputed())
         failed = True
         try:
             yield sampler
             failed = False
         finally:
-            parts = Counter[str]()
-            for output in futures.recomputed()[repeated:]:
-                parts[output.name] += output.parts
-            if parts:
-                events.emit(events.CallsRepeated(dict(parts)))
+            counts = Counter[str]()
+            for output in futures.recomputed()[recomputed:]:
+                counts[output.name] += output.parts
+            if counts:
+                events.emit(events.CallsRepeated(dict(counts)))
             spilled, restored = sampler.spilled(at_end=not failed)
-            now = _written(futures) if closely else {}
+            written = _written(futures) if closely else {}
             events.emit(
                 events.RunFinished(
-                    time.perf_counter() - started,
+                    time.perf_counter() - start,
                     futures.calls - calls,
                     futures.objects - objects,
                     spilled,
                     restored,
                     failed,
-                    {path: n - written.get(path, 0) for path, n in now.items()},
+                    {path: n - written_before.get(path, 0) for path, n in written.items()},
                 )
             )
 
@@ -249,5 +249,5 @@ class MemoryPressure:
         if self._futures.now >= self._until:
             used = self._futures.memory()
             self._tight = used is not None and used >= TIGHT
-            self._until = self._futures.now + EVERY
+            self._until = self._futures.now + INTERVAL
         return self._tight

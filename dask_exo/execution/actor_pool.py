@@ -1,7 +1,7 @@
 """Pools of actors that serve calls with equal resource requests, of graphs and of pipelines.
 
 An idle actor still occupies its resources. So a computation leaves some resources for tasks that
-run outside of actors, and where nothing else can go on, idle actors are stopped.
+run outside of actors. Where no other task can start, idle actors are stopped.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ActorPool:
         return [actor for actor in self.actors if not actor.calls]
 
     def resources(self, actors: int) -> dict[str, float]:
-        """Return the resources of so many actors."""
+        """Return the resources of a number of actors."""
         return {name: amount * actors for name, amount in self.request.items()}
 
     def add(self, handle: Any) -> PooledActor:
@@ -85,15 +85,15 @@ class ActorPool:
         self.actors.remove(actor)
 
     def stop_idle(self, idle_for: float = 0.0, *, keep: int = 0) -> bool:
-        """Stop actors that were idle for so many seconds; return whether any were stopped.
+        """Stop actors that were idle for ``idle_for`` seconds; return whether any were stopped.
 
         The pool keeps ``keep`` actors, idle or not.
         """
-        since = self._clock() - idle_for
-        gone = [actor for actor in self.idle if actor.since <= since]
-        gone = gone[: max(0, len(self.actors) - keep)]
-        self.stop(gone)
-        return bool(gone)
+        idle_since = self._clock() - idle_for
+        expired = [actor for actor in self.idle if actor.since <= idle_since]
+        expired = expired[: max(0, len(self.actors) - keep)]
+        self.stop(expired)
+        return bool(expired)
 
     def stop(self, actors: Iterable[PooledActor]) -> None:
         """Stop actors of the pool."""
@@ -109,17 +109,17 @@ class ActorPools:
         self._futures = futures
         self._slots = sum(node.slots for node in nodes)
         self._total = _total(nodes)
-        every = (*(b.options for b in plan.bundles), *(s.options for s in plan.stages))
+        options = (*(b.options for b in plan.bundles), *(s.options for s in plan.stages))
         # bundles and shuffles of each pool that have not finished
-        self._left = Counter(one.request for one in every if one.request is not None and one.pool)
+        self._unfinished = Counter(o.request for o in options if o.request is not None and o.pool)
         self._width = _max_actors(plan, nodes)
-        self._reserve = _reserve(plan) if self._left else {}
+        self._reserve = _reserve(plan) if self._unfinished else {}
         self._has_shuffles = bool(plan.stages)
         self._pools = {
             request: ActorPool(
                 dict(request.amounts), lambda actor: actor.stop(), lambda: futures.now
             )
-            for request in self._left
+            for request in self._unfinished
         }
 
     @property
@@ -136,7 +136,7 @@ class ActorPools:
         """Number of tasks that can run at the same time outside of actors."""
         if self._total is None:
             return self._slots
-        return max(0, self._slots - math.ceil(round(self._held()["CPU"], 9)))
+        return max(0, self._slots - math.ceil(round(self._occupied()["CPU"], 9)))
 
     def width(self, request: ResourceRequest) -> int:
         """Return how many actors a pool may have."""
@@ -148,9 +148,9 @@ class ActorPools:
         Before a shuffle, start only as many as the user requested: the others would be idle until
         its end.
         """
-        for request, left in self._left.items():
+        for request, unfinished in self._unfinished.items():
             early = request.min_actors if self._has_shuffles else max(request.min_actors, 1)
-            for _ in range(min(early, left, self._width[request])):
+            for _ in range(min(early, unfinished, self._width[request])):
                 if self._can_start(request):
                     self._start(request)
 
@@ -192,14 +192,14 @@ class ActorPools:
         return actor
 
     def release(self, request: ResourceRequest, actor: PooledActor, bundles: int) -> None:
-        """Record that a call with so many bundles has finished."""
+        """Record that a call with ``bundles`` bundles has finished."""
         self._pools[request].release(actor)
         self.finish(request, bundles)
 
     def finish(self, request: ResourceRequest, count: int) -> None:
         """Record that ``count`` bundles or shuffles of a pool have finished."""
-        self._left[request] -= count
-        if not self._left[request]:
+        self._unfinished[request] -= count
+        if not self._unfinished[request]:
             self._pools[request].stop_idle()
 
     def timeout(self) -> float | None:
@@ -211,12 +211,12 @@ class ActorPools:
 
     @property
     def blocks_others(self) -> bool:
-        """Return whether actors occupy resources that tasks outside of actors need."""
+        """True if actors occupy resources that tasks outside of actors need."""
         if self._total is None:
             return False
-        held = self._held()
-        wanted = {name: amount for name, amount in self._reserve.items() if held[name]}
-        return not fits(_minus(self._total, held), wanted)
+        occupied = self._occupied()
+        demand = {name: amount for name, amount in self._reserve.items() if occupied[name]}
+        return not fits(_minus(self._total, occupied), demand)
 
     def stop_idle(self) -> bool:
         """Stop all idle actors; return whether there were any."""
@@ -228,19 +228,19 @@ class ActorPools:
         for pool in self._pools.values():
             pool.stop(pool.actors)
 
-    def _held(self) -> Counter[str]:
+    def _occupied(self) -> Counter[str]:
         """Return the resources that all actors occupy."""
-        held = Counter[str]()
+        occupied = Counter[str]()
         for pool in self._pools.values():
-            held.update(pool.resources(len(pool)))
-        return held
+            occupied.update(pool.resources(len(pool)))
+        return occupied
 
     def _can_start(self, request: ResourceRequest, *, nothing_else: bool = False) -> bool:
         if len(self._pools[request]) >= self._width[request]:
             return False
         if self._total is None:
             return True
-        free = _minus(self._total, self._held())
+        free = _minus(self._total, self._occupied())
         if not nothing_else:
             free = _minus(free, self._reserve)
         return fits(free, dict(request.amounts))
@@ -328,11 +328,12 @@ def _reserve(plan: Plan) -> dict[str, float]:
 
 def _impossible(bundle: Bundle, request: ResourceRequest, nodes: Sequence[Node]) -> str:
     names = [wrapper.name for _, node in bundle.nodes for wrapper in bound_functions(node)]
-    have = [
+    available = [
         ", ".join(f"{(node.resources or {}).get(name, 0):g} {name}" for name, _ in request.amounts)
         for node in nodes
     ]
     return (
-        f"{' > '.join(names)} asks for {request} on one node, the nodes have {'; '.join(have)}: "
+        f"{' > '.join(names)} requests {request} on one node, but the nodes have "
+        f"{'; '.join(available)}: "
         f"add nodes (exo.num-cpus, exo.num-gpus), or request less in dask_exo.options"
     )

@@ -24,7 +24,7 @@ class LoopState:
 
 
 def bottleneck(in_flight: int, most: int, *, ready: bool) -> str:
-    """Return what keeps more tasks from starting; ``ready``: a ready task was not submitted.
+    """Return what prevents more tasks from starting; ``ready``: a ready task was not submitted.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def admit(view: LoopState, *, tasks_per_slot: int, budget: int) -> bool:
     """Decide whether to submit one more task.
 
     1. An idle cluster always gets a task: what does not fit is spilled, but nothing stalls.
-    2. Where memory is nearly full, nothing more: running tasks must end before they are killed.
+    2. Where memory is nearly full, no more tasks: running ones must end before they are killed.
     3. At most ``tasks_per_slot`` tasks per slot are in flight, and one per slot as long as no task
        of the group has finished: those that wait may then share a call.
     4. Within the byte budget. Above it, one task per slot, since the tasks that free memory come
@@ -61,7 +61,7 @@ def admit(view: LoopState, *, tasks_per_slot: int, budget: int) -> bool:
     return view.fits(budget) or (view.in_flight < view.slots and not view.behind)
 
 
-def next_cpu_request(had: float, most: int) -> int | None:
+def next_cpu_request(current: float, limit: int) -> int | None:
     """Return the slots for a task whose node ran out of memory: half a node, then a whole one.
 
     Examples
@@ -71,32 +71,34 @@ def next_cpu_request(had: float, most: int) -> int | None:
     >>> next_cpu_request(1, 2), next_cpu_request(1, 1)
     (2, None)
     """
-    if had >= most:
+    if current >= limit:
         return None
-    half = max(2, most // 2)
-    return half if had < half else most
+    half = max(2, limit // 2)
+    return half if current < half else limit
 
 
 SPEED = 250e6  # bytes that one task pickles, hashes and writes per second, on a local disk
 FILE = 0.01  # seconds per file of any size, on a local disk
 
 
-def worth_checkpointing(nbytes: int, *, work: float, spent: float, share: float) -> bool:
+def worth_checkpointing(
+    nbytes: int, *, work: float, checkpoint_seconds: float, share: float
+) -> bool:
     """Decide whether to write checkpoints of some more values.
 
     Writing stays below a ``share`` of the work that it saves from being recomputed: the seconds
-    of all tasks of this computation so far. Other checkpoints took an estimated ``spent`` seconds.
+    of all tasks of this computation so far. Other checkpoints took about ``checkpoint_seconds``.
 
     Examples
     --------
     A gigabyte that took two minutes of work, and one that took a second:
 
-    >>> worth_checkpointing(10**9, work=120.0, spent=0.0, share=0.05)
+    >>> worth_checkpointing(10**9, work=120.0, checkpoint_seconds=0.0, share=0.05)
     True
-    >>> worth_checkpointing(10**9, work=1.0, spent=0.0, share=0.05)
+    >>> worth_checkpointing(10**9, work=1.0, checkpoint_seconds=0.0, share=0.05)
     False
     """
-    return spent + write_seconds(nbytes) <= share * work
+    return checkpoint_seconds + write_seconds(nbytes) <= share * work
 
 
 def write_seconds(nbytes: int) -> float:
@@ -113,5 +115,5 @@ def single_write_seconds(nbytes: int, *, seconds: float, share: float) -> float 
     0.014
     >>> single_write_seconds(10**6, seconds=0.1, share=0.05)
     """
-    spent = FILE + write_seconds(nbytes)
-    return spent if spent <= share * seconds else None
+    cost = FILE + write_seconds(nbytes)
+    return cost if cost <= share * seconds else None

@@ -1,7 +1,7 @@
 """Sizes of actor pools, and fractions of a GPU, from measured rates and memory.
 
-An actor with a model holds its resources also while it is idle, and is slow to start. So measured
-rates determine the number of actors, and not the length of queues. Sizes follow a change of rates
+An actor with a model holds its resources even while it is idle, and is slow to start. So measured
+rates determine the number of actors, not the length of queues. Sizes follow a change of rates only
 if that makes the slowest pool faster by more than noise.
 """
 
@@ -13,8 +13,8 @@ from math import ceil
 
 from dask_exo.cluster.resources import Resources, fits
 
-BETTER = 1.15  # times as fast the slowest pool has to become, for sizes to change
-GPU_STEPS = 16  # of a GPU: an actor that comes to hold a little more is not restarted
+BETTER = 1.15  # speed-up of the slowest pool at which sizes change
+GPU_STEPS = 16  # per GPU: an actor that needs a little more memory is not restarted
 
 
 def balanced_sizes(
@@ -42,69 +42,69 @@ def _balanced(
     seconds: Sequence[float],
     limits: Sequence[float],
 ) -> list[int] | None:
-    able = [p for p, some in enumerate(seconds) if some]
-    nearly = zip(_lower_bound(total, requests, seconds), limits, strict=True)
-    starts = ([int(min(some)) for some in nearly], [int(some > 0) for some in seconds])
-    sizes = next((some for some in starts if _fit(total, requests, some)), None)
+    busy = [p for p, work in enumerate(seconds) if work]
+    bounds = zip(_lower_bound(total, requests, seconds), limits, strict=True)
+    starts = ([int(min(pair)) for pair in bounds], [int(work > 0) for work in seconds])
+    sizes = next((start for start in starts if _fit(total, requests, start)), None)
     if sizes is None:
         return None
-    left = _left(total, requests, sizes)
-    while able:
-        p = min(able, key=lambda p: sizes[p] / seconds[p])
-        if sizes[p] >= limits[p] or not fits(left, requests[p]):
+    free = _remaining(total, requests, sizes)
+    while busy:
+        p = min(busy, key=lambda p: sizes[p] / seconds[p])
+        if sizes[p] >= limits[p] or not fits(free, requests[p]):
             break
         sizes[p] += 1
         for name, amount in requests[p].items():
-            left[name] -= amount
+            free[name] -= amount
     slowest = _rate(sizes, seconds)
-    return [max(1, ceil(slowest * some - 1e-9)) if some else 0 for some in seconds]
+    return [max(1, ceil(slowest * work - 1e-9)) if work else 0 for work in seconds]
 
 
 def _lower_bound(
     total: Resources, requests: Sequence[Resources], seconds: Sequence[float]
 ) -> list[int]:
     """Return a little less than the share of each pool, and at least one."""
-    work = Counter[str]()
-    for amounts, some in zip(requests, seconds, strict=True):
-        work.update({name: amount * some for name, amount in amounts.items()})
-    rate = min((total.get(name, 0) / some for name, some in work.items() if some), default=0)
-    return [max(1, int(rate * some) - len(requests)) if some else 0 for some in seconds]
+    demand = Counter[str]()
+    for amounts, work in zip(requests, seconds, strict=True):
+        demand.update({name: amount * work for name, amount in amounts.items()})
+    rate = min((total.get(name, 0) / need for name, need in demand.items() if need), default=0)
+    return [max(1, int(rate * work) - len(requests)) if work else 0 for work in seconds]
 
 
 def _fit(total: Resources, requests: Sequence[Resources], sizes: Sequence[int]) -> bool:
-    return min(_left(total, requests, sizes).values(), default=0) >= -1e-9
+    return min(_remaining(total, requests, sizes).values(), default=0) >= -1e-9
 
 
-def _left(
+def _remaining(
     total: Resources, requests: Sequence[Resources], sizes: Sequence[int]
 ) -> dict[str, float]:
-    """Return the resources that remain beside pools of these sizes."""
-    left = dict(total)
+    """Return the resources that pools of these sizes leave."""
+    remaining = dict(total)
     for amounts, size in zip(requests, sizes, strict=True):
         for name, amount in amounts.items():
-            left[name] = left.get(name, 0) - amount * size
-    return left
+            remaining[name] = remaining.get(name, 0) - amount * size
+    return remaining
 
 
 def _rate(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     """Return the bytes of the source that the slowest pool processes in a second."""
-    rates = [size / some for size, some in zip(sizes, seconds, strict=True) if some]
+    rates = [size / work for size, work in zip(sizes, seconds, strict=True) if work]
     return min(rates, default=0.0)
 
 
-def gpu_fraction(requested: float, held: int, device: int) -> float:
-    """Return the fraction of a GPU to request for an actor that holds so many of its bytes.
+def gpu_fraction(requested: float, used: int, device: int) -> float:
+    """Return the fraction of a GPU to request for an actor that uses ``used`` bytes of it.
 
-    It is never less than ``requested``. ``held`` is 0 where it is not known.
+    It is never less than ``requested``. ``used`` is 0 if unknown.
     """
-    if not 0 < requested < 1 or not held:
+    if not 0 < requested < 1 or not used:
         return requested
-    fitting = device // held
+    fitting = device // used
     if not fitting:
         return 1.0
     # rounding must not reduce how many equal actors fit
-    seen = min(ceil(GPU_STEPS * held / device) / GPU_STEPS, 1 / fitting)
-    return max(requested, seen)
+    share = min(ceil(GPU_STEPS * used / device) / GPU_STEPS, 1 / fitting)
+    return max(requested, share)
 
 
 def capacity(request: Resources, limit: int | None, total: Mapping[str, float]) -> int:
@@ -119,9 +119,11 @@ def capacity(request: Resources, limit: int | None, total: Mapping[str, float]) 
     >>> capacity({"GPU": 0.4}, None, {"CPU": 1.0, "GPU": 2.0})
     4
     """
-    room = [_fitting(name, some, total.get(name, 0)) for name, some in request.items() if some]
-    most = [] if limit is None else [limit]
-    return min([*room, *most], default=0)
+    room = [
+        _fitting(name, amount, total.get(name, 0)) for name, amount in request.items() if amount
+    ]
+    limits = [] if limit is None else [limit]
+    return min([*room, *limits], default=0)
 
 
 def _fitting(name: str, amount: float, total: float) -> int:

@@ -64,11 +64,11 @@ class BackgroundRun:
         """See `Consumer.is_wanted`."""
         return not self._stopped and any(not promise.known for promise in self._promises.values())
 
-    def take(self, key: Key, held: Local | Remote) -> None:
+    def take(self, key: Key, location: Local | Remote) -> None:
         """See `Consumer.take`."""
         promise = self._promises.get(key)
         if promise is not None:
-            promise.fulfil(held)
+            promise.fulfil(location)
 
     def fail(self, key: Key, error: BaseException) -> None:
         """See `Consumer.fail`."""
@@ -87,13 +87,13 @@ class BackgroundRun:
                 run.results()
         except RunAbandoned:
             pass
-        except BaseException as raised:  # noqa: BLE001  raised where a result is asked for
-            error = raised
+        except BaseException as exc:  # noqa: BLE001  raised where a result is used
+            error = exc
         finally:
             _running.discard(self)
             del self._plan, self._context
-            for one in (*self._errors, error):
-                traceback.clear_frames(one.__traceback__)  # they hold refs
+            for e in (*self._errors, error):
+                traceback.clear_frames(e.__traceback__)  # its frames hold refs
             for key in list(self._promises):
                 promise = self._promises.get(key)
                 if promise is not None and not promise.known:
@@ -119,7 +119,7 @@ Act = Callable[[], None]
 class _Pending:
     promises: Sequence[Promise]
     act: Act
-    known: bool  # and not only when the values are there
+    known: bool  # call it when refs or values are known, not only when values exist
 
 
 class PromiseCallbacks:
@@ -129,7 +129,7 @@ class PromiseCallbacks:
         self._name = name
         self._lock = threading.Lock()
         self._pending: list[_Pending] = []
-        self._new = threading.Event()
+        self._wakeup = threading.Event()
         self._thread: threading.Thread | None = None
 
     def when_known(self, promises: Sequence[Promise], act: Act) -> None:
@@ -152,7 +152,7 @@ class PromiseCallbacks:
         stop_with_all(self)
         with self._lock:
             self._pending.append(pending)
-            self._new.set()
+            self._wakeup.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
                 self._thread.start()
@@ -161,7 +161,7 @@ class PromiseCallbacks:
         try:
             while self._round():
                 pass
-        except Exception:  # the connection is gone, and with it all promises
+        except Exception:  # the connection was lost, and all promises with it
             logging.getLogger(__name__).exception("%s has ended", self._name)
             with self._lock:
                 self._pending.clear()
@@ -171,29 +171,35 @@ class PromiseCallbacks:
         """Run callbacks that are due, or wait a moment; return False when none are left."""
         with self._lock:
             pending = list(self._pending)
-            self._new.clear()
+            self._wakeup.clear()
             if not pending:
                 self._thread = None
                 return False
         ready = _ready(pending)
-        for one in ready:
-            with self._lock, contextlib.suppress(ValueError):  # of a list that was cleared
-                self._pending.remove(one)
+        for callback in ready:
+            with self._lock, contextlib.suppress(ValueError):  # `stop` has cleared the list
+                self._pending.remove(callback)
             try:
-                one.act()
+                callback.act()
             except Exception:
                 logging.getLogger(__name__).exception("in a callback of a future")
         if not ready:
-            self._new.wait(POLL)
+            self._wakeup.wait(POLL)
         return True
 
 
 def _ready(pending: Sequence[_Pending]) -> list[_Pending]:
     """Return the callbacks that are due."""
-    finished, _ = wait([one.promises[0] for one in pending if not one.known], timeout=0)
+    finished, _ = wait(
+        [callback.promises[0] for callback in pending if not callback.known], timeout=0
+    )
     done = {id(promise) for promise in finished}
     return [
-        one
-        for one in pending
-        if (all(p.known for p in one.promises) if one.known else id(one.promises[0]) in done)
+        callback
+        for callback in pending
+        if (
+            all(p.known for p in callback.promises)
+            if callback.known
+            else id(callback.promises[0]) in done
+        )
     ]

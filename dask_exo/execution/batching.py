@@ -1,6 +1,6 @@
 """Choice of the tasks that share a call: small ones, along the graph.
 
-Starting a task takes a hundred times as long as a trivial task runs. So a call takes several: a
+Starting a task takes a hundred times as long as running a trivial one. So a call runs several: a
 fair share of the ready ones, and those that become ready by its own outputs, which then need not
 leave the process. Durations are learned per group of tasks; the first of each group runs alone.
 """
@@ -16,7 +16,7 @@ from dask_exo.execution.ready_queue import Entry, ReadyQueue
 from dask_exo.planning.plan import Bundle
 from dask_exo.shuffle.choose import LARGEST_BATCH
 
-FORGET = 0.1  # how much less a bundle counts for each one that has finished after it
+FORGET = 0.1  # by which a bundle counts less for each one that finished after it
 
 
 @dataclass(slots=True)
@@ -25,10 +25,10 @@ class TaskStats:
 
     Examples
     --------
-    >>> known = TaskStats()
+    >>> stats = TaskStats()
     >>> for seconds in [1.0] + [0.01] * 50:
-    ...     known.add(seconds, 100)
-    >>> known.duration < 0.02, known.mean, known.largest
+    ...     stats.add(seconds, 100)
+    >>> stats.duration < 0.02, stats.mean, stats.largest
     (True, 100, 100)
     """
 
@@ -59,22 +59,22 @@ class TaskStats:
 class CallRoom:
     """Room for more bundles in a call: seconds of work, bytes of outputs, and ready bundles.
 
-    The ready ones could also run in parallel to this call, so that it takes a fair share of them.
+    Ready bundles could also run in parallel to this call, so it takes a fair share of them.
     """
 
     seconds: float
     nbytes: int
     ready: int
 
-    def take(self, known: TaskStats, pending_bytes: int, *, inner: bool) -> bool:
+    def take(self, stats: TaskStats, pending_bytes: int, *, inner: bool) -> bool:
         """Subtract one more bundle if it fits; return whether it does.
 
         It assembles ``pending_bytes`` of shuffled blocks; ``inner``: it reads outputs of this call.
         """
-        nbytes = max(known.mean, pending_bytes)
-        if known.duration > self.seconds or nbytes > self.nbytes or not (inner or self.ready > 0):
+        nbytes = max(stats.mean, pending_bytes)
+        if stats.duration > self.seconds or nbytes > self.nbytes or not (inner or self.ready > 0):
             return False
-        self.seconds -= known.duration
+        self.seconds -= stats.duration
         self.nbytes -= nbytes
         self.ready -= not inner
         return True
@@ -96,12 +96,12 @@ def gather(
     ready by outputs of the call itself.
     """
     first = queue.pop(pool)
-    batch, known = [first], stats.get(first.group)
-    if known is None:
+    batch, group_stats = [first], stats.get(first.group)
+    if group_stats is None:
         return batch
     share = -(-(queue.ready(pool) + 1) // (2 * slots)) - 1
-    nbytes = max(known.mean, queue.pending_bytes(first))
-    room = CallRoom(target - known.duration, LARGEST_BATCH - nbytes, share)
+    nbytes = max(group_stats.mean, queue.pending_bytes(first))
+    room = CallRoom(target - group_stats.duration, LARGEST_BATCH - nbytes, share)
     missing: dict[int, int] = {}
     ahead: list[Entry] = []
     while True:
@@ -127,10 +127,14 @@ def _next(
         inner = bool(ahead)
         bundle = heapq.heappop(ahead)[-1] if inner else queue.first(pool)
         assert bundle is not None
-        known = stats.get(bundle.group)
-        alike = bundle.options == first.options and (inner or not bundle.getitem)
+        group_stats = stats.get(bundle.group)
+        compatible = bundle.options == first.options and (inner or not bundle.getitem)
         pending_bytes = queue.pending_bytes(bundle)
-        if known is not None and alike and room.take(known, pending_bytes, inner=inner):
+        if (
+            group_stats is not None
+            and compatible
+            and room.take(group_stats, pending_bytes, inner=inner)
+        ):
             if inner:
                 queue.start(bundle)
             else:

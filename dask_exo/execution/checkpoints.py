@@ -22,10 +22,10 @@ from dask_exo.shuffle.spec import Tally
 class CheckpointMark:
     """Identity function of a task whose value is to be checkpointed.
 
-    ``still`` returns whether the checkpoint of an earlier program is still valid.
+    ``is_valid`` returns whether the checkpoint of an earlier program is still valid.
     """
 
-    still: Callable[[Any], bool] | None = None
+    is_valid: Callable[[Any], bool] | None = None
 
     def __call__(self, value: Any) -> Any:
         """Return the value unchanged."""
@@ -45,7 +45,7 @@ class CheckpointKey:
         """Write a checkpoint of a value; return the value.
 
         Raise `CheckpointError` if it differs from that of an earlier program. Warn if the value
-        cannot be written, or not be read by another program.
+        cannot be written, or could not be read by another program.
         """
         try:
             self.store.write(self.group, self.key, value, self.before)
@@ -54,7 +54,7 @@ class CheckpointKey:
         except (OSError, pickle.PicklingError) as error:
             warnings.warn(
                 f"a value of {self.group!r} is not stored in {self.store.url!r}: {error}. The "
-                f"computation goes on; another program would compute it again",
+                f"computation continues; another program would recompute it",
                 stacklevel=2,
             )
         return value
@@ -72,27 +72,29 @@ class PartCheckpoint:
 
     def write(self, value: Any, seconds: float) -> float:
         """Write a value that took so many seconds, if worth it; return the seconds of writing."""
-        spent = single_write_seconds(sizeof(value), seconds=seconds, share=self.share)
-        if spent is not None or self.key.before is not None:
+        cost = single_write_seconds(sizeof(value), seconds=seconds, share=self.share)
+        if cost is not None or self.key.before is not None:
             self.key.write(value)
-        return spent or 0.0
+        return cost or 0.0
 
 
 @dataclass(frozen=True)
 class ShuffleCheckpoint:
     """Checkpoint of the outputs of a shuffle that are read, by number of their reducers.
 
-    Writing it may take ``share`` of the work so far; any if None.
+    Writing it may take ``share`` of the work so far, or any time if None.
     """
 
     keys: Mapping[int, CheckpointKey]
     share: float | None
 
-    def worth(self, nbytes: int, work: float, spent: float) -> bool:
+    def worth(self, nbytes: int, work: float, checkpoint_seconds: float) -> bool:
         """Return whether to write ``nbytes`` of outputs after so many seconds of ``work``."""
         if self.share is None or any(key.before for key in self.keys.values()):
             return True
-        return worth_checkpointing(nbytes, work=work, spent=spent, share=self.share)
+        return worth_checkpointing(
+            nbytes, work=work, checkpoint_seconds=checkpoint_seconds, share=self.share
+        )
 
     def forget(self) -> None:
         """Delete the checkpoint."""

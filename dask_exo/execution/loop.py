@@ -1,7 +1,7 @@
 """The driver loop: one loop for graph tasks and shuffles, under one admission policy.
 
-Bundles are submitted in Dask's order as soon as their inputs exist; small ones of one group
-share a call, as many as those before have shown to be worth it. A shuffle is a coroutine that
+Bundles are submitted in Dask's order as soon as their inputs exist. Small ones share a call; the
+measured durations of their group decide how many. A shuffle is a coroutine that
 submits its own tasks and is resumed when what it waits for is done.
 """
 
@@ -58,7 +58,7 @@ class Run:
     Attributes
     ----------
     versions : OutputVersions
-        Digests of the outputs of its tasks, and of values that it was given.
+        Digests of the outputs of its tasks, and of its inputs from other runs.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Run:
     ) -> None:
         nodes, config = context.nodes, context.config
         self._futures, self._config = futures, config
-        # a call may go on with tasks that become ready by its own values, unless these are watched
+        # a call may continue with tasks that its own values make ready, unless callbacks watch them
         self._follow = context.fuse
         self._watcher, self._consumer, self._sampler = watcher or RunObserver(), consumer, sampler
         slots = sum(node.slots for node in nodes)
@@ -87,7 +87,7 @@ class Run:
         self.versions = OutputVersions(futures.recomputed, config.nondeterminism)
         self._accounting = ShuffleAccounting(self.versions)
         self._queue = ReadyQueue(plan, self._values, self._accounting, consumer)
-        self._awaited: dict[Key, Promise] = dict(plan.given)
+        self._promises: dict[Key, Promise] = dict(plan.given)
         self._in_flight: dict[Ref, TaskCall] = {}
         self._expected_bytes = 0
         self._shuffles = RunningShuffles(
@@ -135,12 +135,12 @@ class Run:
             while self._unfinished:
                 self._shuffles.begin()
                 self._shuffles.advance()
-                self._take_promised()
+                self._collect_promised()
                 self._launch()
                 if self._sampler is not None:
                     self._sampler.sample(self._progress)
-                moving = self._queue.stages or self._shuffles.resumed
-                if self._unfinished and not moving:
+                runnable = self._queue.stages or self._shuffles.resumable
+                if self._unfinished and not runnable:
                     self._collect_finished(self._wait())
                 self._check_wanted()
             if self._config.shuffle_integrity:
@@ -161,24 +161,24 @@ class Run:
 
     @property
     def _unfinished(self) -> bool:
-        return bool(self._queue.left or self._awaited)
+        return bool(self._queue.unfinished or self._promises)
 
     def _check_wanted(self) -> None:
         if self._consumer and not self._consumer.is_wanted():
             raise RunAbandoned
 
-    def _take_promised(self) -> None:
+    def _collect_promised(self) -> None:
         """Take values that other computations have finished."""
-        for key, promise in list(self._awaited.items()):
+        for key, promise in list(self._promises.items()):
             if promise.known:
                 self._watchdog.moved()
-                del self._awaited[key]
+                del self._promises[key]
                 try:
-                    held = promise.held()
-                    if isinstance(held, Remote):
-                        self.versions.record(held.digest)
-                    self._queue.fulfil(key, held)
-                except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
+                    location = promise.location()
+                    if isinstance(location, Remote):
+                        self.versions.record(location.digest)
+                    self._queue.fulfil(key, location)
+                except Exception as error:  # noqa: BLE001  the queue raises it, or a consumer takes it
                     self._queue.fail(key, error)
 
     def _launch(self) -> None:
@@ -191,25 +191,25 @@ class Run:
 
     @property
     def _stuck(self) -> bool:
-        """Return whether idle actors may occupy the resources that all other tasks wait for."""
+        """True if idle actors may occupy the resources that all other tasks wait for."""
         waiting = self._in_flight or len(self._shuffles) or self._queue.stages
         return not self._pools.calls and (not waiting or self._pools.blocks_others)
 
     def _start(self, bundle: Bundle, *, behind: bool) -> bool:
         """Submit a bundle with those that share its call, if admitted; return whether it was."""
         pool = bundle.options.pool
-        picking = bundle.getitem and all(map(self._values.is_local, bundle.sources))
-        if bundle.options.here or (picking and pool is None):  # picking an item is not worth a task
+        is_item = bundle.getitem and all(map(self._values.is_local, bundle.sources))
+        if bundle.options.here or (is_item and pool is None):  # picking an item is not worth a task
             self._run_here(self._queue.pop(pool))
             return True
-        known = self._stats.get(bundle.group)
+        stats = self._stats.get(bundle.group)
         busy, slots = self._pools.calls, self._pools.slots
         in_flight = max(0, len(self._in_flight) + self._shuffles.calls - busy)
-        expected = known.mean if known is not None else 0
-        held, tight = self._values.nbytes, self._pressure.tight
+        expected = stats.mean if stats is not None else 0
+        stored_bytes, tight = self._values.nbytes, self._pressure.tight
         probing = bundle.group in self._probing
         view = LoopState(
-            in_flight, slots, held, self._expected_bytes, expected, behind, tight, probing
+            in_flight, slots, stored_bytes, self._expected_bytes, expected, behind, tight, probing
         )
         if pool is None:
             limits = {"tasks_per_slot": self._config.tasks_per_slot, "budget": self._budget}
@@ -232,15 +232,15 @@ class Run:
         for name, source in bundle.inputs.items():
             values[name] = self._values.fetch(source, get)
         ((_, node),) = bundle.nodes
-        self._queue.left -= 1
+        self._queue.unfinished -= 1
         try:
-            held = Local(node(values))
-        except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
+            location = Local(node(values))
+        except Exception as error:  # noqa: BLE001  the queue raises it, or a consumer takes it
             self._queue.fail(bundle.key, error)
             return
         self._watcher.started([bundle.key])
-        self._watcher.finished(bundle.key, (), held)
-        self._queue.fulfil(bundle.key, held)
+        self._watcher.finished(bundle.key, (), location)
+        self._queue.fulfil(bundle.key, location)
 
     def _submit(
         self, pool: ResourceRequest | None, slots: int, actor: PooledActor | None = None
@@ -258,13 +258,13 @@ class Run:
         if bundles[0].group not in self._stats:
             self._probing.add(bundles[0].group)
         returned = [bundle for job, bundle in zip(jobs, bundles, strict=True) if job.returned]
-        known = [self._stats.get(bundle.group) for bundle in returned]
+        stats = [self._stats.get(bundle.group) for bundle in returned]
         small: int | None = self._config.small_result
-        if all(one is not None and one.largest <= self._config.small_result for one in known):
+        if all(s is not None and s.largest <= self._config.small_result for s in stats):
             small = None
-        promised = sum(one.mean for one in known if one is not None)
+        expected = sum(s.mean for s in stats if s is not None)
         needs, keys = bundles[0].options.needs, [bundle.key for bundle in returned]
-        self._send(TaskCall(bundles, data, args, keys, small, needs, node, promised, actor))
+        self._send(TaskCall(bundles, data, args, keys, small, needs, node, expected, actor))
 
     def _send(self, call: TaskCall) -> None:
         self._expected_bytes += call.expected_bytes
@@ -272,15 +272,15 @@ class Run:
 
     def _wait(self) -> Collection[Ref]:
         refs = [*self._in_flight, *self._shuffles.refs]
-        if self._awaited and not refs:
-            next(iter(self._awaited.values())).pause()
+        if self._promises and not refs:
+            next(iter(self._promises.values())).pause()
             return []
         assert refs, "work is left, but nothing is ready and nothing is running"
-        # values of other threads, and whether the results are still wanted, have to be polled
+        # values of other threads, and the consumer's interest in the results, have to be polled
         timeouts = [*self._shuffles.timeouts, self._pools.timeout()]
-        timeouts.append(POLL if self._awaited else LOOK if self._consumer else None)
+        timeouts.append(POLL if self._promises else LOOK if self._consumer else None)
         timeouts.append(None if self._sampler is None else self._sampler.timeout)
-        timeout = min((one for one in timeouts if one is not None), default=None)
+        timeout = min((t for t in timeouts if t is not None), default=None)
         done, pending = self._watchdog.wait(refs, timeout, self._name)
         if pending:
             more, _ = self._futures.wait(pending, timeout=0)
@@ -309,7 +309,7 @@ class Run:
 
     def _resubmit_wider(self, call: TaskCall, error: OutOfMemoryError) -> None:
         """Resubmit a task whose node ran out of memory, with more slots."""
-        if call.actor is not None:  # it had its resources to itself, and was retried
+        if call.actor is not None:  # it had its resources to itself, and Ray retried it
             raise error
         key = call.bundles[0].key
         call.needs = widen_request(call.needs, self._futures.nodes(), key, error)
@@ -320,32 +320,33 @@ class Run:
         several = len(results) > 1
         self._probing.discard(call.bundles[0].group)
         for i, (bundle, receipt) in enumerate(zip(call.bundles, results, strict=True)):
-            self._queue.left -= 1
+            self._queue.unfinished -= 1
             try:
                 raise_remote(receipt)
-            except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
+            except Exception as error:  # noqa: BLE001  the queue raises it, or a consumer takes it
                 self._queue.exempt(bundle)
                 self._queue.fail(bundle.key, error)
                 continue
             if i or not several or bundle.group not in self._stats:
-                # the first bundle of a call pays for what happens once in it
+                # the first bundle of a call includes costs that occur once per call
                 self._stats[bundle.group].add(receipt.seconds, receipt.nbytes)
             self._accounting.add_assembled(receipt.assembled)
-            held: Local | Remote = Local(receipt.value)
+            location: Local | Remote = Local(receipt.value)
             if not receipt.small:
-                held = Remote(call.refs[bundle.key], receipt.nbytes, receipt.digest)
+                location = Remote(call.refs[bundle.key], receipt.nbytes, receipt.digest)
                 self.versions.record(receipt.digest)
-            self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], held)
-            self._queue.fulfil(bundle.key, held)
+            self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], location)
+            self._queue.fulfil(bundle.key, location)
         first = call.bundles[0]
-        each = tuple(
-            (b.key, d.seconds, d.nbytes) for b, d in zip(call.bundles, results, strict=True)
+        tasks = tuple(
+            (b.key, receipt.seconds, receipt.nbytes)
+            for b, receipt in zip(call.bundles, results, strict=True)
         )
         seconds = sum(receipt.seconds for receipt in results)
         self._accounting.add_work(seconds, sum(receipt.checkpoint_seconds for receipt in results))
         nbytes = sum(receipt.nbytes for receipt in results)
         name, place, gpus = key_split(first.key), results[-1].span, first.options.gpus
-        events.emit(events.TasksFinished(name, len(results), seconds, nbytes, place, each, gpus))
+        events.emit(events.TasksFinished(name, len(results), seconds, nbytes, place, tasks, gpus))
 
     def _abandon(self) -> None:
         """Cancel all tasks and drop all values."""

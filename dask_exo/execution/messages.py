@@ -1,9 +1,9 @@
 """Messages between the driver and its tasks.
 
 The driver sends code, small values, and the positions of other values among the arguments. A task
-returns values and a `JobReceipt` for each bundle. Exceptions travel as `Failure`, so that Ray does
-not retry user code that raised. All of these are named tuples, which are pickled several times as
-fast as dataclasses.
+returns values and a `JobReceipt` for each bundle. Exceptions are sent as `Failure`, so that Ray
+does not retry user code that raised. All messages are named tuples, which are pickled several
+times as fast as dataclasses.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def paused_gc() -> Iterator[None]:
 
     It would visit each of them repeatedly, which takes a fifth of the time of a large graph.
     """
-    if not gc.isenabled():  # as somebody else wants it, be it another thread in here
+    if not gc.isenabled():  # paused elsewhere, perhaps by another thread that runs this code
         yield
         return
     gc.disable()

@@ -1,7 +1,7 @@
 """Promises: values that are being computed, or stay in the object store between computations.
 
-`persist` rebuilds a collection from tasks ``Task(key, fetch, promise)``. The driver loop takes
-what the promise holds for an input as it is; every other scheduler calls `fetch`. The value lives
+`persist` rebuilds a collection from tasks ``Task(key, fetch, promise)``. The driver loop uses the
+location of the promise's value as an input; every other scheduler calls `fetch`. The value lives
 as long as the promise is referenced.
 """
 
@@ -29,7 +29,7 @@ from dask_exo.partitions.ownership import writable
 POLL = 0.02  # seconds between two checks of promises that another thread fulfils
 LONG = 1.0  # seconds of a wait after which it is watched
 
-named: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDictionary()
+live_futures: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDictionary()
 """Live futures by key: a graph refers to them by key alone."""
 
 _collected_refs: ContextVar[list[Ref] | None] = ContextVar("collected_refs", default=None)
@@ -64,50 +64,52 @@ class Promise:
     Pickled with the code of a task (see `collecting_refs`), its ref becomes an argument of that
     task, where it is a promise with the fetched value. Pickled otherwise, it carries the value.
 
-    ``held`` is the value or its ref, if known. A ref may be of a running task, and the value behind
-    it may be the `Failure` of that task.
+    ``location`` is the value or its ref, if known. A ref may be of a running task, and the value
+    behind it may be the `Failure` of that task.
     """
 
-    def __init__(self, futures: Futures | None = None, held: Local | Remote | None = None) -> None:
-        self.futures, self._held = futures, held
+    def __init__(
+        self, futures: Futures | None = None, location: Local | Remote | None = None
+    ) -> None:
+        self.futures, self._location = futures, location
         self._error: BaseException | None = None
         self._known = threading.Event()
         self.token = uuid.uuid4().hex
         self.fingerprint: str | None = None  # of its task, if checkpoints are on
-        if held is not None:
+        if location is not None:
             self._known.set()
 
-    def fulfil(self, held: Local | Remote) -> None:
+    def fulfil(self, location: Local | Remote) -> None:
         """Set the value or its ref."""
-        self._held = held
+        self._location = location
         self._known.set()
 
     def fail(self, error: BaseException) -> None:
         """Set the error in place of a value."""
-        self._error, self._held = error, None
+        self._error, self._location = error, None
         self._known.set()
 
     @property
     def known(self) -> bool:
-        """Return whether `held` returns at once."""
+        """True if `location` returns at once."""
         return self._known.is_set()
 
-    def held(self) -> Local | Remote:
+    def location(self) -> Local | Remote:
         """Wait for the value or its ref to be known; raise what prevents it."""
         self._known.wait()
         if self._error is not None:
             raise self._error
-        assert self._held is not None
-        return self._held
+        assert self._location is not None
+        return self._location
 
     def pause(self) -> None:
-        """Wait a moment, unless `held` returns at once."""
+        """Wait a moment, unless `location` returns at once."""
         self._known.wait(POLL)
 
     @property
     def ref(self) -> Ref | None:
         """Ref of the value, if it is known and there is one."""
-        return self._held.ref if isinstance(self._held, Remote) else None
+        return self._location.ref if isinstance(self._location, Remote) else None
 
     def done(self) -> bool:
         """Return whether the value exists or has failed."""
@@ -127,27 +129,27 @@ class Promise:
 
     def _value(self) -> Any:
         """Return the value, or the `Failure` in its place."""
-        held = self.held()
-        if isinstance(held, Local):
-            return held.value
+        location = self.location()
+        if isinstance(location, Local):
+            return location.value
         assert self.futures is not None
-        (value,) = fetch_values(self.futures, [held.ref], Config.current().stall_timeout)
+        (value,) = fetch_values(self.futures, [location.ref], Config.current().stall_timeout)
         return writable(value)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "exo-promise", self.token
 
     def __reduce__(self) -> tuple[Any, ...]:
-        collected = _collected_refs.get()
+        refs = _collected_refs.get()
         try:
-            held = self.held()
-            # without a list of refs it is pickled to a file, or for a process of another kind
-            if isinstance(held, Local) or collected is None:
+            location = self.location()
+            # without a list of refs it is pickled to a file, or for a process that is no task
+            if isinstance(location, Local) or refs is None:
                 return _with_value, (self._value(), self.token)
-        except Exception as error:  # noqa: BLE001  raised where the value is asked for
+        except Exception as error:  # noqa: BLE001  raised where the value is used
             return _with_value, (Failure.of(self.token, error), self.token)
-        collected.append(held.ref)
-        return _with_argument, (len(collected) - 1, self.token)
+        refs.append(location.ref)
+        return _with_argument, (len(refs) - 1, self.token)
 
 
 def fetch(promise: Promise) -> Any:
@@ -184,7 +186,7 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 def _with_value(value: Any, token: str) -> Promise:
-    promise = Promise(held=Local(value))
+    promise = Promise(location=Local(value))
     promise.token = token
     return promise
 
@@ -198,8 +200,8 @@ def wait(
 ) -> tuple[list[Promise], list[Promise]]:
     """Wait until ``count`` of ``promises`` (by default all) are done, or ``timeout`` seconds.
 
-    Return those that are done and the others, in the order given. Raise `StalledError` if nothing
-    happens, and nothing can.
+    Return those that are done and the others, in the order given. Raise `StalledError` if no
+    progress is possible.
     """
     watchdog: Watchdog | None = None
     end = None if timeout is None else time.perf_counter() + timeout
@@ -225,19 +227,19 @@ def _watchdog(pending: Sequence[Promise]) -> Watchdog | None:
 def _look(pending: Sequence[Promise], left: float | None, watchdog: Watchdog | None) -> set[int]:
     """Return the ids of done promises; wait a moment if there are none."""
     done = {id(p) for p in pending if p.known and p.ref is None}
-    started = [p for p in pending if p.ref is not None]
+    remote = [p for p in pending if p.ref is not None]
     unknown = [p for p in pending if not p.known]
     pause = left if left is not None and left < POLL else POLL
-    if started:
-        futures = started[0].futures
+    if remote:
+        futures = remote[0].futures
         assert futures is not None
         forever = None if watchdog else LONG
         timeout = 0.0 if done else pause if unknown or left is not None else forever
         wait_for = futures.wait if watchdog is None else watchdog.wait
-        finished, others = wait_for(list({p.ref for p in started}), timeout)
+        finished, others = wait_for(list({p.ref for p in remote}), timeout)
         more = futures.wait(others, timeout=0)[0] if finished and others else []
-        there = {*finished, *more}
-        return done | {id(p) for p in started if p.ref in there}
+        done_refs = {*finished, *more}
+        return done | {id(p) for p in remote if p.ref in done_refs}
     if unknown and not done and pause:
         unknown[0]._known.wait(pause)
     return done

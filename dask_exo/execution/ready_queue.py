@@ -36,7 +36,7 @@ class Consumer(Protocol):
         """Return whether any result is still wanted."""
         ...
 
-    def take(self, key: Key, held: Local | Remote) -> None:
+    def take(self, key: Key, location: Local | Remote) -> None:
         """Receive a result."""
         ...
 
@@ -60,15 +60,17 @@ class ReadyQueue:
         consumer: Consumer | None = None,
     ) -> None:
         self._values, self._accounting, self._consumer = values, accounting, consumer
-        self._deliver_early = not plan.stages  # else when the shuffles have been verified
-        self._results_of: dict[Key, list[Key]] = defaultdict(list)  # value → results that it is
+        self._deliver_early = not plan.stages  # otherwise after the shuffles are verified
+        self._results_of: dict[Key, list[Key]] = defaultdict(
+            list
+        )  # key of a value → keys of results
         for key, source in plan.results.items():
             self._results_of[source].append(key)
-        self.left = len(plan.bundles) + len(plan.stages)  # units that are not done
+        self.unfinished = len(plan.bundles) + len(plan.stages)  # units that have not finished
         self.stages: list[Stage] = []  # ready shuffles; starting one removes it
-        self._ready: dict[ResourceRequest | None, list[Entry]] = defaultdict(list)  # by workers
-        self._waits: dict[int, int] = {}  # by the identity of units
-        self._taken_out: set[int] = set()  # started before their inputs existed, or lost
+        self._ready: dict[ResourceRequest | None, list[Entry]] = defaultdict(list)  # by actor pool
+        self._missing: dict[int, int] = {}  # number of missing inputs, by id of the unit
+        self._removed: set[int] = set()  # units started before their inputs existed, or failed
         self._dependents: dict[Key, list[Bundle | Stage]] = defaultdict(list)
         self._link(plan)
 
@@ -83,7 +85,7 @@ class ReadyQueue:
                 self._values.add_readers(sources)
                 missing |= sources
             missing -= plan.literals.keys()
-            self._waits[id(unit)] = len(missing)
+            self._missing[id(unit)] = len(missing)
             for source in missing:
                 self._dependents[source].append(unit)
             if not missing:
@@ -124,13 +126,13 @@ class ReadyQueue:
         """
         for unit in self._dependents.get(key, ()):
             if isinstance(unit, Bundle):
-                left = missing[id(unit)] = missing.get(id(unit), self._waits[id(unit)]) - 1
-                if not left:
+                count = missing[id(unit)] = missing.get(id(unit), self._missing[id(unit)]) - 1
+                if not count:
                     yield _entry(unit)
 
     def start(self, bundle: Bundle) -> None:
         """Remove a bundle whose inputs are computed by the same call."""
-        self._taken_out.add(id(bundle))
+        self._removed.add(id(bundle))
 
     def _enqueue(self, unit: Bundle | Stage) -> None:
         if isinstance(unit, Stage):
@@ -140,12 +142,12 @@ class ReadyQueue:
 
     # -- values
 
-    def fulfil(self, key: Key, held: Held) -> None:
+    def fulfil(self, key: Key, location: Location) -> None:
         """Hold a new value for its readers; enqueue the units that it makes ready."""
-        self._values.add(key, held)
+        self._values.add(key, location)
         for unit in self._dependents.pop(key, ()):
-            self._waits[id(unit)] -= 1
-            if not self._waits[id(unit)] and id(unit) not in self._taken_out:
+            self._missing[id(unit)] -= 1
+            if not self._missing[id(unit)] and id(unit) not in self._removed:
                 self._enqueue(unit)
         if self._deliver_early and self._consumer and key in self._results_of:
             self._hand_over(key)
@@ -154,17 +156,17 @@ class ReadyQueue:
         """Fail a value and all that depend on it; without a consumer, raise the error."""
         if self._consumer is None:
             raise error
-        gone = [key]
-        while gone:
-            key = gone.pop()
+        failed = [key]
+        while failed:
+            key = failed.pop()
             for result in self._results_of.pop(key, ()):
                 self._consumer.fail(result, error)
             for unit in self._dependents.pop(key, ()):
-                if id(unit) not in self._taken_out:
-                    self._taken_out.add(id(unit))
-                    self.left -= 1
+                if id(unit) not in self._removed:
+                    self._removed.add(id(unit))
+                    self.unfinished -= 1
                     self._drop_inputs(unit)
-                    gone.extend([unit.key] if isinstance(unit, Bundle) else unit.columns)
+                    failed.extend([unit.key] if isinstance(unit, Bundle) else unit.columns)
 
     def _drop_inputs(self, unit: Bundle | Stage) -> None:
         """Drop the readers of a unit that will not run."""
@@ -188,15 +190,15 @@ class ReadyQueue:
                 self._hand_over(source)
             self._values.clear()  # inputs of tasks that did not run because of a failure
             return {}
-        held = {source: self._values.result(source) for source in self._results_of}
-        return {key: held[source] for source, keys in self._results_of.items() for key in keys}
+        locations = {source: self._values.result(source) for source in self._results_of}
+        return {key: locations[source] for source, keys in self._results_of.items() for key in keys}
 
     def _hand_over(self, source: Key) -> None:
         """Hand a value to the consumer, which holds it from then on."""
         assert self._consumer is not None
-        held = self._values.result(source)
+        location = self._values.result(source)
         for key in self._results_of.pop(source):
-            self._consumer.take(key, held)
+            self._consumer.take(key, location)
         self._values.drop_reader(source)
 
 
@@ -210,7 +212,7 @@ class PendingOutput:
     nbytes: int
 
 
-Held = Local | Remote | PendingOutput
+Location = Local | Remote | PendingOutput
 
 
 class HeldValues:
@@ -231,7 +233,7 @@ class HeldValues:
     def __init__(self, literals: dict[Key, Any], put: Callable[[Any], Ref]) -> None:
         self._literals, self._put = literals, put
         self._readers: Counter[Key] = Counter()
-        self._held: dict[Key, Held] = {}
+        self._locations: dict[Key, Location] = {}
         self.nbytes = 0
 
     def add_readers(self, keys: Iterable[Key]) -> None:
@@ -245,30 +247,32 @@ class HeldValues:
     def drop_reader(self, key: Key) -> None:
         """Count one reader less: it will not read the value."""
         self._readers[key] -= 1
-        held = None if self._readers[key] else self._held.pop(key, None)
-        self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
+        location = None if self._readers[key] else self._locations.pop(key, None)
+        self.nbytes -= location.nbytes if isinstance(location, Remote) else 0
 
-    def add(self, key: Key, held: Held) -> None:
+    def add(self, key: Key, location: Location) -> None:
         """Hold a value if it has readers."""
         if self._readers[key]:
-            self._held[key] = held
-            self.nbytes += held.nbytes if isinstance(held, Remote) else 0
+            self._locations[key] = location
+            self.nbytes += location.nbytes if isinstance(location, Remote) else 0
 
-    def take(self, key: Key) -> Held:
+    def take(self, key: Key) -> Location:
         """Return a value for a task that is being submitted; drop it with its last reader."""
-        if key in self._literals and key not in self._held:
-            self._held[key] = Remote(self._put(self._literals[key]), 0)
-        held = self._held[key]
+        if key in self._literals and key not in self._locations:
+            self._locations[key] = Remote(self._put(self._literals[key]), 0)
+        location = self._locations[key]
         self._readers[key] -= 1
         if not self._readers[key]:
-            del self._held[key]
-            self.nbytes -= held.nbytes if isinstance(held, Remote) else 0
-        return held
+            del self._locations[key]
+            self.nbytes -= location.nbytes if isinstance(location, Remote) else 0
+        return location
 
     def preferred_node(self, keys: Iterable[Key]) -> str | None:
         """Return the node on which all shuffled ones among these values are placed, if any."""
-        held = [self._held.get(key) for key in keys]
-        nodes = {one.column.node for one in held if isinstance(one, PendingOutput)}
+        locations = [self._locations.get(key) for key in keys]
+        nodes = {
+            location.column.node for location in locations if isinstance(location, PendingOutput)
+        }
         return nodes.pop() if len(nodes) == 1 else None
 
     def fetch(self, key: Key, get: Callable[[list[Ref]], list[Any]]) -> Any:
@@ -276,28 +280,28 @@ class HeldValues:
         if key in self._literals:
             self.drop_reader(key)
             return self._literals[key]
-        held = self.take(key)
-        assert not isinstance(held, PendingOutput)
-        return held.value if isinstance(held, Local) else get([held.ref])[0]
+        location = self.take(key)
+        assert not isinstance(location, PendingOutput)
+        return location.value if isinstance(location, Local) else get([location.ref])[0]
 
     def result(self, key: Key) -> Local | Remote:
         """Return a value for the caller of the computation."""
         if key in self._literals:
             return Local(self._literals[key])
-        held = self._held[key]
+        location = self._locations[key]
         # the outputs of a shuffle are inputs of bundles only
-        assert not isinstance(held, PendingOutput)
-        return held
+        assert not isinstance(location, PendingOutput)
+        return location
 
     def pending_bytes(self, keys: Iterable[Key]) -> int:
         """Return the bytes of those of these values that are not assembled yet."""
-        held = map(self._held.get, keys)
-        return sum(one.nbytes for one in held if isinstance(one, PendingOutput))
+        locations = map(self._locations.get, keys)
+        return sum(location.nbytes for location in locations if isinstance(location, PendingOutput))
 
     def is_local(self, key: Key) -> bool:
         """Return whether a value is in the memory of the driver."""
-        return isinstance(self._held.get(key), Local)
+        return isinstance(self._locations.get(key), Local)
 
     def clear(self) -> None:
         """Drop all values."""
-        self._held.clear()
+        self._locations.clear()

@@ -45,7 +45,7 @@ _instances = functools.lru_cache(MOST_INSTANCES)(lambda _: CachedInstance())
 
 def cached_instance(key: str) -> CachedInstance:
     """Return the place for an instance; evict the least recently used one if there are many."""
-    with _guard:  # else two threads could get two places for one key
+    with _guard:  # otherwise two threads could get two places for one key
         return _instances(key)
 
 
@@ -53,7 +53,7 @@ class ResourceBoundFunction:
     """A function or class, and its resource request; see `options`."""
 
     used = False
-    """Whether this process has any wrapper: else no task needs to be searched for one."""
+    """True if this process has a wrapper; otherwise tasks need not be searched for one."""
 
     def __init__(  # noqa: PLR0913, PLR0917  as it is pickled
         self,
@@ -72,7 +72,7 @@ class ResourceBoundFunction:
         self._batch_size, self._max_batch_bytes = batch_size, max_batch_bytes
         self._known_key = key
         if self.stateful:
-            with contextlib.suppress(ValueError, TypeError):  # it has none that is known
+            with contextlib.suppress(ValueError, TypeError):  # its signature is unknown
                 self.__signature__ = _signature(func)
 
     @property
@@ -83,7 +83,7 @@ class ResourceBoundFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, or the instance that this process has, batch by batch.
 
-        Pieces that it yields, and those of the batches, come back as one, in order.
+        Pieces that it yields, and the results of batches, are concatenated in order.
         """
         if not self.stateful:
             return self._run(self._func, args, kwargs)
@@ -115,12 +115,12 @@ class ResourceBoundFunction:
         def call(batch: Any) -> Any:
             return func(batch, *args[1:], **kwargs)
 
-        results = (one for batch in batches for one in call_in_halves(call, batch, self.name))
+        results = (result for batch in batches for result in call_in_halves(call, batch, self.name))
         return concat_results(results, self.name)
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the function or class."""
         return str(getattr(self._func, "__name__", type(self._func).__name__))
 
     @property
@@ -130,7 +130,7 @@ class ResourceBoundFunction:
         return self._known_key
 
     @property
-    def _where(self) -> tuple[str, str] | None:
+    def _import_path(self) -> tuple[str, str] | None:
         """Module and name from which any process can import this very wrapper."""
         module, name = getattr(self, "__module__", None), getattr(self, "__qualname__", None)
         if not module or not name or module == "__main__" or "<locals>" in name:
@@ -140,28 +140,28 @@ class ResourceBoundFunction:
         if any(".".join(parts[: i + 1]) in by_value for i in range(len(parts))):
             return None
         try:
-            found = _imported(module, name)
+            imported = _imported(module, name)
         except (ImportError, AttributeError):
             return None
-        return (module, name) if found is self else None
+        return (module, name) if imported is self else None
 
     def __dask_tokenize__(self) -> Any:
         """Return equal tokens for equal functions, or their names, arguments and options."""
-        what = self._where or (_token(self._func),)
+        what = self._import_path or (_token(self._func),)
         options = (self.request, self._batch_size, self._max_batch_bytes)
         return "dask_exo.options", what, normalize_token((self._args, self._kwargs, options))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By name where that works, as functions are: its globals are then those of the module."""
-        if self._where is not None:
-            return _imported, self._where
+        """Pickle by name if possible, as functions are: globals are then those of the module."""
+        if self._import_path is not None:
+            return _imported, self._import_path
         fields = (self._func, self._args, self._kwargs, self.request)
         key = self._key if self.stateful else None
         return ResourceBoundFunction, (*fields, self._batch_size, self._max_batch_bytes, key)
 
     def __repr__(self) -> str:
         """Return the name of the function and its resource request."""
-        return f"<{self.name} that asks for {self.request}>"
+        return f"<{self.name} that requests {self.request}>"
 
 
 def _signature(cls: type) -> inspect.Signature:
@@ -238,10 +238,10 @@ def options(
     amounts = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
     for name, amount in amounts.items():
         if not isinstance(amount, (int, float)) or amount < 0:
-            raise OptionsError(f"{name}: {amount!r} is no amount: need a number from 0")
+            raise OptionsError(f"{name}: {amount!r} is not an amount: need a number from 0")
         if amount > 1 and amount != int(amount):
             raise OptionsError(
-                f"{name}: {amount!r} cannot be given: need a whole number, or one below 1"
+                f"{name}: {amount!r} is not possible: need a whole number, or one below 1"
             )
     least, most = validation.concurrency(concurrency, OptionsError)
     if batch_size is not None:
@@ -249,8 +249,8 @@ def options(
     nbytes = None if max_batch_bytes is None else parse_bytes(max_batch_bytes)
     if nbytes is not None:
         number_from(1, "max_batch_bytes", nbytes, OptionsError)
-    asked = tuple(sorted((n, float(amount)) for n, amount in amounts.items() if amount))
-    special = concurrency is not None or any(name != "CPU" for name, _ in asked)
+    demand = tuple(sorted((n, float(amount)) for n, amount in amounts.items() if amount))
+    special = concurrency is not None or any(name != "CPU" for name, _ in demand)
 
     def decorate(func: Any, /, *args: Any, **kwargs: Any) -> ResourceBoundFunction:
         stateful = inspect.isclass(func)
@@ -266,7 +266,7 @@ def options(
                 f"arguments after the function {func!r}: need them in the call; only instances of "
                 f"a class are created with some"
             )
-        request = ResourceRequest(asked, special or stateful, least, most)
+        request = ResourceRequest(demand, special or stateful, least, most)
         return ResourceBoundFunction(func, args, kwargs, request, batch_size, nbytes)
 
     return decorate

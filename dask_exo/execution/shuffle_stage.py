@@ -25,7 +25,7 @@ from dask_exo.execution.actor_pool import ActorPools, MapActors
 from dask_exo.execution.checkpoints import CheckpointingSplit, CheckpointKey, ShuffleCheckpoint
 from dask_exo.execution.ready_queue import HeldValues, PendingOutput, ReadyQueue
 from dask_exo.execution.submission import build_jobs, raise_remote, serialize_call
-from dask_exo.execution.worker import catch_failure, distinct, load_call, run_map
+from dask_exo.execution.worker import catch_failure, distinct_warnings, load_call, run_map
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import OutputKey, Stage
 from dask_exo.shuffle.blocks import merge
@@ -57,8 +57,12 @@ class RunningShuffle:
 
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, PendingOutput]]:
         """Yield the outputs, which the tasks that read them assemble."""
-        nbytes, split, checkpoint = _each(shuffled), _split(self.stage, shuffled), self.checkpoint
-        # the split knows only the outputs that are read, by their places among those
+        nbytes, split, checkpoint = (
+            _output_bytes(shuffled),
+            _split(self.stage, shuffled),
+            self.checkpoint,
+        )
+        # the split numbers only the outputs that are read
         for place, (key, column) in enumerate(
             zip(self.stage.columns, shuffled.inputs, strict=True)
         ):
@@ -75,7 +79,7 @@ def _split(stage: Stage, shuffled: Shuffled) -> Partitioner:
     return split if whole is None else split.with_merge_limit(whole)
 
 
-def _each(shuffled: Shuffled) -> int:
+def _output_bytes(shuffled: Shuffled) -> int:
     """Return the approximate bytes of an output."""
     return shuffled.nbytes // max(len(shuffled.inputs), 1)
 
@@ -102,12 +106,12 @@ class StageMaps:
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
         """Return the arguments of `run_map` for partitions ``start`` to ``stop``."""
         jobs, refs = build_jobs(self._stage.parts[start:stop], self._values)
-        mapped = messages.MapCode(self._stage.partitioner, self._block, start, self._observed)
+        map_code = messages.MapCode(self._stage.partitioner, self._block, start, self._observed)
         settings, compares = self._config.settings, self._config.compares
-        return serialize_call(messages.TaskCode(jobs, settings, compares, mapped), refs), *refs
+        return serialize_call(messages.TaskCode(jobs, settings, compares, map_code), refs), *refs
 
     def note_receipt(self, receipt: Receipt) -> None:
-        """Add up what a map call assembled of an earlier shuffle; raise its failure."""
+        """Record what a map call assembled of an earlier shuffle; raise its failure."""
         detail: messages.MapDetail = receipt.detail
         call = detail.call
         raise_remote(call)
@@ -116,16 +120,16 @@ class StageMaps:
         self._accounting.add_work(receipt.seconds, call.checkpoint_seconds)
         name, gpus = self._stage.label, self._stage.parts[detail.start].options.gpus
         seconds, nbytes = receipt.seconds, receipt.nbytes
-        each = ((f"{name} {detail.start}", seconds, nbytes),)
+        tasks = ((f"{name} {detail.start}", seconds, nbytes),)
         events.emit(
-            events.TasksFinished(name, detail.parts, seconds, nbytes, call.span, each, gpus)
+            events.TasksFinished(name, detail.parts, seconds, nbytes, call.span, tasks, gpus)
         )
         if detail.sent is not None:
             events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))
 
 
 class RunningShuffles:
-    """Shuffles of a run: they are started, resumed when ready, and their outputs queued."""
+    """Running shuffles of a computation: starts and resumes them, and queues their outputs."""
 
     def __init__(  # noqa: PLR0913, PLR0917  parts of one run
         self,
@@ -140,39 +144,39 @@ class RunningShuffles:
         self._futures, self._pools = futures, pools
         self._queue, self._values = queue, values
         self._accounting, self._config, self._watcher = accounting, config, watcher
-        self._shuffling: list[RunningShuffle] = []
+        self._shuffles: list[RunningShuffle] = []
 
     @property
     def calls(self) -> int:
         """Number of refs that the shuffles wait for."""
-        return sum(len(s.waiting.refs) for s in self._shuffling)
+        return sum(len(s.waiting.refs) for s in self._shuffles)
 
     @property
     def refs(self) -> set[Ref]:
         """Refs that the shuffles wait for."""
-        return {ref for s in self._shuffling for ref in s.waiting.refs}
+        return {ref for s in self._shuffles for ref in s.waiting.refs}
 
     @property
-    def resumed(self) -> list[RunningShuffle]:
-        """Shuffles that need not wait any more."""
-        now = self._futures.now if self._shuffling else 0.0
-        return [s for s in self._shuffling if s.waiting.over(now)]
+    def resumable(self) -> list[RunningShuffle]:
+        """Shuffles whose condition is met."""
+        now = self._futures.now if self._shuffles else 0.0
+        return [s for s in self._shuffles if s.waiting.over(now)]
 
     @property
     def timeouts(self) -> list[float | None]:
         """Seconds after which each shuffle is resumed in any case."""
-        return [s.waiting.timeout(self._futures.now) for s in self._shuffling]
+        return [s.waiting.timeout(self._futures.now) for s in self._shuffles]
 
     def __len__(self) -> int:
         """Return the number of running shuffles."""
-        return len(self._shuffling)
+        return len(self._shuffles)
 
     def begin(self) -> None:
         """Start the shuffles whose inputs exist; they submit nothing before `advance`."""
         while self._queue.stages:
             stage = self._queue.stages.pop(0)
             self._watcher.started(stage_keys(stage))
-            self._shuffling.append(self._start(stage))
+            self._shuffles.append(self._start(stage))
 
     def _start(self, stage: Stage) -> RunningShuffle:
         config = self._config
@@ -187,91 +191,91 @@ class RunningShuffles:
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
         maps = StageMaps(stage, self._values, self._accounting, config, block)
         steps = run_shuffle(self._futures, maps, spec, limits_of(config), stage.label)
-        shuffling = RunningShuffle(stage, steps, actors)
+        shuffle = RunningShuffle(stage, steps, actors)
         if stage.checkpoint is not None:
             window = spec.slots * config.tasks_per_slot
-            shuffling.steps = self._checkpointed(shuffling, steps, stage.checkpoint, window)
-        return shuffling
+            shuffle.steps = self._checkpointed(shuffle, steps, stage.checkpoint, window)
+        return shuffle
 
     def _checkpointed(
         self,
-        shuffling: RunningShuffle,
+        shuffle: RunningShuffle,
         steps: Steps[Shuffled],
         checkpoint: ShuffleCheckpoint,
         window: int,
     ) -> Steps[Shuffled]:
         """Run a shuffle, then write checkpoints of the outputs if that is worth its cost."""
-        shuffled, stage = (yield from steps), shuffling.stage
+        shuffled, stage = (yield from steps), shuffle.stage
         if not self._accounting.should_checkpoint(stage, shuffled.nbytes):
             return shuffled
-        if shuffling.actors is not None:  # only the reader of an output has its device
-            shuffling.checkpoint = checkpoint
+        if shuffle.actors is not None:  # only the reader of an output has its device
+            shuffle.checkpoint = checkpoint
             return shuffled
         yield from checkpoint_outputs(
             self._futures,
             list(zip(stage.columns, shuffled.inputs, strict=True)),
             checkpoint,
             (_split(stage, shuffled), self._config.settings),
-            nbytes=_each(shuffled),
+            nbytes=_output_bytes(shuffled),
             window=window,
         )
         return shuffled
 
     def advance(self) -> None:
-        """Resume each shuffle that need not wait any more."""
-        for shuffling in self.resumed:
-            stage = shuffling.stage
+        """Resume each shuffle whose condition is met."""
+        for shuffle in self.resumable:
+            stage = shuffle.stage
             try:
-                shuffled = shuffling.advance(self._futures.now)
-            except Exception as error:  # noqa: BLE001  raised there unless somebody takes it
-                self._remove(shuffling)
-                self._fail(shuffling, error)
+                shuffled = shuffle.advance(self._futures.now)
+            except Exception as error:  # noqa: BLE001  the queue raises it, or a consumer takes it
+                self._remove(shuffle)
+                self._fail(shuffle, error)
                 continue
             if shuffled is not None:
                 reach("between", stage.name)
-                self._remove(shuffling)
+                self._remove(shuffle)
                 self._accounting.add_sent(stage, shuffled.tally)
-                self._queue.left -= 1
+                self._queue.unfinished -= 1
                 self._watcher.finished(stage.key, stage_keys(stage), None)
-                for key, output in shuffling.outputs(shuffled):
+                for key, output in shuffle.outputs(shuffled):
                     self._queue.fulfil(key, output)
 
     def finished(self, refs: Collection[Ref]) -> None:
         """Tell the shuffles which refs are done."""
-        for shuffling in self._shuffling:
-            shuffling.waiting.finished(refs)
-            if shuffling.actors is not None:
-                shuffling.actors.release_finished()
+        for shuffle in self._shuffles:
+            shuffle.waiting.finished(refs)
+            if shuffle.actors is not None:
+                shuffle.actors.release_finished()
 
     def name(self, ref: Ref) -> str:
         """Return the name of the shuffle that waits for a ref, or an empty string."""
-        names = (f"shuffle {s.stage.name}" for s in self._shuffling if ref in s.waiting.refs)
+        names = (f"shuffle {s.stage.name}" for s in self._shuffles if ref in s.waiting.refs)
         return next(names, "")
 
     def stop(self) -> None:
         """End all shuffles."""
-        for shuffling in self._shuffling:
-            shuffling.steps.close()
-        self._shuffling.clear()
+        for shuffle in self._shuffles:
+            shuffle.steps.close()
+        self._shuffles.clear()
 
-    def _remove(self, shuffling: RunningShuffle) -> None:
-        self._shuffling.remove(shuffling)
-        if shuffling.actors is not None:
-            shuffling.actors.close()
+    def _remove(self, shuffle: RunningShuffle) -> None:
+        self._shuffles.remove(shuffle)
+        if shuffle.actors is not None:
+            shuffle.actors.close()
 
-    def _fail(self, shuffling: RunningShuffle, error: Exception) -> None:
+    def _fail(self, shuffle: RunningShuffle, error: Exception) -> None:
         """Fail the outputs of a shuffle that raised an exception."""
-        error.add_note(f"dask_exo: in shuffle {shuffling.stage.name} ({shuffling.stage.key[0]})")
-        traceback.clear_frames(error.__traceback__)  # whoever keeps it would keep the blocks
-        self._futures.cancel(shuffling.waiting.refs)
-        self._queue.left -= 1
-        for part in shuffling.stage.parts:
+        error.add_note(f"dask_exo: in shuffle {shuffle.stage.name} ({shuffle.stage.key[0]})")
+        traceback.clear_frames(error.__traceback__)  # its frames hold blocks
+        self._futures.cancel(shuffle.waiting.refs)
+        self._queue.unfinished -= 1
+        for part in shuffle.stage.parts:
             self._queue.exempt(part)
-        for column in shuffling.stage.columns:
+        for column in shuffle.stage.columns:
             self._queue.fail(column, error)
 
 
-TOGETHER = 32 * 2**20  # bytes of outputs that one task writes
+TASK_BYTES = 32 * 2**20  # bytes of outputs that one task writes
 
 
 class Output(NamedTuple):
@@ -293,8 +297,8 @@ def checkpoint_outputs(
 ) -> Steps[None]:
     """Assemble the outputs of a shuffle and write their checkpoints, before other tasks read them.
 
-    If the readers wrote the checkpoints one by one, a program that dies meanwhile would leave a
-    shuffle with some outputs, and the next program would have to recompute all maps for the others.
+    If readers wrote the checkpoints one by one, a program that died meanwhile would leave only some
+    outputs, and the next program would have to recompute all maps for the others.
 
     Each of ``columns`` has the input of one output of about ``nbytes``. ``content`` is the
     partitioner that assembles it, and ``dask.config`` of the tasks, of which ``window`` may be in
@@ -302,7 +306,9 @@ def checkpoint_outputs(
     """
     data = cloudpickle.dumps(content)
     in_flight: list[Ref] = []
-    for column, outputs in _calls(columns, checkpoint, max(1, TOGETHER // max(nbytes, 1))):
+    for column, outputs in _group_outputs(
+        columns, checkpoint, max(1, TASK_BYTES // max(nbytes, 1))
+    ):
         if len(in_flight) >= window:
             yield Until(any=list(in_flight))
             in_flight = _unfinished(futures, in_flight)
@@ -314,8 +320,8 @@ def checkpoint_outputs(
         in_flight = _unfinished(futures, in_flight)
 
 
-def _calls(
-    columns: Sequence[tuple[OutputKey, ReducerInput]], checkpoint: ShuffleCheckpoint, most: int
+def _group_outputs(
+    columns: Sequence[tuple[OutputKey, ReducerInput]], checkpoint: ShuffleCheckpoint, limit: int
 ) -> Iterator[tuple[ReducerInput, list[Output]]]:
     """Group the outputs by task: neighbours whose blocks are stored in the same objects."""
     outputs = [
@@ -323,16 +329,16 @@ def _calls(
         for place, (key, column) in enumerate(columns)
         if key.slot in checkpoint.keys
     ]
-    for _, same in groupby(outputs, key=lambda one: id(one[0].refs)):
-        for some in partition_all(most, same):
-            yield some[0][0], [output for _, output in some]
+    for _, group in groupby(outputs, key=lambda pair: id(pair[0].refs)):
+        for batch in partition_all(limit, group):
+            yield batch[0][0], [output for _, output in batch]
 
 
 def _unfinished(futures: Futures, in_flight: list[Ref]) -> list[Ref]:
     """Return the unfinished tasks; raise the error of one that failed."""
     done, pending = futures.wait(in_flight, timeout=0)
-    for one in futures.get(done):
-        raise_remote(one)
+    for receipt in futures.get(done):
+        raise_remote(receipt)
     return list(pending)
 
 
@@ -346,9 +352,9 @@ def _write_outputs(data: bytes, outputs: Sequence[Output], *packed: Any) -> mess
             value, _ = split.assemble(packed, output.slot, output.place)
             output.checkpoint.write(value)
 
-    with dask.config.set(settings), warnings.catch_warnings(record=True) as caught:
+    with dask.config.set(settings), warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         _, failure = catch_failure(outputs[0].checkpoint.group, write)
     return messages.JobReceipt(
-        time.perf_counter() - start, warnings=distinct(caught), failure=failure
+        time.perf_counter() - start, warnings=distinct_warnings(records), failure=failure
     )

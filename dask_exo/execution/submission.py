@@ -16,7 +16,7 @@ from dask_exo.execution import messages
 from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.execution.admission import next_cpu_request
 from dask_exo.execution.persisted import Local, Remote, collecting_refs
-from dask_exo.execution.ready_queue import Held, HeldValues
+from dask_exo.execution.ready_queue import HeldValues, Location
 from dask_exo.execution.worker import run_bundles
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle
@@ -30,21 +30,25 @@ def build_jobs(
     Bundles are in an order in which they can run: some may read outputs of others.
     """
     places: dict[Ref, int] = {}
-    gathered: dict[int, tuple[Any, list[int]]] = {}
+    shared_refs: dict[int, tuple[Any, list[int]]] = {}
 
     def place(ref: Ref) -> int:
         return places.setdefault(ref, len(places))
 
-    def source(held: Held) -> messages.Argument | messages.GatheredBlocks | messages.Value:
-        if isinstance(held, Local):
-            return messages.Value(held.value)
-        if isinstance(held, Remote):
-            return messages.Argument(place(held.ref))
-        refs, column = held.column.refs, held.column
-        if id(refs) not in gathered:  # reducers of one node share their refs
-            gathered[id(refs)] = refs, [place(ref) for ref in refs]
+    def source(location: Location) -> messages.Argument | messages.GatheredBlocks | messages.Value:
+        if isinstance(location, Local):
+            return messages.Value(location.value)
+        if isinstance(location, Remote):
+            return messages.Argument(place(location.ref))
+        refs, column = location.column.refs, location.column
+        if id(refs) not in shared_refs:  # reducers of one node share their refs
+            shared_refs[id(refs)] = refs, [place(ref) for ref in refs]
         return messages.GatheredBlocks(
-            held.key.stage, held.key.slot, column.slot, gathered[id(refs)][1], held.split
+            location.key.stage,
+            location.key.slot,
+            column.slot,
+            shared_refs[id(refs)][1],
+            location.split,
         )
 
     inputs: list[dict[Key, Any]] = []
@@ -93,18 +97,22 @@ def serialize(content: Any, refs: list[Ref], culprit: Callable[[], str]) -> byte
     except Exception as error:
         raise SerializationError(
             f"{culprit()} cannot be sent to another process: {error}. Open files, locks, "
-            f"connections and generators must be made inside the task"
+            f"connections and generators must be created inside the task"
         ) from error
 
 
-_warned_before: dict[Any, Any] = {}  # as each module has it: one place warns once by default
+_warned_before: dict[Any, Any] = {}  # like each module's: by default a line of code warns once
 
 
 def raise_remote(receipt: messages.JobReceipt) -> None:
-    """Repeat the warnings of user code in a task, and raise its exception."""
-    for one in receipt.warnings:
+    """Repeat the warnings that user code issued in a task, and raise its exception."""
+    for warning in receipt.warnings:
         warnings.warn_explicit(
-            one.message, one.category, one.filename, one.lineno, registry=_warned_before
+            warning.message,
+            warning.category,
+            warning.filename,
+            warning.lineno,
+            registry=_warned_before,
         )
     if receipt.failure is not None:
         receipt.failure.reraise()
@@ -128,29 +136,29 @@ class TaskCall:
     def send(self, futures: Futures) -> Ref:
         """Submit the task; return the ref of its receipts."""
         target: Any = futures
-        where: dict[str, Any] = {"node": self.node, "options": self.needs}
+        placement: dict[str, Any] = {"node": self.node, "options": self.needs}
         if self.actor is not None:
-            target, where = self.actor.handle, {}
+            target, placement = self.actor.handle, {}
         if self.small is None:
-            receipts: Ref = target.submit(run_bundles, self.data, None, *self.args, **where)
+            receipts: Ref = target.submit(run_bundles, self.data, None, *self.args, **placement)
             return receipts
         count = len(self.returned) + 1
         *refs, receipts = target.split(
-            count, run_bundles, self.data, self.small, *self.args, **where
+            count, run_bundles, self.data, self.small, *self.args, **placement
         )
         self.refs = dict(zip(self.returned, refs, strict=True))
         return receipts
 
 
 def receipts(futures: Futures, refs: Sequence[Ref], name: Callable[[Ref], str]) -> list[Any]:
-    """Fetch the receipts of finished tasks; of one without memory, return the error instead."""
+    """Fetch the receipts of finished tasks; the error if a single task ran out of memory."""
     try:
         return futures.get(refs)
     except Exception as error:
         if len(refs) == 1:
             if isinstance(error, OutOfMemoryError):
                 return [error]
-            error.add_note(f"dask_exo: nothing came of task {name(refs[0])}")
+            error.add_note(f"dask_exo: no result of task {name(refs[0])}")
             raise
     return [receipts(futures, [ref], name)[0] for ref in refs]
 
@@ -163,15 +171,15 @@ def widen_request(
     Raise `OutOfMemoryError` if the task had a whole node.
     """
     largest = max(nodes, key=lambda node: node.slots)
-    had = dict(needs or {})
-    slots = next_cpu_request(float(had.get("num_cpus") or 1), largest.slots)
+    options = dict(needs or {})
+    slots = next_cpu_request(float(options.get("num_cpus") or 1), largest.slots)
     if slots is None:
-        have = (largest.resources or {}).get("memory")
-        known = "" if have is None else f" It has {format_bytes(int(have))} for tasks."
+        memory = (largest.resources or {}).get("memory")
+        capacity = "" if memory is None else f" It has {format_bytes(int(memory))} for tasks."
         raise OutOfMemoryError(
-            f"task {key!r} was stopped because its node ran out of memory, at last with no other "
-            f"task beside it.{known} Make smaller partitions: npartitions= of the shuffle before "
-            f"it, blocksize= where it is read, or .repartition(partition_size=); or take nodes "
-            f"with more memory, or a smaller store (exo.object-store-memory). ({error})"
+            f"task {key!r} was stopped because its node ran out of memory, even with no other "
+            f"task beside it.{capacity} Make smaller partitions: npartitions= of the shuffle "
+            f"before it, blocksize= where it is read, or .repartition(partition_size=); or take "
+            f"nodes with more memory, or a smaller store (exo.object-store-memory). ({error})"
         ) from error
-    return {**had, "num_cpus": slots}
+    return {**options, "num_cpus": slots}

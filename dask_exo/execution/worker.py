@@ -57,77 +57,77 @@ MOST_WARNINGS = 20  # of one task
 def run_bundles(data: bytes, small: int | None, *args: Any) -> list[Any]:
     """Run bundles; return the values that are read outside of the call, then the receipts.
 
-    ``data`` is a pickled `TaskCode`. In place of a value that is small or failed is None; a small
-    value, of at most ``small`` bytes, is in its receipt. If ``small`` is None, all values are.
+    ``data`` is a pickled `TaskCode`. None stands in for a value that is small or failed. A small
+    value, of at most ``small`` bytes, is in its receipt; if ``small`` is None, every value is.
     """
     values: list[Any] = []
     receipts: list[JobReceipt] = []
     largest = sys.maxsize if small is None else small
     with running(data, args) as code:
-        start = since = time.perf_counter()
-        for job, out in zip(code.jobs, run_jobs(code.jobs, args, data), strict=True):
-            nbytes = sizeof(out.value)
-            here = nbytes <= largest or out.failure is not None or not job.returned
+        start = begin = time.perf_counter()
+        for job, outcome in zip(code.jobs, run_jobs(code.jobs, args, data), strict=True):
+            nbytes = sizeof(outcome.value)
+            in_receipt = nbytes <= largest or outcome.failure is not None or not job.returned
             if job.returned:
-                values.append(None if here else out.value)
+                values.append(None if in_receipt else outcome.value)
             end = time.perf_counter()
             receipt = JobReceipt(
                 end - start,
                 nbytes,
-                out.value if here and job.returned else None,
-                here,
-                out.assembled,
-                out.warnings,
-                out.failure,
-                checkpoint_seconds=out.checkpoint_seconds,
+                outcome.value if in_receipt and job.returned else None,
+                in_receipt,
+                outcome.assembled,
+                outcome.warnings,
+                outcome.failure,
+                checkpoint_seconds=outcome.checkpoint_seconds,
             )
             receipts.append(receipt)
             start = end
-        receipts[-1] = receipts[-1]._replace(span=call_span(start - since))
-    reported = _report(code, [value for value in values if value is not None])
-    receipts = [one if one.small else one._replace(digest=reported) for one in receipts]
+        receipts[-1] = receipts[-1]._replace(span=call_span(start - begin))
+    output_digest = _report(code, [value for value in values if value is not None])
+    receipts = [r if r.small else r._replace(digest=output_digest) for r in receipts]
     return receipts if small is None else [*values, receipts]
 
 
 def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
     """Run a map: compute some partitions, divide them; return W packed blocks, then a `Receipt`.
 
-    ``owned`` has the reducers of each of W nodes; ``data`` is a pickled
-    `TaskCode` with a `MapCode`.
+    ``owned`` has the reducers of each of W nodes. ``data`` is a pickled `TaskCode` with a
+    `MapCode`.
     """
     start = time.perf_counter()
-    outs: list[JobOutcome] = []
+    outcomes: list[JobOutcome] = []
     with running(data, args) as code:
-        jobs, mapped = code.jobs, code.map
-        assert mapped is not None
+        jobs, map_code = code.jobs, code.map
+        assert map_code is not None
 
         def cut() -> tuple[Sequence[Any], Any]:
             reach("map", jobs[0].key)
-            blocks, sent = mapped.partitioner.cut([out.value for out in outs], owned)
-            _check_size(max(block.nbytes for block in blocks), mapped.largest_block, jobs)
-            return blocks, sent
+            blocks, tally = map_code.partitioner.cut([outcome.value for outcome in outcomes], owned)
+            _check_size(max(block.nbytes for block in blocks), map_code.largest_block, jobs)
+            return blocks, tally
 
-        for out in run_jobs(jobs, args, data):
-            if out.failure is not None:
-                return _failed_map(owned, out.failure)
-            outs.append(out)
+        for outcome in run_jobs(jobs, args, data):
+            if outcome.failure is not None:
+                return _failed_map(owned, outcome.failure)
+            outcomes.append(outcome)
         result, failure = catch_failure(jobs[0].key, cut)
         if result is None:
             return _failed_map(owned, failure)
-        blocks, sent = result
-        sizes = np.concatenate([block.sizes for block in blocks]) if mapped.observed else None
+        blocks, tally = result
+        sizes = np.concatenate([block.sizes for block in blocks]) if map_code.observed else None
     nbytes = tuple(block.nbytes for block in blocks)
-    reported = _report(code, blocks)
+    output_digest = _report(code, blocks)
     seconds = time.perf_counter() - start
     call = JobReceipt(
-        assembled=tuple(one for out in outs for one in out.assembled),
-        warnings=tuple(one for out in outs for one in out.warnings)[:MOST_WARNINGS],
+        assembled=tuple(chain.from_iterable(outcome.assembled for outcome in outcomes)),
+        warnings=tuple(chain.from_iterable(out.warnings for out in outcomes))[:MOST_WARNINGS],
         span=call_span(seconds),
-        digest=reported,
-        checkpoint_seconds=sum(out.checkpoint_seconds for out in outs),
+        digest=output_digest,
+        checkpoint_seconds=sum(outcome.checkpoint_seconds for outcome in outcomes),
     )
-    detail = MapDetail(call, len(jobs), mapped.start, sizes)
-    return [*blocks, Receipt(sent, sum(nbytes), seconds, detail, sizes=nbytes)]
+    detail = MapDetail(call, len(jobs), map_code.start, sizes)
+    return [*blocks, Receipt(tally, sum(nbytes), seconds, detail, sizes=nbytes)]
 
 
 def _failed_map(owned: Sequence[range], failure: Failure | None) -> list[Any]:
@@ -150,8 +150,8 @@ def load_call(data: bytes, args: Sequence[Any]) -> Any:
 
 def _report(code: TaskCode, values: Sequence[Any]) -> OutputDigest | None:
     """Report what a call has put into the store, by a digest if that is on."""
-    seen = digest(*values) if code.compares and values else None
-    return report_output(key_split(code.jobs[0].key), len(code.jobs), seen)
+    number = digest(*values) if code.compares and values else None
+    return report_output(key_split(code.jobs[0].key), len(code.jobs), number)
 
 
 class CallArguments:
@@ -160,7 +160,7 @@ class CallArguments:
     def __init__(self, jobs: Sequence[Job], args: Sequence[Any]) -> None:
         self.args = args
         self._slots: dict[Any, set[int]] = defaultdict(set)
-        self._collected: dict[Any, tuple[Any, dict[int, int]]] = {}
+        self._cache: dict[Any, tuple[Any, dict[int, int]]] = {}
         for source in chain.from_iterable(job.inputs.values() for job in jobs):
             if isinstance(source, GatheredBlocks):
                 self._slots[source.stage, tuple(source.indices)].add(source.slot)
@@ -168,15 +168,15 @@ class CallArguments:
     def blocks(self, source: GatheredBlocks) -> tuple[Sequence[Any], int]:
         """Return the objects that hold the blocks of an output, and its position in each."""
         packed = [self.args[i] for i in source.indices]
-        place = (source.stage, tuple(source.indices))
-        if len(packed) == 1 or len(self._slots[place]) == 1:
+        key = (source.stage, tuple(source.indices))
+        if len(packed) == 1 or len(self._slots[key]) == 1:
             return packed, source.slot
-        if place not in self._collected:
-            slots = sorted(self._slots[place])
-            collected = type(packed[0]).collect(packed, slots)
-            self._collected[place] = collected, {slot: i for i, slot in enumerate(slots)}
-        collected, where = self._collected[place]
-        return (packed, source.slot) if collected is None else ([collected], where[source.slot])
+        if key not in self._cache:
+            slots = sorted(self._slots[key])
+            blocks = type(packed[0]).collect(packed, slots)
+            self._cache[key] = blocks, {slot: i for i, slot in enumerate(slots)}
+        blocks, positions = self._cache[key]
+        return (packed, source.slot) if blocks is None else ([blocks], positions[source.slot])
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +196,15 @@ def run_jobs(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[
     arguments = CallArguments(jobs, args)
     last = {index: i for i, job in enumerate(jobs) for index in job.inner}
     for i, job in enumerate(jobs):
-        failed = [outputs[index] for index in job.inner if isinstance(outputs[index], Failure)]
-        out = JobOutcome(failure=failed[0] if failed else None)
-        if not failed:
-            out = _attempt(jobs, i, arguments, outputs, data)
-        outputs.update({i: out.failure or out.value} if i in last else {})
+        failures = [outputs[index] for index in job.inner if isinstance(outputs[index], Failure)]
+        outcome = JobOutcome(failure=failures[0] if failures else None)
+        if not failures:
+            outcome = _attempt(jobs, i, arguments, outputs, data)
+        outputs.update({i: outcome.failure or outcome.value} if i in last else {})
         for index in job.inner:
             if last[index] == i:
-                outputs.pop(index, None)  # a value that is used up need not stay in memory
-        yield out
+                outputs.pop(index, None)  # after its last use it need not stay in memory
+        yield outcome
 
 
 def _attempt(
@@ -217,21 +217,21 @@ def _attempt(
     """
     job, start = jobs[i], time.perf_counter()
     assembled: list[AssembledTally] = []
-    value, failure, spent = None, None, 0.0
-    sent = [arguments.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
-    shared = len(jobs) > 1 or job.retries > 0 or not all(map(is_plain_data, sent))
-    unused = iter([job])
+    value, failure, checkpoint_seconds = None, None, 0.0
+    values = [arguments.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
+    shared = len(jobs) > 1 or job.retries > 0 or not all(map(is_plain_data, values))
+    unused_jobs = iter([job])
 
     def call(prepare: Callable[[Any], Any]) -> Any:
         assembled.clear()
-        fresh = next(unused, None) or load_call(data, arguments.args).jobs[i]
-        if not fresh.inputs:
-            reach("read", fresh.key)
-        value = _run(fresh, _inputs(fresh, arguments, outputs, assembled, prepare), prepare)
-        reach("made", fresh.key)
+        job_copy = next(unused_jobs, None) or load_call(data, arguments.args).jobs[i]
+        if not job_copy.inputs:
+            reach("read", job_copy.key)
+        value = _run(job_copy, _inputs(job_copy, arguments, outputs, assembled, prepare), prepare)
+        reach("made", job_copy.key)
         return value
 
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         for _ in range(job.retries + 1):
             run = partial(write_or_copy, call, group_of(job.key), shared=shared)
@@ -241,8 +241,10 @@ def _attempt(
         if job.checkpoint is not None and failure is None:
             write = partial(job.checkpoint.write, value, time.perf_counter() - start)
             seconds, failure = catch_failure(job.key, write)
-            spent = seconds or 0.0
-    return JobOutcome(value, failure, tuple(assembled), distinct(caught), spent)
+            checkpoint_seconds = seconds or 0.0
+    return JobOutcome(
+        value, failure, tuple(assembled), distinct_warnings(records), checkpoint_seconds
+    )
 
 
 def catch_failure(key: Key, call: Callable[[], T]) -> tuple[T | None, Failure | None]:
@@ -251,18 +253,24 @@ def catch_failure(key: Key, call: Callable[[], T]) -> tuple[T | None, Failure | 
         return call(), None
     except Exception as error:  # noqa: BLE001  the driver raises it
         failure = Failure.of(key, error)
-        traceback.clear_frames(error.__traceback__)  # they hold values of the object store
+        traceback.clear_frames(error.__traceback__)  # its frames hold values of the object store
         return None, failure
 
 
-def distinct(caught: Sequence[warnings.WarningMessage]) -> tuple[TaskWarning, ...]:
+def distinct_warnings(records: Sequence[warnings.WarningMessage]) -> tuple[TaskWarning, ...]:
     """Return the first few distinct warnings of a task."""
-    found: dict[Any, TaskWarning] = {}
-    for one in caught:
-        message = one.message if isinstance(one.message, Warning) else one.category(one.message)
-        place = (str(message), one.category, one.filename, one.lineno)
-        found.setdefault(place, TaskWarning(message, one.category, one.filename, one.lineno))
-    return tuple(found.values())[:MOST_WARNINGS]
+    unique: dict[Any, TaskWarning] = {}
+    for record in records:
+        message = (
+            record.message
+            if isinstance(record.message, Warning)
+            else record.category(record.message)
+        )
+        place = (str(message), record.category, record.filename, record.lineno)
+        unique.setdefault(
+            place, TaskWarning(message, record.category, record.filename, record.lineno)
+        )
+    return tuple(unique.values())[:MOST_WARNINGS]
 
 
 def _run(job: Job, values: dict[Key, Any], prepare: Callable[[Any], Any]) -> Any:
@@ -273,15 +281,17 @@ def _run(job: Job, values: dict[Key, Any], prepare: Callable[[Any], Any]) -> Any
     last_use = {name: i for i, (_, node) in enumerate(job.nodes) for name in node.dependencies}
     readers = Counter(name for _, node in job.nodes for name in node.dependencies)
     for i, (key, node) in enumerate(job.nodes):
-        read = values
+        inputs = values
         if any(readers[name] > 1 for name in node.dependencies):
-            read = {name: values[name] for name in node.dependencies}
-            read.update((n, prepare(isolated_view(v))) for n, v in read.items() if readers[n] > 1)
-        values[key] = node(read)
-        del read
+            inputs = {name: values[name] for name in node.dependencies}
+            inputs.update(
+                (n, prepare(isolated_view(v))) for n, v in inputs.items() if readers[n] > 1
+            )
+        values[key] = node(inputs)
+        del inputs
         for name in node.dependencies:
             if last_use[name] == i:
-                del values[name]  # a partition that is used up need not stay in memory
+                del values[name]  # after its last use it need not stay in memory
     return values[job.nodes[-1][0]]
 
 
@@ -315,16 +325,17 @@ def _inputs(
 def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:
     if nbytes > limit:
         raise StoreFullError(
-            f"partition {jobs[0].key!r} makes a shuffle block of {format_bytes(nbytes)}; a node's "
-            f"object store takes {format_bytes(limit)} at a time. Raise exo.object-store-memory, "
-            f"or make smaller partitions (blocksize=, .repartition(partition_size=))"
+            f"partition {jobs[0].key!r} makes a shuffle block of {format_bytes(nbytes)}, but the "
+            f"object store of a node takes {format_bytes(limit)} at a time. Raise "
+            f"exo.object-store-memory, or make smaller partitions (blocksize=, "
+            f".repartition(partition_size=))"
         )
 
 
-MOST_GROUPS = 10_000  # of which a process remembers that they write
+MOST_GROUPS = 10_000  # that a process remembers as writing
 
-_EVERY = ""  # the group of all tasks
-_writing: set[str] = set()  # groups that have written into their inputs in this process
+_ALL = ""  # the group of all tasks
+_writing_groups: set[str] = set()  # groups that have written into their inputs in this process
 
 # numpy: "assignment destination is read-only", "cannot set WRITEABLE flag to True of this array";
 # Cython, and with it scipy and scikit-learn: "buffer source array is read-only"; pybind11: "array
@@ -351,22 +362,22 @@ def write_or_copy(
     >>> write_or_copy(lambda prepare: np.add(x, 1, out=prepare(x)), "add")
     array([1., 1.])
     """
-    if not _writing.isdisjoint((group, _EVERY)):
+    if not _writing_groups.isdisjoint((group, _ALL)):
         return call(_copied)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", _PYTORCH)
             return call(isolated if shared else _unchanged)
     except Exception as error:
-        # whether each is a warning; the exceptions themselves would hold this frame
-        complaints = [isinstance(one, Warning) for one in _chain(error) if _complains(one)]
+        # of each complaint, whether it is a warning: the exceptions would hold this frame
+        complaints = [isinstance(e, Warning) for e in _chain(error) if _complains(e)]
         if not complaints:
             raise
         if any(complaints):
-            group = _EVERY
+            group = _ALL
         traceback.clear_frames(error.__traceback__)
-    if len(_writing) < MOST_GROUPS:
-        _writing.add(group)
+    if len(_writing_groups) < MOST_GROUPS:
+        _writing_groups.add(group)
     return call(_copied)
 
 

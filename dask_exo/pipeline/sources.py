@@ -219,15 +219,15 @@ def as_completed(promises: Sequence[Promise]) -> BlockIterator:
     while pending:
         ready = [i for i, promise in pending.items() if promise.known]
         for i in ready:
-            yield _block_of_value(pending.pop(i).held(), i)
+            yield _block_of_value(pending.pop(i).location(), i)
         if pending and not ready:
             yield None
 
 
-def _block_of_value(held: Local | Remote, number: int) -> Block:
-    if isinstance(held, Remote):
-        return Block(held.ref, held.nbytes, 0, (number,))
-    return Block(partial(_same, held.value), 0, 0, (number,), small=True)
+def _block_of_value(location: Local | Remote, number: int) -> Block:
+    if isinstance(location, Remote):
+        return Block(location.ref, location.nbytes, 0, (number,))
+    return Block(partial(_same, location.value), 0, 0, (number,), small=True)
 
 
 def _same(value: Any) -> Any:
@@ -237,8 +237,8 @@ def _same(value: Any) -> Any:
 def _block_of_item(item: Any, number: int, put: Put) -> Block:
     nbytes = 0
     if isinstance(item, Future):
-        held = item.promise.held()
-        item = held.value if isinstance(held, Local) else held.ref
+        location = item.promise.location()
+        item = location.value if isinstance(location, Local) else location.ref
     if isinstance(item, pd.DataFrame):
         nbytes = size(item)
     return Block(put(item), nbytes, 0, (number,), small=0 < nbytes <= LARGE)

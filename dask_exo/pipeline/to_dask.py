@@ -41,10 +41,10 @@ class LazyPromise(Promise):
         self._begin()
         return super().known
 
-    def held(self) -> Local | Remote:
-        """Return the value; see `Promise.held`."""
+    def location(self) -> Local | Remote:
+        """Return the value; see `Promise.location`."""
         self._begin()
-        return super().held()
+        return super().location()
 
 
 class PartitionProducer:

@@ -10,7 +10,7 @@ from dask.core import flatten
 from dask.utils import key_split
 
 from dask_exo.dask_adapter import CoreExpr, GraphNode, Task, convert_legacy_graph
-from dask_exo.execution.persisted import fetch, named
+from dask_exo.execution.persisted import fetch, live_futures
 from dask_exo.planning import graph_passes, placement
 from dask_exo.planning.rewrite import rewrite
 
@@ -54,7 +54,7 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
 
 def _future(key: Key) -> GraphNode:
     """Return the node for a future, of which a graph has only the key."""
-    future = named.get(key)
+    future = live_futures.get(key)
     if future is None:
         raise KeyError(f"{key!r} is neither in the graph nor the key of a live future")
     return Task(key, fetch, future.promise)

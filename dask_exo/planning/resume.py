@@ -188,9 +188,9 @@ def _stored(graph: Graph, collection: _Collection) -> Iterator[tuple[Key, Stored
             continue
         node = graph[key]
         assert isinstance(node, Task)
-        if isinstance(node.func, CheckpointMark) and node.func.still is not None:
+        if isinstance(node.func, CheckpointMark) and node.func.is_valid is not None:
             value = collection.store.read(entries[name])
-            if node.func.still(value):
+            if node.func.is_valid(value):
                 yield key, DataNode(key, value)
         else:
             yield key, entries[name]

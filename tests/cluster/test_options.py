@@ -94,5 +94,5 @@ def test_an_exception_keeps_its_type_and_its_traceback(ddf, all_given_back):
 
 def test_what_the_cluster_does_not_have_is_said_at_once(ddf):
     made = ddf.exo.map_partitions(Model, 1, num_gpus=1, meta=META)
-    with pytest.raises(OptionsError, match=r"Model asks for 1 CPU, 1 GPU .* have 2 CPU, 0 GPU"):
+    with pytest.raises(OptionsError, match=r"Model requests 1 CPU, 1 GPU .* have 2 CPU, 0 GPU"):
         made.compute()

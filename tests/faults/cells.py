@@ -138,7 +138,7 @@ def _in_tasks(cell: Cell) -> list[Cell]:
     raising = replace(cell.planted, action="raise")
     always = replace(raising, first=0, times=10**6)
     full = replace(cell.planted, action="memory", first=0, times=10**6)
-    key = "nothing came of task" if cell.place == "merge" else "raised by task"
+    key = "no result of task" if cell.place == "merge" else "raised by task"
     found = [
         replace(cell, fault="worker killed", planted=killed),
         replace(cell, fault="slow", planted=replace(cell.planted, action="sleep", seconds=4.0)),

@@ -196,8 +196,8 @@ BUGS = [
     Bug(
         "a ref outlives its last reader",
         "execution/ready_queue.py",
-        "if not self._readers[key]:\n            del self._held[key]",
-        "if self._readers[key] < 0:\n            del self._held[key]",
+        "if not self._readers[key]:\n            del self._locations[key]",
+        "if self._readers[key] < 0:\n            del self._locations[key]",
         (
             f"{UNIT}/execution/test_admission.py::test_a_value_is_let_go_when_its_last_reader_takes_it",
         ),
@@ -241,7 +241,7 @@ BUGS = [
         "a task without memory is sent again as it was",
         "execution/submission.py",
         '"num_cpus": slots}',
-        '"num_cpus": had.get("num_cpus", 1)}',
+        '"num_cpus": options.get("num_cpus", 1)}',
         (f"{UNIT}/execution/test_admission.py",),
     ),
     Bug(

@@ -272,7 +272,7 @@ def test_a_wrapper_is_a_function_that_travels():
     assert tokenize(one) == tokenize(two) == tokenize(cloudpickle.loads(cloudpickle.dumps(one)))
     assert tokenize(one) != tokenize(dask_exo.options(num_gpus=1)(Model, 3))
     assert tokenize(one) != tokenize(dask_exo.options(num_gpus=2)(Model, 2))
-    assert repr(one) == "<Model that asks for 1 CPU, 1 GPU>"
+    assert repr(one) == "<Model that requests 1 CPU, 1 GPU>"
 
 
 def test_an_exception_keeps_its_type(noting, ddf):
@@ -288,7 +288,7 @@ def test_an_exception_keeps_its_type(noting, ddf):
 
 def test_what_no_node_has_is_refused_at_once(ddf):
     futures = Noting([Node("a", 4, 2**30, resources={"CPU": 4}), Node("b", 2, 2**30, resources={})])
-    message = r"doubled asks for 1 CPU, 1 GPU on one node, the nodes have 4 CPU, 0 GPU; 0 CPU"
+    message = r"doubled requests 1 CPU, 1 GPU on one node, but the nodes have 4 CPU, 0 GPU; 0 CPU"
     with pytest.raises(OptionsError, match=message):
         ddf.map_partitions(doubled).compute(scheduler=Scheduler(futures))
     assert not futures.requested
@@ -297,9 +297,9 @@ def test_what_no_node_has_is_refused_at_once(ddf):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"num_gpus": -1}, "GPU: -1 is no amount"),
-        ({"num_cpus": "two"}, "CPU: 'two' is no amount"),
-        ({"resources": {"disk": 1.5}}, "disk: 1.5 cannot be given: need a whole number"),
+        ({"num_gpus": -1}, "GPU: -1 is not an amount"),
+        ({"num_cpus": "two"}, "CPU: 'two' is not an amount"),
+        ({"resources": {"disk": 1.5}}, "disk: 1.5 is not possible: need a whole number"),
         ({"batch_size": 0}, "batch_size=0: need a number from 1"),
         ({"max_batch_bytes": 0}, "max_batch_bytes=0: need a number from 1"),
         ({"concurrency": (3, 2)}, "concurrency=2: need a number from 3"),

@@ -530,7 +530,7 @@ def test_an_unknown_form_of_a_disk_groupby_is_refused() -> None:
 
 
 def test_fused_tasks_around_a_persisted_value_are_taken_apart() -> None:
-    promise = Promise(held=Local(20))
+    promise = Promise(location=Local(20))
     tasks = [
         Task("a", fetch, promise),
         Task("b", odd, TaskRef("a")),
@@ -552,7 +552,7 @@ def test_fused_tasks_around_a_persisted_value_are_taken_apart() -> None:
 def test_fused_tasks_with_the_same_inner_keys_are_taken_apart() -> None:
     def fused(key, value):
         inner = Task.fuse(
-            Task("a", fetch, Promise(held=Local(value))), Task("b", odd, TaskRef("a"))
+            Task("a", fetch, Promise(location=Local(value))), Task("b", odd, TaskRef("a"))
         )
         return Task.fuse(inner, Task(key, max, TaskRef("b"), TaskRef("x")))
 
@@ -564,7 +564,7 @@ def test_fused_tasks_with_the_same_inner_keys_are_taken_apart() -> None:
 
 def test_inner_keys_that_are_taken_keep_their_numbers() -> None:
     def fused(key):
-        value = Task("x", fetch, Promise(held=Local(4)))
+        value = Task("x", fetch, Promise(location=Local(4)))
         return Task.fuse(value, Task(("y", 3), max, TaskRef("x"), 1), Task(key, odd, ref))
 
     ref = TaskRef(("y", 3))

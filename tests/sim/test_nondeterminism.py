@@ -67,7 +67,7 @@ def test_what_is_made_again_and_is_the_same_is_no_error(at) -> None:
 def test_without_the_comparison_two_versions_do_reach_a_result() -> None:
     when = np.arange(1.0, 30.0, 2.0)
     assert any(mixed(shuffled(cluster(at), "ignore", "simple")) for at in when)
-    with pytest.warns(UserWarning, match="made something else than before"):
+    with pytest.warns(UserWarning, match="returned a different output"):
         assert any(mixed(shuffled(cluster(at), "warn", "simple")) for at in when)
 
 

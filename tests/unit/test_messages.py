@@ -198,7 +198,7 @@ CASES: list[tuple[str, Callable[[], object], list[str]]] = [
     ("InputError", lambda: validate.validate(PACKAGE / "report", ["k"]),
      ["no *.parquet", "report", "give another directory"]),
     ("ResultError", lacking, ["'sum-1'", "gone wrong", "raise one of a class in a module"]),
-    ("SerializationError", unsendable, ["cannot be sent", "lock", "must be made inside the task"]),
+    ("SerializationError", unsendable, ["cannot be sent", "lock", "created inside the task"]),
     ("UnsupportedError", lambda: Client.__new__(Client).register_plugin,
      ["register_plugin", "docs/client.md"]),
     ("UnsupportedError", lambda: Client(asynchronous=True), ["asynchronous", "asyncio.to_thread"]),

@@ -69,8 +69,8 @@ def test_what_is_spilled_can_be_read_by_this_user_only(tmp_path: Path) -> None:
 
 def test_a_key_is_text_wherever_html_is_made() -> None:
     key = "<script>alert(1)</script>"
-    shown = Future(key, Promise(held=Local(1)))._repr_html_()
+    shown = Future(key, Promise(location=Local(1)))._repr_html_()
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
-    shown = Future(("x", key), Promise(held=Local(type(key, (), {})())))._repr_html_()
+    shown = Future(("x", key), Promise(location=Local(type(key, (), {})())))._repr_html_()
     assert "<script>" not in shown

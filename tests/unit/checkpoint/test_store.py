@@ -189,6 +189,6 @@ def test_keeping_never_takes_more_than_its_share_of_the_work(sizes, share: float
     work = spent = 0.0
     for nbytes, seconds in sizes:
         work += seconds
-        if worth_checkpointing(nbytes, work=work, spent=spent, share=share):
+        if worth_checkpointing(nbytes, work=work, checkpoint_seconds=spent, share=share):
             spent += write_seconds(nbytes)
         assert spent <= share * work

@@ -7,7 +7,7 @@ import pytest
 from dask_exo import events
 from dask_exo.cluster.futures import StoreUsage
 from dask_exo.errors import ClusterError
-from dask_exo.execution.accounting import LATER, observed
+from dask_exo.execution.accounting import RETRY_INTERVAL, observed
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -66,7 +66,7 @@ def test_who_listens_closely_knows_what_a_short_run_spilled() -> None:
 def test_stores_that_do_not_answer_are_left_alone_for_a_while() -> None:
     futures = Clocked()
     futures.dead = True
-    heard = seen(futures, int(LATER) + 3)
+    heard = seen(futures, int(RETRY_INTERVAL) + 3)
     assert futures.asked == 2
     assert not [event for event in heard if isinstance(event, events.ClusterSeen)]
     assert heard[-1].spilled == 0

@@ -16,7 +16,7 @@ from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.on_ray.connection import used_share
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
-from dask_exo.execution.accounting import EVERY, MemoryPressure
+from dask_exo.execution.accounting import INTERVAL, MemoryPressure
 from dask_exo.execution.admission import LoopState, admit, next_cpu_request
 from dask_exo.execution.persisted import Remote
 from dask_exo.execution.ready_queue import HeldValues
@@ -67,7 +67,7 @@ def test_memory_is_looked_at_once_a_second() -> None:
     assert not any(pressure.tight for _ in range(100))
     futures.used = 0.93
     assert not pressure.tight
-    futures.clock += EVERY
+    futures.clock += INTERVAL
     assert pressure.tight
     assert futures.asked == 2
 
@@ -133,7 +133,7 @@ def test_a_task_without_memory_runs_again_with_fewer_neighbours(enough, deaths) 
 def test_a_task_that_has_no_memory_alone_is_an_error() -> None:
     ddf = dd.from_pandas(pd.DataFrame({"k": range(30)}), npartitions=3).shuffle("k")
     futures = Hungry(99)
-    with pytest.raises(OutOfMemoryError, match="at last with no other task beside it"):
+    with pytest.raises(OutOfMemoryError, match="even with no other task beside it"):
         ddf.compute(scheduler=Scheduler(futures))
     assert futures.deaths[-1] == 8
 

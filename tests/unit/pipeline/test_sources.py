@@ -146,7 +146,7 @@ def test_a_taken_partition_is_released_during_the_wait() -> None:
     class Ref:
         pass
 
-    promises = [Promise(held=Remote(Ref(), 10)), Promise(held=Remote(Ref(), 10)), Promise()]
+    promises = [Promise(location=Remote(Ref(), 10)), Promise(location=Remote(Ref(), 10)), Promise()]
     refs = [weakref.ref(promise.ref) for promise in promises[:2]]
     last = promises[2]
     came = as_completed(promises)
