@@ -37,22 +37,22 @@ def rebatch(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:
     Batches are copies, since a view would keep its whole partition in memory.
     """
     rest: list[pd.DataFrame] = []
-    have = 0
+    count = 0
     for part in parts:
         start = 0
-        if have:
-            start = min(size - have, len(part))
+        if count:
+            start = min(size - count, len(part))
             rest.append(part.iloc[:start])
-            have += start
-        if have == size:
+            count += start
+        if count == size:
             yield pd.concat(rest)
-            rest, have = [], 0
+            rest, count = [], 0
         full = start + (len(part) - start) // size * size
         for i in range(start, full, size):
             yield part.iloc[i : i + size].copy()
         if full < len(part):
             rest.append(part.iloc[full:].copy())
-            have += len(part) - full
+            count += len(part) - full
         del part
     if rest:
         yield pd.concat(rest) if len(rest) > 1 else rest[0]
@@ -89,25 +89,25 @@ def concat_results(results: Iterable[Any], name: str) -> Any:
     ``name`` is that of the function, for errors. A single value need not have rows. Raises
     `OptionsError` if there is no value, or several that have no rows.
     """
-    pieces: list[Any] = []
+    values: list[Any] = []
     for result in results:
-        pieces += result if isinstance(result, Iterator) else [result]
-    if len(pieces) == 1:
-        return pieces[0]
-    if not pieces:
+        values += result if isinstance(result, Iterator) else [result]
+    if len(values) == 1:
+        return values[0]
+    if not values:
         raise OptionsError(f"{name} has yielded nothing: need at least a frame without rows")
-    without = [type(one).__name__ for one in pieces if not has_rows(one)]
-    if without:
+    kinds = [type(value).__name__ for value in values if not has_rows(value)]
+    if kinds:
         raise OptionsError(
-            f"{name} has returned {without[0]} for a batch of a partition: need a frame, a series, "
+            f"{name} has returned {kinds[0]} for a batch of a partition: need a frame, a series, "
             f"an index or an array, whose rows can be concatenated"
         )
-    full = [one for one in pieces if len(one)] or pieces[:1]
-    if len(full) == 1:
-        return full[0]
-    if hasattr(full[0], "iloc") or is_index_like(full[0]):
-        return concat(full)
-    return concatenate_lookup.dispatch(type(full[0]))(full)
+    nonempty = [value for value in values if len(value)] or values[:1]
+    if len(nonempty) == 1:
+        return nonempty[0]
+    if hasattr(nonempty[0], "iloc") or is_index_like(nonempty[0]):
+        return concat(nonempty)
+    return concatenate_lookup.dispatch(type(nonempty[0]))(nonempty)
 
 
 def _smaller(batch: Any, nbytes: int | None) -> Iterator[Any]:
@@ -149,8 +149,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     (True, False)
     """
     names = {kind.__name__ for kind in type(error).__mro__}
-    of_rmm = isinstance(error, MemoryError) and "out_of_memory" in str(error)
-    return "OutOfMemoryError" in names or of_rmm
+    is_rmm = isinstance(error, MemoryError) and "out_of_memory" in str(error)
+    return "OutOfMemoryError" in names or is_rmm
 
 
 def call_in_halves(call: Callable[[Any], Result], batch: Any, name: str) -> list[Result]:

@@ -78,8 +78,8 @@ def _buffers(value: Any) -> Iterator[Any]:
         yield from chain.from_iterable(map(_buffers, value.digested()))
     elif isinstance(value, list | tuple):
         yield str(len(value)).encode()
-        some = value if len(value) <= _ITEMS else ()
-        arrays = (one for one in some if isinstance(one, np.ndarray | pd.DataFrame | pd.Series))
+        items = value if len(value) <= _ITEMS else ()
+        arrays = (item for item in items if isinstance(item, np.ndarray | pd.DataFrame | pd.Series))
         yield from chain.from_iterable(map(_buffers, arrays))
 
 

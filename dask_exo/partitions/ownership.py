@@ -45,7 +45,7 @@ def is_plain_data(value: Any) -> bool:
             return True
         if not kinds <= _CONSTANTS | _CONTAINERS:
             return False
-        nested = [one for one in level if type(one) in _CONTAINERS]
+        nested = [item for item in level if type(item) in _CONTAINERS]
         level = list(chain.from_iterable(v.values() if type(v) is dict else v for v in nested))
     return False
 

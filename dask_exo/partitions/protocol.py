@@ -83,10 +83,10 @@ def partition_ids(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
         ids = np.asarray(frame[columns[0]])
     else:
         ids = hash_object_dispatch(frame[columns] if columns else frame, index=False)
-    small = np.min_scalar_type(max(npartitions - 1, 0))
+    dtype = np.min_scalar_type(max(npartitions - 1, 0))
     if len(ids) and (ids.min() < 0 or ids.max() >= npartitions):
         ids = ids % npartitions
-    return ids.astype(small)
+    return ids.astype(dtype)
 
 
 def partition_column(frame: Frame, column: Any, ids: np.ndarray) -> tuple[int, Any] | None:
@@ -105,8 +105,9 @@ def partition_column(frame: Frame, column: Any, ids: np.ndarray) -> tuple[int, A
 def checksum(frame: Frame, columns: Sequence[Any]) -> tuple[tuple[str, ...], int]:
     """Compute a sum over the named columns of fixed width that no order of rows changes.
 
-    It adds up words and their squares, modulo 2**64, so that lost, duplicated and changed rows
-    show, at the speed of one read. Dtypes are returned too: only sums of equal ones are comparable.
+    It adds up words and their squares, modulo 2**64, at the speed of one read. So lost, duplicated
+    and changed rows are detected. Dtypes are returned too: only sums of equal dtypes are
+    comparable.
     """
     total = 0
     dtypes = []
@@ -145,8 +146,8 @@ def register(kind: type, kernels: Any) -> None:
 
 def kernels(frame: Any) -> Kernels:
     """Return the kernels of a frame; those of pandas for kinds that are not registered."""
-    registered: Kernels = _kernels(frame)
-    return registered
+    result: Kernels = _kernels(frame)
+    return result
 
 
 def register_device(*kinds: type) -> None:

@@ -109,10 +109,10 @@ def decode(array: Any, dtype: Any, limit: int = _OFFSET_LIMIT) -> tuple[Any, Any
 
 
 def _take(columns: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
-    taken = np.empty((len(columns), len(order)), columns[0].dtype)
-    for row, values in zip(taken, columns, strict=True):
+    result = np.empty((len(columns), len(order)), columns[0].dtype)
+    for row, values in zip(result, columns, strict=True):
         np.take(values, order, out=row, mode="clip")
-    return taken
+    return result
 
 
 def _is_string(dtype: Any) -> bool:

@@ -44,8 +44,8 @@ class WireSchema(NamedTuple):
         """Make a frame of the arrays, without a copy."""
         index: Any = pd.RangeIndex(length)
         blocks: list[tuple[Any, np.ndarray]] = []
-        for array, places, stored in zip(arrays, self.places, self.dtypes, strict=True):
-            values, dtype = wire_dtypes.decode(array, stored)
+        for array, places, wire_dtype in zip(arrays, self.places, self.dtypes, strict=True):
+            values, dtype = wire_dtypes.decode(array, wire_dtype)
             if places == (_INDEX,):
                 values = values[0] if values.ndim == 2 else values
                 index = pd.Index(values, dtype=dtype, name=self.name, copy=False)
@@ -86,11 +86,11 @@ class WireColumns:
     def take(self, order: np.ndarray) -> WireColumns:
         """Return the rows at some positions."""
         rows = pa.array(order) if any(isinstance(a, pa.Array) for a in self.arrays) else None
-        taken = [
+        arrays = [
             pc.take(a, rows, boundscheck=False) if isinstance(a, pa.Array) else a.take(order, 1)
             for a in self.arrays
         ]
-        return WireColumns(len(order), taken, self.schema)
+        return WireColumns(len(order), arrays, self.schema)
 
     def digested(self) -> Iterator[Any]:
         """Implement `dask_exo.partitions.digest.Digestible`."""
@@ -102,8 +102,8 @@ class WireColumns:
         return load_schema(self.schema).to_frame(self.length, self.arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sent = [_dump_strings(a) if isinstance(a, pa.Array) else a for a in self.arrays]
-        return _load_columns, (self.length, sent, self.schema)
+        arrays = [_dump_strings(a) if isinstance(a, pa.Array) else a for a in self.arrays]
+        return _load_columns, (self.length, arrays, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +163,8 @@ class WireTable:
     @classmethod
     def concat(cls, tables: Sequence[Self]) -> Self:
         """Concatenate rows, on the host."""
-        full = [each.table for each in tables if each.length] or [tables[0].table]
-        table = pa.concat_tables(full, promote_options="permissive")
+        nonempty = [part.table for part in tables if part.length] or [tables[0].table]
+        table = pa.concat_tables(nonempty, promote_options="permissive")
         return cls(table.combine_chunks(), tables[0].library)
 
 
@@ -249,8 +249,8 @@ def concat_same_schema(tables: Sequence[WireColumns]) -> WireColumns:
     """Concatenate rows of the `same_schema`, array by array."""
     arrays = []
     for parts in zip(*(t.arrays for t in tables), strict=True):
-        text = isinstance(parts[0], pa.Array)
-        arrays.append(pa.concat_arrays(parts) if text else np.concatenate(parts, axis=1))
+        is_text = isinstance(parts[0], pa.Array)
+        arrays.append(pa.concat_arrays(parts) if is_text else np.concatenate(parts, axis=1))
     return WireColumns(sum(t.length for t in tables), arrays, tables[0].schema)
 
 
@@ -290,8 +290,8 @@ def _load_strings(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | Non
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, parts)
 
 
-def _load_columns(length: int, sent: list[Any], schema: bytes) -> WireColumns:
-    arrays = [_load_strings(*a) if isinstance(a, tuple) else a for a in sent]
+def _load_columns(length: int, arrays: list[Any], schema: bytes) -> WireColumns:
+    arrays = [_load_strings(*a) if isinstance(a, tuple) else a for a in arrays]
     return WireColumns(length, arrays, schema)
 
 

@@ -74,8 +74,8 @@ BUGS = [
     Bug(
         "a bound is off by one",
         "partitions/kernels/range_partition.py",
-        "numbers = found - 1 if ascending",
-        "numbers = found if ascending",
+        "numbers = counts - 1 if ascending",
+        "numbers = counts if ascending",
         (f"{UNIT}/partitions/test_range_partition.py",),
     ),
     Bug(
@@ -109,8 +109,8 @@ BUGS = [
     Bug(
         "a merge of runs goes past the end of a chunk",
         "partitions/kernels/kway_merge.py",
-        "found = found[: np.flatnonzero(np.isin(found, ends))[0] + 1] if ends else found",
-        "found = found[: np.flatnonzero(np.isin(found, ends))[-1] + 1] if ends else found",
+        "order = order[: np.flatnonzero(np.isin(order, ends))[0] + 1] if ends else order",
+        "order = order[: np.flatnonzero(np.isin(order, ends))[-1] + 1] if ends else order",
         (f"{UNIT}/partitions/test_kway_merge.py",),
     ),
     Bug(

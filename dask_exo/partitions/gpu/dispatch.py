@@ -66,8 +66,8 @@ def _on_host(part: Any, **_: Any) -> Any:
 
 def _empty(part: Any, index: Any = None) -> Any:  # noqa: ARG001
     rows = slice(0, 0)
-    few = part.take(rows) if isinstance(part, DeviceIndex) else part.take_rows(rows)
-    return few if few.module == arrays.HOST else to_device(few.to_pandas(), arrays.HOST)
+    empty = part.take(rows) if isinstance(part, DeviceIndex) else part.take_rows(rows)
+    return empty if empty.module == arrays.HOST else to_device(empty.to_pandas(), arrays.HOST)
 
 
 def _of_description(description: Any, index: Any = None) -> Any:
@@ -97,11 +97,11 @@ def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT0
     """Hash rows, as `pandas.util.hash_pandas_object`."""
     if isinstance(obj, DeviceIndex):
         obj, index = obj.to_series(), False
-    frame = isinstance(obj, DeviceFrame)
-    hashed = [shuffle.hash_column(column) for column in (obj.arrays if frame else [obj.column])]
+    is_frame = isinstance(obj, DeviceFrame)
+    hashed = [shuffle.hash_column(column) for column in (obj.arrays if is_frame else [obj.column])]
     if index:
         hashed += [shuffle.hash_column(level) for level in obj.index.levels]
-    combined = combine(hashed) if frame or index else hashed[0]
+    combined = combine(hashed) if is_frame or index else hashed[0]
     return DeviceSeries.of(Column(combined, np.dtype(np.uint64)), obj.index)
 
 
@@ -134,7 +134,7 @@ def _categories(categories: Any = None, ordered: bool = False) -> pd.Categorical
 
 
 def _union(columns: Any, **options: Any) -> Any:
-    host = [one.to_pandas() for one in columns]
+    host = [column.to_pandas() for column in columns]
     return union_categoricals_dispatch.dispatch(pd.Series)(host, **options)
 
 

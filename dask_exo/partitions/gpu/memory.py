@@ -26,7 +26,7 @@ from dask_exo.config import Config
 from dask_exo.partitions.batching import is_out_of_memory
 from dask_exo.partitions.gpu import arrays
 
-ALIGNED = 256  # bytes, as cupy's allocations
+ALIGNMENT = 256  # bytes, as cupy's allocations
 
 
 class Place(NamedTuple):
@@ -37,7 +37,7 @@ class Place(NamedTuple):
     length: int
 
 
-def pack(several: Sequence[Any], xp: Any) -> tuple[Any, tuple[Place, ...]]:
+def pack(values: Sequence[Any], xp: Any) -> tuple[Any, tuple[Place, ...]]:
     """Pack arrays into one buffer on the GPU.
 
     Examples
@@ -47,12 +47,12 @@ def pack(several: Sequence[Any], xp: Any) -> tuple[Any, tuple[Place, ...]]:
     [[0, 1, 2], [True, False]]
     """
     places, size = [], 0
-    for array in several:
+    for array in values:
         places.append(Place(size, array.dtype, len(array)))
-        size += -(-int(array.nbytes) // ALIGNED) * ALIGNED
+        size += -(-int(array.nbytes) // ALIGNMENT) * ALIGNMENT
     buffer = xp.empty(size, np.uint8)
-    for array, room in zip(several, unpack(buffer, places), strict=True):
-        room[:] = array
+    for array, view in zip(values, unpack(buffer, places), strict=True):
+        view[:] = array
     return buffer, tuple(places)
 
 
@@ -170,7 +170,7 @@ class Arena:
         trim: Callable[[], None] = lambda: None,
         room: int | None = None,
     ) -> None:
-        self.limit, self._most_pinned = limit, pinned
+        self.limit, self._pinned_limit = limit, pinned
         self._xp, self._trim = xp, trim
         self.room = limit if room is None else room
         self.peak = self.used = self.on_pinned = self.on_host = self.spilled = self.restored = 0
@@ -203,13 +203,13 @@ class Arena:
             return array
 
     def spill(self, nbytes: int) -> int:
-        """Spill at least so many bytes, or all; return the number of bytes."""
+        """Spill at least ``nbytes``, or all; return the bytes that were spilled."""
         with self._lock:
             before = self.spilled
-            for key, known in list(self._device.items()):
+            for key, ref in list(self._device.items()):
                 if self.spilled - before >= nbytes:
                     break
-                if (buffer := known()) is not None:
+                if (buffer := ref()) is not None:
                     del self._device[key]
                     self._copy_to_host(buffer)
             freed = self.spilled - before
@@ -242,7 +242,7 @@ class Arena:
 
     def _copy_to_host(self, buffer: Buffer) -> None:
         host = to_host(buffer.array)()
-        pinned = self.on_pinned + buffer.nbytes <= self._most_pinned
+        pinned = self.on_pinned + buffer.nbytes <= self._pinned_limit
         buffer.host = host if pinned else np.array(host)
         buffer.array = None
         self.used -= buffer.nbytes
@@ -269,7 +269,7 @@ class Arena:
 
 
 _arenas: dict[str, Arena] = {}
-_guard = threading.Lock()
+_arenas_lock = threading.Lock()
 
 
 def prepare(name: str) -> None:
@@ -290,7 +290,7 @@ def arena_of(array: Any) -> Arena | None:
     """Return the arena that counts an array; arrays of cupy always have one."""
     name = arrays.name_of(array)
     if name == arrays.DEVICE and name not in _arenas:
-        with _guard:
+        with _arenas_lock:
             if name not in _arenas:
                 _arenas[name] = _of_gpu()
     return _arenas.get(name)

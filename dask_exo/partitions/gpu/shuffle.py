@@ -79,11 +79,11 @@ def start_copy(frame: DeviceFrame) -> Callable[[], PackedFrame]:
     levels, names, numbers, module = frame.index.parts
     columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
     masked = tuple(i for i, column in enumerate(columns) if column.valid is not None)
-    several = [column.values for column in columns] + [columns[i].valid for i in masked]
-    buffer, places = memory.pack(several, arrays.module(module))
+    values = [column.values for column in columns] + [columns[i].valid for i in masked]
+    buffer, places = memory.pack(values, arrays.module(module))
     wait = memory.to_host(buffer)
-    none = np.empty(0, np.int8)
-    empty = tuple(replace(column, values=none, valid=None) for column in columns)
+    no_values = np.empty(0, np.int8)
+    empty = tuple(replace(column, values=no_values, valid=None) for column in columns)
     rows = names, numbers
     return lambda: PackedFrame(wait(), places, empty, masked, frame.labels, rows, module)
 
@@ -147,11 +147,12 @@ class Layout(NamedTuple):
         """
         layouts = [load_schema(table.schema)._replace(module=arrays.HOST) for table in tables]
         frames = [
-            each.to_frame(t.length, t.arrays) for each, t in zip(layouts, tables, strict=True)
+            layout.to_frame(table.length, table.arrays)
+            for layout, table in zip(layouts, tables, strict=True)
         ]
-        whole = concat_partitions(frames, ignore_index)
-        order = np.arange(len(whole))
-        return to_wire(whole, order, ignore_index=ignore_index, module=self.module)
+        frame = concat_partitions(frames, ignore_index)
+        order = np.arange(len(frame))
+        return to_wire(frame, order, ignore_index=ignore_index, module=self.module)
 
 
 def to_wire(
@@ -176,10 +177,10 @@ def to_wire(
             kinds["mask"].append((~i, ~column.nulls()))
     for members in kinds.values():
         xp = arrays.of(members[0][1])
-        taken = xp.empty((len(members), len(order)), members[0][1].dtype)
-        for row, (_, values) in zip(taken, members, strict=True):
+        block = xp.empty((len(members), len(order)), members[0][1].dtype)
+        for row, (_, values) in zip(block, members, strict=True):
             row[:] = values[order]
-        blocks.append(memory.to_host(taken))
+        blocks.append(memory.to_host(block))
         places.append(tuple(i for i, _ in members))
     names = () if ignore_index else frame.index.names
     dtypes = tuple(column.dtype for column in columns)
@@ -196,8 +197,8 @@ def partition_ids(frame: Any, column: Any, npartitions: int) -> Any:
     else:
         hashes = hash_object_dispatch(frame[columns] if columns else frame, index=False)
         ids = getattr(hashes, "values", hashes)
-    small = np.min_scalar_type(max(npartitions - 1, 0))
-    return (ids % npartitions).astype(small)
+    dtype = np.min_scalar_type(max(npartitions - 1, 0))
+    return (ids % npartitions).astype(dtype)
 
 
 def partition_column(frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
@@ -214,11 +215,11 @@ def partition_column(frame: Any, column: Any, ids: Any) -> tuple[int, Any] | Non
 def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
     """Implement `dask_exo.partitions.kernels.argsort.counting_argsort`, on the GPU."""
     xp = arrays.of(ids)
-    wide = ids.astype(np.int64)
-    counts = arrays.host(xp.bincount(wide, minlength=count))
+    codes = ids.astype(np.int64)
+    counts = arrays.host(xp.bincount(codes, minlength=count))
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
-    return arrays.argsort(wide), offsets
+    return arrays.argsort(codes), offsets
 
 
 def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
@@ -246,7 +247,7 @@ def recode(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
         new = recategorize(old, key.dtype)
         if bool((new.nulls() & ~old.nulls()).any()):
             raise SortKeyError(
-                f"sort key {key.name!r} has values that are none of the categories that the "
+                f"sort key {key.name!r} has values that are not among the categories that the "
                 f"collection knows: {list(key.dtype.categories)}; find all with .categorize()"
             )
         if key.column is None:
@@ -301,12 +302,12 @@ def hash_column(column: Column) -> Any:
     if column.kind == "f":  # all NaN have one hash, and so have both zeros
         values = column.xp.where(column.xp.isnan(values), values.dtype.type(np.nan), values + 0)
     if column.kind == "b":
-        mixed = _mix_bits(values.astype(np.uint64))
+        hashes = _mix_bits(values.astype(np.uint64))
     else:
-        mixed = _mix_bits(values.view(f"u{values.dtype.itemsize}").astype(np.uint64))
+        hashes = _mix_bits(values.view(f"u{values.dtype.itemsize}").astype(np.uint64))
     if column.nullable and column.valid is not None:
-        return column.xp.where(column.valid, mixed, np.uint64(hash(pd.NA) & _MASK))
-    return mixed
+        return column.xp.where(column.valid, hashes, np.uint64(hash(pd.NA) & _MASK))
+    return hashes
 
 
 def _mix_bits(words: Any) -> Any:

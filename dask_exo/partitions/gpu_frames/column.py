@@ -186,7 +186,7 @@ def unsupported(what: str, instead: str = ON_HOST) -> DeviceOperationError:
 
 
 def only(column: Column, kinds: str, name: str) -> None:
-    """Raise `DeviceOperationError` unless the kind of a column is among some."""
+    """Raise `DeviceOperationError` unless the kind of a column is one of ``kinds``."""
     if column.kind not in kinds:
         raise unsupported(
             f"{name} of a column of {column.dtype}",

@@ -113,30 +113,30 @@ def _by_zero(name: str, a: Any, b: Any, values: Any, dtype: Any) -> tuple[Any, A
     zero = xp.asarray(b) == 0
     if not isinstance(dtype, np.dtype) or not bool(zero.any()):
         return values, dtype
-    instead = xp.true_divide(a, b) if name == "floordiv" else np.nan
-    return xp.where(zero, instead, values.astype(np.float64)), np.dtype(np.float64)
+    quotients = xp.true_divide(a, b) if name == "floordiv" else np.nan
+    return xp.where(zero, quotients, values.astype(np.float64)), np.dtype(np.float64)
 
 
 def _masked(name: str, left: Any, right: Any, values: Any, dtype: Any) -> Column:
     """Mask a result of nullable dtypes: null if an operand is, except in Kleene logic."""
     column: Column = left if isinstance(left, Column) else right
     xp = column.xp
-    valid = [
+    masks = [
         ~x.nulls() if isinstance(x, Column) else xp.full(len(column), not is_null(x))
         for x in (left, right)
     ]
-    both = valid[0] & valid[1]
+    valid = masks[0] & masks[1]
     if name in ("and_", "or_"):
         a, b = (
             x.values if isinstance(x, Column) else xp.full(len(column), x is not pd.NA and bool(x))
             for x in (left, right)
         )
-        decided = (valid[0] & (a == (name == "or_"))) | (valid[1] & (b == (name == "or_")))
+        decided = (masks[0] & (a == (name == "or_"))) | (masks[1] & (b == (name == "or_")))
         values = xp.where(decided, name == "or_", values)
-        both = both | decided
+        valid = valid | decided
     elif values.dtype.kind == "f":
-        both = both & ~xp.isnan(values)
-    return Column(values, dtype, None if bool(both.all()) else both)
+        valid = valid & ~xp.isnan(values)
+    return Column(values, dtype, None if bool(valid.all()) else valid)
 
 
 def _of_times(name: str, left: Any, right: Any, dtype: Any, nulls: Any) -> Column:
@@ -193,11 +193,11 @@ def _number(side: Any, unit: str) -> Any:
 
 def in_unit(column: Column, unit: str) -> Any:
     """Convert a column of times to (n,) int64 of another unit, rounded down; nulls stay."""
-    have, want = SECOND[unit_of(column.dtype)], SECOND[unit]
-    if have == want:
+    old, new = SECOND[unit_of(column.dtype)], SECOND[unit]
+    if old == new:
         return column.values
-    other = column.values * (want // have) if want > have else column.values // (have // want)
-    return column.xp.where(column.values == NAT, np.int64(NAT), other)
+    values = column.values * (new // old) if new > old else column.values // (old // new)
+    return column.xp.where(column.values == NAT, np.int64(NAT), values)
 
 
 def _compare_codes(name: str, left: Any, right: Any, dtype: Any) -> Column:
@@ -211,11 +211,11 @@ def _compare_codes(name: str, left: Any, right: Any, dtype: Any) -> Column:
         nulls = left.nulls() | is_null(right)
     else:
         if left.kind == CATEGORY and right.kind == CATEGORY:
-            one, other = left, recategorize(right, left.dtype)
+            a, b = left, recategorize(right, left.dtype)
         else:
-            one, other = unify([_as_text(left, right), _as_text(right, left)])
-        values = getattr(operator, name)(one.values, other.values)
-        nulls = one.nulls() | other.nulls()
+            a, b = unify([_as_text(left, right), _as_text(right, left)])
+        values = getattr(operator, name)(a.values, b.values)
+        nulls = a.nulls() | b.nulls()
     if isinstance(dtype, np.dtype):
         return Column(xp.where(nulls, name == "ne", values), np.dtype(bool))
     return Column(values, dtype, ~nulls if bool(nulls.any()) else None)
@@ -263,7 +263,7 @@ def _method(name: str, *, reflected: bool = False) -> Callable[..., Any]:
             )
         return self.apply_operator(name, other, reflected=reflected)
 
-    apply.__doc__ = f"Apply {name}, {'with sides changed, ' if reflected else ''}row by row."
+    apply.__doc__ = f"Apply {name}, {'with sides swapped, ' if reflected else ''}row by row."
     return apply
 
 

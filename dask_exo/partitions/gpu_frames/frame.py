@@ -51,8 +51,8 @@ class DeviceFrame(Values, SummaryOfFrame):
             source, index, columns = DeviceFrame.from_pandas(frame, arrays.HOST), None, None
         self.arrays, self.labels, self._index = list(source.arrays), source.labels, source.index
         if columns is not None:
-            chosen = self[list(columns)]
-            self.arrays, self.labels = chosen.arrays, chosen.labels
+            selection = self[list(columns)]
+            self.arrays, self.labels = selection.arrays, selection.labels
         if index is not None:
             self.index = index
 
@@ -194,10 +194,10 @@ class DeviceFrame(Values, SummaryOfFrame):
 
     def choose_columns(self, places: Any) -> Any:
         """Choose columns by position."""
-        chosen = self._places().iloc[0, places]
-        if isinstance(chosen, pd.Series):
-            return self._at(chosen)
-        place = int(chosen)
+        selection = self._places().iloc[0, places]
+        if isinstance(selection, pd.Series):
+            return self._at(selection)
+        place = int(selection)
         return DeviceSeries.of(self.arrays[place], self._index, self.labels[place])
 
     def __getitem__(self, key: Any) -> Any:
@@ -233,8 +233,8 @@ class DeviceFrame(Values, SummaryOfFrame):
         elif isinstance(other, DeviceSeries):
             raise unsupported(f"{name} of a frame and a series", "apply it to columns")
         columns = [
-            series.apply_operator(name, one, reflected=reflected).column
-            for (_, series), one in zip(self.items(), others, strict=True)
+            series.apply_operator(name, operand, reflected=reflected).column
+            for (_, series), operand in zip(self.items(), others, strict=True)
         ]
         return self._with(columns)
 
@@ -243,8 +243,8 @@ class DeviceFrame(Values, SummaryOfFrame):
         if not isinstance(dtype, (dict, pd.Series)):
             return self.each(lambda column: transform.cast(column, dtype))
         frame = self.copy()
-        for label, one in dtype.items():
-            frame[label] = frame[label].astype(one)
+        for label, column_dtype in dtype.items():
+            frame[label] = frame[label].astype(column_dtype)
         return frame
 
     def fillna(self, value: Any = None, **_: Any) -> DeviceFrame:
@@ -264,8 +264,8 @@ class DeviceFrame(Values, SummaryOfFrame):
         if isinstance(value, DeviceIndex):
             return value.column
         if isinstance(value, DeviceSeries):
-            same = self._index.equals(value.index)
-            return value.column if same else value.reindex(self._index).column
+            is_aligned = self._index.equals(value.index)
+            return value.column if is_aligned else value.reindex(self._index).column
         if pd.api.types.is_scalar(value):
             return transform.constant(value, len(self), arrays.module(self.module))
         if hasattr(value, "__cuda_array_interface__"):
@@ -295,13 +295,13 @@ class DeviceFrame(Values, SummaryOfFrame):
         """Insert a column at a position."""
         if column in self.labels and not allow_duplicates:
             raise ValueError(f"cannot insert {column}, already exists")
-        inserted = self._column(value)
+        new_column = self._column(value)
         labels = pd.DataFrame([], columns=self.labels)
         labels.insert(loc, column, None, allow_duplicates)
         if not len(self.labels):
             labels.columns = pd.Index([column])
         self.arrays, self.labels = (
-            [*self.arrays[:loc], inserted, *self.arrays[loc:]],
+            [*self.arrays[:loc], new_column, *self.arrays[loc:]],
             labels.columns,
         )
 

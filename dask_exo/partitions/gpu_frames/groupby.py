@@ -47,7 +47,7 @@ class DeviceGroupBy:
                 "groupby(observed=False), which also groups by categories without rows,",
                 f"use observed=True, or {ON_HOST}",
             )
-        self._chosen: Any = None
+        self._selection: Any = None
         self._row_groups: Groups | None = None
 
     @property
@@ -74,12 +74,12 @@ class DeviceGroupBy:
         labels = self.obj.columns
         if isinstance(key, (set, pd.Index)) or (isinstance(key, tuple) and key not in labels):
             key = list(key)
-        several = key if isinstance(key, list) else [key]
-        if missing := [one for one in several if one not in labels]:
+        names = key if isinstance(key, list) else [key]
+        if missing := [name for name in names if name not in labels]:
             raise KeyError(f"Columns not found: {missing}")
         grouped = DeviceGroupBy.__new__(DeviceGroupBy)
         grouped.__dict__.update(self.__dict__)
-        grouped._chosen = key
+        grouped._selection = key
         grouped._row_groups = self.row_groups
         return grouped
 
@@ -100,8 +100,8 @@ class DeviceGroupBy:
         """Return the columns to aggregate: a frame or a series."""
         if isinstance(self.obj, DeviceSeries):
             return self.obj
-        if self._chosen is not None:
-            return self.obj[self._chosen]
+        if self._selection is not None:
+            return self.obj[self._selection]
         places = [i for i, label in enumerate(self.obj.columns) if label not in self._labels]
         return self.obj.choose_columns(places)
 
@@ -134,16 +134,16 @@ class DeviceGroupBy:
         if isinstance(func, str):
             return getattr(self, func)()
         if isinstance(func, dict):
-            parts = {label: self[label].aggregate(how) for label, how in func.items()}
-            return _side_by_side(parts)
+            results = {label: self[label].aggregate(how) for label, how in func.items()}
+            return _side_by_side(results)
         if not isinstance(func, (list, tuple)) or not all(isinstance(f, str) for f in func):
             names = ", ".join(sorted(AGGREGATIONS))
             raise unsupported(f"groupby.agg({func!r})", f"use names among {names}, or {ON_HOST}")
         values = self._values()
         if isinstance(values, DeviceSeries):
             return DeviceFrame({name: getattr(self, name)() for name in func})
-        parts = {label: self[label].aggregate(list(func)) for label in values.columns}
-        return _side_by_side(parts)
+        results = {label: self[label].aggregate(list(func)) for label in values.columns}
+        return _side_by_side(results)
 
     agg = aggregate
 
@@ -172,9 +172,9 @@ class DeviceGroupBy:
         return self._rows_below(n, self.cumcount(ascending=False))
 
     def _rows_below(self, n: int, numbers: DeviceSeries) -> Any:
-        chosen = self.obj if self._chosen is None else self.obj[self._chosen]
-        inside = (numbers.column.values < n) & (self.row_groups.ids < self.row_groups.count)
-        return chosen.take_rows(inside)
+        values = self.obj if self._selection is None else self.obj[self._selection]
+        mask = (numbers.column.values < n) & (self.row_groups.ids < self.row_groups.count)
+        return values.take_rows(mask)
 
 
 class Uniques:
@@ -198,36 +198,36 @@ def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
     if by is None:
         levels = list(level) if isinstance(level, (list, tuple)) else [level]
         index = obj.index
-        places = [index.place(one) for one in levels]
+        places = [index.place(item) for item in levels]
         return [DeviceSeries.of(index.levels[i], index, index.names[i]) for i in places], set()
-    several = list(by) if isinstance(by, (list, pd.Index)) else [by]
+    items = list(by) if isinstance(by, (list, pd.Index)) else [by]
     # Dask passes its own expressions when it computes metadata
-    several = [getattr(one, "_meta", one) for one in several]
-    labels = {one for one in several if not hasattr(one, "column")}
+    items = [getattr(item, "_meta", item) for item in items]
+    labels = {item for item in items if not hasattr(item, "column")}
     keys = []
-    for one in several:
-        if hasattr(one, "column"):
-            keys.append(DeviceSeries.of(one.column, obj.index, one.name))
-        elif isinstance(obj, DeviceFrame) and one in obj.columns:
-            keys.append(obj[one])
-        elif one in obj.index.names:
-            keys.append(DeviceSeries.of(obj.index.levels[obj.index.place(one)], obj.index, one))
-        elif callable(one):
+    for item in items:
+        if hasattr(item, "column"):
+            keys.append(DeviceSeries.of(item.column, obj.index, item.name))
+        elif isinstance(obj, DeviceFrame) and item in obj.columns:
+            keys.append(obj[item])
+        elif item in obj.index.names:
+            keys.append(DeviceSeries.of(obj.index.levels[obj.index.place(item)], obj.index, item))
+        elif callable(item):
             raise unsupported("groupby by a function", "assign a column and group by it")
         else:
-            raise KeyError(one)
+            raise KeyError(item)
     return keys, labels
 
 
-def _side_by_side(parts: dict[Any, Any]) -> DeviceFrame:
+def _side_by_side(results: dict[Any, Any]) -> DeviceFrame:
     """Combine results of several columns; frames get one more level of labels."""
-    if all(isinstance(part, DeviceSeries) for part in parts.values()):
-        return DeviceFrame(parts)
+    if all(isinstance(result, DeviceSeries) for result in results.values()):
+        return DeviceFrame(results)
     columns: list[Column] = []
     labels: list[Any] = []
     index: Any = None
-    for label, part in parts.items():
-        frame = part if isinstance(part, DeviceFrame) else part.to_frame()
+    for label, result in results.items():
+        frame = result if isinstance(result, DeviceFrame) else result.to_frame()
         columns += frame.arrays
         labels += [(label, inner) for inner in frame.columns]
         index = frame.index
@@ -236,12 +236,12 @@ def _side_by_side(parts: dict[Any, Any]) -> DeviceFrame:
 
 def _aggregation(name: str) -> Callable[..., Any]:
     compute = AGGREGATIONS[name]
-    known = {"ddof", "min_count", "dropna"}
+    supported = {"ddof", "min_count", "dropna"}
 
     def run(self: DeviceGroupBy, numeric_only: Any = None, **options: Any) -> Any:
-        chosen = {k: v for k, v in options.items() if k in known}
+        arguments = {k: v for k, v in options.items() if k in supported}
         return self._reduced(
-            lambda column: compute(column, self.row_groups, **chosen),
+            lambda column: compute(column, self.row_groups, **arguments),
             numeric_only=numeric_only is True,
         )
 

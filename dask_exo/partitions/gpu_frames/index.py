@@ -261,7 +261,7 @@ class DeviceIndex(Operators):
 
     def max(self) -> Any:
         """Find the largest label."""
-        return reductions.extreme(self.column, most=True)
+        return reductions.extreme(self.column, largest=True)
 
     def nunique(self, dropna: bool = True) -> int:  # noqa: FBT001, FBT002
         """Count distinct labels."""
@@ -275,7 +275,7 @@ class DeviceIndex(Operators):
         return self.take(grouped.first)
 
     def isin(self, values: Any) -> Any:
-        """Return (n,) whether labels are among some."""
+        """Return (n,) bool of labels that are among ``values``."""
         return transform.is_in(self.column, values)
 
     def get_slice_bound(self, label: Any, side: str) -> int:
@@ -289,8 +289,8 @@ def _same(a: Column, b: Column) -> bool:
         return True
     if a.dtype != b.dtype:
         return False
-    both = sort_keys.encode(stack([a, b]))
-    return bool((both[: len(a)] == both[len(a) :]).all())
+    keys = sort_keys.encode(stack([a, b]))
+    return bool((keys[: len(a)] == keys[len(a) :]).all())
 
 
 def numbered(length: int, module: str = arrays.HOST, start: int = 0) -> DeviceIndex:
@@ -315,12 +315,12 @@ def from_pandas(index: pd.Index, module: str) -> DeviceIndex:
 def concat_indexes(indexes: Sequence[DeviceIndex]) -> DeviceIndex:
     """Concatenate indexes."""
     first = indexes[0]
-    runs = [i.parts[2] for i in indexes]
-    if all(r is not None and r.step == 1 for r in runs):
-        numbers = [r for r in runs if r]
+    ranges = [i.parts[2] for i in indexes]
+    if all(r is not None and r.step == 1 for r in ranges):
+        numbers = [r for r in ranges if r]
         if all(a.stop == b.start for a, b in pairwise(numbers)):
-            whole = range(numbers[0].start, numbers[-1].stop) if numbers else range(0)
-            return DeviceIndex.of(None, first.names, whole, first.module)
-    levels = [stack(some) for some in zip(*(i.levels for i in indexes), strict=True)]
-    same = all(i.names == first.names for i in indexes)
-    return DeviceIndex.of(levels, first.names if same else [None] * first.nlevels)
+            span = range(numbers[0].start, numbers[-1].stop) if numbers else range(0)
+            return DeviceIndex.of(None, first.names, span, first.module)
+    levels = [stack(columns) for columns in zip(*(i.levels for i in indexes), strict=True)]
+    same_names = all(i.names == first.names for i in indexes)
+    return DeviceIndex.of(levels, first.names if same_names else [None] * first.nlevels)

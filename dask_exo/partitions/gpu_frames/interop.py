@@ -82,11 +82,11 @@ def unify(columns: Sequence[Column]) -> list[Column]:
 
 def _unify_categories(columns: Sequence[Column]) -> list[Column]:
     dtype = columns[0].dtype
-    known = [c.dtype for c in columns if len(c.dtype.categories)]
+    dtypes = [c.dtype for c in columns if len(c.dtype.categories)]
     is_same = all(c.dtype == dtype and c.dictionary.equals(dtype.categories) for c in columns)
-    if is_same or not known:
+    if is_same or not dtypes:
         return list(columns)
-    dtype = union_categoricals([pd.Categorical([], dtype=one) for one in known]).dtype
+    dtype = union_categoricals([pd.Categorical([], dtype=d) for d in dtypes]).dtype
     return [recategorize(c, dtype) for c in columns]
 
 
@@ -162,10 +162,10 @@ def factorize(column: Column) -> tuple[Column, Any]:
     xp = column.xp
     if column.kind in (TEXT, CATEGORY):
         # a dictionary may have words that no row has
-        used = xp.unique(column.values[column.values >= 0])
+        codes = xp.unique(column.values[column.values >= 0])
         table = xp.full(len(column.dictionary) + 1, -1, np.int32)
-        table[used] = xp.arange(len(used), dtype=np.int32)
-        return replace(column, values=used), table[column.values]
+        table[codes] = xp.arange(len(codes), dtype=np.int32)
+        return replace(column, values=codes), table[column.values]
     nulls = column.nulls()
     values, places = xp.unique(column.values[~nulls], return_inverse=True)
     numbers = xp.full(len(column), -1, np.int32)

@@ -27,17 +27,17 @@ def concat(
     """Concatenate along rows (axis 0) or columns (axis 1); missing columns become nulls."""
     if axis in (1, "columns"):
         return _concat_columns(objects)
-    if all(isinstance(one, DeviceIndex) for one in objects):
+    if all(isinstance(item, DeviceIndex) for item in objects):
         return concat_indexes(objects)
-    frames = [one for one in objects if isinstance(one, DeviceFrame)]
+    frames = [item for item in objects if isinstance(item, DeviceFrame)]
     if frames and len(frames) < len(objects):
-        objects = [one if isinstance(one, DeviceFrame) else one.to_frame() for one in objects]
-    index = concat_indexes([one.index for one in objects])
+        objects = [item if isinstance(item, DeviceFrame) else item.to_frame() for item in objects]
+    index = concat_indexes([item.index for item in objects])
     if ignore_index:
         index = numbered(len(index), index.module)
     if not frames:
-        names = {one.name for one in objects}
-        column = stack([one.column for one in objects])
+        names = {item.name for item in objects}
+        column = stack([item.column for item in objects])
         return DeviceSeries.of(column, index, names.pop() if len(names) == 1 else None)
     return _concat_rows(objects, index, join)
 
@@ -45,18 +45,18 @@ def concat(
 def _concat_rows(frames: Sequence[DeviceFrame], index: DeviceIndex, join: str) -> DeviceFrame:
     first = frames[0]
     if all(first.columns.equals(frame.columns) for frame in frames[1:]):
-        columns = [stack(some) for some in zip(*(f.arrays for f in frames), strict=True)]
+        columns = [stack(columns) for columns in zip(*(f.arrays for f in frames), strict=True)]
         return DeviceFrame.of(columns, first.columns, index)
     empty = [pd.DataFrame([], columns=frame.columns) for frame in frames]
     labels = pd.concat(empty, join=join).columns
     columns = []
     for label in labels:
         model = next(frame[label].column for frame in frames if label in frame.columns)
-        none = model.take(slice(0, 0))
+        no_rows = model.take(slice(0, 0))
         parts = [
             frame[label].column
             if label in frame.columns
-            else none.take_or_null(model.xp.full(len(frame), -1), name=label)
+            else no_rows.take_or_null(model.xp.full(len(frame), -1), name=label)
             for frame in frames
         ]
         columns.append(stack(parts))
@@ -66,8 +66,8 @@ def _concat_rows(frames: Sequence[DeviceFrame], index: DeviceIndex, join: str) -
 def _concat_columns(objects: Sequence[Any]) -> DeviceFrame:
     index = objects[0].index
     frames = [
-        one if isinstance(one, DeviceFrame) else one.to_frame(i if one.name is None else None)
-        for i, one in enumerate(objects)
+        item if isinstance(item, DeviceFrame) else item.to_frame(i if item.name is None else None)
+        for i, item in enumerate(objects)
     ]
     if not all(index.equals(frame.index) for frame in frames[1:]):
         raise unsupported(
@@ -122,11 +122,11 @@ def _names(frame: DeviceFrame, names: Any, *, from_index: bool) -> list[Any]:
     """Return the labels of the keys; None is the index."""
     if from_index:
         return [None]
-    several = list(names) if isinstance(names, (list, tuple, pd.Index)) else [names]
-    for name in several:
+    labels = list(names) if isinstance(names, (list, tuple, pd.Index)) else [names]
+    for name in labels:
         if name not in frame.columns and name not in frame.index.names:
             raise KeyError(name)
-    return several
+    return labels
 
 
 def _keys(frame: DeviceFrame, names: Sequence[Any]) -> list[Column]:
@@ -174,10 +174,10 @@ def _columns(
     suffixes: tuple[Any, Any],
 ) -> tuple[list[Column], pd.Index]:
     """Return the columns of both sides, shared keys once."""
-    others = [label for label in right.columns if label not in shared]
-    double = set(left.columns) & set(others)
-    if double and not any(suffixes):
-        raise ValueError(f"columns overlap but no suffix specified: {sorted(map(str, double))}")
+    right_labels = [label for label in right.columns if label not in shared]
+    duplicates = set(left.columns) & set(right_labels)
+    if duplicates and not any(suffixes):
+        raise ValueError(f"columns overlap but no suffix specified: {sorted(map(str, duplicates))}")
     columns: list[Column] = []
     labels: list[Any] = []
     for label, series in left.items():
@@ -185,10 +185,10 @@ def _columns(
             columns.append(_coalesce(series.column, right[label].column, rows))
         else:
             columns.append(series.column.take_or_null(rows[0], name=label))
-        labels.append(f"{label}{suffixes[0]}" if label in double and suffixes[0] else label)
-    for label in others:
+        labels.append(f"{label}{suffixes[0]}" if label in duplicates and suffixes[0] else label)
+    for label in right_labels:
         columns.append(right[label].column.take_or_null(rows[1], name=label))
-        labels.append(f"{label}{suffixes[1]}" if label in double and suffixes[1] else label)
+        labels.append(f"{label}{suffixes[1]}" if label in duplicates and suffixes[1] else label)
     return columns, pd.Index(labels, dtype=object if not labels else None)
 
 
@@ -219,8 +219,8 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
     """
     if how == "right":
         return pairs(right, left, "left")[::-1]
-    both = [stack([a, b]) for a, b in zip(left, right, strict=True)]
-    keys = _numbers(sort_keys.pack([sort_keys.encode(column) for column in both]))
+    columns = [stack([a, b]) for a, b in zip(left, right, strict=True)]
+    keys = _numbers(sort_keys.pack([sort_keys.encode(column) for column in columns]))
     xp, n = arrays.of(keys), len(left[0])
     left_keys, right_keys = keys[:n], keys[n:]
     count_of_key = xp.bincount(right_keys, minlength=int(keys.max()) + 1 if len(keys) else 0)
@@ -229,17 +229,17 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
         rows = xp.flatnonzero(counts > 0)
         return rows, rows
     start = (xp.cumsum(count_of_key) - count_of_key)[left_keys]
-    lefts, place = arrays.spread(counts if how == "inner" else xp.maximum(counts, 1))
+    left_rows, place = arrays.spread(counts if how == "inner" else xp.maximum(counts, 1))
     by_key = xp.append(arrays.argsort(right_keys), np.int64(-1))  # the last one: no match
-    rights = by_key[xp.where(counts[lefts] > 0, start[lefts] + place, len(right_keys))]
+    right_rows = by_key[xp.where(counts[left_rows] > 0, start[left_rows] + place, len(right_keys))]
     if how != "outer":
-        return lefts, rights
+        return left_rows, right_rows
     unmatched = xp.ones(len(right_keys) + 1, bool)
-    unmatched[rights] = False
+    unmatched[right_rows] = False
     unmatched = xp.flatnonzero(unmatched[:-1])
-    order = arrays.argsort(xp.concatenate([left_keys[lefts], right_keys[unmatched]]))
-    lefts = xp.concatenate([lefts, xp.full(len(unmatched), -1, np.int64)])
-    return lefts[order], xp.concatenate([rights, unmatched])[order]
+    order = arrays.argsort(xp.concatenate([left_keys[left_rows], right_keys[unmatched]]))
+    left_rows = xp.concatenate([left_rows, xp.full(len(unmatched), -1, np.int64)])
+    return left_rows[order], xp.concatenate([right_rows, unmatched])[order]
 
 
 def _numbers(keys: Any) -> Any:

@@ -103,28 +103,28 @@ def variance(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
 
 def deviation(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
     """Compute the standard deviation."""
-    squared = variance(column, skipna=skipna, ddof=ddof)
-    return squared if squared is pd.NA else _single(np.float64(squared) ** 0.5, column)
+    square = variance(column, skipna=skipna, ddof=ddof)
+    return square if square is pd.NA else _single(np.float64(square) ** 0.5, column)
 
 
-def extreme(column: Column, *, most: bool = False, skipna: bool = True) -> Any:
+def extreme(column: Column, *, largest: bool = False, skipna: bool = True) -> Any:
     """Find the smallest value, or the largest."""
     if column.kind == CATEGORY and not column.dtype.ordered:
-        raise TypeError(f"Categorical is not ordered for operation {'max' if most else 'min'}")
+        raise TypeError(f"Categorical is not ordered for operation {'max' if largest else 'min'}")
     defined = _defined(column, skipna)
     if defined is None:
         return null_of(column)
     keys = sort_keys.ascending(defined)
-    return scalar(defined, keys.argmax() if most else keys.argmin())
+    return scalar(defined, keys.argmax() if largest else keys.argmin())
 
 
-def place(column: Column, *, most: bool = False) -> int:
+def place(column: Column, *, largest: bool = False) -> int:
     """Find the first row of the smallest or largest value; raise ValueError if all are null."""
     nulls = column.nulls()
     keys = sort_keys.ascending(column)
-    keys = ~keys if most else keys
+    keys = ~keys if largest else keys
     if not len(column) or bool(nulls.all()):
-        raise ValueError(f"attempt to get {'argmax' if most else 'argmin'} of an empty sequence")
+        raise ValueError(f"attempt to get {'argmax' if largest else 'argmin'} of an empty sequence")
     return int(column.xp.where(nulls, keys[~nulls].max(), keys).argmin())
 
 
@@ -148,7 +148,7 @@ def distinct(column: Column, *, dropna: bool = True) -> int:
 
 
 def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
-    """Compute the (q,) quantiles at some shares from 0 to 1, interpolated as by pandas."""
+    """Compute the (q,) quantiles at shares from 0 to 1, interpolated as pandas does."""
     xp = column.xp
     if column.kind == CATEGORY or (column.kind == TEXT and interpolation == "linear"):
         raise TypeError(f"quantile does not work for dtype {column.dtype}")
@@ -188,7 +188,7 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "all": all_true,
     "any": any_true,
     "count": count,
-    "max": partial(extreme, most=True),
+    "max": partial(extreme, largest=True),
     "mean": mean,
     "min": extreme,
     "nunique": distinct,
@@ -206,9 +206,9 @@ def _sums(values: Any, by: Groups) -> Any:
     if values.dtype.kind == "f":
         wide = values.astype(np.float64)
         return xp.bincount(by.ids, weights=wide, minlength=by.count + 1)[: by.count]
-    cumulated = xp.concatenate([xp.zeros(1, values.dtype), xp.cumsum(values[by.order])])
+    cumulative = xp.concatenate([xp.zeros(1, values.dtype), xp.cumsum(values[by.order])])
     ends = by.ends()
-    return cumulated[ends] - cumulated[ends - by.tally()]
+    return cumulative[ends] - cumulative[ends - by.tally()]
 
 
 def _zero_filled(column: Column) -> tuple[Any, Any]:
@@ -264,8 +264,8 @@ def group_var(column: Column, by: Groups, *, ddof: int = 1) -> Column:
     counts = by.tally(defined)
     with np.errstate(all="ignore"):
         means = _sums(values.astype(np.float64), by) / counts
-        off = values - xp.append(means, np.float64(0))[by.ids]
-        squares = off * off if defined is None else xp.where(defined, off * off, 0.0)
+        delta = values - xp.append(means, np.float64(0))[by.ids]
+        squares = delta * delta if defined is None else xp.where(defined, delta * delta, 0.0)
         variances = _sums(squares, by) / (counts - ddof)
     few = counts <= ddof
     variances = xp.where(few, np.nan, variances)
@@ -278,18 +278,19 @@ def group_std(column: Column, by: Groups, *, ddof: int = 1) -> Column:
     return Column(by.xp.sqrt(variances.values), variances.dtype, variances.valid)
 
 
-def group_extreme(column: Column, by: Groups, *, most: bool = False) -> Column:
+def group_extreme(column: Column, by: Groups, *, largest: bool = False) -> Column:
     """Find the smallest values that are not null, or the largest."""
     if column.kind == CATEGORY and not column.dtype.ordered:
-        raise TypeError(f"Cannot perform {'max' if most else 'min'} with non-ordered Categorical")
+        name = "max" if largest else "min"
+        raise TypeError(f"Cannot perform {name} with non-ordered Categorical")
     xp = by.xp
     defined = ~column.nulls()
     keys = sort_keys.ascending(column)
-    keys = sort_keys.as_unsigned(~keys if most else keys)[defined]
-    out = xp.full(by.count + 1, np.uint64(2**64 - 1))
-    arrays.scatter_min(out, by.ids[defined], keys)
-    back = sort_keys.from_unsigned(out[: by.count])
-    values = sort_keys.restore(~back if most else back, column)
+    keys = sort_keys.as_unsigned(~keys if largest else keys)[defined]
+    minima = xp.full(by.count + 1, np.uint64(2**64 - 1))
+    arrays.scatter_min(minima, by.ids[defined], keys)
+    keys = sort_keys.from_unsigned(minima[: by.count])
+    values = sort_keys.restore(~keys if largest else keys, column)
     extremes = Column(values, column.dtype, None, column.words)
     empty = by.tally(defined) == 0
     if not bool(empty.any()):
@@ -328,9 +329,9 @@ def counted_categories(column: Column, *, dropna: bool) -> tuple[Column, Any]:
     xp, size = column.xp, len(column.dictionary)
     places = xp.where(column.nulls(), size, column.values)
     counts = xp.bincount(places.astype(np.int64), minlength=size + 1).astype(np.int64)
-    codes_ = xp.append(xp.arange(size, dtype=np.int32), np.int32(-1))
-    shown = size + int(not dropna and int(counts[size]) > 0)
-    return Column(codes_[:shown], column.dtype), counts[:shown]
+    codes = xp.append(xp.arange(size, dtype=np.int32), np.int32(-1))
+    length = size + int(not dropna and int(counts[size]) > 0)
+    return Column(codes[:length], column.dtype), counts[:length]
 
 
 def group_median(column: Column, by: Groups) -> Column:
@@ -371,7 +372,7 @@ AGGREGATIONS: dict[str, Callable[..., Column]] = {
     "count": group_count,
     "first": group_first,
     "last": partial(group_first, last=True),
-    "max": partial(group_extreme, most=True),
+    "max": partial(group_extreme, largest=True),
     "mean": group_mean,
     "median": group_median,
     "min": group_extreme,

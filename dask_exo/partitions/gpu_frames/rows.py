@@ -160,11 +160,11 @@ class LabelledRows:
         """Take rows by label; missing labels give nulls."""
         from dask_exo.partitions.gpu_frames.merge import pairs
 
-        wanted = self._as_index(index)
-        left, rows = pairs(wanted.levels, self._index.levels, "left")
-        if len(left) != len(wanted):
+        labels = self._as_index(index)
+        left, rows = pairs(labels.levels, self._index.levels, "left")
+        if len(left) != len(labels):
             raise ValueError("cannot reindex on an axis with duplicate labels")
-        result = self.take_or_null(rows).with_index(wanted)
+        result = self.take_or_null(rows).with_index(labels)
         return result if fill_value is None else result.fillna(fill_value)
 
     def sort_index(self, ascending: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
@@ -181,8 +181,8 @@ class LabelledRows:
     ) -> Any:
         """Sample rows: the same ones as pandas."""
         places = pd.Series(np.arange(len(self)))
-        chosen = places.sample(n=n, frac=frac, replace=replace, random_state=random_state)
-        return self.take(chosen.to_numpy())
+        sample = places.sample(n=n, frac=frac, replace=replace, random_state=random_state)
+        return self.take(sample.to_numpy())
 
 
 class RowsOfFrame(LabelledRows):
@@ -220,8 +220,8 @@ class RowsOfFrame(LabelledRows):
             return frame
         index = self._index
         for i in reversed(range(index.nlevels)):
-            plain = "index" if index.nlevels == 1 else f"level_{i}"
-            name = plain if index.names[i] is None else index.names[i]
+            default = "index" if index.nlevels == 1 else f"level_{i}"
+            name = default if index.names[i] is None else index.names[i]
             if self.labels.nlevels > 1 and not isinstance(name, tuple):
                 name = (name, *[""] * (self.labels.nlevels - 1))
             frame.insert(0, name, index.levels[i])
@@ -229,9 +229,9 @@ class RowsOfFrame(LabelledRows):
 
     def set_index(self, keys: Any, drop: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
         """Make columns the index."""
-        several = keys if isinstance(keys, list) else [keys]
-        labels = [key for key in several if not hasattr(key, "column")]
-        series = [key if hasattr(key, "column") else self[key] for key in several]
+        items = keys if isinstance(keys, list) else [keys]
+        labels = [key for key in items if not hasattr(key, "column")]
+        series = [key if hasattr(key, "column") else self[key] for key in items]
         index = DeviceIndex.of([s.column for s in series], [s.name for s in series])
         frame = self.drop(columns=labels) if drop and labels else self
         return frame.with_index(index)
@@ -247,10 +247,12 @@ class RowsOfFrame(LabelledRows):
     ) -> Any:
         """Sort rows by columns in a stable way."""
         names = list(by) if isinstance(by, (list, pd.Index)) else [by]
-        ways = list(ascending) if isinstance(ascending, (list, tuple)) else [ascending] * len(names)
+        flags = (
+            list(ascending) if isinstance(ascending, (list, tuple)) else [ascending] * len(names)
+        )
         keys = [
-            sort_keys.encode(column, descending=not way, nulls_first=na_position == "first")
-            for column, way in zip(self.key_columns(names), ways, strict=True)
+            sort_keys.encode(column, descending=not flag, nulls_first=na_position == "first")
+            for column, flag in zip(self.key_columns(names), flags, strict=True)
         ]
         ordered = self.take_rows(arrays.argsort(sort_keys.pack(keys)))
         return ordered.numbered() if ignore_index else ordered
@@ -280,21 +282,21 @@ class RowsOfFrame(LabelledRows):
         return rest.numbered() if ignore_index else rest
 
     def duplicated(self, subset: Any = None, keep: Any = "first") -> Any:
-        """Mark rows that another row before (``keep="last"``: after) equals."""
+        """Mark rows that equal an earlier row, or a later one for ``keep="last"``."""
         names = self.labels if subset is None else subset
         names = list(names) if isinstance(names, (list, pd.Index)) else [names]
-        repeated = arrays.module(self.module).ones(len(self), bool)
+        mask = arrays.module(self.module).ones(len(self), bool)
         if not names or not len(self):
-            repeated &= False
+            mask &= False
         else:
             grouped = group_rows([sort_keys.encode(self[name].column) for name in names])
             if keep == "last":
-                repeated[grouped.order[grouped.ends() - 1]] = False
+                mask[grouped.order[grouped.ends() - 1]] = False
             elif keep == "first":
-                repeated[grouped.first] = False
+                mask[grouped.first] = False
             else:
-                repeated = (grouped.tally() > 1)[grouped.ids]
-        return self._constructor_sliced.of(Column(repeated, np.dtype(bool)), self._index)
+                mask = (grouped.tally() > 1)[grouped.ids]
+        return self._constructor_sliced.of(Column(mask, np.dtype(bool)), self._index)
 
     def dropna(self, *, how: Any = "any", subset: Any = None, thresh: Any = None, **_: Any) -> Any:
         """Drop rows with nulls."""
@@ -365,10 +367,10 @@ class LabelSelector:
     def _of_labels(self, owner: Any, labels: list[Any]) -> Any:
         from dask_exo.partitions.gpu_frames.merge import pairs
 
-        have = owner.index.column
-        wanted = interop.from_pandas(pd.Series(labels, dtype=have.dtype), have.xp)
-        _, rows = pairs([wanted], [have], "left")
+        index = owner.index.column
+        column = interop.from_pandas(pd.Series(labels, dtype=index.dtype), index.xp)
+        _, rows = pairs([column], [index], "left")
         if bool((rows < 0).any()):
-            missing = [label for label in labels if not bool(transform.is_in(have, [label]).any())]
+            missing = [label for label in labels if not bool(transform.is_in(index, [label]).any())]
             raise KeyError(f"{missing} not in index")
         return owner.take_rows(rows)

@@ -295,10 +295,10 @@ class DeviceSeries(SummaryOfSeries):
         return self._with(rest.arrays, rest.index)
 
     def searchsorted(self, value: Any, side: Any = "left") -> Any:
-        """Count the (m,) sorted values before each of others; nulls come before none."""
-        one = pd.api.types.is_scalar(value)
+        """Count the sorted values before each of (m,) others; nulls are last."""
+        is_scalar = pd.api.types.is_scalar(value)
         if not isinstance(value, DeviceSeries):
-            value = DeviceSeries([value] if one else value)
+            value = DeviceSeries([value] if is_scalar else value)
         other, xp = value.column, value.column.xp
         column = self.column
         if column.xp is not xp:
@@ -306,11 +306,11 @@ class DeviceSeries(SummaryOfSeries):
         if CATEGORY in (column.kind, other.kind):
             column = cast(column, other.dtype) if column.kind != CATEGORY else column
             other = interop.recategorize(other, column.dtype)
-        both = stack([column, other])
+        values = stack([column, other])
         is_coded = column.kind in (TEXT, CATEGORY)
-        keys = both.values.astype(np.int64) if is_coded else sort_keys.ascending(both)
+        keys = values.values.astype(np.int64) if is_coded else sort_keys.ascending(values)
         counts = xp.searchsorted(keys[: len(column)], keys[len(column) :], side=side)
-        return int(counts[0]) if one else counts
+        return int(counts[0]) if is_scalar else counts
 
     def groupby(self, by: Any = None, **options: Any) -> Any:
         """Group rows; see `DeviceGroupBy`."""

@@ -70,8 +70,8 @@ def pack(keys: Sequence[Any]) -> Any:
     [1, 2, 0]
     """
     codes = keys[0]
-    for more in keys[1:]:
-        codes = _pack(codes, more)
+    for minor in keys[1:]:
+        codes = _pack(codes, minor)
     return codes
 
 
@@ -170,11 +170,11 @@ class Groups:
         counts = self.xp.bincount(ids, minlength=self.count + 1)
         return counts[: self.count].astype(np.int64)
 
-    def tally(self, chosen: Any = None) -> Any:
+    def tally(self, mask: Any = None) -> Any:
         """Count the (g,) rows of each group, or those in a mask."""
-        if chosen is None:
+        if mask is None:
             return self.sizes
-        return self._count(self.xp.where(chosen, self.ids, self.count))
+        return self._count(self.xp.where(mask, self.ids, self.count))
 
     def ends(self) -> Any:
         """(g,) end of each group in `order`."""

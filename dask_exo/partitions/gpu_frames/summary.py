@@ -44,16 +44,16 @@ class SummaryOfSeries(Values):
     ) -> Any:
         """Count the rows of each value, the most frequent first."""
         if self.column.kind == CATEGORY:
-            column, counted = reductions.counted_categories(self.column, dropna=dropna)
+            column, sizes = reductions.counted_categories(self.column, dropna=dropna)
         else:
             nulls = self.column.nulls() if dropna else None
             grouped = group_rows([sort_keys.encode(self.column)], nulls, sort=False)
-            column, counted = self.column.take(grouped.first), grouped.tally()
+            column, sizes = self.column.take(grouped.first), grouped.tally()
         dtype = pd.Series([], dtype=self.column.dtype).value_counts().dtype
         index = DeviceIndex.of([column], [self.name])
-        counts = self.of(Column(counted, dtype), index, "count")
+        counts = self.of(Column(sizes, dtype), index, "count")
         counts = counts.sort_values(ascending=ascending) if sort else counts
-        return (counts / int(counted.sum())).rename("proportion") if normalize else counts
+        return (counts / int(sizes.sum())).rename("proportion") if normalize else counts
 
     def quantile(self, q: Any = 0.5, interpolation: Any = "linear") -> Any:
         """Compute quantiles, on the host."""
@@ -73,7 +73,7 @@ class SummaryOfSeries(Values):
 
     def idxmax(self, **_: Any) -> Any:
         """Find the label of the largest value."""
-        return self._index[reductions.place(self.column, most=True)]
+        return self._index[reductions.place(self.column, largest=True)]
 
     def agg(self, func: Any) -> Any:
         """Reduce values by names of aggregations."""
@@ -134,27 +134,27 @@ class SummaryOfFrame(RowsOfFrame):
         if isinstance(func, str):
             return getattr(self, func)()
         if isinstance(func, dict):
-            results = {label: self[label].agg(one) for label, one in func.items()}
-            many = any(isinstance(one, pd.Series) for one in results.values())
-            return pd.DataFrame(results) if many else pd.Series(results)
+            results = {label: self[label].agg(how) for label, how in func.items()}
+            has_series = any(isinstance(result, pd.Series) for result in results.values())
+            return pd.DataFrame(results) if has_series else pd.Series(results)
         return pd.DataFrame({label: series.agg(list(func)) for label, series in self.items()})
 
     aggregate = agg
 
     def describe(self, percentiles: Any = None, **options: Any) -> pd.DataFrame:
         """Summarize columns of numbers, or all columns if there are none."""
-        chosen = self.select_dtypes("number")
-        frame = chosen if len(chosen.labels) else self
-        described = [series.describe(percentiles, **options) for _, series in frame.items()]
-        return pd.concat(described, axis=1)
+        numbers = self.select_dtypes("number")
+        frame = numbers if len(numbers.labels) else self
+        summaries = [series.describe(percentiles, **options) for _, series in frame.items()]
+        return pd.concat(summaries, axis=1)
 
 
 def _of_series(name: str) -> Callable[..., Any]:
     reduce = reductions.REDUCTIONS[name]
-    known = {"skipna", "min_count", "ddof", "dropna"}
+    supported = {"skipna", "min_count", "ddof", "dropna"}
 
     def run(self: SummaryOfSeries, axis: Any = None, **options: Any) -> Any:  # noqa: ARG001
-        return reduce(self.column, **{k: v for k, v in options.items() if k in known})
+        return reduce(self.column, **{k: v for k, v in options.items() if k in supported})
 
     run.__doc__ = f"Reduce the values by {name}."
     return run

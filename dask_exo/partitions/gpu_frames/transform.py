@@ -59,19 +59,19 @@ def cast(column: Column, dtype: Any) -> Column:  # noqa: PLR0911  a case each
     dtype = pandas_dtype(dtype)
     if dtype == column.dtype and not isinstance(dtype, pd.CategoricalDtype):
         return column
-    have, want = column.kind, kind_of(dtype)
-    if want == CATEGORY:
+    old_kind, new_kind = column.kind, kind_of(dtype)
+    if new_kind == CATEGORY:
         return _to_category(column, dtype)
-    if have == TEXT and want == TEXT:
+    if old_kind == TEXT and new_kind == TEXT:
         return replace(column, dtype=dtype, words=column.dictionary.astype(dtype))
-    if have in NUMBERS and want in NUMBERS:
+    if old_kind in NUMBERS and new_kind in NUMBERS:
         return _to_number(column, dtype)
     same_zone = isinstance(dtype, np.dtype) == isinstance(column.dtype, np.dtype)
-    if have in TIMES and want == have and same_zone:
+    if old_kind in TIMES and new_kind == old_kind and same_zone:
         return Column(in_unit(column, unit_of(dtype)), dtype)
-    if have in TIMES and dtype == np.int64:
+    if old_kind in TIMES and dtype == np.int64:
         return Column(_without_nulls(column, dtype).values, dtype)
-    missing = False if dtype == np.dtype(bool) and have == TEXT else None
+    missing = False if dtype == np.dtype(bool) and old_kind == TEXT else None
     return map_distinct(column, lambda values: values.astype(dtype), missing)
 
 
@@ -97,13 +97,13 @@ def _check_whole(values: Any, dtype: np.dtype) -> None:
 
 
 def _without_nulls(column: Column, dtype: Any) -> Column:
-    bad = column.nulls()
+    invalid = column.nulls()
     if column.kind == "f":
-        bad = bad | column.xp.isinf(column.values)
-    if bool(bad.any()):
+        invalid = invalid | column.xp.isinf(column.values)
+    if bool(invalid.any()):
         raise IntCastingNaNError(
-            f"Cannot convert {int(bad.sum())} null or infinite values of {len(column)} to {dtype}: "
-            f"fill them with .fillna(...), or take a nullable dtype such as 'Int64'"
+            f"Cannot convert {int(invalid.sum())} null or infinite values of {len(column)} to "
+            f"{dtype}: fill them with .fillna(...), or take a nullable dtype such as 'Int64'"
         )
     return column
 
@@ -189,10 +189,10 @@ def ufunc(column: Column, name: str) -> Column:
 
 def constant(value: Any, length: int, xp: Any) -> Column:
     """Make a column of one repeated value, in the dtype that pandas gives it."""
-    one = pd.Series([value])
-    if one.dtype == object and value is None:
-        one = one.astype(np.float64)
-    return interop.from_pandas(one, xp).take(xp.zeros(length, np.int64))
+    series = pd.Series([value])
+    if series.dtype == object and value is None:
+        series = series.astype(np.float64)
+    return interop.from_pandas(series, xp).take(xp.zeros(length, np.int64))
 
 
 def _like(value: Any, column: Column) -> Column:
@@ -206,10 +206,10 @@ def _like(value: Any, column: Column) -> Column:
             )
     elif not (pd.isna(value) and column.kind in "fmMT") and not is_nullable(dtype):
         holder = pd.Series(interop.to_array(column.take(slice(0, 1))), dtype=dtype)
-        whole = pd.concat([holder, pd.Series([value])]) if column.kind in "biu" else holder
+        joined = pd.concat([holder, pd.Series([value])]) if column.kind in "biu" else holder
         is_fraction = isinstance(value, (float, np.floating)) and value % 1 != 0
         if column.kind in "bu" or (column.kind == "i" and (pd.isna(value) or is_fraction)):
-            dtype = whole.dtype
+            dtype = joined.dtype
     return interop.from_pandas(pd.Series([value], dtype=dtype), column.xp)
 
 
@@ -224,10 +224,10 @@ def choose(condition: Any, column: Column, other: Any) -> Column:
     second = other if isinstance(other, Column) else _like(other, column)
     if column.kind == CATEGORY:
         second = recategorize(second, column.dtype)
-    both = stack([column, second])
+    values = stack([column, second])
     at = xp.arange(len(column)) if len(second) == len(column) > 1 else xp.zeros(len(column), int)
     rows = xp.where(condition, xp.arange(len(column)), at + len(column))
-    return both.take(rows)
+    return values.take(rows)
 
 
 def fill(column: Column, value: Any) -> Column:
@@ -287,9 +287,9 @@ def shifted(
     inside = (rows >= 0) & (rows < len(column))
     if not len(column) and column.kind in "iu" and not column.nullable and fill_value is None:
         return cast(column, np.float64)
-    taken = column.take(xp.where(inside, rows, 0))
+    result = column.take(xp.where(inside, rows, 0))
     if fill_value is not None:
-        return choose(inside, taken, fill_value)
+        return choose(inside, result, fill_value)
     return column.take_or_null(xp.where(inside, rows, -1), name=name)
 
 
@@ -312,25 +312,25 @@ def clip(column: Column, lower: Any, upper: Any) -> Column:
 
 
 def is_in(column: Column, values: Any) -> Any:
-    """Return (n,) whether each value is among some."""
+    """Return (n,) bool of the column's values that are among ``values``."""
     xp, nulls = column.xp, column.nulls()
-    wanted = pd.Series(list(values))
-    has_null = bool(wanted.isna().any())
-    wanted = wanted[wanted.notna()]
+    targets = pd.Series(list(values))
+    has_null = bool(targets.isna().any())
+    targets = targets[targets.notna()]
     if column.kind in (TEXT, CATEGORY):
-        places = column.dictionary.get_indexer(pd.Index(wanted.unique()))
+        places = column.dictionary.get_indexer(pd.Index(targets.unique()))
         table = np.zeros(len(column.dictionary) + 1, bool)
         table[places[places >= 0]] = True
         flags = xp.asarray(table)[column.values]
-    elif not len(wanted):
+    elif not len(targets):
         flags = xp.zeros(len(column), bool)
     else:
-        searched = interop.from_pandas(wanted.convert_dtypes() if column.nullable else wanted, xp)
+        members = interop.from_pandas(targets.convert_dtypes() if column.nullable else targets, xp)
         if column.kind in TIMES:
-            searched = cast(searched, column.dtype)
-        elif searched.kind not in NUMBERS:
+            members = cast(members, column.dtype)
+        elif members.kind not in NUMBERS:
             return xp.zeros(len(column), bool)
-        flags = xp.isin(column.values, searched.values)
+        flags = xp.isin(column.values, members.values)
     return (flags & ~nulls) | (nulls & has_null)
 
 

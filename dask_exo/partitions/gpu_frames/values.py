@@ -65,7 +65,7 @@ class Values(Operators, LabelledRows):
         return self.each(lambda column: transform.clip(column, lower, upper))
 
     def isin(self, values: Any) -> Any:
-        """Return whether values are among some."""
+        """Return which values are among others."""
         return self.each(
             lambda column: Column(transform.is_in(column, values), as_nullable(bool, column.dtype))
         )
@@ -92,18 +92,18 @@ class Values(Operators, LabelledRows):
 
     def where(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
         """Choose values where a condition holds, and others elsewhere."""
-        return self._where([as_mask(one) for one in self._per_column(cond)], other)
+        return self._where([as_mask(operand) for operand in self._per_column(cond)], other)
 
     def mask(self, cond: Any, other: Any = np.nan, **_: Any) -> Any:
         """Replace values where a condition holds."""
-        return self._where([~as_mask(one) for one in self._per_column(cond)], other)
+        return self._where([~as_mask(operand) for operand in self._per_column(cond)], other)
 
     def _where(self, masks: list[Any], other: Any) -> Any:
         parts = zip(masks, self.arrays, self._per_column(other), strict=True)
         return self._with([transform.choose(*part) for part in parts])
 
     def replace(self, to_replace: Any = None, value: Any = None, **_: Any) -> Any:
-        """Replace some values by another one."""
+        """Replace values by others."""
         pairs = to_replace if isinstance(to_replace, dict) else {to_replace: value}
 
         def change(column: Column) -> Column:
@@ -243,8 +243,8 @@ class Categories:
 
     def add_categories(self, new_categories: Any) -> Any:
         """Add categories."""
-        more = [new_categories] if isinstance(new_categories, str) else list(new_categories)
-        return self.set_categories(self.categories.append(pd.Index(more)))
+        new = [new_categories] if isinstance(new_categories, str) else list(new_categories)
+        return self.set_categories(self.categories.append(pd.Index(new)))
 
     def remove_unused_categories(self) -> Any:
         """Remove categories that no row has."""
@@ -304,10 +304,10 @@ def _fraction(steps: int, count: int) -> Callable[[Column], Any]:
     """Compute a part of the second: units of 1 / ``steps`` seconds, modulo ``count``."""
 
     def run(column: Column) -> Any:
-        have = SECOND[unit_of(column.dtype)]
-        if have < steps:
-            return column.values * (steps // have) % count
-        return column.values // (have // steps) % count
+        unit = SECOND[unit_of(column.dtype)]
+        if unit < steps:
+            return column.values * (steps // unit) % count
+        return column.values // (unit // steps) % count
 
     return run
 
@@ -336,7 +336,7 @@ FIELDS: dict[str, Callable[[Column], Column]] = {
     "microsecond": _field(_fraction(10**6, 10**6)),
     "nanosecond": _field(_fraction(10**9, 1000)),
 }
-"""Of points in time."""
+"""Fields of points in time."""
 
 
 def _whole_days(column: Column) -> Column:
@@ -348,4 +348,4 @@ DURATIONS: dict[str, Callable[[Column], Column]] = {
     "days": _whole_days,
     "seconds": _field(_part(1, 86400)),
 }
-"""Of durations."""
+"""Fields of durations."""

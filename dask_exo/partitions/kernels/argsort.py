@@ -21,7 +21,7 @@ def counting_argsort(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndar
 
     Examples
     --------
-    >>> [found.tolist() for found in counting_argsort(np.array([2, 0, 2, 0]), 3)]
+    >>> [array.tolist() for array in counting_argsort(np.array([2, 0, 2, 0]), 3)]
     [[1, 3, 0, 2], [0, 2, 2, 4]]
     """
     order, counts = groupsort_indexer(np.asarray(codes, np.intp), count)
@@ -44,15 +44,15 @@ def stable_argsort(codes: np.ndarray) -> np.ndarray:
     """
     if len(codes) and int(codes.max()) - int(codes.min()) < 2**16:
         return np.argsort((codes - codes.min()).astype(np.uint16), kind="stable")
-    found = np.argsort(codes)
-    tied = codes[found[1:]] == codes[found[:-1]]
+    order = np.argsort(codes)
+    tied = codes[order[1:]] == codes[order[:-1]]
     if not tied.any():
-        return found
+        return order
     group = np.cumsum(np.concatenate([[False], ~tied]))
     members = np.flatnonzero(np.concatenate([tied, [False]]) | np.concatenate([[False], tied]))
     # group and row fit into one integer, for less than three billion rows
-    found[members] = np.sort(group[members] * len(codes) + found[members]) % len(codes)
-    return found
+    order[members] = np.sort(group[members] * len(codes) + order[members]) % len(codes)
+    return order
 
 
 _BLOCK = 2**15  # values at a time, so that they stay in the cache
@@ -74,19 +74,19 @@ def count_below(
     >>> count_below(np.array([3, 5, 9]), np.array([3, 5, 5]), "right").tolist()
     [1, 3, 3]
     """
-    found = np.zeros(len(values), np.int64)
+    counts = np.zeros(len(values), np.int64)
     if not len(bounds):
-        return found
-    first = 1 << (len(bounds).bit_length() - 1)
-    padded = np.concatenate([bounds, np.repeat(bounds[-1:], 2 * first - 1 - len(bounds))])
-    passes = np.greater if side == "left" else np.greater_equal
+        return counts
+    first_step = 1 << (len(bounds).bit_length() - 1)
+    padded = np.concatenate([bounds, np.repeat(bounds[-1:], 2 * first_step - 1 - len(bounds))])
+    compare = np.greater if side == "left" else np.greater_equal
     for start in range(0, len(values), _BLOCK):
-        block, below = values[start : start + _BLOCK], found[start : start + _BLOCK]
-        step = first
+        block, block_counts = values[start : start + _BLOCK], counts[start : start + _BLOCK]
+        step = first_step
         while step:
-            below += passes(block, padded[below + (step - 1)]) * np.int64(step)
+            block_counts += compare(block, padded[block_counts + (step - 1)]) * np.int64(step)
             step >>= 1
-    return np.minimum(found, len(bounds), out=found)
+    return np.minimum(counts, len(bounds), out=counts)
 
 
 _WORD = 8  # bytes
@@ -122,11 +122,11 @@ def string_words(values: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, 
     There is a word for each byte of all strings, and a last one of zeros. Words at the end of a
     string contain bytes of the next one. The others are (n,) first words, and numbers of bytes.
     """
-    offsets, used = string_buffers(values)
-    data = np.zeros(len(used) + _WORD, np.uint8)  # is read beyond the end
-    data[:-_WORD] = used
-    read = np.ndarray(len(data) - _WORD + 1, dtype, data, strides=(1,))
-    return read, offsets[:-1] - offsets[0], np.diff(offsets)
+    offsets, source = string_buffers(values)
+    data = np.zeros(len(source) + _WORD, np.uint8)  # is read beyond the end
+    data[:-_WORD] = source
+    words = np.ndarray(len(data) - _WORD + 1, dtype, data, strides=(1,))
+    return words, offsets[:-1] - offsets[0], np.diff(offsets)
 
 
 class StringWords:
@@ -153,29 +153,29 @@ def count_up_to(values: pa.Array | pa.ChunkedArray, bounds: Sequence[str]) -> np
 
     Bounds are ascending. The result for nulls is undefined.
     """
-    found = np.zeros(len(values), np.int64)
+    counts = np.zeros(len(values), np.int64)
     if bounds:
         text = StringWords(values)
-        _search(text, np.arange(len(text)), [bound.encode() for bound in bounds], 0, found)
-    return found
+        _search(text, np.arange(len(text)), [bound.encode() for bound in bounds], 0, counts)
+    return counts
 
 
 def _search(
-    text: StringWords, rows: np.ndarray, bounds: Sequence[bytes], at: int, found: np.ndarray
+    text: StringWords, rows: np.ndarray, bounds: Sequence[bytes], at: int, counts: np.ndarray
 ) -> None:
-    """Add to ``found`` of rows that equal all bounds in the bytes before ``at``."""
+    """Add to the ``counts`` of rows that equal all bounds in the bytes before ``at``."""
     if at >= max(map(len, bounds)):  # they differ in zeros at the end only
-        found[rows] += np.searchsorted([len(b) for b in bounds], text.lengths[rows], "right")
+        counts[rows] += np.searchsorted([len(b) for b in bounds], text.lengths[rows], "right")
         return
-    cut = [int.from_bytes(b[at : at + _WORD].ljust(_WORD, b"\0"), "big") for b in bounds]
-    prefixes, words = np.array(cut, np.uint64), text.words(rows, at)
+    heads = [int.from_bytes(b[at : at + _WORD].ljust(_WORD, b"\0"), "big") for b in bounds]
+    prefixes, words = np.array(heads, np.uint64), text.words(rows, at)
     below = count_below(words, prefixes)
-    found[rows] += below
+    counts[rows] += below
     undecided = np.flatnonzero(prefixes[np.minimum(below, len(prefixes) - 1)] == words)
     for first in np.unique(below[undecided]):
         same = undecided[below[undecided] == first]
         last = int(np.searchsorted(prefixes, prefixes[first], "right"))
-        _search(text, rows[same], bounds[first:last], at + _WORD, found)
+        _search(text, rows[same], bounds[first:last], at + _WORD, counts)
 
 
 def argsort_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
@@ -188,31 +188,31 @@ def argsort_strings(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """
     nulls = np.asarray(values.is_null())
     text, valid = StringWords(values), np.flatnonzero(~nulls)
-    found, tied = valid, np.ones(max(len(valid) - 1, 0), bool)
+    order, tied = valid, np.ones(max(len(valid) - 1, 0), bool)
     longest = int(text.lengths.max(initial=0))
     for at in range(0, longest, _WORD):
         if not tied.any():
             break
-        found, tied = _refine(found, tied, partial(text.words, at=at))
+        order, tied = _refine(order, tied, partial(text.words, at=at))
     if tied.any():  # by zero bytes at the end
-        found, tied = _refine(found, tied, lambda rows: text.lengths[rows])
-    return np.concatenate([found, np.flatnonzero(nulls)])
+        order, tied = _refine(order, tied, lambda rows: text.lengths[rows])
+    return np.concatenate([order, np.flatnonzero(nulls)])
 
 
 def _refine(
-    found: np.ndarray, tied: np.ndarray, key: Callable[[np.ndarray], np.ndarray]
+    order: np.ndarray, tied: np.ndarray, key: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sort rows that tie so far by their next key; ``tied`` tells of each row but the first."""
     places = np.flatnonzero(np.concatenate([tied, [False]]) | np.concatenate([[False], tied]))
-    rows, group = found[places], np.cumsum(np.concatenate([[True], ~tied]))[places]
+    rows, group = order[places], np.cumsum(np.concatenate([[True], ~tied]))[places]
     codes = key(rows)
     if (codes == codes[0]).all():  # a common prefix
-        return found, tied
+        return order, tied
     inner = stable_argsort(codes)
     if group[0] != group[-1]:
         inner = inner[stable_argsort(group[inner])]
-    codes, found, tied = codes[inner], found.copy(), tied.copy()
-    found[places] = rows[inner]
+    codes, order, tied = codes[inner], order.copy(), tied.copy()
+    order[places] = rows[inner]
     neighbours = np.flatnonzero(group[1:] == group[:-1])
     tied[places[neighbours]] = codes[neighbours + 1] == codes[neighbours]
-    return found, tied
+    return order, tied

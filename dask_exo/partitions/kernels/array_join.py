@@ -17,7 +17,8 @@ from dask_exo.partitions.wire_format import to_wire
 
 SPARSE = 8  # most entries a row; above it a hash table is smaller
 FEWEST = 10_000  # fewest rows of both sides for which it pays
-_KNOWN = frozenset({"left_on", "right_on", "how", "suffixes"})  # no two columns have the same name
+# no two columns have the same name, so suffixes have no effect
+_SUPPORTED_OPTIONS = frozenset({"left_on", "right_on", "how", "suffixes"})
 
 
 def merge(
@@ -42,11 +43,11 @@ class DirectAddressTable(NamedTuple):
     unique: bool  # whether no two rows have the same key
 
     @classmethod
-    def of(cls, keys: np.ndarray, most: int) -> DirectAddressTable | None:
+    def of(cls, keys: np.ndarray, limit: int) -> DirectAddressTable | None:
         """Build the table of some keys; return None if it has more than ``most`` entries."""
         low = int(keys.min())
         count = int(keys.max()) - low + 1
-        if count > most:
+        if count > limit:
             return None
         rows = np.full(count + 1, -1, np.int32)
         numbers = np.arange(len(keys), dtype=np.int32)
@@ -70,9 +71,9 @@ def _merge_by_lookup(
     lhs: Any, rhs: Any, options: dict[str, Any], fewest: int
 ) -> pd.DataFrame | None:
     """Return the matching rows; None if pandas must find them."""
-    others = {name for name in options.keys() - _KNOWN if options[name]}
+    other_options = {name for name in options.keys() - _SUPPORTED_OPTIONS if options[name]}
     left, right = _key(lhs, options.get("left_on")), _key(rhs, options.get("right_on"))
-    if others or left is None or right is None or len(lhs) + len(rhs) < fewest:
+    if other_options or left is None or right is None or len(lhs) + len(rhs) < fewest:
         return None
     left_keys, right_keys = lhs[left].to_numpy(), rhs[right].to_numpy()
     values = rhs.drop(columns=right) if left == right else rhs
@@ -83,15 +84,15 @@ def _merge_by_lookup(
         or not lhs.columns.intersection(values.columns).empty
     ):
         return None
-    found = _matching_rows(
+    matches = _matching_rows(
         left_keys, right_keys, options.get("how", "inner"), keys_only=len(rhs.columns) == 1
     )
-    if found is None:
+    if matches is None:
         return None
-    joined = _take_or_null(lhs, found[0])
+    joined = _take_or_null(lhs, matches[0])
     if values.columns.empty:
         return joined
-    return pd.concat([joined, _take_or_null(values, found[1])], axis=1)
+    return pd.concat([joined, _take_or_null(values, matches[1])], axis=1)
 
 
 def _matching_rows(
@@ -102,20 +103,20 @@ def _matching_rows(
     None means all rows of the left side, -1 a row without a partner on the right. ``keys_only``:
     the right side has no other columns than its keys.
     """
-    most = SPARSE * (len(left_keys) + len(right_keys))
+    limit = SPARSE * (len(left_keys) + len(right_keys))
     if how in ("inner", "left") or (how == "leftsemi" and keys_only):
-        places = DirectAddressTable.of(right_keys, most)
-        if places is not None and (places.unique or how == "leftsemi"):
-            rows = places.find(left_keys)
+        table = DirectAddressTable.of(right_keys, limit)
+        if table is not None and (table.unique or how == "leftsemi"):
+            rows = table.find(left_keys)
             matched = rows >= 0
             if how == "left" or matched.all():
                 return None, rows
             matching = np.flatnonzero(matched)
             return matching, rows[matching]
     if how == "inner":
-        places = DirectAddressTable.of(left_keys, most)
-        if places is not None and places.unique:
-            rows = places.find(right_keys)
+        table = DirectAddressTable.of(left_keys, limit)
+        if table is not None and table.unique:
+            rows = table.find(right_keys)
             matching = np.flatnonzero(rows >= 0)
             order, _ = counting_argsort(rows[matching], len(left_keys))
             return rows[matching].take(order), matching.take(order)
@@ -125,7 +126,7 @@ def _matching_rows(
 def _key(frame: Any, on: Any) -> Any:
     """Return the key column, or None if labels of the frame are unusual."""
     on = on[0] if isinstance(on, list) and len(on) == 1 else on
-    plain = (
+    is_plain = (
         type(frame) is pd.DataFrame
         and isinstance(on, str)
         and type(frame.columns) is pd.Index
@@ -136,7 +137,7 @@ def _key(frame: Any, on: Any) -> Any:
         and not frame.attrs
         and frame.flags.allows_duplicate_labels
     )
-    return on if plain else None
+    return on if is_plain else None
 
 
 def _take_or_null(frame: pd.DataFrame, rows: np.ndarray | None) -> pd.DataFrame:

@@ -1,8 +1,9 @@
 """Estimate the number of distinct values: from samples of rows, or for each group by a sketch.
 
-Of the samples, rows spread over all of them show how many values there are; runs of neighbours show
-values that are clustered, as in sorted data. Estimates are rather too low than too high: if some
-values are frequent and most are not, their repeats look like those of fewer values.
+A sample of rows spread over all of them shows how many values there are; a sample of runs of
+neighbours shows values that are clustered, as in sorted data. Estimates tend to be too low rather
+than too high: if some values are frequent and most are not, their repeats look like those of fewer
+values.
 
 A HyperLogLog sketch hashes each value to 64 bits. The first ``PRECISION`` of them name one of the
 group's registers, which stores the most leading zeros of the other bits, plus one. Empty registers
@@ -73,8 +74,8 @@ def _distinct_if_uniform(rows: int, repeats: int) -> float:
     low, high = 1.0, float(SAMPLE) ** 2  # more values would hardly show a repeat
     while high / low > 1.01:
         middle = math.sqrt(low * high)
-        more = SAMPLE - _expected_distinct(middle, SAMPLE) > repeats
-        low, high = (middle, high) if more else (low, middle)
+        is_higher = SAMPLE - _expected_distinct(middle, SAMPLE) > repeats
+        low, high = (middle, high) if is_higher else (low, middle)
     return _expected_distinct(low, rows)
 
 
@@ -108,11 +109,11 @@ class Sketch:
         """Return (G,) estimates of the number of distinct values of each group."""
         numbers = self.places // REGISTERS
         kinds = LARGEST + 1
-        seen = np.bincount(
+        histograms = np.bincount(
             numbers.astype("int64") * kinds + self.ranks, minlength=len(self.groups) * kinds
         ).reshape(len(self.groups), kinds)
-        seen[:, 0] = REGISTERS - seen.sum(axis=1)
-        return pd.Series(_estimated(seen), self.groups, dtype="float64")
+        histograms[:, 0] = REGISTERS - histograms.sum(axis=1)
+        return pd.Series(_estimates(histograms), self.groups, dtype="float64")
 
 
 def sketch(groups: pd.Index, numbers: np.ndarray, values: pd.Series) -> Sketch:
@@ -129,42 +130,42 @@ def sketch(groups: pd.Index, numbers: np.ndarray, values: pd.Series) -> Sketch:
 def merge_sketches(sketches: Sequence[Sketch]) -> Sketch:
     """Return the sketch of all values of ``sketches``."""
     groups = sketches[0].groups
-    for one in sketches[1:]:
-        groups = groups.union(one.groups, sort=False)
+    for other in sketches[1:]:
+        groups = groups.union(other.groups, sort=False)
     places = [
-        groups.get_indexer(one.groups)[one.places // REGISTERS] * REGISTERS + one.places % REGISTERS
-        for one in sketches
+        groups.get_indexer(s.groups)[s.places // REGISTERS] * REGISTERS + s.places % REGISTERS
+        for s in sketches
     ]
-    return _largest(groups, np.concatenate(places), np.concatenate([one.ranks for one in sketches]))
+    return _largest(groups, np.concatenate(places), np.concatenate([s.ranks for s in sketches]))
 
 
 def _largest(groups: pd.Index, places: np.ndarray, ranks: np.ndarray) -> Sketch:
     """Return the largest rank of each register."""
-    # sorted as one integer, the last of each place has the largest rank
-    both = np.sort(places.astype("uint64") << np.uint64(8) | ranks.astype("uint64"))
-    places = both >> np.uint64(8)
+    # place and rank are sorted as one integer: the last of each place has the largest rank
+    packed = np.sort(places.astype("uint64") << np.uint64(8) | ranks.astype("uint64"))
+    places = packed >> np.uint64(8)
     last = np.append(places[1:] != places[:-1], True)[: len(places)]
-    small = "uint32" if len(groups) * REGISTERS <= 1 << 32 else "uint64"
-    return Sketch(groups, places[last].astype(small), both[last].astype("uint8"))
+    dtype = "uint32" if len(groups) * REGISTERS <= 1 << 32 else "uint64"
+    return Sketch(groups, places[last].astype(dtype), packed[last].astype("uint8"))
 
 
 def _leading_zeros(x: np.ndarray) -> np.ndarray:
     """Count leading zeros of (n,) nonzero 64-bit numbers."""
     zeros = np.zeros(len(x), "uint8")
     for bits in (32, 16, 8, 4, 2, 1):
-        none = x < np.uint64(1 << (64 - bits))
-        zeros += np.uint8(bits) * none
-        x = np.where(none, x << np.uint64(bits), x)
+        is_zero = x < np.uint64(1 << (64 - bits))
+        zeros += np.uint8(bits) * is_zero
+        x = np.where(is_zero, x << np.uint64(bits), x)
     return zeros
 
 
-def _estimated(seen: np.ndarray) -> np.ndarray:
+def _estimates(histograms: np.ndarray) -> np.ndarray:
     """Return (G,) estimates from (G, LARGEST + 1) counts of registers by rank."""
     m = REGISTERS
-    z = m * _tau(1 - seen[:, LARGEST] / m)
+    z = m * _tau(1 - histograms[:, LARGEST] / m)
     for k in range(LARGEST - 1, 0, -1):
-        z = (z + seen[:, k]) / 2
-    z = z + m * _sigma(seen[:, 0] / m)
+        z = (z + histograms[:, k]) / 2
+    z = z + m * _sigma(histograms[:, 0] / m)
     return m * m / (2 * np.log(2)) / z
 
 

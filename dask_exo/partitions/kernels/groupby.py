@@ -49,27 +49,27 @@ def partial_groups(
         if len(valid) >= FEWEST and cardinality.estimate_distinct(values) > WORTH * len(valid):
             rows = frame if len(valid) == len(frame) else frame.dropna(subset=keys)
             # the dtypes, as pandas chooses them
-            like = chunk(rows.head(1), *by, **options).reset_index(**reset)
-            return _rows_as_groups(rows, keys, columns, like)
+            example = chunk(rows.head(1), *by, **options).reset_index(**reset)
+            return _rows_as_groups(rows, keys, columns, example)
     return chunk(frame, *by, **options).reset_index(**reset)
 
 
 def _rows_as_groups(
-    rows: pd.DataFrame, keys: list[Any], columns: list[PartialColumn], like: pd.DataFrame
+    rows: pd.DataFrame, keys: list[Any], columns: list[PartialColumn], example: pd.DataFrame
 ) -> pd.DataFrame:
     """Make each row a group, with the columns and dtypes of an example."""
     series = [rows[key] for key in keys] + [_ungrouped(rows, *column) for column in columns]
     values = {
-        place: one.array if one.dtype == dtype else one.astype(dtype).array
-        for place, (one, dtype) in enumerate(zip(series, like.dtypes, strict=True))
+        place: column.array if column.dtype == dtype else column.astype(dtype).array
+        for place, (column, dtype) in enumerate(zip(series, example.dtypes, strict=True))
     }
-    return pd.DataFrame(values, copy=False).set_axis(like.columns, axis=1)
+    return pd.DataFrame(values, copy=False).set_axis(example.columns, axis=1)
 
 
 def _columns(
     frame: Any, by: tuple[Any, ...], chunk: Any, options: dict[str, Any]
 ) -> list[PartialColumn] | None:
-    """List the columns of partial groups but the keys; None if pandas must compute them."""
+    """List the columns of partial groups except the keys; None if pandas must compute them."""
     if type(frame) is not pd.DataFrame or len(frame) < FEWEST or not frame.columns.is_unique:
         return None
     if not all(isinstance(key, str) and key in frame and _plain(frame[key]) for key in by):
@@ -101,11 +101,11 @@ def _of_chunk(
     *,
     chunk: Any,
     columns: Any,
-    **others: Any,
+    **options: Any,
 ) -> list[PartialColumn]:
     if columns is None:
         columns = [name for name in frame.columns if name not in by]
-    if any(value for name, value in others.items() if name not in ("observed", "dropna")):
+    if any(value for name, value in options.items() if name not in ("observed", "dropna")):
         return []  # numeric_only, say
     labels = [columns] if isinstance(columns, str) else columns if isinstance(columns, list) else []
     return [PartialColumn(label, getattr(chunk, "method", "")) for label in labels]

@@ -39,11 +39,11 @@ _MASK = 2**64 - 1
 def combine(hashes: Sequence[Any]) -> Any:
     """Combine the hashes of several columns to (n,) hashes of rows."""
     multiplier = _MULTIPLIER
-    out = hashes[0] * np.uint64(0) + np.uint64(_START)
-    for i, one in enumerate(hashes):
-        out = (out ^ one) * np.uint64(multiplier)
+    result = hashes[0] * np.uint64(0) + np.uint64(_START)
+    for i, column in enumerate(hashes):
+        result = (result ^ column) * np.uint64(multiplier)
         multiplier = (multiplier + _STEP + 2 * (len(hashes) - i)) & _MASK
-    return out + np.uint64(_END)
+    return result + np.uint64(_END)
 
 
 def assign_partitions(  # noqa: PLR0917  as Dask calls it
@@ -64,7 +64,7 @@ def assign_partitions(  # noqa: PLR0917  as Dask calls it
     >>> assign_partitions(rows, ["k"], "to", 100, rows.head(0), False).to.tolist()
     [73, 62, 73]
     """
-    if index_shuffle or not _known(frame, keys, meta):
+    if index_shuffle or not _is_supported(frame, keys, meta):
         return AssignPartitioningIndex.operation(
             frame, keys, name, npartitions, meta, index_shuffle
         )
@@ -83,14 +83,14 @@ def hash_partitions(
 
     Rows are hashed ``block`` at a time; pandas hashes fewer than ``fewest`` strings.
     """
-    found = np.empty(len(columns[0]), np.min_scalar_type(-npartitions - 1))
+    numbers = np.empty(len(columns[0]), np.min_scalar_type(-npartitions - 1))
     count = np.uint64(npartitions)
     blocks = zip(*(_hashes(column, block, fewest) for column in columns), strict=True)
     for i, hashes in enumerate(blocks):
-        hashed = combine(hashes)
-        quotient = hashed // count  # several times as fast as %
-        found[i * block : (i + 1) * block] = hashed - quotient * count
-    return found
+        row_hashes = combine(hashes)
+        quotient = row_hashes // count  # several times as fast as %
+        numbers[i * block : (i + 1) * block] = row_hashes - quotient * count
+    return numbers
 
 
 def _hashes(column: pd.Series[Any], block: int, fewest: int) -> Iterator[np.ndarray]:
@@ -99,21 +99,21 @@ def _hashes(column: pd.Series[Any], block: int, fewest: int) -> Iterator[np.ndar
         hashes = _of_texts(column, fewest)
         for start in range(0, len(column), block):
             yield hashes[start : start + block]
-    else:  # Dask hashes all numbers as floats, since partitions may differ in what they have
+    else:  # Dask hashes all numbers as floats, since dtypes of partitions may differ
         numbers = column.to_numpy()
         for start in range(0, len(column), block):
             yield hash_array(numbers[start : start + block].astype(np.float64))
 
 
 def _of_texts(column: pd.Series[Any], fewest: int = FEWEST) -> np.ndarray:
-    """Hash strings; with pandas if most are repeated, which it is fast with."""
+    """Hash strings; with pandas if most are repeated, for which it is fast."""
     rows = len(column)
     if rows < fewest or cardinality.estimate_distinct(column) * REPEATED < rows:
         return hash_array(column.array)
     return hash_strings(pa.array(column.array))
 
 
-def _known(frame: Any, keys: Any, meta: Any) -> bool:
+def _is_supported(frame: Any, keys: Any, meta: Any) -> bool:
     """Return whether keys are columns of numbers or strings, as in the metadata."""
     return (
         isinstance(keys, list)
@@ -153,33 +153,33 @@ def hash_strings(values: pa.Array | pa.ChunkedArray, *, block: int = _BLOCK) -> 
     True
     """
     texts = to_large_string(values)
-    read, starts, lengths = string_words(texts, "<u8")
-    found = np.empty(len(texts), np.uint64)
+    words, starts, lengths = string_words(texts, "<u8")
+    hashes = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), block):
         rows = slice(start, start + block)
-        found[rows] = _hash_block(read, starts[rows], lengths[rows])
+        hashes[rows] = _hash_block(words, starts[rows], lengths[rows])
     for row in np.flatnonzero(lengths >= _MOST * _WORD):
-        found[row] = hash_array(np.array([texts[row].as_py()], object), categorize=False)[0]
+        hashes[row] = hash_array(np.array([texts[row].as_py()], object), categorize=False)[0]
     if texts.null_count:
-        found[~np.asarray(texts.is_valid())] = _NULL
-    return found
+        hashes[~np.asarray(texts.is_valid())] = _NULL
+    return hashes
 
 
-def _hash_block(read: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _hash_block(words: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Hash a block; hashes of strings of `_MOST` words or more are undefined."""
     order, ends = counting_argsort(np.minimum(lengths // _WORD, _MOST), _MOST + 1)
     starts, lengths = starts[order], lengths[order]
     state = [np.full(len(order), start ^ _KEY[i % 2]) for i, start in enumerate(_SIPHASH_START)]
-    found = np.empty(len(order), np.uint64)
+    hashes = np.empty(len(order), np.uint64)
     for step, (low, high) in enumerate(pairwise(ends[: _MOST + 1].tolist())):
         if low == len(order):
             break
-        here = read[np.minimum(starts[low:] + step * _WORD, len(read) - 1)]
-        done = high - low
-        ending = [one[low:high] for one in state]
-        found[order[low:high]] = _finish(ending, here[:done], lengths[low:high])
-        _add([one[high:] for one in state], here[done:])
-    return found
+        block_words = words[np.minimum(starts[low:] + step * _WORD, len(words) - 1)]
+        count = high - low
+        finished = [lane[low:high] for lane in state]
+        hashes[order[low:high]] = _finish(finished, block_words[:count], lengths[low:high])
+        _add([lane[high:] for lane in state], block_words[count:])
+    return hashes
 
 
 def _finish(state: State, word: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -83,7 +83,7 @@ class KWayMerge(Generic[T]):
         self._operations: RowOperations[T] = row_operations(runs[0]) if runs else ARRAYS  # type: ignore[assignment]
         self._runs = [run for run in runs if self._operations.length(run)]
         self._order = order
-        self._at = [0] * len(self._runs)
+        self._next = [0] * len(self._runs)  # row of each run
         nbytes = sum(map(self._operations.nbytes, runs))
         rows = sum(map(self._operations.length, runs))
         self._rows = max(1, limit * rows // max(nbytes, 1))  # of all chunks
@@ -103,9 +103,9 @@ class KWayMerge(Generic[T]):
 
     def _rows_of_one_run(self, i: int, stop: int) -> Iterator[T]:
         """Yield rows of run ``i`` that come before those of all others."""
-        while self._at[i] < stop:
-            start, self._at[i] = self._at[i], min(self._at[i] + self._rows, stop)
-            rows = self._operations.slice(self._runs[i], start, self._at[i])
+        while self._next[i] < stop:
+            start, self._next[i] = self._next[i], min(self._next[i] + self._rows, stop)
+            rows = self._operations.slice(self._runs[i], start, self._next[i])
             self.peak = max(self.peak, self._operations.nbytes(rows))
             yield rows
 
@@ -120,7 +120,7 @@ class KWayMerge(Generic[T]):
 
     def _before(self, i: int, row: int, rival: int) -> bool:
         """Return whether a row of run ``i`` comes before the next row of another run."""
-        pair = sorted([(i, row), (rival, self._at[rival])])
+        pair = sorted([(i, row), (rival, self._next[rival])])
         return bool(pair[self._ordered(pair)[0]][0] == i)
 
     def _ordered(self, rows: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -131,25 +131,25 @@ class KWayMerge(Generic[T]):
     def _merge_chunks(self, chosen: Sequence[int], stops: Sequence[int]) -> T:
         """Merge the chunks of some runs, up to the first end of a chunk."""
         operations = self._operations
-        parts = [operations.slice(self._runs[i], self._at[i], stops[i]) for i in chosen]
+        parts = [operations.slice(self._runs[i], self._next[i], stops[i]) for i in chosen]
         self.peak = max(self.peak, sum(map(operations.nbytes, parts)))
         rows = operations.concat(parts)
-        found = self._order(rows)
+        order = self._order(rows)
         edges = np.cumsum([operations.length(part) for part in parts])
-        ends = [edges[place] - 1 for place, i in enumerate(chosen) if self._more(i, stops)]
+        ends = [edges[place] - 1 for place, i in enumerate(chosen) if self._continues(i, stops)]
         # rows after the end of a chunk may come after later rows of its run
-        found = found[: np.flatnonzero(np.isin(found, ends))[0] + 1] if ends else found
-        counts = np.bincount(np.searchsorted(edges, found, side="right"), minlength=len(chosen))
+        order = order[: np.flatnonzero(np.isin(order, ends))[0] + 1] if ends else order
+        counts = np.bincount(np.searchsorted(edges, order, side="right"), minlength=len(chosen))
         for i, count in zip(chosen, counts, strict=True):
-            self._at[i] += int(count)
-        return operations.take(rows, found)
+            self._next[i] += int(count)
+        return operations.take(rows, order)
 
     def _stops(self) -> list[int]:
         """Return the end of the chunk of each run."""
         lengths = map(self._operations.length, self._runs)
-        return [min(at + self.step, n) for at, n in zip(self._at, lengths, strict=True)]
+        return [min(at + self.step, n) for at, n in zip(self._next, lengths, strict=True)]
 
-    def _more(self, i: int, stops: Sequence[int]) -> bool:
+    def _continues(self, i: int, stops: Sequence[int]) -> bool:
         return stops[i] < self._operations.length(self._runs[i])
 
     def _overlapping(self, stops: Sequence[int]) -> tuple[list[int], int | None]:
@@ -158,10 +158,10 @@ class KWayMerge(Generic[T]):
         The last chunk of a run does not count as an end. The next run is None if there is none.
         """
         runs = range(len(self._runs))
-        unfinished = [i for i in runs if self._more(i, stops)]
+        unfinished = [i for i in runs if self._continues(i, stops)]
         if not unfinished or len(runs) == 1:
             return list(runs), None
-        edges = [(i, row) for i in runs for row in (self._at[i], stops[i] - 1)]
+        edges = [(i, row) for i in runs for row in (self._next[i], stops[i] - 1)]
         first, last = sort_keys.inverse(self._ordered(edges)).reshape(-1, 2).T  # their ranks
         chosen = first <= last[unfinished].min()
         later = np.flatnonzero(~chosen)
@@ -169,8 +169,9 @@ class KWayMerge(Generic[T]):
         return np.flatnonzero(chosen).tolist(), rival
 
     def _drop_ended(self) -> None:
-        left = [i for i, run in enumerate(self._runs) if self._at[i] < self._operations.length(run)]
-        self._runs, self._at = [self._runs[i] for i in left], [self._at[i] for i in left]
+        lengths = map(self._operations.length, self._runs)
+        rest = [i for i, length in enumerate(lengths) if self._next[i] < length]
+        self._runs, self._next = [self._runs[i] for i in rest], [self._next[i] for i in rest]
 
 
 _ROWS = 2**16  # rows whose keys are encoded at a time, to find the ends of runs

@@ -30,8 +30,8 @@ class ParquetEngine(ArrowDatasetEngine):
     @classmethod
     def write_partition(cls, df: pd.DataFrame, *args: Any, **kwargs: Any) -> Any:
         """Write a partition as Dask does; encodings that the caller sets take precedence."""
-        chosen = kwargs.keys() & {"use_dictionary", "column_encoding"}
-        if not chosen and isinstance(df, pd.DataFrame):
+        overrides = kwargs.keys() & {"use_dictionary", "column_encoding"}
+        if not overrides and isinstance(df, pd.DataFrame):
             group = kwargs.get("row_group_size") or ROW_GROUP
             page = kwargs.get("dictionary_pagesize_limit") or PAGE
             with contextlib.suppress(
@@ -56,26 +56,26 @@ def dictionaries(
 ) -> list[str] | bool:
     """Choose the columns that a dictionary makes smaller; True for all if that is not known.
 
-    ``take`` returns the rows with some numbers, of ``rows`` in all. A row group has ``group`` rows
-    at most, and dictionaries of ``page`` bytes.
+    ``take`` returns the rows at some positions, of ``rows`` in all. A row group has at most
+    ``group`` rows, and dictionaries of ``page`` bytes.
     """
     rows = min(rows, group)
     if rows < FEWEST:
         return True
-    spread, near = take(cardinality.spread_rows(rows)), take(cardinality.neighbour_rows(rows))
+    spread, runs = take(cardinality.spread_rows(rows)), take(cardinality.neighbour_rows(rows))
     if any(pa.types.is_nested(kind) for kind in spread.schema.types):
         return True
     names = spread.column_names
-    return [name for name in names if _smaller(spread[name], near[name], rows, page)]
+    return [name for name in names if _smaller(spread[name], runs[name], rows, page)]
 
 
-def _smaller(spread: pa.ChunkedArray, near: pa.ChunkedArray, rows: int, page: int) -> bool:
+def _smaller(spread: pa.ChunkedArray, runs: pa.ChunkedArray, rows: int, page: int) -> bool:
     """Return whether a dictionary and its indices take fewer bytes than the values."""
     kind = spread.type
     if pa.types.is_dictionary(kind) or pa.types.is_null(kind):
         return True
-    repeats = (len(one) - pc.count_distinct(one, mode="all").as_py() for one in (spread, near))
+    repeats = (len(part) - pc.count_distinct(part, mode="all").as_py() for part in (spread, runs))
     values = max(cardinality.distinct_of_repeats(rows, *repeats), 1)
     width = spread.nbytes / len(spread)
-    numbers = rows * math.ceil(math.log2(values)) / 8
-    return values * width < page and values * width + numbers < rows * width
+    index_bytes = rows * math.ceil(math.log2(values)) / 8
+    return values * width < page and values * width + index_bytes < rows * width

@@ -39,11 +39,11 @@ def partition_numbers(
     >>> partition_numbers(values, pd.Series(["a", "b", "c"])).tolist()
     [1, 0, 1, 1]
     """
-    found = _up_to(s, divisions) if isinstance(s, pd.Series) else None
-    if found is None:
+    counts = _up_to(s, divisions) if isinstance(s, pd.Series) else None
+    if counts is None:
         return set_partitions_pre(s, divisions, ascending, na_position)
     count = len(divisions)
-    numbers = found - 1 if ascending else count - found - 1
+    numbers = counts - 1 if ascending else count - counts - 1
     numbers[(numbers < 0) | (numbers >= count - 1)] = count - 2 if ascending else 0
     numbers[s.isna().to_numpy()] = count - 2 if na_position == "last" else 0
     return numbers
@@ -128,8 +128,8 @@ def sample_size(runs: int, pieces: int) -> int:
     (800, 380)
     """
     even = math.ceil(12 * pieces / math.sqrt(runs))
-    wanted = min(8 * pieces, max(2**17 // runs, even))
-    return max(1, min(wanted, 2**22 // runs))
+    count = min(8 * pieces, max(2**17 // runs, even))
+    return max(1, min(count, 2**22 // runs))
 
 
 def sample_run(run: Any, keys: Sequence[SortKey], number: int, size: int) -> RunSample:
@@ -139,35 +139,35 @@ def sample_run(run: Any, keys: Sequence[SortKey], number: int, size: int) -> Run
     offset = number * _GOLDEN % 1
     rows = ((np.arange(count) + offset) * (total / max(count, 1))).astype(np.int64)
     rows = np.minimum(rows, total - 1)  # where the product was rounded up
-    taken = [sort_keys.rows_of(column, rows) for column in sort_keys.columns(run, keys)]
-    return RunSample(pd.concat(taken, axis=1, ignore_index=True), rows, total)
+    columns = [sort_keys.rows_of(column, rows) for column in sort_keys.columns(run, keys)]
+    return RunSample(pd.concat(columns, axis=1, ignore_index=True), rows, total)
 
 
 def choose_bounds(keys: Sequence[SortKey], pieces: int, *samples: RunSample) -> RangeBounds:
     """Choose bounds, from a sample of each run, so that outputs have about equally many rows."""
-    full = [(number, one) for number, one in enumerate(samples) if one.total]
-    if not full or pieces == 1:
-        nothing = np.zeros(0, np.int64)
-        return RangeBounds(samples[0].keys.iloc[:0], nothing, nothing)
-    frame = pd.concat([one.keys for _, one in full], ignore_index=True)
-    runs = np.repeat([number for number, _ in full], [len(one.rows) for _, one in full])
-    rows = np.concatenate([one.rows for _, one in full])
-    weights = np.concatenate([_weights(one) for _, one in full])
+    nonempty = [(number, sample) for number, sample in enumerate(samples) if sample.total]
+    if not nonempty or pieces == 1:
+        empty = np.zeros(0, np.int64)
+        return RangeBounds(samples[0].keys.iloc[:0], empty, empty)
+    frame = pd.concat([sample.keys for _, sample in nonempty], ignore_index=True)
+    runs = np.repeat([i for i, _ in nonempty], [len(sample.rows) for _, sample in nonempty])
+    rows = np.concatenate([sample.rows for _, sample in nonempty])
+    weights = np.concatenate([_weights(sample) for _, sample in nonempty])
     # equal keys stay in the order of runs and rows
-    found = sort_keys.order(_series(frame), keys)
-    weights = weights[found]
+    order = sort_keys.order(_series(frame), keys)
+    weights = weights[order]
     before = np.cumsum(weights) - weights
-    wanted = np.arange(1, pieces) * (weights.sum() / pieces)
-    at = np.searchsorted(before, wanted).clip(1, len(before) - 1) if len(before) > 1 else 0
-    nearer = wanted - before[np.maximum(at - 1, 0)] < np.abs(before[at] - wanted)
-    picked = found[np.maximum(at - nearer, 0)]
-    return RangeBounds(frame.iloc[picked].reset_index(drop=True), runs[picked], rows[picked])
+    targets = np.arange(1, pieces) * (weights.sum() / pieces)
+    at = np.searchsorted(before, targets).clip(1, len(before) - 1) if len(before) > 1 else 0
+    is_nearer = targets - before[np.maximum(at - 1, 0)] < np.abs(before[at] - targets)
+    chosen = order[np.maximum(at - is_nearer, 0)]
+    return RangeBounds(frame.iloc[chosen].reset_index(drop=True), runs[chosen], rows[chosen])
 
 
-def _weights(one: RunSample) -> np.ndarray:
+def _weights(sample: RunSample) -> np.ndarray:
     """Return the rows that each sampled row represents: up to halfway to the next."""
-    edges = (one.rows[1:] + one.rows[:-1] + 1) / 2
-    return np.diff(np.concatenate([[0], edges, [one.total]]))
+    edges = (sample.rows[1:] + sample.rows[:-1] + 1) / 2
+    return np.diff(np.concatenate([[0], edges, [sample.total]]))
 
 
 def cut_run(

@@ -85,17 +85,17 @@ def count_keys(hashes: np.ndarray) -> KeyCounts:
     KeyCounts(keys=array([5, 7]), counts=array([2, 3]), rows=6)
     """
     step = max(1, len(hashes) // SAMPLE)
-    found = pd.Series(hashes[::step]).value_counts().head(MOST)
-    found = found[found > 1].sort_index()
-    return KeyCounts(found.index.to_numpy(), found.to_numpy() * step, len(hashes))
+    counts = pd.Series(hashes[::step]).value_counts().head(MOST)
+    counts = counts[counts > 1].sort_index()
+    return KeyCounts(counts.index.to_numpy(), counts.to_numpy() * step, len(hashes))
 
 
 def merge_counts(parts: Sequence[KeyCounts]) -> KeyCounts:
     """Add the counts of several partitions."""
-    keys, place = np.unique(np.concatenate([one.keys for one in parts]), return_inverse=True)
-    weights = np.concatenate([one.counts for one in parts])
+    keys, place = np.unique(np.concatenate([part.keys for part in parts]), return_inverse=True)
+    weights = np.concatenate([part.counts for part in parts])
     counts = np.bincount(place, weights, minlength=len(keys)).astype(np.int64)
-    return KeyCounts(keys, counts, sum(one.rows for one in parts))
+    return KeyCounts(keys, counts, sum(part.rows for part in parts))
 
 
 def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) -> Placement:
@@ -127,19 +127,19 @@ def place_keys(left: KeyCounts, right: KeyCounts, how: str, npartitions: int) ->
     sides = SPLITTING[how]
     for i in chosen.tolist():
         is_dealt[i] = len(sides) == 1 or left_rows[i] >= right_rows[i]
-        rows, copied = (
+        rows, copies = (
             (left_rows[i], right_rows[i]) if is_dealt[i] else (right_rows[i], left_rows[i])
         )
-        wanted = min(int(np.ceil(work[i] * FINE / mean)), npartitions, int(rows))
-        least = [heapq.heappop(heap) for _ in range(max(wanted, 1))]
-        each = (work[i] - copied) / len(least) + copied
-        outputs[i] = sorted(j for _, j in least)
-        for load, j in least:
-            heapq.heappush(heap, (load + each, j))
+        count = min(int(np.ceil(work[i] * FINE / mean)), npartitions, int(rows))
+        lightest = [heapq.heappop(heap) for _ in range(max(count, 1))]
+        share = (work[i] - copies) / len(lightest) + copies
+        outputs[i] = sorted(j for _, j in lightest)
+        for load, j in lightest:
+            heapq.heappush(heap, (load + share, j))
     chosen.sort()
     lists = [outputs[i] for i in chosen.tolist()]
     first = np.cumsum([0, *map(len, lists)])
-    flat = np.array([j for one in lists for j in one], np.int64)
+    flat = np.array([j for places in lists for j in places], np.int64)
     return Placement(keys[chosen], first, flat, is_dealt[chosen])
 
 
@@ -183,24 +183,24 @@ def route_rows(
     at = np.searchsorted(placed.keys, hashes).clip(max=len(placed.keys) - 1)
     frequent = np.flatnonzero(placed.keys[at] == hashes)
     key = at[frequent]
-    several = np.diff(placed.first)
-    deals = (placed.left[key] == left) | (several[key] == 1)
+    counts = np.diff(placed.first)
+    deals = (placed.left[key] == left) | (counts[key] == 1)
 
-    rows_dealt, of = frequent[deals], key[deals]
-    turn = (pd.Series(of).groupby(of).cumcount().to_numpy() + number) % several[of]
+    dealt_rows, ids = frequent[deals], key[deals]
+    turn = (pd.Series(ids).groupby(ids).cumcount().to_numpy() + number) % counts[ids]
     if keys is not None:
-        turn[~keys.iloc[rows_dealt].duplicated().to_numpy()] = 0
-    outputs[rows_dealt] = placed.outputs[placed.first[of] + turn]
+        turn[~keys.iloc[dealt_rows].duplicated().to_numpy()] = 0
+    outputs[dealt_rows] = placed.outputs[placed.first[ids] + turn]
     if deals.all():
         return RowRoutes(None, outputs, None)
 
     copies = np.ones(len(hashes), np.int64)
-    copies[frequent[~deals]] = several[key[~deals]]
+    copies[frequent[~deals]] = counts[key[~deals]]
     rows = np.repeat(np.arange(len(hashes)), copies)
     copy = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
     outputs = outputs[rows]
-    many = copies[rows] > 1
-    outputs[many] = placed.outputs[placed.first[at[rows[many]]] + copy[many]]
+    has_copies = copies[rows] > 1
+    outputs[has_copies] = placed.outputs[placed.first[at[rows[has_copies]]] + copy[has_copies]]
     return RowRoutes(rows, outputs, copy > 0)
 
 
@@ -217,16 +217,16 @@ def has_partner(keys: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
     number = keys.shape[1]
     numbered = keys.copy()
     numbered.insert(number, number, np.arange(len(keys)))
-    met = numbered.merge(others.drop_duplicates(), on=list(keys.columns))
-    found = np.zeros(len(keys), bool)
-    found[met[number].to_numpy()] = True
-    return found
+    matches = numbered.merge(others.drop_duplicates(), on=list(keys.columns))
+    mask = np.zeros(len(keys), bool)
+    mask[matches[number].to_numpy()] = True
+    return mask
 
 
 def _counts_of(keys: np.ndarray, side: KeyCounts) -> np.ndarray:
-    found = np.zeros(len(keys), np.int64)
-    found[np.searchsorted(keys, side.keys)] = side.counts
-    return found
+    counts = np.zeros(len(keys), np.int64)
+    counts[np.searchsorted(keys, side.keys)] = side.counts
+    return counts
 
 
 class EdgeGroups(NamedTuple):
@@ -264,7 +264,7 @@ def edge_groups(part: pd.DataFrame, keys: list[str]) -> EdgeGroups | None:
     return EdgeGroups(first, last, count[0], count[1])
 
 
-def spanning_groups(found: Sequence[EdgeGroups | None]) -> list[SpanningGroup]:
+def spanning_groups(edges: Sequence[EdgeGroups | None]) -> list[SpanningGroup]:
     """Return the groups that are in more than one partition.
 
     Examples
@@ -275,7 +275,7 @@ def spanning_groups(found: Sequence[EdgeGroups | None]) -> list[SpanningGroup]:
     """
     groups: list[SpanningGroup] = []
     open_key: tuple[Any, ...] | None = None
-    for j, part in enumerate(found):
+    for j, part in enumerate(edges):
         if part is None:
             continue
         if part.first == open_key:
@@ -326,8 +326,8 @@ def pick_ranked_rows(
         for number, rank in enumerate(quantiles):
             low, high, fraction = quantile_ranks(sum(span.counts), rank)
             for at in dict.fromkeys((low, high)):
-                none = not sum(span.counts) and place == 0  # the first null stands for all
-                if before <= at < before + count or none:
+                is_null = not sum(span.counts) and place == 0  # the first null stands for all
+                if before <= at < before + count or is_null:
                     rows.append((start + at - before, number, span.parts[0], fraction))
     positions, numbers, begins, fractions = (
         np.array(column) for column in (zip(*rows, strict=True) if rows else ([], [], [], []))
@@ -356,22 +356,22 @@ def finish_quantiles(  # noqa: PLR0913, PLR0917
     ``picked`` are the results of `pick_ranked_rows` for all partitions. The result has a row for
     each group: the keys, and for each quantile a column of ``names``.
     """
-    begun = any(j in span.parts[1:] for span in spanning)
-    ending = any(j in span.parts[:-1] for span in spanning)
-    start = _rows_like(part, keys, 0).stop if begun else 0
-    stop = _rows_like(part, keys, -1).start if ending else len(part)
+    begins_before = any(j in span.parts[1:] for span in spanning)
+    ends_after = any(j in span.parts[:-1] for span in spanning)
+    start = _rows_like(part, keys, 0).stop if begins_before else 0
+    stop = _rows_like(part, keys, -1).start if ends_after else len(part)
     inside = part.iloc[start : max(start, stop)].groupby(keys, observed=True)[VALUE]
-    of_groups = picked[picked[BEGIN] == j]
+    spanning_rows = picked[picked[BEGIN] == j]
     columns = {}
     for number, (rank, name) in enumerate(zip(quantiles, names, strict=True)):
-        rows = of_groups[of_groups[RANK] == number]
+        rows = spanning_rows[spanning_rows[RANK] == number]
         between = rows.groupby(keys, observed=True)[VALUE]
-        found = inside.median() if rank is None else inside.quantile(rank)
+        results = inside.median() if rank is None else inside.quantile(rank)
         if len(rows):  # one group: not more than one goes on in the next partition
             fraction = rows[FRACTION].iloc[0]
-            more = between.median() if rank is None else between.quantile(fraction)
-            found = pd.concat([found, more]) if len(found) else more
-        columns[name] = found
+            spanning_results = between.median() if rank is None else between.quantile(fraction)
+            results = pd.concat([results, spanning_results]) if len(results) else spanning_results
+        columns[name] = results
     groups = next(iter(columns.values())).index.to_frame(index=False)
     return groups.assign(**{name: column.array for name, column in columns.items()})
 

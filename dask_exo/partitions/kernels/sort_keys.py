@@ -126,9 +126,9 @@ def _of_numpy(values: np.ndarray, nulls: np.ndarray) -> np.ndarray:
         # as integers, the bits of negative floats are in reverse; adding 0 makes -0.0 a 0.0
         bits = (values.astype(np.float64) + 0.0).view(np.int64)
         return bits ^ ((bits >> 63) & _LAST)
-    found = np.zeros(len(values), np.int64)
-    found[~nulls] = _object_ranks(values[~nulls])
-    return found
+    ranks = np.zeros(len(values), np.int64)
+    ranks[~nulls] = _object_ranks(values[~nulls])
+    return ranks
 
 
 def _object_ranks(values: np.ndarray) -> np.ndarray:
@@ -139,10 +139,10 @@ def _object_ranks(values: np.ndarray) -> np.ndarray:
     try:
         codes, distinct = pd.factorize(values)
     except TypeError:  # lists and the like cannot be hashed
-        found = np.argsort(values, kind="stable")
-        steps = [a != b for a, b in zip(values[found[1:]], values[found[:-1]], strict=True)]
+        order = np.argsort(values, kind="stable")
+        steps = [a != b for a, b in zip(values[order[1:]], values[order[:-1]], strict=True)]
         ranks = np.empty(len(values), np.int64)
-        ranks[found] = np.cumsum([0, *steps][: len(values)])
+        ranks[order] = np.cumsum([0, *steps][: len(values)])
         return ranks
     return inverse(np.argsort(distinct, kind="stable"))[codes]
 
@@ -176,14 +176,14 @@ def inverse(order: np.ndarray) -> np.ndarray:
 
 def columns(frame: Any, keys: Sequence[SortKey]) -> list[Any]:
     """Return the key columns of a frame of any kind, with a default index."""
-    found = (frame.index.to_series() if k.column is None else frame[k.column] for k in keys)
-    return [values.reset_index(drop=True) for values in found]
+    series = (frame.index.to_series() if k.column is None else frame[k.column] for k in keys)
+    return [values.reset_index(drop=True) for values in series]
 
 
 def rows_of(values: Any, rows: np.ndarray) -> pd.Series:
     """Take rows of a series of any kind, and copy them to the host."""
-    taken = values.take(rows)
-    return taken if isinstance(taken, pd.Series) else taken.to_pandas()
+    result = values.take(rows)
+    return result if isinstance(result, pd.Series) else result.to_pandas()
 
 
 def order(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
@@ -226,22 +226,22 @@ def locate(
     """
     low = np.zeros(len(after), np.int64)
     high = np.full(len(after), len(values[0]), np.int64)
-    while (open_ := np.flatnonzero(low < high)).size:
-        fan = max(1, 2048 // len(open_))
+    while (active := np.flatnonzero(low < high)).size:
+        fan = max(1, 2048 // len(active))
         steps = np.arange(1, fan + 1)
         # (k, fan) rows that divide the remaining range of each bound
-        cuts = low[open_, None] + (high - low)[open_, None] * steps // (fan + 1)
+        cuts = low[active, None] + (high - low)[active, None] * steps // (fan + 1)
         rows, places = np.unique(cuts, return_inverse=True)
-        both = [
-            pd.concat([rows_of(column, rows), bound.iloc[open_]], ignore_index=True)
+        joined = [
+            pd.concat([rows_of(column, rows), bound.iloc[active]], ignore_index=True)
             for column, bound in zip(values, bounds, strict=True)
         ]
-        codes = encode(both, keys)
+        codes = encode(joined, keys)
         row, bound = codes[: len(rows)][places.reshape(cuts.shape)], codes[len(rows) :, None]
-        before = np.where(after[open_, None], row <= bound, row < bound).sum(axis=1)
-        edges = np.column_stack([low[open_] - 1, cuts, high[open_]])
-        every = np.arange(len(open_))
-        low[open_], high[open_] = edges[every, before] + 1, edges[every, before + 1]
+        before = np.where(after[active, None], row <= bound, row < bound).sum(axis=1)
+        edges = np.column_stack([low[active] - 1, cuts, high[active]])
+        numbers = np.arange(len(active))
+        low[active], high[active] = edges[numbers, before] + 1, edges[numbers, before + 1]
     return low
 
 
@@ -260,7 +260,7 @@ def unify_categories(keys: Sequence[SortKey], *dtypes: Dtypes) -> tuple[SortKey,
     Raises `SortKeyError` if ordered categories differ.
     """
     return tuple(
-        _unify(key, of_key) for key, of_key in zip(keys, zip(*dtypes, strict=True), strict=True)
+        _unify(key, group) for key, group in zip(keys, zip(*dtypes, strict=True), strict=True)
     )
 
 
@@ -301,10 +301,10 @@ def _with(frame: Any, key: SortKey, values: pd.Series | pd.Index) -> Any:
     old = pd.Categorical(values)
     places = np.append(key.dtype.categories.get_indexer(old.categories), -1)  # -1: of a null
     recoded = pd.Categorical.from_codes(places[old.codes], dtype=key.dtype)
-    lost = recoded.isna() & ~old.isna()
-    if lost.any():
+    unknown = recoded.isna() & ~old.isna()
+    if unknown.any():
         raise SortKeyError(
-            f"sort key {key.name!r} has the value {old[lost][0]!r}, which is none of the "
+            f"sort key {key.name!r} has the value {old[unknown][0]!r}, which is not among the "
             f"categories that the collection knows: {list(key.dtype.categories)}; make them "
             f"unknown with .cat.as_unknown(), or find all with .categorize()"
         )

@@ -48,7 +48,7 @@ def test_partitions_are_those_of_dask(dtypes, npartitions, seed, rows) -> None:
     got, expected = both(frame, list(columns), npartitions)
     assert_frame_equal(got, expected)
     np.testing.assert_array_equal(found, got["to"])
-    assert hash_partition._known(frame, list(columns), frame.head(0))
+    assert hash_partition._is_supported(frame, list(columns), frame.head(0))
 
 
 FRAME = pd.DataFrame(
@@ -70,7 +70,7 @@ def test_what_is_not_known_is_left_to_dask(name) -> None:
     frame, keys = OTHERS[name]
     got, expected = both(frame, keys, 9)
     assert_frame_equal(got, expected)
-    assert not hash_partition._known(frame, keys, frame.head(0))
+    assert not hash_partition._is_supported(frame, keys, frame.head(0))
 
 
 def test_what_dask_takes_for_another_type_is_left_to_dask() -> None:

@@ -284,5 +284,5 @@ def test_a_value_that_is_no_known_category_is_refused() -> None:
     keys = [SortKey("c", "0", dtype=pd.CategoricalDtype(["b", "a"]))]
     part = pd.DataFrame({"0": pd.Categorical(["a", "b", None])})
     assert sort_keys.recode(part, keys)["0"].cat.codes.tolist() == [1, 0, -1]
-    with pytest.raises(SortKeyError, match="'c' has the value 'x', which is none of the cat"):
+    with pytest.raises(SortKeyError, match="'c' has the value 'x', which is not among the cat"):
         sort_keys.recode(pd.DataFrame({"0": pd.Categorical(["x", "a"])}), keys)
