@@ -26,7 +26,7 @@ EFFECT = (
     (CLUSTER[1:], "address", None),
     (("shuffle.late-factor", "shuffle.late-floor"), "shuffle.speculation", True),
 )
-"""Keys; another key; the value that it needs for the first ones to have an effect."""
+"""Keys, another key, and the value of that key without which the first ones have no effect."""
 
 
 @functools.cache
@@ -156,15 +156,15 @@ def _values(cls: type[Config], keys: dict[str, Any]) -> dict[str, Any]:
     if keys["num-gpus"] is None and keys["gpu.simulate"]:
         keys["num-gpus"] = 1
     values = {}
-    for each in fields(cls)[2:]:
-        key, convert = each.metadata["key"], each.metadata["convert"]
+    for f in fields(cls)[2:]:
+        key, convert = f.metadata["key"], f.metadata["convert"]
         value = keys[key]
-        values[each.name] = value if convert is None or value is None else convert(key, value)
+        values[f.name] = value if convert is None or value is None else convert(key, value)
     return values
 
 
 def check(keys: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` unless every key under ``exo`` is known and its value allowed."""
+    """Raise `ConfigError` unless every key under ``exo`` is known and its value is allowed."""
     import jsonschema
 
     schema = _document("exo-schema.yaml")
@@ -177,9 +177,9 @@ def check(keys: Mapping[str, Any]) -> None:
             )
             raise ConfigError(f"unknown configuration key 'exo.{key}': {hint}")
     for error in jsonschema.Draft7Validator(schema).iter_errors(keys):
-        where = ".".join(str(p) for p in error.path)
+        path = ".".join(str(p) for p in error.path)
         raise ConfigError(
-            f"configuration key 'exo.{where}': {error.message}. docs/configuration.md has every "
+            f"configuration key 'exo.{path}': {error.message}. docs/configuration.md has every "
             f"key with its unit and its default"
         )
     _check_effect(dict(_leaves(keys)))
@@ -189,22 +189,22 @@ def _check_effect(values: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for a key that has no effect because of another one."""
     defaults = dict(_leaves(_document("exo.yaml")["exo"]))
     for keys, other, needed in EFFECT:
-        idle = [key for key in keys if values[key] != defaults[key]]
-        if idle and values[other] != needed:
-            have, need = yaml_text(values[other]), yaml_text(needed)
+        ignored = [key for key in keys if values[key] != defaults[key]]
+        if ignored and values[other] != needed:
+            current, required = yaml_text(values[other]), yaml_text(needed)
             raise ConfigError(
-                f"exo.{', exo.'.join(idle)} has no effect while exo.{other} is {have}: leave it "
-                f"out, or set exo.{other}: {need}"
+                f"exo.{', exo.'.join(ignored)} has no effect while exo.{other} is {current}: "
+                f"leave it out, or set exo.{other}: {required}"
             )
 
 
 def without_effect(
-    before: Mapping[str, Any] | None, now: Mapping[str, Any], given: Mapping[str, Any]
+    before: Mapping[str, Any] | None, now: Mapping[str, Any], from_files: Mapping[str, Any]
 ) -> list[str]:
     """Return keys of `CLUSTER` that are set ``now`` and differ from those of the connected cluster.
 
     ``before`` are the keys that were set when this process connected, None if other code connected.
-    ``given`` are those of files and the environment, which an argument may have overridden then.
+    ``from_files`` are those of files and the environment, which an argument may have overridden.
 
     Examples
     --------
@@ -217,10 +217,10 @@ def without_effect(
     """
     if before is None:
         return list(now)
-    return [key for key, value in now.items() if value not in (before.get(key), given.get(key))]
+    return [k for k, value in now.items() if value not in (before.get(k), from_files.get(k))]
 
 
-def given() -> dict[str, Any]:
+def from_files() -> dict[str, Any]:
     """Return keys of `CLUSTER` that files and the environment set."""
     return _cluster(_canonical(dask.config.collect().get("exo") or {}))
 
@@ -235,8 +235,8 @@ def settings() -> dict[str, Any]:
     'push'
     """
     defaults = dict(_leaves(_document("exo.yaml")["exo"]))
-    found = dict(_leaves(_canonical(dask.config.get("exo"))))
-    return {f"exo.{k}": v for k, v in found.items() if k not in defaults or v != defaults[k]}
+    current = dict(_leaves(_canonical(dask.config.get("exo"))))
+    return {f"exo.{k}": v for k, v in current.items() if k not in defaults or v != defaults[k]}
 
 
 def yaml_text(value: Any) -> str:

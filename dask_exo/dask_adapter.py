@@ -110,13 +110,13 @@ def roles(graph: Mapping[Any, object]) -> dict[Any, str]:
 
     Functions are compared by name, so that their modules need not be imported.
     """
-    found = {}
+    roles_by_key = {}
     for key, node in graph.items():
         func = getattr(node, "func", None)
         module, role = ROLES.get(getattr(func, "__qualname__", ""), (None, ""))
         if role and getattr(func, "__module__", None) == module:
-            found[key] = role
-    return found
+            roles_by_key[key] = role
+    return roles_by_key
 
 
 def inferring() -> bool:
@@ -133,7 +133,7 @@ _INFERRING = frozenset(one.__code__ for one in (apply_infer_dtype, compute_meta,
 
 
 def is_composite(expr: object) -> bool:
-    """Return whether an expression is of a composite collection; older Dasks have none."""
+    """Return whether an expression is of a composite collection; older Dask versions have none."""
     kind = getattr(dask._expr, "CompositeExpr", None)
     return kind is not None and isinstance(expr, kind)
 

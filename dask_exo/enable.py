@@ -31,14 +31,14 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
     num_cpus, num_gpus, object_store_memory, spill_directory : optional
         Slots of the private Ray, bytes of its object store (``"2GB"``), and its spill directory.
     **config
-        Further ``exo.*`` keys, dots as in ``**{"shuffle.algorithm": "push"}``.
+        Further ``exo.*`` keys; with dots as in ``**{"shuffle.algorithm": "push"}``.
 
     Raises
     ------
     ConfigError
         A key is unknown.
     ClusterError
-        No cluster can be reached or started, or another one is connected already.
+        No cluster can be reached or started, or this process is connected to another one.
     NotEnabledError
         Dask would still use another scheduler or shuffle.
 
@@ -68,7 +68,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
                 "num_gpus, object_store_memory and spill_directory have no effect: call "
                 "dask_exo.disable() or ray.shutdown() first, or leave them out"
             )
-        named = {
+        arguments = {
             "address": address,
             "num-cpus": num_cpus,
             "num-gpus": num_gpus,
@@ -76,7 +76,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
             "spill-directory": spill_directory,
             "scheduler.inline": False,  # a cluster that is started explicitly is used
         }
-        settings = {f"exo.{k}": v for k, v in named.items() if v is not None}
+        settings = {f"exo.{k}": v for k, v in arguments.items() if v is not None}
         settings.update({f"exo.{k}": v for k, v in config.items()})
         self._settings = dask.config.set(
             {**settings, "scheduler": get, "dataframe.shuffle.method": "tasks"}
@@ -87,7 +87,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
             current = Config.current()
             self.cluster = connect(current)
             _check_effective()
-            if current.live and not any(one._live for one in _enabled):
+            if current.live and not any(e._live for e in _enabled):
                 self._live = Live()
         except BaseException:
             self._leave()
@@ -96,8 +96,8 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
     def __repr__(self) -> str:
         """Return the cluster's address and that of the live page."""
         url = self.live
-        where = "" if url is None else f", live at {url}"
-        return f"<dask_exo on Ray at {self.cluster.address}{where}>"
+        suffix = "" if url is None else f", live at {url}"
+        return f"<dask_exo on Ray at {self.cluster.address}{suffix}>"
 
     def _repr_html_(self) -> str:
         url = self.live
@@ -107,7 +107,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
     @property
     def live(self) -> str | None:
         """Address of the page that shows what runs; None with ``exo.report.live: false``."""
-        return next((one._live.url for one in _enabled if one._live is not None), None)
+        return next((e._live.url for e in _enabled if e._live is not None), None)
 
     def _leave(self) -> None:
         if self in _enabled:

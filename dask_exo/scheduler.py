@@ -111,8 +111,8 @@ class Scheduler:
                 failed = False
             finally:
                 callbacks.end(failed=failed)
-        found = {key: values[work.results[name]] for key, name in names.items()}
-        return nested_get(keys, found)
+        results = {key: values[work.results[name]] for key, name in names.items()}
+        return nested_get(keys, results)
 
     def start(self, dsk: Any, keys: Any, **kwargs: Any) -> dict[Key, Promise]:
         """Compute in the background, and return the promise of each key at once.
@@ -137,22 +137,22 @@ class Scheduler:
 
         Return equal collections at once, while tasks run. The data lives as long as one of them or
         of those derived from them, and any other scheduler can compute them too. Unless
-        ``optimize_graph`` is false, Dask optimizes graphs that are no expressions; ``kwargs`` are
+        ``optimize_graph`` is false, Dask optimizes graphs that are not expressions. ``kwargs`` are
         those of `Scheduler.__call__`.
         """
         expr = collections_to_expr(collections, optimize_graph)
         composite = [is_composite(child) for child in expr.operands]
         expr = expr.optimize()
-        keys = [list(flatten(each)) for each in expr.__dask_keys__()]
+        keys = [list(flatten(group)) for group in expr.__dask_keys__()]
         tasks = self._persisted(expr, list(flatten(keys)), kwargs)
-        rebuilt = []
+        results = []
         for i, collection in enumerate(collections):
             if composite[i]:
-                rebuilt.append(rebuild_composite(collection, expr.operands[i], tasks))
+                results.append(rebuild_composite(collection, expr.operands[i], tasks))
             else:
                 rebuild, state = collection.__dask_postpersist__()
-                rebuilt.append(rebuild({key: tasks[key] for key in keys[i]}, *state))
-        return rebuilt
+                results.append(rebuild({key: tasks[key] for key in keys[i]}, *state))
+        return results
 
     def _persisted(self, expr: Any, keys: list[Key], kwargs: Mapping[str, Any]) -> dict[Key, Any]:
         """Return the node of each key in the graph of a persisted collection."""
@@ -200,7 +200,7 @@ def _checked_config() -> Config:
     if method is not None and method not in (*SHUFFLE_METHODS, "simple"):
         raise ShuffleMethodError(
             f"dataframe.shuffle.method={method!r} is not a shuffle method: with dask_exo leave it "
-            f"at 'tasks' (every method becomes an Exoshuffle; exo.shuffle.algorithm picks which)"
+            f"at 'tasks' (every method becomes an Exoshuffle; exo.shuffle.algorithm selects which)"
         )
     return config
 
@@ -217,7 +217,7 @@ def plan_of(dsk: Any, config: Config) -> Plan:
 
 
 class _Prepared(NamedTuple):
-    """A computation before the first task runs: its plan before passes, and facts for these.
+    """A computation before its first task runs: its plan before passes, and their context.
 
     ``names`` maps each key that Dask requested to its key in the plan's results.
     """
@@ -238,14 +238,14 @@ def _prepare(
             callbacks.begin(graph)
             graph = cull(convert_legacy_graph(graph), names.values())
             callbacks.prepare(graph)
-        everywhere = dict(get_annotations() or {})
-        everywhere.update((name, kwargs[name]) for name in KEYWORDS if name in kwargs)
+        common = dict(get_annotations() or {})
+        common.update((name, kwargs[name]) for name in KEYWORDS if name in kwargs)
         fuse = not callbacks.values
         work = plan(
             graph,
             set(names.values()),
             small=config.small_result,
-            options=options_of(dsk, graph, everywhere, gpus, config.gpu_per_task),
+            options=options_of(dsk, graph, common, gpus, config.gpu_per_task),
             fuse=fuse,
         )
         return _Prepared(work, PassContext(config, checkpoints, fuse=fuse), names)
@@ -271,11 +271,11 @@ class _CallbackWatcher(RunObserver):
         """See `RunObserver.started`."""
         self._callbacks.started(keys)
 
-    def finished(self, key: Key, inner: Iterable[Key], held: Local | Remote | None) -> None:
+    def finished(self, key: Key, inner: Iterable[Key], location: Local | Remote | None) -> None:
         """See `RunObserver.finished`."""
         value = None
-        if self._callbacks.values and held is not None:
-            value = Promise(self._futures, held).result()
+        if self._callbacks.values and location is not None:
+            value = Promise(self._futures, location).result()
         for name in inner:
             self._callbacks.finished(name, value if name == key else None)
         self._callbacks.finished(key, value)
@@ -288,16 +288,16 @@ def _run(
     watcher = _CallbackWatcher(callbacks, futures) if callbacks else None
     with showing(config.progress), observed(futures) as sampler:
         run = Run.planned(work, context, futures, watcher=watcher, sampler=sampler)
-        held = run.results()
-        names = {h.ref: repr(key) for key, h in held.items() if isinstance(h, Remote)}
+        locations = run.results()
+        names = {loc.ref: repr(key) for key, loc in locations.items() if isinstance(loc, Remote)}
         refs = list(names)
         fetched = fetch_values(futures, refs, config.stall_timeout, names.__getitem__)
         values_of = dict(zip(refs, fetched, strict=True))
         if refs:
             run.versions.compare()  # they may have been lost and recomputed just now
         values = {}
-        for key, h in held.items():
-            value = writable(h.value if isinstance(h, Local) else values_of[h.ref])
+        for key, loc in locations.items():
+            value = writable(loc.value if isinstance(loc, Local) else values_of[loc.ref])
             if isinstance(value, Failure):  # a promise of a task that failed
                 value.reraise()
             values[work.results[key]] = value
@@ -306,14 +306,14 @@ def _run(
 
 def connect(config: Config) -> on_ray.Cluster:
     """Connect to the cluster; write one line to stderr if it had to be started."""
-    started = time.perf_counter()
-    cluster, new = on_ray.connect(config)
+    start = time.perf_counter()
+    cluster, is_new = on_ray.connect(config)
     on_ray.export(on=config.prometheus)
-    if new and cluster.private:
+    if is_new and cluster.private:
         nodes = on_ray.RayFutures().nodes()
         slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
         sys.stderr.write(
             f"dask_exo: started a private Ray ({slots} slots, {format_bytes(store)} object store) "
-            f"in {time.perf_counter() - started:.1f} s\n"
+            f"in {time.perf_counter() - start:.1f} s\n"
         )
     return cluster

@@ -81,7 +81,7 @@ def _name(entry: Any) -> str:
 
 
 def make_private(path: str) -> None:
-    """Make a local directory that only its owner reads, or check that nobody else writes to it.
+    """Create a local directory that only its owner reads, or check that nobody else writes to it.
 
     Files in it are unpickled, so a directory that others may write to is refused.
     """
@@ -89,15 +89,15 @@ def make_private(path: str) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.stat()
+        status = directory.stat()
     except OSError as error:
         raise CheckpointError(
             f"exo.checkpoint.path={path!r} cannot be used: {error.strerror}; name another directory"
         ) from error
-    if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+    if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
         raise CheckpointError(
             f"exo.checkpoint.path={path!r} is not safe: it must belong to you, and nobody else may "
             f"write to it, since its files are unpickled; it belongs to user "
-            f"{found.st_uid}, with mode {stat.S_IMODE(found.st_mode):o}. chmod 700 it, or name "
+            f"{status.st_uid}, with mode {stat.S_IMODE(status.st_mode):o}. chmod 700 it, or name "
             f"another directory"
         )

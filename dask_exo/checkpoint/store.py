@@ -2,11 +2,11 @@
 
 A file is ``<path>/<group>/<key>-<bytes>-<sha256>.value``. A group has the values of one collection;
 a key is the fingerprint of a task. A file is valid if its size is the one in its name. There is no
-other manifest than the listing, so nothing can contradict it.
+manifest besides the listing, so nothing can contradict it.
 
 Contents are pickles with the buffers of frames and arrays out of band, so that writing copies
-nothing. Arrow does not have all of pandas' types, and a checkpoint must restore exactly the value
-that it stores. A digest is compared before anything is unpickled.
+nothing. Arrow does not have all types of pandas, and a checkpoint must restore exactly the value
+that was stored. The digest is compared before anything is unpickled.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CheckpointStore:
 
     @classmethod
     def open(cls, url: str) -> CheckpointStore:
-        """Open a store; make its directory if it is local, and check that it is safe."""
+        """Open a store; create its directory if it is local, and check that it is safe."""
         fs, path = atomic_io.located(url)
         if not atomic_io.is_local(fs):
             return cls(url)
@@ -112,7 +112,7 @@ class CheckpointStore:
                 raise CheckpointError(
                     f"a task of {group!r} gives another value than in the program that wrote the "
                     f"checkpoint {before.path!r}: a function before it does not always return the "
-                    f"same for the same input, so old and new partitions do not belong together. "
+                    f"same value for the same input, so old and new partitions do not match. "
                     f"Give its random numbers a seed, or delete the old ones: "
                     f"dask exo checkpoints clean {self.url}"
                 )
@@ -162,15 +162,15 @@ def _folder(group: str) -> str:
     return re.sub(r"[^\w-]", "_", group)[:120]
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(a: Any, b: Any) -> bool:
     """Return whether values are equal; equal frames may have different pickles."""
-    if type(one) is not type(other):
+    if type(a) is not type(b):
         return False
-    if hasattr(one, "equals"):
-        return bool(one.equals(other))
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return sha256(dumps(one)) == sha256(dumps(other))
+    if hasattr(a, "equals"):
+        return bool(a.equals(b))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return sha256(dumps(a)) == sha256(dumps(b))
 
 
 def dumps(value: Any) -> list[Bytes]:
@@ -180,7 +180,7 @@ def dumps(value: Any) -> list[Bytes]:
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
     code = file.getbuffer()
     raw = [buffer.raw() for buffer in buffers]
-    sizes = [len(code), *(len(one) for one in raw)]
+    sizes = [len(code), *(len(buffer) for buffer in raw)]
     head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     return [head, code, *raw]
 
@@ -201,18 +201,18 @@ class _Pickler(cloudpickle.Pickler):
 
 def sha256(pieces: Sequence[Bytes]) -> str:
     """Return the SHA-256 digest of some buffers, one after another."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for piece in pieces:
-        found.update(piece)
-    return found.hexdigest()
+        hasher.update(piece)
+    return hasher.hexdigest()
 
 
-def loads(data: bytes | bytearray, expected: str, where: str) -> Any:
+def loads(data: bytes | bytearray, expected: str, path: str) -> Any:
     """Deserialize a value after the digest of its bytes was checked."""
     view = memoryview(data)
     if sha256([view]) != expected:
         raise CheckpointError(
-            f"the checkpoint {where!r} is damaged: its bytes do not have the digest in its name. "
+            f"the checkpoint {path!r} is damaged: its bytes do not have the digest in its name. "
             f"Delete the file, and run again: its values are recomputed"
         )
     (count,) = struct.unpack_from("<Q", data)

@@ -133,7 +133,7 @@ def measure(system: str, nbytes: int, cores: int) -> BenchResult:
     return BenchResult(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def table(sides: list[BenchResult]) -> tuple[str, bool]:
+def table(results: list[BenchResult]) -> tuple[str, bool]:
     """Compare the systems with the first one; also return True if all ended with equal results.
 
     Examples
@@ -146,26 +146,30 @@ def table(sides: list[BenchResult]) -> tuple[str, bool]:
     threads      3.0 s = 1.50 x
     Second run (first run), and how many times that of dask_exo; all results are equal.
     """
-    ended = [side for side in sides if not side.error]
-    if not ended:
-        return "\n".join(f"{side.system}: {side.error}" for side in sides), False
-    first, wide = ended[0], max(len(side.system) for side in sides) + 1
-    lines = [" " * wide + "".join(f"{job:>17}" for job in first.seconds)]
-    for side in sides:
-        cells = [f"{_cell(side, first, job):>17}" for job in side.seconds]
-        lines.append(f"{side.system:<{wide}}{side.error or ''.join(cells)}")
+    completed = [result for result in results if not result.error]
+    if not completed:
+        return "\n".join(f"{result.system}: {result.error}" for result in results), False
+    first, width = completed[0], max(len(result.system) for result in results) + 1
+    lines = [" " * width + "".join(f"{job:>17}" for job in first.seconds)]
+    for result in results:
+        cells = [f"{_cell(result, first, job):>17}" for job in result.seconds]
+        lines.append(f"{result.system:<{width}}{result.error or ''.join(cells)}")
     expected = first.checksums
-    wrong = [job for job in expected if any(one.checksums[job] != expected[job] for one in ended)]
-    results = f"results DIFFER in {', '.join(wrong)}" if wrong else "all results are equal"
-    lines.append(f"Second run (first run), and how many times that of {first.system}; {results}.")
-    return "\n".join(lines), not wrong and len(ended) == len(sides)
+    wrong = [
+        job
+        for job in expected
+        if any(result.checksums[job] != expected[job] for result in completed)
+    ]
+    verdict = f"results DIFFER in {', '.join(wrong)}" if wrong else "all results are equal"
+    lines.append(f"Second run (first run), and how many times that of {first.system}; {verdict}.")
+    return "\n".join(lines), not wrong and len(completed) == len(results)
 
 
-def _cell(side: BenchResult, first: BenchResult, job: str) -> str:
-    once, again = side.seconds[job]
-    if side is first:
-        return f"{again:.1f} s ({once:.1f})"
-    return f"{again:.1f} s = {again / first.seconds[job][1]:.2f} x"
+def _cell(result: BenchResult, first: BenchResult, job: str) -> str:
+    cold, warm = result.seconds[job]
+    if result is first:
+        return f"{warm:.1f} s ({cold:.1f})"
+    return f"{warm:.1f} s = {warm / first.seconds[job][1]:.2f} x"
 
 
 if __name__ == "__main__":

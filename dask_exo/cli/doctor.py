@@ -42,7 +42,7 @@ SHARED = Path("/dev/shm")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PROBE = 64 * 2**20  # bytes
 CHUNK = 4 * 2**20
-CLOCK_PROBES = 3  # the quickest answer is the most exact
+CLOCK_PROBES = 3  # the quickest answer is the most accurate
 NO_SLOT = {"num_cpus": 0}  # so that a busy cluster is examined as well
 MARKS = {"ok": "  ok", "warn": "WARN", "fail": "FAIL"}
 
@@ -71,31 +71,31 @@ class Diagnosis:
 
     @property
     def findings(self) -> list[Finding]:
-        """Those of the program and of all machines."""
-        return [*self.program, *(one for _, found in self.machines for one in found)]
+        """Findings of the program and of all machines."""
+        return [*self.program, *(finding for _, findings in self.machines for finding in findings)]
 
     @property
     def failed(self) -> bool:
         """True if a check failed."""
-        return any(one.level == "fail" for one in self.findings)
+        return any(finding.level == "fail" for finding in self.findings)
 
     def __str__(self) -> str:
-        """Lines for people."""
+        """Return a line for each finding, and counts."""
         lines = list(_lines(self.program))
-        for name, found in self.machines:
-            lines += ["", name, *_lines(found)]
-        count = {mark: sum(one.level == mark for one in self.findings) for mark in MARKS}
+        for name, findings in self.machines:
+            lines += ["", name, *_lines(findings)]
+        count = {mark: sum(finding.level == mark for finding in self.findings) for mark in MARKS}
         lines += ["", f"{count['ok']} ok, {count['warn']} to look at, {count['fail']} failed"]
         return "\n".join(lines)
 
     __repr__ = __str__
 
 
-def _lines(found: tuple[Finding, ...]) -> Iterator[str]:
-    for one in found:
-        yield f"{MARKS[one.level]}  {one.name:<13} {one.what}"
-        if one.remedy:
-            yield f"{'':<20}→ {one.remedy}"
+def _lines(findings: tuple[Finding, ...]) -> Iterator[str]:
+    for finding in findings:
+        yield f"{MARKS[finding.level]}  {finding.name:<13} {finding.what}"
+        if finding.remedy:
+            yield f"{'':<20}→ {finding.remedy}"
 
 
 def diagnose(facts: Facts) -> Diagnosis:
@@ -106,11 +106,11 @@ def diagnose(facts: Facts) -> Diagnosis:
     >>> from dask_exo.cli.doctor_checks import Machine, ProgramFacts
     >>> sizes = {"memory": 8 * 2**30, "store": 2**30, "shared": 2**26}
     >>> machine = Machine("n1", {}, **sizes, allocator={"MALLOC_TRIM_THRESHOLD_": "1000000000"})
-    >>> found = diagnose(Facts(ProgramFacts({}, {}), (machine,)))
-    >>> [one.name for one in found.findings if one.level != "ok"]
+    >>> diagnosis = diagnose(Facts(ProgramFacts({}, {}), (machine,)))
+    >>> [f.name for f in diagnosis.findings if f.level != "ok"]
     ['/dev/shm']
     """
-    program = tuple(one for check in OF_ALL for one in check(facts))
+    program = tuple(finding for check in OF_ALL for finding in check(facts))
     machines = [(m.name, tuple(check(m) for check in OF_EACH)) for m in facts.machines]
     return Diagnosis(program, tuple(machines))
 
@@ -118,36 +118,36 @@ def diagnose(facts: Facts) -> Diagnosis:
 def gather(futures: Futures | None = None) -> Facts:
     """Collect facts of a cluster, by default the one that Dask's code would run on.
 
-    That one is started if necessary. Without a cluster the facts are of this machine alone.
+    That cluster is started if necessary. Without one, the facts are of this machine alone.
     """
-    here, token = program(), on_ray.token()
+    process, token = program(), on_ray.token()
     address, private, unreachable = "", True, ""
     spill: str | None = None
-    packages = _packages(here.required)
+    packages = _packages(process.required)
     try:
         config = Config.current()
         spill = config.spill_directory if config.address is None else None
         if futures is None:
             futures = default()
-            joined, _ = on_ray.connect(config)
-            address, private = joined.address, joined.private
+            cluster, _ = on_ray.connect(config)
+            address, private = cluster.address, cluster.private
         machines = tuple(_machines(futures, packages))
     except ConfigError as error:
-        here = replace(here, errors=(str(error),))
+        process = replace(process, errors=(str(error),))
         unreachable = "not tried with this configuration"
         machines = (machine_facts(spill, packages),)
     except ExoError as error:
         unreachable, machines = str(error), (machine_facts(spill, packages),)
-    return Facts(here, machines, address, private, token, unreachable)
+    return Facts(process, machines, address, private, token, unreachable)
 
 
 def program() -> ProgramFacts:
     """Collect the facts of this process."""
-    about = importlib.metadata.metadata("dask-exo")
-    needs = [Requirement(text) for text in about.get_all("Requires-Dist") or []]
-    required = {need.name: str(need.specifier) for need in needs if need.marker is None}
+    metadata = importlib.metadata.metadata("dask-exo")
+    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist") or []]
+    required = {r.name: str(r.specifier) for r in requirements if r.marker is None}
     return ProgramFacts(
-        {"python": about["Requires-Python"], **required},
+        {"python": metadata["Requires-Python"], **required},
         versions(_packages(required)),
         scheduler=_scheduler(dask.config.get("scheduler", None)),
         method=str(dask.config.get("dataframe.shuffle.method", None) or ""),
@@ -177,19 +177,19 @@ def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
         (machine,) = futures.get([ref])
         skew, doubt = _clock_skew(futures, node.id)
         gpus = int((node.resources or {}).get("GPU", 0))
-        cluster = {"slots": node.slots, "store": node.store, "gpus": gpus}
-        yield replace(machine, **cluster, skew=skew, doubt=doubt)
+        capacity = {"slots": node.slots, "store": node.store, "gpus": gpus}
+        yield replace(machine, **capacity, skew=skew, doubt=doubt)
 
 
 def _clock_skew(futures: Futures, node: str) -> tuple[float, float]:
-    """Return the seconds by which a node's clock is ahead, and by which that may be wrong."""
+    """Return the seconds by which a node's clock is ahead, and the uncertainty of that."""
     best = 0.0, math.inf
     for _ in range(CLOCK_PROBES):
         before = wall_time()
-        (there,) = futures.get([futures.submit(wall_time, node=node, options=NO_SLOT)])
+        (remote,) = futures.get([futures.submit(wall_time, node=node, options=NO_SLOT)])
         after = wall_time()
         if (after - before) / 2 < best[1]:
-            best = there - (before + after) / 2, (after - before) / 2
+            best = remote - (before + after) / 2, (after - before) / 2
     return best
 
 
@@ -216,11 +216,11 @@ def machine_facts(spill: str | None, packages: Iterable[str]) -> Machine:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of Python and of packages that are installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def huge_pages(path: Path = HUGE_PAGES) -> str:
@@ -267,6 +267,6 @@ def _read(file: int, nbytes: int) -> float:
 def _file_system(directory: str) -> str:
     """Return the kind of file system that a directory is on."""
     place = Path(directory).resolve()
-    above = [str(path) for path in (place, *place.parents)]
+    parents = [str(path) for path in (place, *place.parents)]
     mounted = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
-    return next((mounted[path] for path in above if path in mounted), "")
+    return next((mounted[path] for path in parents if path in mounted), "")

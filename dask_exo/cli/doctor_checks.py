@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 
 FILES = 4096  # a worker process has some sixty
 FULL = 0.95  # of a disk: Ray writes nothing beyond
-SLOW = 100e6  # bytes per second: below it a shuffle waits for its disk and for nothing else
+SLOW = 100e6  # bytes per second, below which a shuffle only waits for its disk
 SKEW = 1.0  # seconds
 FOR_TASKS = 0.7  # of memory may be object store, so that something is left for the tasks
 REMOTE = ("nfs", "cifs", "smb", "fuse.sshfs", "lustre", "ceph", "glusterfs", "9p", "afs")
@@ -102,35 +102,36 @@ def _finding(name: str, what: str, remedy: str = "", level: Level = "warn") -> F
 
 def python_and_packages(facts: Facts) -> Iterator[Finding]:
     """Check that versions are those that dask_exo needs."""
-    have, required = facts.program.versions, facts.program.required
-    wrong = [
+    installed, required = facts.program.versions, facts.program.required
+    mismatched = [
         name
         for name, wanted in required.items()
-        if not SpecifierSet(wanted).contains(have.get(name, "0"), prereleases=True)
+        if not SpecifierSet(wanted).contains(installed.get(name, "0"), prereleases=True)
     ]
-    if not wrong:
-        what = ", ".join(f"{name} {number}" for name, number in have.items())
+    if not mismatched:
+        what = ", ".join(f"{name} {number}" for name, number in installed.items())
         yield _finding("versions", what)
         return
     what = "; ".join(
-        f"{name} {have.get(name, 'is not installed')}, need {required[name]}" for name in wrong
+        f"{name} {installed.get(name, 'is not installed')}, need {required[name]}"
+        for name in mismatched
     )
-    upgrade = " ".join(f'"{name}{required[name]}"' for name in wrong)
-    remedy = f"pip install {upgrade}" if wrong != ["python"] else "use a newer Python"
+    upgrade = " ".join(f'"{name}{required[name]}"' for name in mismatched)
+    remedy = f"pip install {upgrade}" if mismatched != ["python"] else "use a newer Python"
     yield _finding("versions", what, remedy, "fail")
 
 
 def same_versions(facts: Facts) -> Iterator[Finding]:
     """Check that all machines have the versions of this process: they exchange pickles."""
-    here, wrong = facts.program.versions, []
+    installed, differences = facts.program.versions, []
     for machine in facts.machines:
-        for name in sorted(here.keys() | machine.versions.keys()):
-            ours, theirs = here.get(name, "none"), machine.versions.get(name, "none")
+        for name in sorted(installed.keys() | machine.versions.keys()):
+            ours, theirs = installed.get(name, "none"), machine.versions.get(name, "none")
             if ours != theirs:
-                wrong.append(f"{machine.name} has {name} {theirs}, this process has {ours}")
-    if wrong:
+                differences.append(f"{machine.name} has {name} {theirs}, this process has {ours}")
+    if differences:
         remedy = "install the same versions everywhere, and restart Ray there"
-        yield _finding("same versions", "; ".join(wrong), remedy, "fail")
+        yield _finding("same versions", "; ".join(differences), remedy, "fail")
     elif len(facts.machines) > 1:
         yield _finding("same versions", f"on {len(facts.machines)} machines and here")
 
@@ -181,7 +182,7 @@ def shuffle(facts: Facts) -> Iterator[Finding]:
 def cluster(facts: Facts) -> Iterator[Finding]:
     """Check that there is a cluster to run on."""
     if facts.unreachable:
-        remedy = "solve that first; docs/install.md has a table of symptoms and remedies"
+        remedy = "solve this first; docs/install.md has a table of symptoms and remedies"
         yield _finding("cluster", facts.unreachable, remedy, "fail")
         return
     kind = "a private Ray" if facts.private else f"the Ray cluster at {facts.address}"
@@ -194,7 +195,7 @@ def cluster(facts: Facts) -> Iterator[Finding]:
 def token(facts: Facts) -> Iterator[Finding]:
     """Check that no other user runs code on the cluster."""
     if facts.token == "missing":
-        what = "RAY_AUTH_MODE=token, and there is no token in RAY_AUTH_TOKEN, nor in a file"
+        what = "RAY_AUTH_MODE=token, but there is no token in RAY_AUTH_TOKEN or in a file"
         remedy = "copy ~/.ray/auth_token from the head, or name a file in RAY_AUTH_TOKEN_PATH"
         yield _finding("token", what, remedy, "fail")
     elif facts.unreachable:
@@ -263,11 +264,11 @@ def spilling(machine: Machine) -> Finding:
 
 def open_files(machine: Machine) -> Finding:
     """Check that enough files may be open."""
-    most = machine.open_files
-    if 0 <= most < FILES:
+    limit = machine.open_files
+    if 0 <= limit < FILES:
         remedy = "`ulimit -n 65536` in the shell that starts the program, or `ray start`"
-        return _finding("open files", f"{most} at most, need {FILES}", remedy)
-    return _finding("open files", "no limit" if most < 0 else f"{most} at most")
+        return _finding("open files", f"{limit} at most, need {FILES}", remedy)
+    return _finding("open files", "no limit" if limit < 0 else f"{limit} at most")
 
 
 def huge_pages(machine: Machine) -> Finding:

@@ -81,16 +81,16 @@ class Size(click.ParamType[int]):
 def bench(*, size: int, num_cpus: int | None) -> None:
     """Sort, join and group the same rows on dask_exo, Dask's threads and a LocalCluster.
 
-    Each system runs each job twice in a process of its own; the second time counts. Takes some
+    Each system runs each job twice in a process of its own; the second run counts. Takes some
     minutes. Exits with 1 if a system fails or their results differ.
     """
     from dask_exo.cli.bench import SYSTEMS, BenchResult, measure, table
 
-    sides: list[BenchResult] = []
+    results: list[BenchResult] = []
     for system in SYSTEMS:
         click.echo(f"{system} …", err=True)
-        sides.append(measure(system, size, num_cpus or os.cpu_count() or 1))
-    text, equal = table(sides)
+        results.append(measure(system, size, num_cpus or os.cpu_count() or 1))
+    text, equal = table(results)
     click.echo(text)
     raise click.exceptions.Exit(0 if equal else 1)
 
@@ -99,7 +99,7 @@ def bench(*, size: int, num_cpus: int | None) -> None:
 @click.option("--address", help="Examine the Ray cluster at this address.")
 @click.option("--spill-directory", help="Spill directory of a private Ray.")
 def doctor(*, address: str | None, spill_directory: str | None) -> None:
-    """Examine this machine, Dask's configuration, and the Ray cluster it would run on.
+    """Examine this machine, Dask's configuration, and the Ray cluster that Dask would run on.
 
     Without an address a private Ray is started, as a program would do it, and stopped. Exits with
     1 if something will not work, else with 0.
@@ -107,8 +107,8 @@ def doctor(*, address: str | None, spill_directory: str | None) -> None:
     from dask_exo import disable
     from dask_exo.cli.doctor import examine
 
-    named = {"exo.address": address, "exo.spill-directory": spill_directory}
-    with dask.config.set({key: value for key, value in named.items() if value is not None}):
+    arguments = {"exo.address": address, "exo.spill-directory": spill_directory}
+    with dask.config.set({key: value for key, value in arguments.items() if value is not None}):
         try:
             diagnosis = examine()
         finally:
@@ -138,7 +138,7 @@ def report(file: Path, *, as_numbers: bool) -> None:
 
 @main.command()
 @click.argument("url", required=False)
-@click.option("--once", is_flag=True, help="Write it once, and end.")
+@click.option("--once", is_flag=True, help="Write it once, and exit.")
 def top(url: str | None, *, once: bool) -> None:
     """Show the progress of one of your programs on this machine.
 
@@ -197,13 +197,13 @@ def clean(path: str | None, names: tuple[str, ...], *, yes: bool) -> None:
             f"no collection {unknown[0]!r} is stored at {store.url!r}: see "
             f"`dask exo checkpoints list`"
         )
-    chosen = [groups[name] for name in names] or list(groups.values())
-    nbytes = format_bytes(sum(group.nbytes for group in chosen))
-    if not yes and chosen:
-        click.confirm(f"delete {len(chosen)} collections ({nbytes})?", abort=True)
-    for group in chosen:
+    selected = [groups[name] for name in names] or list(groups.values())
+    nbytes = format_bytes(sum(group.nbytes for group in selected))
+    if not yes and selected:
+        click.confirm(f"delete {len(selected)} collections ({nbytes})?", abort=True)
+    for group in selected:
         store.remove(group.name)
-    click.echo(f"deleted {len(chosen)} collections, {nbytes}")
+    click.echo(f"deleted {len(selected)} collections, {nbytes}")
 
 
 @main.command(short_help="Sort records or files into Parquet, and check the result.")
@@ -214,7 +214,7 @@ def clean(path: str | None, names: tuple[str, ...], *, yes: bool) -> None:
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Skew of the keys: 0 is uniform, 1 already much.",
+    help="Skew of the keys: 0 is uniform, 1 is already high.",
 )
 @click.option("--input", "source", help="Sort Parquet or CSV: a file, a directory or a glob.")
 @click.option("--by", help="Columns to sort by, with commas between.")
@@ -361,7 +361,7 @@ def _sort_job(
     from dask_exo.report import recording
     from dask_exo.report.progress import progress
 
-    # raises errors of the arguments before a cluster is started
+    # raises errors in the arguments before a cluster is started
     sort.check(job.frame, job.by, output, overwrite=overwrite, nbytes=job.expected)
     expected = summary = None
     stages: Stages = []
@@ -409,8 +409,9 @@ def _print_costs(job: _Job, stages: Stages, stats: Collector) -> None:
             click.echo(f"                {format_bytes(written)} to {path}")
     if stats.repeated:
         click.echo(describe_recovery(stats.repeated, sum(stats.tasks.values())))
-    for one in stats.shuffles:
+    for shuffle in stats.shuffles:
         click.echo(
-            f"shuffle         {one.algorithm}, {one.maps} maps → {one.reducers} reducers in "
-            f"{one.rounds} rounds, {format_bytes(one.nbytes)}: {one.reason}"
+            f"shuffle         {shuffle.algorithm}, {shuffle.maps} maps → "
+            f"{shuffle.reducers} reducers in {shuffle.rounds} rounds, "
+            f"{format_bytes(shuffle.nbytes)}: {shuffle.reason}"
         )

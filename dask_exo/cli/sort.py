@@ -1,4 +1,4 @@
-"""Sort a data set into Parquet by ordinary Dask code: all of the output or none of it."""
+"""Sort a data set into Parquet with ordinary Dask code; write the whole output or none of it."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".parq": "parquet", ".csv"
 
 def files(path: str | Path) -> list[Path]:
     """List the data files of a file, a directory (not below it) or a glob, in order of name."""
-    given = Path(path)
-    if given.is_dir():
-        found = [f for f in given.iterdir() if f.suffix in _SUFFIXES and _is_visible(f)]
-        if not found:
+    source = Path(path)
+    if source.is_dir():
+        paths = [f for f in source.iterdir() if f.suffix in _SUFFIXES and _is_visible(f)]
+        if not paths:
             raise InputError(
                 f"no Parquet or CSV files in the directory {str(path)!r}: give another one"
             )
-    elif given.exists():
-        found = [given]
+    elif source.exists():
+        paths = [source]
     else:
-        anchor = Path(given.anchor)
-        found = [f for f in anchor.glob(str(given.relative_to(anchor))) if _is_visible(f)]
-        if not found:
+        anchor = Path(source.anchor)
+        paths = [f for f in anchor.glob(str(source.relative_to(anchor))) if _is_visible(f)]
+        if not paths:
             raise InputError(f"no file, directory or glob matches {str(path)!r}: give another path")
-    return sorted(found)
+    return sorted(paths)
 
 
 def _is_visible(path: Path) -> bool:
@@ -64,13 +64,13 @@ def read(
     ``format`` is ``"parquet"`` or ``"csv"``, by default that of the files' suffix;
     ``partition_bytes`` is the approximate size of a partition in the files.
     """
-    found = files(path)
-    kinds = {format} if format else {_SUFFIXES.get(f.suffix, f.suffix) for f in found}
+    paths = files(path)
+    kinds = {format} if format else {_SUFFIXES.get(f.suffix, f.suffix) for f in paths}
     kind = kinds.pop()
     if kinds or kind not in _SUFFIXES.values():
-        have = f"format {format!r}" if format else f"suffixes {sorted({f.suffix for f in found})}"
-        raise InputError(f"cannot read {str(path)!r}: {have}, need all parquet or all csv")
-    names = [str(f) for f in found]
+        actual = f"format {format!r}" if format else f"suffixes {sorted({f.suffix for f in paths})}"
+        raise InputError(f"cannot read {str(path)!r}: {actual}, need all parquet or all csv")
+    names = [str(f) for f in paths]
     try:
         frame: dd.DataFrame = (
             dd.read_csv(names, blocksize=partition_bytes or "default")
@@ -97,8 +97,8 @@ def input_checksum(frame: dd.DataFrame) -> Checksum:
 
 
 def _partition_checksum(partition: pd.DataFrame) -> pd.DataFrame:
-    have = checksum([partition])
-    row = {"rows": [have.rows], "high": [have.total >> 64], "low": [have.total % 2**64]}
+    value = checksum([partition])
+    row = {"rows": [value.rows], "high": [value.total >> 64], "low": [value.total % 2**64]}
     return pd.DataFrame(row, dtype=np.uint64)
 
 
@@ -114,7 +114,7 @@ def sort_to_parquet(
     """Sort a Dask DataFrame, ascending with nulls last, into a directory of Parquet files.
 
     Tasks write to a hidden directory beside ``output``, which is renamed at the end: there is never
-    half an output, and a failure or Ctrl-C leaves the old one as it was. ``part.0.parquet`` has the
+    half an output, and a failure or Ctrl-C leaves an old one as it was. ``part.0.parquet`` has the
     smallest rows.
 
     ``overwrite`` replaces an existing output, if it contains only Parquet files. With ``nbytes``,
@@ -193,9 +193,9 @@ def sort_rows(frame: pd.DataFrame, by: Sequence[str] = (), **kwargs: Any) -> pd.
 class NamelessEngine(ParquetEngine):
     """An engine whose files pandas can read.
 
-    Files name the columns' types for pandas, which cannot parse its own names of Arrow types with
-    parameters (``fixed_size_binary[90][pyarrow]``): ``read_parquet`` refuses such a file. Files
-    with such types have no names.
+    Files name the columns' types for pandas, but pandas cannot parse its own names of Arrow types
+    with parameters (``fixed_size_binary[90][pyarrow]``): ``read_parquet`` refuses such a file. So
+    files with such types omit the names.
     """
 
     @classmethod
@@ -240,8 +240,8 @@ def _with_comparable_keys(frame: dd.DataFrame, keys: Sequence[str]) -> dd.DataFr
     for name in keys:
         if not pd.api.types.is_object_dtype(frame.dtypes[name]):
             continue
-        found = frame[name].map_partitions(_types, meta=pd.Series([], dtype=object)).compute()
-        kinds = sorted(set(found))
+        names = frame[name].map_partitions(_types, meta=pd.Series([], dtype=object)).compute()
+        kinds = sorted(set(names))
         if kinds not in ([], ["str"]):
             raise SortKeyError(
                 f"column {name!r} is of type object, with values of type {', '.join(kinds)}, and "
@@ -286,9 +286,9 @@ def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
         parquet_commit.remove(temporary)
         if isinstance(error, ExoError) or not _is_full(error):
             raise
-        have = format_bytes(shutil.disk_usage(target.parent).free)
+        free = format_bytes(shutil.disk_usage(target.parent).free)
         raise OutputError(
-            f"the disk of {str(target)!r} is full: need more than the {have} that are free after "
+            f"the disk of {str(target)!r} is full: need more than the {free} that are free after "
             f"removing what was written; free some space, or choose another output"
         ) from error
 

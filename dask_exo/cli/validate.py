@@ -1,6 +1,6 @@
 """Validation of a sorted output: order, row count and checksum, read from disk.
 
-It shares no code with the sort: it reads Parquet files by pyarrow and numpy, one thread per part,
+It shares no code with the sort: it reads Parquet files with pyarrow and numpy, one thread per part,
 with a bounded number of rows in memory. The checksum of the input comes from a pass of its own.
 """
 
@@ -92,7 +92,7 @@ def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1
     """Read the ``*.parquet`` files of a sorted output, in order of the numbers in their names.
 
     Rows must ascend by the keys ``by``, the most significant first, nulls last. Each of the
-    parallel readers needs about one row group of memory. Raises `InputError` if there is no file
+    parallel readers needs memory for about one row group. Raises `InputError` if there is no file
     or key, and `ValidationError` if a file cannot be read.
     """
     keys = [by] if isinstance(by, str) else list(by)
@@ -103,10 +103,10 @@ def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1
         )
     with ThreadPoolExecutor(max_workers=workers) as pool:
         parts = list(pool.map(functools.partial(_read_part, keys=keys), paths))
-    whole = _Run()
+    total = _Run()
     for part in parts:
-        whole.append(part)
-    return Summary(whole.checksum, whole.duplicates, whole.disorder)
+        total.append(part)
+    return Summary(total.checksum, total.duplicates, total.disorder)
 
 
 def require(summary: Summary, expected: Checksum, *, where: str | Path) -> None:
@@ -114,20 +114,20 @@ def require(summary: Summary, expected: Checksum, *, where: str | Path) -> None:
 
     ``expected`` is the checksum of the input; the message names the output, ``where``.
     """
-    have, wrong = summary.checksum, []
-    if have.rows != expected.rows:
-        wrong.append(f"it has {have.rows} rows, the input has {expected.rows}")
-    elif have.total != expected.total:
-        wrong.append(
-            f"its checksum is {have.total:032x}, that of the input {expected.total:032x} "
-            f"({have.rows} rows each): at least one value differs"
+    actual, problems = summary.checksum, []
+    if actual.rows != expected.rows:
+        problems.append(f"it has {actual.rows} rows, the input has {expected.rows}")
+    elif actual.total != expected.total:
+        problems.append(
+            f"its checksum is {actual.total:032x}, that of the input {expected.total:032x} "
+            f"({actual.rows} rows each): at least one value differs"
         )
     if summary.first_disorder is not None:
-        at = summary.first_disorder
-        wrong.append(f"row {at.row} of {at.part} is smaller than the row before it")
-    if wrong:
+        disorder = summary.first_disorder
+        problems.append(f"row {disorder.row} of {disorder.part} is smaller than the row before it")
+    if problems:
         raise ValidationError(
-            f"the output in {str(where)!r} is not valid: {'; '.join(wrong)}. Sort it again"
+            f"the output in {str(where)!r} is not valid: {'; '.join(problems)}. Sort it again"
         )
 
 
@@ -185,11 +185,11 @@ def _read_part(path: Path, keys: Sequence[str]) -> _Run:
     run.part = path.name
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
-            there = file.schema_arrow.names
-            missing = [name for name in keys if name not in there]
+            columns = file.schema_arrow.names
+            missing = [name for name in keys if name not in columns]
             if missing:
                 raise InputError(
-                    f"no column {missing[0]!r} in {str(path)!r}: there are {', '.join(there)}"
+                    f"no column {missing[0]!r} in {str(path)!r}: there are {', '.join(columns)}"
                 )
             for batch in file.iter_batches(_BATCH, use_threads=False):
                 run.extend(batch, keys)
@@ -212,18 +212,20 @@ def _comparable(column: pa.Array) -> pa.Array:
 
 
 def _relation(before: Sequence[pa.Array], after: Sequence[pa.Array]) -> tuple[Array, Array]:
-    """Return for each row if the key before is greater, and if both are equal."""
+    """Return two masks of rows: the key before is greater, and both keys are equal."""
     size = len(before[0])
     greater, equal = np.zeros(size, bool), np.ones(size, bool)
-    for one, two in zip(before, after, strict=True):
+    for left, right in zip(before, after, strict=True):
         if not equal.any():
             break
-        if one.null_count == two.null_count == 0 and not pa.types.is_floating(one.type):
-            above, same = _bools(pc.greater(one, two)), _bools(pc.equal(one, two))
+        if left.null_count == right.null_count == 0 and not pa.types.is_floating(left.type):
+            above, same = _bools(pc.greater(left, right)), _bools(pc.equal(left, right))
         else:
-            null_before, null_after = (_bools(pc.is_null(a, nan_is_null=True)) for a in (one, two))
-            above = (_bools(pc.greater(one, two)) & ~null_after) | (null_before & ~null_after)
-            same = _bools(pc.equal(one, two)) | (null_before & null_after)
+            null_before, null_after = (
+                _bools(pc.is_null(a, nan_is_null=True)) for a in (left, right)
+            )
+            above = (_bools(pc.greater(left, right)) & ~null_after) | (null_before & ~null_after)
+            same = _bools(pc.equal(left, right)) | (null_before & null_after)
         greater |= equal & above
         equal &= same
     return greater, equal
@@ -341,12 +343,12 @@ def _floats(column: pa.Array, null: Array | None) -> tuple[Array | None, list[Ar
 
 
 def _fixed(column: pa.Array) -> Iterator[Array]:
-    width, data, at = column.type.byte_width, column.buffers()[1], 0
+    width, data, position = column.type.byte_width, column.buffers()[1], 0
     for size in (8, 4, 2, 1):
-        while len(column) and at + size <= width:
-            start = column.offset * width + at
+        while len(column) and position + size <= width:
+            start = column.offset * width + position
             yield np.ndarray((len(column),), f"<u{size}", data, start, (width,))
-            at += size
+            position += size
 
 
 def _objects(column: pa.Array) -> Array:

@@ -34,8 +34,10 @@ from dask_exo.scheduler import Scheduler, connect
 _lock = threading.RLock()
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _defaults: list[weakref.ref[Client]] = []
-_settings: list[dask.config.set] = []  # of the first default client; they restore those before
-_implicit_client: Client | None = None  # of tasks, and of programs that have only called `enable`
+_settings: list[
+    dask.config.set
+] = []  # set by the first default client; leaving them restores the previous ones
+_implicit_client: Client | None = None  # in tasks, and in programs that only called `enable`
 
 
 class Client(Submitter):
@@ -83,7 +85,7 @@ class Client(Submitter):
 
     @classmethod
     def current(cls, allow_global: bool = True) -> Client:
-        """Return the default client, see `get_client`."""
+        """Return the default client; see `get_client`."""
         return get_client()
 
     def close(self, timeout: float | str | None = None) -> None:
@@ -105,7 +107,7 @@ class Client(Submitter):
                 on_ray.disconnect()
 
     def shutdown(self) -> None:
-        """Close all clients; a Ray that was joined goes on."""
+        """Close all clients; a Ray cluster that was joined continues."""
         for client in list(_open_clients):
             client.close()
 
@@ -185,7 +187,7 @@ class Client(Submitter):
     ncores = nthreads
 
     def wait_for_workers(self, n_workers: int, timeout: float | str | None = None) -> None:
-        """Wait until the cluster has so many slots, or raise `TimeoutError`."""
+        """Wait until the cluster has ``n_workers`` slots, or raise `TimeoutError`."""
         seconds = parse_timedelta(timeout)
         end = None if seconds is None else time.perf_counter() + seconds
         while sum(self.nthreads().values()) < n_workers:
@@ -259,7 +261,7 @@ default_client = get_client
 
 @contextlib.contextmanager
 def worker_client(timeout: object = None, separate_thread: bool = True) -> Iterator[Client]:
-    """Yield the client of a task, see `get_client`."""
+    """Yield the client of a task; see `get_client`."""
     yield get_client()
 
 
@@ -268,7 +270,7 @@ def secede() -> None:
 
 
 def rejoin() -> None:
-    """Do nothing, see `secede`."""
+    """Do nothing; see `secede`."""
 
 
 def _check_settings(new: Mapping[str, Any]) -> None:
@@ -339,7 +341,7 @@ _REFUSED = {
 def settings(address: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``exo`` settings for the arguments of a `Client`, as `distributed` has them.
 
-    Arguments without effect are warned about; those that Ray cannot have raise.
+    Warn about arguments without effect; raise for those that have no equivalent on Ray.
 
     Examples
     --------
@@ -396,7 +398,7 @@ def _ray_address(address: Any) -> str:
     scheme, _, _ = address.rpartition("://")
     if scheme and scheme != "ray":
         raise ConfigError(
-            f"Client({address!r}) is the address of a scheduler of distributed; give the one of a "
+            f"Client({address!r}) is the address of a scheduler of distributed; give that of a "
             f"Ray cluster ('host:6379')"
         )
     return address

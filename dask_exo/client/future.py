@@ -1,4 +1,4 @@
-"""Futures, as `distributed.Future` has it: one for each call, named by its key."""
+"""Futures like `distributed.Future`: one for each call, named by its key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Future(TaskRef):
     """The value of a call, which may still run.
 
     Dask takes it wherever it takes a key. Its value lives as long as it does. ``report`` is the ref
-    of the `CallReceipt`, where there is one.
+    of the `CallReceipt`, if there is one.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class Future(TaskRef):
 
     @property
     def type(self) -> str | None:
-        """Name of the type of the value, where it is known."""
+        """Name of the type of the value, if known."""
         return self._type if self.status == "finished" else None
 
     def done(self) -> bool:
@@ -82,7 +82,7 @@ class Future(TaskRef):
         Raises
         ------
         TimeoutError
-            It has not ended by then.
+            It has not ended in time.
         CancelledError
             It, or one of its inputs, was cancelled.
         """
@@ -148,7 +148,7 @@ def failures(futures: Sequence[Future]) -> list[BaseException | None]:
     reports: dict[Ref, Any] = {}
     if with_report:
         cluster, refs = with_report[0].cluster, [f.report for f in with_report]
-        with contextlib.suppress(Exception):  # of one of them; see _failure
+        with contextlib.suppress(Exception):  # one of them failed; `_failure` fetches each
             reports.update(zip(refs, cluster.get(refs), strict=True))
     errors = []
     for future in futures:
@@ -184,7 +184,7 @@ class _Futures:
     """All futures of this process."""
 
     def stop(self) -> None:
-        """Cancel all: their values are gone with the connection."""
+        """Cancel all: their values were lost with the connection."""
         for future in list(live_futures.values()):
             future.promise.fail(CancelledError("the connection to Ray was closed"))
 

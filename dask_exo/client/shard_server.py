@@ -21,9 +21,9 @@ from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch, promised
 from dask_exo.partitions.batching import RowSpan
 
-LOOK = 1.0  # seconds between two checks whether the program ends
-PATIENCE = 60.0  # seconds in which a live driver takes a request
-MOST = 2**30  # leases of one consumer: as many as processes that it is sent to
+LOOK = 1.0  # seconds between two checks of whether the program ends
+PATIENCE = 60.0  # seconds in which a live driver must take a request
+MOST = 2**30  # leases of one consumer: one for each process that it is sent to
 
 ShardRows = RowSpan[GraphNode]
 """Rows of a partition that a task without dependencies returns."""
@@ -38,7 +38,7 @@ class LocalShards:
         self._starting = threading.Lock()
 
     def share(self, consumer: int, request: Any) -> list[ShardRows]:
-        """Wait for rows of a consumer."""
+        """Wait for the rows of a consumer."""
         raise NotImplementedError
 
     def leave(self, consumer: int) -> None:
@@ -64,16 +64,16 @@ class ShardServer:
         self._source, self._open_consumers = source, set(range(consumers))
         self._remote: set[int] = set()
         self._stopped = False
-        self._requests = Queue(f"afar-{uuid.uuid4().hex}")
+        self._requests = Queue(f"shards-{uuid.uuid4().hex}")
         self.name = self._requests.name
         self._requests.qsize()  # fails without a connection
-        self._thread = threading.Thread(target=self._main, name="dask_exo-afar", daemon=True)
+        self._thread = threading.Thread(target=self._main, name="dask_exo-shards", daemon=True)
         stop_with_all(self)
         self._thread.start()
 
     @property
     def open(self) -> bool:
-        """True while it answers."""
+        """True while requests are answered."""
         return self._thread.is_alive()
 
     def remove(self, consumer: int) -> None:
@@ -82,7 +82,7 @@ class ShardServer:
         self._remote.discard(consumer)
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering requests."""
         self._stopped = True
         self._thread.join(timeout=10)
 

@@ -1,4 +1,4 @@
-"""Submitting calls: the part of a client that makes futures, and the task of a call.
+"""Submission of calls: the part of a client that creates futures, and the task of a call.
 
 Futures among the arguments, also inside lists, tuples, sets and dictionaries, arrive as their
 values. A future elsewhere, say in a closure, arrives as a future that is finished.
@@ -123,7 +123,7 @@ def run(
         for _ in range(retries + 1):
             try:
                 value = write_or_copy(call, key_split(key))
-            except Exception as error:  # noqa: BLE001  raised where the value is asked for
+            except Exception as error:  # noqa: BLE001  raised where the value is used
                 failure = Failure.of(key, error)
                 traceback.clear_frames(error.__traceback__)  # they refer to values in the store
             else:
@@ -152,7 +152,7 @@ _submissions = PromiseCallbacks("dask_exo-submissions")
 
 
 class Submitter:
-    """Makes futures: of calls, and of values that are stored."""
+    """Base of a client: creates futures of calls and of stored values."""
 
     def __init__(self, futures: Futures) -> None:
         self.status = "running"
@@ -283,7 +283,7 @@ class Submitter:
         inputs = [f.promise for f in futures_in([args, function.kwargs])]
         pending = [promise for promise in inputs if not promise.known]
         if pending:
-            future_ref = weakref.ref(future)  # if it is dropped, nothing starts
+            future_ref = weakref.ref(future)  # if the future is dropped, nothing starts
             _submissions.when_known(pending, lambda: _submit_late(future_ref(), function, args))
             return future
         try:
@@ -313,7 +313,7 @@ class Submitter:
         workers: Any = None,
         broadcast: bool | int = False,
         direct: Any = None,
-        hash: bool = True,  # noqa: A002  the name that it has in distributed
+        hash: bool = True,  # noqa: A002  its name in distributed
         timeout: Any = None,
         asynchronous: Any = None,
     ) -> Any:

@@ -1,6 +1,6 @@
 """The actor that holds the state of locks, events, queues and variables.
 
-All calls run in one event loop: no other call runs until one waits.
+All calls run in one event loop: a call runs alone until it waits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Holders:
 class SyncService:
     """State of all primitives by name.
 
-    A ``timeout`` is in seconds; None waits for ever.
+    A ``timeout`` is in seconds; None waits forever.
     """
 
     lease = 30.0  # seconds after which a lease ends unless it is renewed
@@ -91,7 +91,7 @@ class SyncService:
         return len(self._semaphores[name].leases)
 
     async def refresh(self, leases: Iterable[tuple[str, str]]) -> None:
-        """Renew leases, since their holders live."""
+        """Renew leases whose holders are alive."""
         end = asyncio.get_running_loop().time() + self.lease
         for name, lease in leases:
             if name in self._semaphores and lease in self._semaphores[name].leases:
@@ -142,7 +142,7 @@ class SyncService:
         return await _within(timeout, queue.put(record))
 
     async def queue_get(self, name: str, maxsize: int, timeout: float | None) -> list[SyncRecord]:
-        """Take the first record; a list of none if there is none in time."""
+        """Take the first record; return an empty list if there is none in time."""
         records: list[SyncRecord] = []
         queue = self._queue(name, maxsize)
         if not queue.empty():
@@ -173,7 +173,7 @@ class SyncService:
         self._assigned[name].set()
 
     async def variable_get(self, name: str, timeout: float | None) -> list[SyncRecord]:
-        """Wait until a record is assigned; a list of none if there is none in time."""
+        """Wait until a record is assigned; return an empty list if there is none in time."""
         if name not in self._variables:
             await _within(timeout, self._assigned[name].wait())
         return [self._variables[name]] if name in self._variables else []
@@ -185,7 +185,7 @@ class SyncService:
 
 
 async def _within(timeout: float | None, awaitable: Any) -> bool:
-    """Wait; return whether it has come to an end in time."""
+    """Wait; return whether the awaitable ended in time."""
     try:
         await asyncio.wait_for(awaitable, timeout)
     except TimeoutError:

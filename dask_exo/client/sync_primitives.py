@@ -1,7 +1,7 @@
 """Locks, events, queues and variables that tasks and driver share by name.
 
-As in `distributed`, objects of one name are one in all processes, and can be pickled. Their state
-is in one actor, `SyncService`, until the program ends.
+As in `distributed`, objects with the same name share their state in all processes, and can be
+pickled. The state is in one actor, `SyncService`, until the program ends.
 """
 
 from __future__ import annotations
@@ -49,15 +49,14 @@ class NamedPrimitive:
         return type(self), (self.name,)
 
     def __repr__(self) -> str:
-        """Kind and name."""
+        """Return the kind and the name."""
         return f"<{type(self).__name__}: {self.name}>"
 
 
 class Semaphore(NamedPrimitive):
     """At most ``max_leases`` holders at a time, in all processes together.
 
-    A lease ends when its holder releases it; or half a minute after the process of the holder has
-    died.
+    A lease ends when its holder releases it, or half a minute after the holder's process has died.
 
     Examples
     --------
@@ -83,7 +82,7 @@ class Semaphore(NamedPrimitive):
             granted = self._call("acquire", self.max_leases, lease, seconds)
         except BaseException:
             self._leases.remove(lease)
-            with contextlib.suppress(Exception):  # else it ends by itself
+            with contextlib.suppress(Exception):  # otherwise it expires
                 self._call("release", lease)  # it may have been granted in the meantime
             raise
         if not granted:
@@ -177,7 +176,7 @@ class _LeaseRenewal:
                 if not leases or not on_ray.running():
                     self._thread = None
                     return
-            with contextlib.suppress(Exception):  # the next time, or the lease ends
+            with contextlib.suppress(Exception):  # retried next time; otherwise the lease ends
                 _service.call("refresh", leases, timeout=REFRESH)
 
 
@@ -188,11 +187,11 @@ class Event(NamedPrimitive):
     """A flag, false at first. See `NamedPrimitive`."""
 
     def wait(self, timeout: float | str | None = None) -> bool:
-        """Wait until it is set; return whether it was, in time."""
+        """Wait until it is set; return whether it was set in time."""
         return bool(self._call("event_wait", parse_timedelta(timeout)))
 
     def set(self) -> None:
-        """Set it, and wake all that wait."""
+        """Set it, and wake all waiting processes."""
         self._call("event_set")
 
     def clear(self) -> None:
@@ -221,7 +220,7 @@ class Queue(NamedPrimitive):
             raise TimeoutError(f"{self!r} has been full ({self.maxsize}) for {seconds} s")
 
     def get(self, timeout: float | str | None = None, batch: bool | int = False) -> Any:
-        """Take the oldest value; with ``batch=True`` a list of all, with a number of as many.
+        """Take the oldest value; a list of all with ``batch=True``, of so many with a number.
 
         Raises
         ------
@@ -235,7 +234,7 @@ class Queue(NamedPrimitive):
             return [_value(r) for r in self._call("queue_drain", self.maxsize)]
         if batch is not False:
             if seconds is not None:
-                raise NotImplementedError("a queue takes a batch of a number without a timeout")
+                raise NotImplementedError("a queue takes a number as batch only without a timeout")
             return [self.get() for _ in range(batch)]
         records = self._call("queue_get", self.maxsize, seconds)
         if not records:

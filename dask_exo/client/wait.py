@@ -21,7 +21,7 @@ from dask_exo.partitions.ownership import writable
 
 ALL_COMPLETED = "ALL_COMPLETED"
 FIRST_COMPLETED = "FIRST_COMPLETED"
-MOMENT = 0.1  # seconds after which a waiting iterator looks for futures that were added
+MOMENT = 0.1  # seconds after which a waiting iterator checks for added futures
 
 
 class DoneAndNotDoneFutures(NamedTuple):
@@ -130,7 +130,7 @@ def _values(futures: list[Future]) -> dict[Future, Any]:
     }
 
 
-class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distributed
+class as_completed(Iterator[Any]):  # noqa: N801  its name in distributed
     """Futures in the order in which they end.
 
     Parameters
@@ -138,7 +138,7 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
     with_results : bool
         Yield pairs of a future and its value.
     raise_errors : bool
-        With results: raise the exception of a future; else it is in place of the value.
+        With results: raise the exception of a future; otherwise yield it in place of the value.
     timeout : number or str, optional
         Time in which all must have ended.
 
@@ -192,7 +192,7 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
         return bool(self._ready)
 
     def clear(self) -> None:
-        """Yield no more."""
+        """Drop all futures that are not yielded yet."""
         with self._lock:
             self._pending.clear()
             self._ready.clear()
@@ -246,7 +246,7 @@ class as_completed(Iterator[Any]):  # noqa: N801  the name that it has in distri
             yield self.next_batch()
 
     def __repr__(self) -> str:
-        """Count the futures."""
+        """Return the numbers of futures."""
         return f"<as_completed: waiting={len(self._pending)} done={len(self._ready)}>"
 
 

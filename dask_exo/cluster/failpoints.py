@@ -1,7 +1,7 @@
 """Failpoints: named places in the code where a test makes a fault happen.
 
 Nothing happens unless the environment variable ``DASK_EXO_FAILPOINTS`` named a directory when the
-process started. A fault that is planted in that directory strikes the processes that reach its
+process started. A fault that is planted in that directory strikes processes that reach its
 point. Arrivals are counted over all processes, by files that are created exclusively.
 
 ========== =====================================================================================
@@ -32,7 +32,7 @@ from dask_exo.errors import ExoError
 
 VARIABLE = "DASK_EXO_FAILPOINTS"
 PAUSE = 0.02  # seconds between two checks whether to continue
-LONGEST = 60.0  # seconds that a process is paused at most
+LONGEST = 60.0  # seconds that a process is paused, at most
 
 _directory = os.environ.get(VARIABLE)
 
@@ -70,8 +70,8 @@ def plant(directory: Path, *faults: Fault) -> None:
 
 def arrivals(directory: Path) -> dict[int, int]:
     """Return the processes that reached the first fault, by number of arrival."""
-    found = {int(path.name.rsplit("-", 1)[1]): path for path in directory.glob("at-0-*")}
-    return {arrival: int(path.read_text() or 0) for arrival, path in found.items()}
+    paths = {int(path.name.rsplit("-", 1)[1]): path for path in directory.glob("at-0-*")}
+    return {arrival: int(path.read_text() or 0) for arrival, path in paths.items()}
 
 
 def go_on(directory: Path) -> None:
@@ -85,7 +85,7 @@ def reach(point: Point, key: object = "") -> None:
         return
     place = Path(_directory)
     try:
-        faults = [Fault(**one) for one in loads((place / "faults").read_text())]
+        faults = [Fault(**fields) for fields in loads((place / "faults").read_text())]
     except FileNotFoundError:
         return
     for number, fault in enumerate(faults):

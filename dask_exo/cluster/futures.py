@@ -22,7 +22,7 @@ from dask_exo.cluster.task_status import Activity, OutputDigest
 from dask_exo.errors import ClusterError
 
 LARGE = 100_000
-"""Bytes from which an argument is put once: Ray would store it for each call."""
+"""Size from which an argument is stored once by `Futures.put`: Ray would store it for each call."""
 
 Ref = Any  # opaque and hashable
 SubmitOptions = Mapping[str, Any]
@@ -67,7 +67,7 @@ class DiskUsage:
 class OutputStream(Protocol):
     """Outputs of a generator task: pairs of a value and its metadata.
 
-    The task waits until a pair is taken before it makes the next one.
+    The task waits until a pair is taken before it computes the next one.
     """
 
     @property
@@ -118,11 +118,11 @@ class Futures(Protocol):
     the inline implementation.
     """
 
-    calls: int  # tasks submitted, so far
+    calls: int  # tasks submitted so far
 
     @property
     def objects(self) -> int:
-        """Refs made so far, without those of generator tasks."""
+        """Refs created so far, without those of generator tasks."""
 
     @property
     def now(self) -> float:
@@ -170,13 +170,13 @@ class Futures(Protocol):
     def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> Actor:
         """Start an actor with the requested resources; its calls wait until it runs.
 
-        If it dies, it is restarted, and its unfinished calls run again. An actor of a class makes
-        an instance ``cls(*args)``, and passes it to each call as first argument. It is not
+        If it dies, it is restarted, and its unfinished calls run again. An actor of a class
+        creates an instance ``cls(*args)``, and passes it to each call as first argument. It is not
         restarted.
         """
 
     def put(self, value: Any) -> Ref:
-        """Store a value once, for many tasks to take it by ref; return a ref as it is."""
+        """Store a value once, so that many tasks can read it by its ref; return a ref as it is."""
 
     def wait(
         self, refs: Sequence[Ref], timeout: float | None = None
@@ -202,7 +202,7 @@ class Futures(Protocol):
         """Return the nodes that run tasks, in a fixed order."""
 
     def resources(self, *, free: bool = False) -> dict[str, float]:
-        """Return the amount of each resource of the whole cluster, or of what is not in use."""
+        """Return the amount of each resource of the whole cluster, or of its free part."""
 
     def store(self) -> StoreUsage:
         """Return the use of the object stores, and the bytes that they have spilled.
@@ -220,7 +220,7 @@ class Futures(Protocol):
         """Return the used share of memory of the fullest machine, if known."""
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
-        """Return the status of the tasks behind ``refs``; called when nothing happens for long."""
+        """Return the status of the tasks behind ``refs``; called if nothing finishes for long."""
 
     def recomputed(self) -> list[OutputDigest]:
         """Return output digests of calls that ran again, one for each further attempt.

@@ -23,7 +23,7 @@ class TaskStatus:
     """Status of one task.
 
     A ``pending`` task waits for its arguments or for a slot. A ``spilled`` one has finished, and
-    its output was written to disk. The cluster does not report ``unknown`` ones.
+    its output was written to disk. The cluster does not report on an ``unknown`` one.
     """
 
     state: Literal["running", "pending", "finished", "spilled", "unknown"]
@@ -115,7 +115,7 @@ class Snapshot:
     place: str | None = None  # a directory for spilled values
 
 
-def diagnose(seen: Snapshot) -> str | None:
+def diagnose(snapshot: Snapshot) -> str | None:
     """Return the likely cause of a stall; None where progress is still possible.
 
     A running task is never a stall, however long it takes. A pending task is one, unless other
@@ -125,61 +125,62 @@ def diagnose(seen: Snapshot) -> str | None:
     --------
     >>> waits = TaskStatus("pending", {"GPU": 1.0})
     >>> activity = Activity([waits], nodes={"a": {"CPU": 2.0}})
-    >>> seen = Snapshot(activity, ["infer"], [], 0, 10**9, None, 600.0)
-    >>> print(diagnose(seen))  # doctest: +NORMALIZE_WHITESPACE
+    >>> snapshot = Snapshot(activity, ["infer"], [], 0, 10**9, None, 600.0)
+    >>> print(diagnose(snapshot))  # doctest: +NORMALIZE_WHITESPACE
     nothing has happened for 600 s. Waiting for 1 task: infer (waits for 1 GPU).
     Likely cause: no node has 1 GPU; a (2 CPU).
     Add a node that has it, or request less.
     Nodes: a (2 CPU). Object stores: 0 B of 0.93 GiB.
-    To wait longer, set exo.fault.stall-timeout (0: for ever)
+    To wait longer, set exo.fault.stall-timeout (0: forever)
     """
-    tasks, others = seen.activity.tasks, seen.activity.others
-    if any(one.state in {"running", "unknown"} and one.node not in seen.gone for one in tasks):
+    tasks, others = snapshot.activity.tasks, snapshot.activity.others
+    gone = snapshot.gone
+    if any(task.state in {"running", "unknown"} and task.node not in gone for task in tasks):
         return None
-    waiting = [one for one in tasks if one.state == "pending"]
-    if others and any(_possible(one, seen.activity.nodes) for one in waiting):
+    waiting = [task for task in tasks if task.state == "pending"]
+    if others and any(_possible(task, snapshot.activity.nodes) for task in waiting):
         return None
-    many = f"{len(seen.names)} task{'s' * (len(seen.names) != 1)}"
-    said = ", ".join(
-        f"{name} ({_state(one)})"
-        for name, one in list(zip(seen.names, tasks, strict=True))[:MOST_NAMES]
+    count = f"{len(snapshot.names)} task{'s' * (len(snapshot.names) != 1)}"
+    states = ", ".join(
+        f"{name} ({_state(task)})"
+        for name, task in list(zip(snapshot.names, tasks, strict=True))[:MOST_NAMES]
     )
-    more = ", …" if len(seen.names) > MOST_NAMES else ""
+    more = ", …" if len(snapshot.names) > MOST_NAMES else ""
     return (
-        f"nothing has happened for {seen.seconds:.0f} s. Waiting for {many}: {said}{more}. "
-        f"Likely cause: {next(_causes(seen))}. Nodes: {_nodes(seen.activity.nodes)}. "
-        f"Object stores: {format_bytes(seen.used)} of {format_bytes(seen.store)}. "
-        f"To wait longer, set exo.fault.stall-timeout (0: for ever)"
+        f"nothing has happened for {snapshot.seconds:.0f} s. Waiting for {count}: {states}{more}. "
+        f"Likely cause: {next(_causes(snapshot))}. Nodes: {_nodes(snapshot.activity.nodes)}. "
+        f"Object stores: {format_bytes(snapshot.used)} of {format_bytes(snapshot.store)}. "
+        f"To wait longer, set exo.fault.stall-timeout (0: forever)"
     )
 
 
-def _causes(seen: Snapshot) -> Iterator[str]:
+def _causes(snapshot: Snapshot) -> Iterator[str]:
     """Iterate over the possible causes, the likeliest first."""
-    waiting = [one for one in seen.activity.tasks if one.state == "pending"]
-    impossible = [one for one in waiting if not _possible(one, seen.activity.nodes)]
-    lost = f" (lost: {', '.join(sorted(seen.gone))})" if seen.gone else ""
+    pending = [task for task in snapshot.activity.tasks if task.state == "pending"]
+    impossible = [task for task in pending if not _possible(task, snapshot.activity.nodes)]
+    lost = f" (lost: {', '.join(sorted(snapshot.gone))})" if snapshot.gone else ""
     if impossible:
         yield (
-            f"no node has {_amounts(impossible[0].needs)}{lost}; {_nodes(seen.activity.nodes)}. "
-            f"Add a node that has it, or request less"
+            f"no node has {_amounts(impossible[0].needs)}{lost}; "
+            f"{_nodes(snapshot.activity.nodes)}. Add a node that has it, or request less"
         )
-    if any(one.state == "spilled" for one in seen.activity.tasks):
-        yield f"these values were written to disk{_place(seen)}, and {_GONE}"
-    if seen.full is not None:
-        yield f"the disk of {seen.full!r} is full. Free space there, or set exo.spill-directory"
-    if seen.used >= FULL * seen.store:
+    if any(task.state == "spilled" for task in snapshot.activity.tasks):
+        yield f"these values were written to disk{_place(snapshot)}, and {_GONE}"
+    if snapshot.full is not None:
+        yield f"the disk of {snapshot.full!r} is full. Free space there, or set exo.spill-directory"
+    if snapshot.used >= FULL * snapshot.store:
         yield ("the object store is full. Drop persisted values, or raise exo.object-store-memory")
-    if seen.gone:
+    if snapshot.gone:
         yield (
             f"nodes have died{lost} with the values on them. Compute again, and persist again the "
             f"values that were on them"
         )
-    if seen.spilled and any(_possible(one, seen.activity.free) for one in waiting):
+    if snapshot.spilled and any(_possible(task, snapshot.activity.free) for task in pending):
         yield (
-            f"there are free slots, so inputs are missing. {format_bytes(seen.spilled)} "
-            f"of values were written to disk{_place(seen)}; if inputs are among them, {_GONE}"
+            f"there are free slots, so inputs are missing. {format_bytes(snapshot.spilled)} "
+            f"of values were written to disk{_place(snapshot)}; if inputs are among them, {_GONE}"
         )
-    if waiting:
+    if pending:
         yield (
             "other programs, or idle actors, hold the resources that these tasks request. "
             "Stop those, or add nodes"
@@ -190,28 +191,28 @@ def _causes(seen: Snapshot) -> Iterator[str]:
     )
 
 
-def _possible(one: TaskStatus, nodes: Mapping[str, Resources]) -> bool:
+def _possible(task: TaskStatus, nodes: Mapping[str, Resources]) -> bool:
     """Return whether a node has the resources that a task requests."""
-    return any(fits(node, one.needs) for node in nodes.values())
+    return any(fits(node, task.needs) for node in nodes.values())
 
 
-def _state(one: TaskStatus) -> str:
-    if one.state == "pending":
-        return f"waits for {_amounts(one.needs)}"
-    said = {"running": "on a node that has died", "spilled": "written to disk"}
-    return said.get(one.state, one.state)
+def _state(task: TaskStatus) -> str:
+    if task.state == "pending":
+        return f"waits for {_amounts(task.needs)}"
+    texts = {"running": "on a node that has died", "spilled": "written to disk"}
+    return texts.get(task.state, task.state)
 
 
-def _place(seen: Snapshot) -> str:
-    return "" if seen.place is None else f" (in {seen.place!r})"
+def _place(snapshot: Snapshot) -> str:
+    return "" if snapshot.place is None else f" (in {snapshot.place!r})"
 
 
 def _nodes(nodes: Mapping[str, Resources]) -> str:
-    plain = (
+    texts = (
         f"{id_[:8]} ({_amounts({k: v for k, v in node.items() if _counted(k)})})"
         for id_, node in nodes.items()
     )
-    return ", ".join(plain) or "none"
+    return ", ".join(texts) or "none"
 
 
 def _counted(name: str) -> bool:

@@ -73,8 +73,8 @@ class Waiting:
     (None, True)
     """
 
-    def __init__(self, asked: Collection[Ref] | Until = ()) -> None:
-        until = asked if isinstance(asked, Until) else Until(asked)
+    def __init__(self, condition: Collection[Ref] | Until = ()) -> None:
+        until = condition if isinstance(condition, Until) else Until(condition)
         self._all, self._any = dict.fromkeys(until.all), dict.fromkeys(until.any)
         self._time = until.time
         self._met = not self._all and not self._any
@@ -89,13 +89,13 @@ class Waiting:
         return None if self._time is None else max(0.0, self._time - now)
 
     def finished(self, refs: Collection[Ref]) -> None:
-        """Record finished refs; others than those awaited are ignored."""
+        """Record finished refs; refs that are not awaited are ignored."""
         if not self._met:
             self._met = any(ref in self._any for ref in refs)
-            had = bool(self._all)
+            expected = bool(self._all)
             for ref in refs:
                 self._all.pop(ref, None)
-            self._met |= had and not self._all
+            self._met |= expected and not self._all
 
     def over(self, now: float) -> bool:
         """Return whether the condition is met."""
@@ -113,10 +113,10 @@ class Watchdog:
     >>> node = Node("a", slots=1, store=100)
     >>> f = SimFutures([node], lambda call: Cost(5000, 1), faults=[NodeDeath(7000, "a")])
     >>> first, second = f.submit(pow, 2, 5), f.submit(pow, 2, 6)
-    >>> dog = Watchdog(f, limit=60)
-    >>> dog.wait([first]) == ([first], []), f.now  # what runs is no stall
+    >>> watchdog = Watchdog(f, limit=60)
+    >>> watchdog.wait([first]) == ([first], []), f.now  # a running task is no stall
     (True, 5000.0)
-    >>> dog.wait([second])  # doctest: +ELLIPSIS
+    >>> watchdog.wait([second])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
     dask_exo.errors.StalledError: nothing has happened for 60 s. Waiting for 1 task: ...
@@ -124,7 +124,7 @@ class Watchdog:
 
     def __init__(self, futures: Futures, limit: float | None) -> None:
         self._futures, self._limit = futures, limit
-        self._before = {node.id for node in _alive(futures)} if limit else set()
+        self._initial_nodes = {node.id for node in _alive(futures)} if limit else set()
         self._since = self._waited = futures.now
 
     def moved(self) -> None:
@@ -144,14 +144,14 @@ class Watchdog:
         Raises
         ------
         StalledError
-            Nothing has happened since `moved` or the last finished task, and nothing can.
+            No task has finished since `moved` or the last one, and no progress is possible.
         """
         self._since += self._futures.now - self._waited
         end = None if timeout is None else self._futures.now + timeout
         while True:
             left = None if end is None else max(0.0, end - self._futures.now)
             due = self._due()
-            pause = min((one for one in (left, due) if one is not None), default=None)
+            pause = min((t for t in (left, due) if t is not None), default=None)
             done, pending = self._futures.wait(refs, timeout=pause)
             self._waited = self._futures.now
             if done:
@@ -176,18 +176,18 @@ class Watchdog:
             timeout = None if due is None else max(due, MOMENT)
             with contextlib.suppress(FetchTimeoutError):
                 return self._futures.get([ref], timeout)[0]
-            before, restored = restored, self._futures.store().restored
-            self._look_for(ref, name, others=restored != before)
+            previous, restored = restored, self._futures.store().restored
+            self._check_location(ref, name, others=restored != previous)
 
-    def _look_for(self, ref: Ref, name: str, *, others: bool) -> None:
+    def _check_location(self, ref: Ref, name: str, *, others: bool) -> None:
         """Check where a late value is, and whether others are being restored."""
-        seen = self._futures.activity([ref])
-        if others or seen.tasks[0].state == "finished":  # it is on its way between nodes
+        activity = self._futures.activity([ref])
+        if others or activity.tasks[0].state == "finished":  # it is on its way between nodes
             self.moved()
-        self.check(lambda: seen, lambda: [name])
+        self.check(lambda: activity, lambda: [name])
 
     def check(self, activity: Callable[[], Activity], names: Callable[[], Iterable[str]]) -> None:
-        """Check the activity of the cluster, if it is time to.
+        """Check the activity of the cluster, if that is due.
 
         Raises
         ------
@@ -196,13 +196,13 @@ class Watchdog:
         """
         if self._due() != 0:
             return
-        seen, store = activity(), self._futures.store()
+        current, store = activity(), self._futures.store()
         nodes, disks = _alive(self._futures), self._futures.disks()
         why = diagnose(
             Snapshot(
-                seen,
+                current,
                 list(names()),
-                self._before - seen.nodes.keys(),
+                self._initial_nodes - current.nodes.keys(),
                 store.used,
                 sum(node.store for node in nodes),
                 next((disk.path for disk in disks if not disk.room), None),
@@ -238,8 +238,8 @@ def fetch_values(
 ) -> list[Any]:
     """Get the values of finished tasks, as `Futures.get` does, but detect stalls.
 
-    ``limit`` is the seconds for all of them, and then for each missing one, after which the
-    cluster's activity is checked; None or 0 to wait without limit.
+    The cluster's activity is checked after ``limit`` seconds for all values, and then for each
+    missing one; None or 0 waits without limit.
 
     Raises
     ------

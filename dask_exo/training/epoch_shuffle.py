@@ -22,7 +22,7 @@ from dask_exo.dask_adapter import Alias, GraphNode, convert_legacy_graph
 from dask_exo.partitions.batching import RowSpan
 from dask_exo.validation import number_from
 
-KEPT = 3  # epochs: the current one of a consumer, the next one, and that of a slower consumer
+MAX_EPOCHS = 3  # a consumer's current one, the next one, and that of a slower consumer
 
 Part = TypeVar("Part")
 Rows = dict[int, list[ShardRows]]
@@ -56,12 +56,12 @@ class EpochShuffles(LocalShards):
         self._lock = threading.Lock()
         self._epochs: dict[int, Future[Rows]] = {}  # the newest last
         self._reached = [-1] * spec.consumers
-        self.shuffled(0)  # refuses wrong arguments at once
+        self.shuffled(0)  # raises at once for wrong arguments
 
     def shuffled(self, epoch: int) -> dd.DataFrame:
         """Return the frame in the order of an epoch.
 
-        Partitions are half as long as those of the input: a consumer has one, and gets the next.
+        Partitions are half as long as those of the input, since a consumer prefetches the next one.
         """
         seed = np.random.SeedSequence([self._spec.seed, epoch]).generate_state(1, np.uint64)[0]
         return self._frame.exo.random_shuffle(
@@ -70,8 +70,8 @@ class EpochShuffles(LocalShards):
 
     def share(self, consumer: int, request: int) -> list[ShardRows]:
         """Wait for the rows of a consumer in epoch ``request``, and start the next epoch."""
-        epoch, taken = request, None
-        while taken is None:
+        epoch, spans = request, None
+        while spans is None:
             with self._lock:
                 self._reached[consumer] = epoch - 1
                 rows = self._epochs.get(epoch) or self._begin(epoch)
@@ -81,15 +81,15 @@ class EpochShuffles(LocalShards):
                 self._forget(epoch, rows)
                 raise
             with self._lock:
-                taken = shares.pop(consumer, None)
-            if taken is None:  # the consumer goes back to an epoch that it had before
+                spans = shares.pop(consumer, None)
+            if spans is None:  # the consumer returns to an epoch that it had before
                 self._forget(epoch, rows)
         with self._lock:
             self._reached[consumer] = epoch
             self._release_taken()
             if epoch + 1 < self._spec.count and epoch + 1 not in self._epochs:
                 self._begin(epoch + 1)
-        return taken
+        return spans
 
     def leave(self, consumer: int) -> None:
         """Release the rows of a consumer, unless it requests more."""
@@ -101,7 +101,7 @@ class EpochShuffles(LocalShards):
     def _begin(self, epoch: int) -> Future[Rows]:
         """Start an epoch for consumers that have not reached it; the lock is held.
 
-        The places of consumers change from epoch to epoch, so that their windows do too.
+        The places of consumers, and so their windows, change from epoch to epoch.
         """
         rows: Future[Rows] = Future()
         places = {
@@ -111,7 +111,7 @@ class EpochShuffles(LocalShards):
         }
         self._epochs.pop(epoch, None)
         self._epochs[epoch] = rows
-        while len(self._epochs) > KEPT:
+        while len(self._epochs) > MAX_EPOCHS:
             del self._epochs[next(iter(self._epochs))]
         args = (rows, epoch, places)
         threading.Thread(target=self._run, args=args, name="dask_exo-epoch", daemon=True).start()
@@ -154,10 +154,10 @@ class EpochShuffles(LocalShards):
 
 def _persisted(frame: dd.DataFrame) -> tuple[list[GraphNode], list[int]]:
     """Persist partitions; return a task that fetches each, and the lengths."""
-    kept = frame.persist()
-    graph: dict[Any, GraphNode] = convert_legacy_graph(kept.__dask_graph__())
-    lengths = kept.map_partitions(len, meta=(None, "int64")).compute()
-    return [_target(graph, key) for key in kept.__dask_keys__()], [int(n) for n in lengths]
+    persisted = frame.persist()
+    graph: dict[Any, GraphNode] = convert_legacy_graph(persisted.__dask_graph__())
+    lengths = persisted.map_partitions(len, meta=(None, "int64")).compute()
+    return [_target(graph, key) for key in persisted.__dask_keys__()], [int(n) for n in lengths]
 
 
 def _target(graph: dict[Any, GraphNode], key: Any) -> GraphNode:
@@ -171,8 +171,8 @@ def split_rows(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -
     """Split the rows of an epoch, so that all consumers get the same number of batches.
 
     With ``drop_last`` all batches are full, and fewer rows than one batch for each consumer are
-    left over. Otherwise consumers differ by at most one row, and fewer rows than there are
-    consumers are left over, only where one more row would need a batch of its own.
+    left over. Otherwise the shares differ by at most one row. Where one more row would need a batch
+    of its own, fewer rows than there are consumers are left over.
 
     Examples
     --------
@@ -217,13 +217,13 @@ def skip_rows(spans: Sequence[RowSpan[Part]], rows: int) -> list[RowSpan[Part]]:
     >>> skip_rows([RowSpan(0, 2, 3), RowSpan(2, 0, 2)], 2)
     [RowSpan(part=2, start=1, stop=2)]
     """
-    left = []
+    remaining = []
     for span in spans:
         skipped = min(rows, span.stop - span.start)
         rows -= skipped
         if span.start + skipped < span.stop:
-            left.append(span._replace(start=span.start + skipped))
-    return left
+            remaining.append(span._replace(start=span.start + skipped))
+    return remaining
 
 
 def spread(positions: Any, batch_size: int) -> float:

@@ -41,7 +41,7 @@ class Epochs(Iterator[Any]):
     """Batches of several epochs, one after the other, for one consumer; see ``ddf.exo.epochs``.
 
     It can be sent to a task or an actor of the same Ray program, and continues there. Rows come
-    from the driver, which must live.
+    from the driver, which must stay alive.
 
     Attributes
     ----------
@@ -86,8 +86,8 @@ class Epochs(Iterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, as numbers and text."""
-        where = {"epoch": self.epoch, "batches": self.batches, "steps": self.steps}
-        return {**where, "of": self._identity}
+        position = {"epoch": self.epoch, "batches": self.batches, "steps": self.steps}
+        return {**position, "of": self._identity}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume after the batch at which ``state`` was taken.
@@ -100,7 +100,7 @@ class Epochs(Iterator[Any]):
         if state["of"] != self._identity:
             raise ShuffleArgumentError(
                 f"the state is of {state['of']}, and this is {self._identity}: batches would "
-                f"not be the ones that are missing. Give the arguments that the state was made with"
+                f"not be the missing ones. Give the arguments with which the state was saved"
             )
         self.epoch, self.batches, self.steps = state["epoch"], state["batches"], state["steps"]
         self._steps = None
@@ -141,8 +141,8 @@ def _steps(
 
 def _fetches(spans: list[ShardRows], skip: int) -> tuple[list[Fetch], int]:
     """Return functions that fetch the rows after the first ``skip``, and their number."""
-    left = skip_rows(spans, skip)
-    return [partial(_fetch, span) for span in left], sum(s.stop - s.start for s in left)
+    remaining = skip_rows(spans, skip)
+    return [partial(_fetch, span) for span in remaining], sum(s.stop - s.start for s in remaining)
 
 
 def _fetch(span: ShardRows) -> pd.DataFrame:
@@ -183,8 +183,8 @@ def fetch_each(fetches: list[Fetch]) -> Iterator[pd.DataFrame]:
 
 def prefetch(items: Iterator[Item], pool: Executor) -> Iterator[Item]:
     """Compute each item while the one before it is in use."""
-    coming = pool.submit(next, items, None)
-    while (item := coming.result()) is not None:
-        coming = pool.submit(next, items, None)
+    future = pool.submit(next, items, None)
+    while (item := future.result()) is not None:
+        future = pool.submit(next, items, None)
         yield item
         del item

@@ -123,7 +123,7 @@ def test_nothing_answers_any_more_when_all_have_ended(client) -> None:
     futures = [submitted(client, one, stop=2), submitted(client, two)]
     client.gather(futures)
     new = set(threading.enumerate()) - before
-    (desk,) = [thread for thread in new if thread.name == "dask_exo-afar"]
+    (desk,) = [thread for thread in new if thread.name == "dask_exo-shards"]
     one.close()
     client.submit(lambda batches: batches.close(), one, pure=False).result()
     desk.join(timeout=30)

@@ -42,7 +42,7 @@ def test_processes_get_equal_shares_and_the_server_ends(pipeline) -> None:
     dealt = np.concatenate(got)
     assert len(np.unique(dealt)) == len(dealt) > ROWS * PARTS - 3
     for thread in set(threading.enumerate()) - before:
-        if thread.name in ("dask_exo-afar", "dask_exo-pipeline"):
+        if thread.name in ("dask_exo-shards", "dask_exo-pipeline"):
             thread.join(timeout=20)
             assert not thread.is_alive()
 

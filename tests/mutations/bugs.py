@@ -255,8 +255,8 @@ BUGS = [
     Bug(
         "what runs is called a stall",
         "cluster/task_status.py",
-        'one.state in {"running", "unknown"}',
-        'one.state == "unknown"',
+        'task.state in {"running", "unknown"}',
+        'task.state == "unknown"',
         (f"{UNIT}/cluster/test_waiting.py", f"{SIM}/test_stall.py"),
     ),
     Bug(

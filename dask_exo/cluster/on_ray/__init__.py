@@ -1,7 +1,7 @@
 """The waist on Ray, and the connection to a cluster. Only this package imports ray.
 
-The driver owns every ref: tasks neither `put` nor hold any. So whatever is lost with a worker or a
-node can be recomputed by Ray.
+The driver owns every ref: tasks neither `put` values nor hold refs. So Ray can recompute
+whatever is lost with a worker or a node.
 """
 
 import os

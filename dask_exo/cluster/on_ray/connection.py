@@ -22,11 +22,11 @@ import ray
 from dask_exo.cluster.futures import DiskUsage
 from dask_exo.cluster.on_ray.tasks import forget
 from dask_exo.cluster.on_ray.translation import first_line
-from dask_exo.config import Config, given, without_effect
+from dask_exo.config import Config, from_files, without_effect
 from dask_exo.errors import ClusterError, ConfigError, SpillError
 
-# Big arrays come from reused memory and not from fresh pages (3 → 12 GB/s measured); bounded by
-# the two thresholds, so that a worker still gives back what one large partition took.
+# Large arrays reuse memory instead of fresh pages (3 → 12 GB/s measured). The two thresholds bound
+# that, so that a worker still returns the memory of a large partition.
 WORKER_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
@@ -35,8 +35,8 @@ WORKER_ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # the order of a set is the same in all workers, and in a second attempt
 }
 
-# What is stopped for lack of memory Ray would run again as it was, for ever. After these it is ours
-# to run it with fewer neighbours.
+# Ray would retry a task that ran out of memory unchanged, forever. After these retries, dask_exo
+# runs it with fewer neighbours.
 OOM_RETRIES = 3
 
 LONGEST_DIRECTORY = 30  # characters
@@ -47,13 +47,13 @@ class Cluster:
     """A connection to Ray.
 
     The directories are those of a private Ray that this process started, and None if it joined a
-    cluster. ``asked`` is the configuration by which it did so, and None if other code did.
+    cluster. ``settings`` is the configuration of the connection, and None if other code connected.
     """
 
     address: str
     directory: Path | None
     spill: Directory | None = None
-    asked: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None = None
 
     @property
     def private(self) -> bool:
@@ -64,7 +64,7 @@ class Cluster:
 _lock = threading.Lock()
 _stopped = threading.Event()  # no private Ray needs its thread any more
 _cluster: Cluster | None = None
-_process: int | None = None  # which connected
+_process: int | None = None  # id of the process that connected
 
 
 def running() -> bool:
@@ -85,7 +85,7 @@ def gpus() -> float:
 def connect(config: Config) -> tuple[Cluster, bool]:
     """Join the cluster at ``exo.address``, or start a private one, unless connected already.
 
-    Return the connection, and whether it was made by this call.
+    Return the connection, and whether this call made it.
     """
     global _cluster, _process  # noqa: PLW0603  a process has one connection to Ray
     with _lock:
@@ -115,13 +115,13 @@ def check_effect(config: Config) -> None:
     """
     if _cluster is None or ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
         return
-    now = dict(config.cluster)
-    if _cluster.asked is None and _same(now.get("address"), _cluster.address):
-        now.pop("address", None)
-    idle = without_effect(_cluster.asked, now, {})
-    idle = idle and without_effect(_cluster.asked, now, given())  # which reads files
-    if idle:
-        values = ", ".join(f"exo.{key}={now[key]!r}" for key in idle)
+    keys = dict(config.cluster)
+    if _cluster.settings is None and _same(keys.get("address"), _cluster.address):
+        keys.pop("address", None)
+    ignored = without_effect(_cluster.settings, keys, {})
+    ignored = ignored and without_effect(_cluster.settings, keys, from_files())  # reads files
+    if ignored:
+        values = ", ".join(f"exo.{key}={keys[key]!r}" for key in ignored)
         raise ConfigError(
             f"{values} has no effect: this process is connected to the Ray cluster at "
             f"{_cluster.address} already. Leave it out, or call dask_exo.disable() or "
@@ -172,18 +172,18 @@ def _remove(*directories: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _join(address: str, asked: Mapping[str, Any]) -> Cluster:
+def _join(address: str, settings: Mapping[str, Any]) -> Cluster:
     try:
         _reach(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
         raise ClusterError(
             f"no Ray cluster answers at exo.address={address!r} ({_reasons(error)}). Is it "
-            f"running, and is the port open from here? A cluster that asks for a token needs "
+            f"running, and is the port open from here? A cluster that requires a token needs "
             f"RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN. exo.address=null starts a "
             f"private Ray"
         ) from error
-    return Cluster(address, None, asked=asked)
+    return Cluster(address, None, settings=settings)
 
 
 def _reach(address: str) -> None:
@@ -192,8 +192,8 @@ def _reach(address: str) -> None:
         raise ValueError("Ray Client is not supported: run this process on a node of the cluster")
     if "://" in address:
         raise ValueError(
-            "this is how a scheduler of distributed, or a page, is named: a Ray cluster is named "
-            "HOST:PORT, as `ray start` prints it, or auto"
+            "this is the address of a scheduler of distributed, or of a page: a Ray cluster is "
+            "named HOST:PORT, as `ray start` prints it, or auto"
         )
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
@@ -218,29 +218,29 @@ def _start_to_last(config: Config) -> Cluster:
     if threading.current_thread() is threading.main_thread():
         return _start(config)
     _stopped.clear()
-    started: Future[Cluster] = Future()
+    future: Future[Cluster] = Future()
 
-    def keep() -> None:
+    def start_and_wait() -> None:
         try:
-            started.set_result(_start(config))
+            future.set_result(_start(config))
         except BaseException as error:  # noqa: BLE001  raised where it was asked for
-            started.set_exception(error)
+            future.set_exception(error)
         else:
             _stopped.wait()
 
-    threading.Thread(target=keep, name="dask_exo-ray", daemon=True).start()
-    return started.result()
+    threading.Thread(target=start_and_wait, name="dask_exo-ray", daemon=True).start()
+    return future.result()
 
 
 def _start(config: Config) -> Cluster:
-    named = None if config.spill_directory is None else usable(config.spill_directory)
+    spill_parent = None if config.spill_directory is None else usable(config.spill_directory)
     # Ray puts sockets below it, whose paths may have 107 characters in all
     long = len(tempfile.gettempdir()) > LONGEST_DIRECTORY
     directory = Path(tempfile.mkdtemp(prefix="exo-", dir="/tmp" if long else None))
-    # failures of tasks whose refs were dropped are ours to report, not Ray's to print
+    # dask_exo reports failures of tasks whose refs were dropped; Ray need not print them
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-    atexit.register(disconnect)  # a program that just ends leaves nothing behind
-    spill = own(named or directory)
+    atexit.register(disconnect)  # a program that ends without disconnecting leaves nothing behind
+    spill = own(spill_parent or directory)
     saved = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     os.environ.update({k: v for k, v in WORKER_ENVIRONMENT.items() if k not in os.environ})
     try:
@@ -257,35 +257,34 @@ def _start(config: Config) -> Cluster:
             _system_config={
                 "min_spilling_size": _spill_batch(config.object_store_memory),
                 "task_oom_retries": OOM_RETRIES,
-                # workers import it when they start, and not when the first task waits for them
+                # workers import it at their start, not while the first task waits
                 "preload_python_modules": ["dask_exo"],
             },
         )
     except Exception as error:
         _remove(directory, spill)
         store = config.object_store_memory
-        sized = (
+        store_note = (
             "" if store is None else f"exo.object-store-memory is {store:,} bytes: change it, or "
         )
         raise ClusterError(
-            f"a private Ray could not be started: {str(error).rstrip('.')}. {sized}look at this "
-            f"machine with `dask exo doctor`"
+            f"a private Ray could not be started: {str(error).rstrip('.')}. {store_note}look at "
+            f"this machine with `dask exo doctor`"
         ) from error
     finally:
         for name, value in saved.items():
             if value is None:
                 os.environ.pop(name, None)
     context = ray.get_runtime_context()
-    looked_at = Directory(spill, context.get_node_id())
-    return Cluster(context.gcs_address, directory, looked_at, config.cluster)
+    spill_directory = Directory(spill, context.get_node_id())
+    return Cluster(context.gcs_address, directory, spill_directory, config.cluster)
 
 
 def _spill_batch(store: int | None) -> int:
     """Return the bytes that Ray spills at a time: a quarter of the store, at least 100 MB.
 
-    When the store is full Ray spills whatever no task is reading, also blocks that wait for their
-    merge. So the fewer the batches the less is spilled twice (measured: 1.24 → 1.07 times the
-    data).
+    When the store is full, Ray spills whatever no task is reading, even blocks that wait for their
+    merge. So with fewer batches, less is spilled twice (measured: 1.24 → 1.07 times the data).
     """
     store = store or int(0.3 * psutil.virtual_memory().total)  # Ray's own default
     return max(100 * 2**20, store // 4)
@@ -325,29 +324,31 @@ class Directory:
 
     def __init__(self, path: Path, node: str) -> None:
         self.path, self._folder = path, path / f"ray_spilled_objects_{node}"
-        self._seen: dict[str, int] = {}
-        self._gone = 0
+        self._sizes: dict[str, int] = {}
+        self._removed_bytes = 0
         self._lock = threading.Lock()
 
     def look(self) -> DiskUsage:
         """Return the bytes in the directory now, and written in total."""
         with self._lock:
-            now = _files(self._folder)
-            self._gone += sum(size for name, size in self._seen.items() if name not in now)
-            self._seen = now
-            used, disk = sum(now.values()), shutil.disk_usage(self.path)
+            sizes = _files(self._folder)
+            self._removed_bytes += sum(
+                size for name, size in self._sizes.items() if name not in sizes
+            )
+            self._sizes = sizes
+            used, disk = sum(sizes.values()), shutil.disk_usage(self.path)
             room = max(0, disk.free - int((1 - FULL) * disk.total))
-            return DiskUsage(str(self.path), used, used + self._gone, room)
+            return DiskUsage(str(self.path), used, used + self._removed_bytes, room)
 
 
 def _files(folder: Path) -> dict[str, int]:
     """Return the size of each file, by name; empty if there is no such folder."""
-    found = {}
+    sizes = {}
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                found[entry.name] = entry.stat().st_size
-    return found
+                sizes[entry.name] = entry.stat().st_size
+    return sizes
 
 
 _CONTAINER = Path("/sys/fs/cgroup")  # of a container, as it sees itself
@@ -378,5 +379,5 @@ def _inactive(file: Path) -> int:
         lines = file.read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
-    found = dict(line.split(maxsplit=1) for line in lines)
-    return int(found.get("inactive_file", 0))
+    fields = dict(line.split(maxsplit=1) for line in lines)
+    return int(fields.get("inactive_file", 0))

@@ -35,7 +35,7 @@ from dask_exo.cluster.on_ray.translation import first_line, lost, sealed, transl
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, report_output
 from dask_exo.errors import ClusterError
 
-ANSWER = 3.0  # seconds that the nodes have to say how full their stores are
+ANSWER = 3.0  # seconds in which the nodes must report how full their stores are
 REPLACED = 3  # restarts of an actor, and retries of a call, after a death
 
 
@@ -49,8 +49,8 @@ def _node() -> str:
 def _listen() -> None:
     """Let this worker be interrupted: Ray cancels tasks by interrupts.
 
-    A shell lets programs that it starts in the background ignore interrupts, and so do the
-    workers of a Ray that was started there.
+    Programs that a shell starts in the background ignore interrupts, and so do the workers of a
+    Ray that was started there.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -101,10 +101,10 @@ class _Process:
 def _cancel(refs: Sequence[Ref]) -> None:
     """Ask the driver, whose tasks these are, to cancel them.
 
-    A driver that cancels a task by itself dies if the task ends at that moment: its threads race,
-    and Ray aborts on "Tried to complete task that was not pending" (2.50 to 2.60). What others ask
-    of it, it does in the thread that hears of ended tasks. The refs are held until they have ended,
-    or the driver may have dropped the last one when it is asked, and then does nothing.
+    A driver that cancels a task itself dies if the task ends at that moment: its threads race, and
+    Ray aborts on "Tried to complete task that was not pending" (2.50 to 2.60). Requests of others
+    run in the thread that handles ended tasks. The refs are held until the tasks have ended:
+    otherwise the driver may have dropped the last one by then, and would do nothing.
     """
     for ref in refs:
         with contextlib.suppress(Exception):  # ended or gone: nothing to stop
@@ -131,7 +131,7 @@ class RayFutures:
 
     def __init__(self) -> None:
         self.calls = self.objects = 0
-        self._checked: list[dict[str, Any]] = []
+        self._checked_options: list[dict[str, Any]] = []
 
     @property
     def now(self) -> float:
@@ -157,10 +157,10 @@ class RayFutures:
         options: SubmitOptions | None = None,
     ) -> list[Ref]:
         """See `Futures.split`."""
-        ours = self._options(node, options)
+        ray_options = self._options(node, options)
         if count == 1:  # Ray would not unpack a list of one
-            return [self.remote(_remote_call, 1, _only, (fn, *args), ours)]
-        refs: list[Ref] = self.remote(_remote_split, count, fn, args, ours)
+            return [self.remote(_remote_call, 1, _only, (fn, *args), ray_options)]
+        refs: list[Ref] = self.remote(_remote_split, count, fn, args, ray_options)
         return refs
 
     def stream(
@@ -180,15 +180,17 @@ class RayFutures:
         seed: str = "",
     ) -> tasks.RayOutputStream:
         """See `Futures.generate`."""
-        ours = {**(options or {}), **tasks.STREAMING}
-        return tasks.RayOutputStream(self.remote(_remote_iterate, 0, fn, args, ours, seed=seed))
+        ray_options = {**(options or {}), **tasks.STREAMING}
+        return tasks.RayOutputStream(
+            self.remote(_remote_iterate, 0, fn, args, ray_options, seed=seed)
+        )
 
     def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> RayActor:
         """See `Futures.actor`."""
-        tries = 0 if cls else REPLACED
+        retries = 0 if cls else REPLACED
         with translated():
             process = _remote_process.options(
-                **options, max_restarts=tries, max_task_retries=tries
+                **options, max_restarts=retries, max_task_retries=retries
             ).remote(cls, *map(sealed, args))
         return RayActor(self, process)
 
@@ -217,14 +219,14 @@ class RayFutures:
         """Return Ray's options for a task; None if there are none."""
         if node is None and not options:
             return None
-        ours = dict(options or {})
-        if ours and ours not in self._checked:
-            tasks.check_submit_options(ours)
-            self._checked.append(ours)
+        ray_options = dict(options or {})
+        if ray_options and ray_options not in self._checked_options:
+            tasks.check_submit_options(ray_options)
+            self._checked_options.append(ray_options)
         if node is not None:
-            placed = NodeAffinitySchedulingStrategy(node, soft=True)
-            ours.setdefault("scheduling_strategy", placed)
-        return ours
+            strategy = NodeAffinitySchedulingStrategy(node, soft=True)
+            ray_options.setdefault("scheduling_strategy", strategy)
+        return ray_options
 
     def put(self, value: Any) -> Ref:
         """See `Futures.put`."""
@@ -255,7 +257,7 @@ class RayFutures:
             try:
                 values: list[Any] = ray.get(list(refs), timeout=timeout)
             except ray.exceptions.GetTimeoutError as error:
-                if isinstance(error, ray.exceptions.RayTaskError):  # that of a task
+                if isinstance(error, ray.exceptions.RayTaskError):  # raised by a task
                     raise
                 raise FetchTimeoutError(first_line(error)) from error
         return values
@@ -268,20 +270,20 @@ class RayFutures:
 
     def nodes(self) -> list[Node]:
         """See `Futures.nodes`."""
-        able = [n for n in alive() if n["Resources"].get("CPU", 0) >= 1]
-        if not able:
+        nodes = [n for n in alive() if n["Resources"].get("CPU", 0) >= 1]
+        if not nodes:
             raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
-        places = disks()
-        disk = places[0].room if places else None
+        spill_disks = disks()
+        room = spill_disks[0].room if spill_disks else None
         return [
             Node(
                 n["NodeID"],
                 int(n["Resources"]["CPU"]),
                 int(n["Resources"].get("object_store_memory", 0)),
-                disk,
+                room,
                 dict(n["Resources"]),
             )
-            for n in sorted(able, key=lambda n: n["NodeID"])
+            for n in sorted(nodes, key=lambda n: n["NodeID"])
         ]
 
     def store(self) -> StoreUsage:
@@ -291,7 +293,7 @@ class RayFutures:
             stats = get_memory_info_reply(state, timeout_seconds=ANSWER).store_stats
         except (grpc.RpcError, AssertionError) as error:
             raise ClusterError(
-                f"the object stores did not say within {ANSWER:.0f} s how full they are: a node "
+                f"the object stores did not report within {ANSWER:.0f} s how full they are: a node "
                 f"may have died ({first_line(error)}). Compute again, or look at the nodes with "
                 f"`dask exo doctor`"
             ) from error
@@ -312,17 +314,17 @@ class RayFutures:
     def activity(self, refs: Sequence[Ref]) -> Activity:
         """See `Futures.activity`."""
         spilled = set(tasks.on_disk(self.wait(refs, timeout=0)[0]))
-        seen = tasks.activity([ref.task_id().binary() for ref in refs])
-        found = [
-            TaskStatus("spilled") if ref in spilled else doing
-            for ref, doing in zip(refs, seen.tasks, strict=True)
+        activity = tasks.activity([ref.task_id().binary() for ref in refs])
+        statuses = [
+            TaskStatus("spilled") if ref in spilled else status
+            for ref, status in zip(refs, activity.tasks, strict=True)
         ]
-        return replace(seen, tasks=found)
+        return replace(activity, tasks=statuses)
 
     def resources(self, *, free: bool = False) -> dict[str, float]:
         """See `Futures.resources`."""
-        found = ray.available_resources() if free else ray.cluster_resources()
-        return {name: amount for name, amount in found.items() if not name.startswith("node:")}
+        resources = ray.available_resources() if free else ray.cluster_resources()
+        return {name: amount for name, amount in resources.items() if not name.startswith("node:")}
 
     def recomputed(self) -> list[OutputDigest]:
         """See `Futures.recomputed`."""

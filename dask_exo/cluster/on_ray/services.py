@@ -14,7 +14,7 @@ from dask_exo import events
 from dask_exo.cluster.on_ray.translation import translated
 from dask_exo.errors import ClusterError, WorkerLostError
 
-MOST_CALLS = 10_000  # that wait at the same time
+MOST_CALLS = 10_000  # that run or wait at the same time
 
 
 class Service:
@@ -32,12 +32,12 @@ class Service:
         if not ray.is_initialized():  # else Ray would start a cluster by itself
             raise ClusterError(
                 f"{self._name} needs a Ray cluster: create a dask_exo.Client, or call "
-                f"dask_exo.enable(), before"
+                f"dask_exo.enable(), first"
             )
         context = ray.get_runtime_context()
         place = (context.gcs_address, context.get_job_id(), self._name)
         if place not in _handles:
-            # of this program only; it ends with it, or with the task that was the first to ask
+            # for this program; it ends with the program, or with the task that started it
             options = {
                 "name": self._name,
                 "namespace": f"dask_exo-{context.get_job_id()}",
@@ -91,12 +91,12 @@ def export(*, on: bool) -> None:
     """Start or stop counting events."""
     global _exporting  # noqa: PLW0603  there is one connection to Ray, and it has one such switch
     if on and not _exporting:
-        _hear()
+        _subscribe()
     _exporting = on
 
 
 @lru_cache(1)
-def _hear() -> None:
+def _subscribe() -> None:
     events.subscribe(_count)
 
 
@@ -120,14 +120,14 @@ def _count(event: events.Event) -> None:
         _add("spilled_bytes_total", "Bytes spilled while computations ran.", event.spilled)
         _add("restored_bytes_total", "Bytes read back meanwhile.", event.restored)
     elif isinstance(event, events.Recovered):
-        _again(event.what, event.count)
+        _count_recovered(event.what, event.count)
     elif isinstance(event, events.CallsRepeated):
-        _again("made again, since it was lost", sum(event.groups.values()))
+        _count_recovered("made again, since it was lost", sum(event.groups.values()))
     elif isinstance(event, events.GaveWay):
-        _again("with fewer neighbours, as memory ran out", 1)
+        _count_recovered("with fewer neighbours, as memory ran out", 1)
 
 
-def _again(what: str, count: int) -> None:
+def _count_recovered(what: str, count: int) -> None:
     _add("recovered_total", "Work that was done again.", count, {"what": what})
 
 

@@ -33,15 +33,15 @@ from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, collect_outputs
 from dask_exo.errors import ConfigError
 
-_PLACE = "dask_exo-recomputed"  # in the table of names that every cluster of Ray has
+_PLACE = "dask_exo-recomputed"  # namespace in the key-value store that every Ray cluster has
 
-_read: dict[bytes, OutputDigest] = {}
+_notes: dict[bytes, OutputDigest] = {}
 
 
 def same_numbers(what: str) -> None:
     """Seed the global random generators equally in every attempt.
 
-    Another session of Ray, and so another run of a program, gets other numbers.
+    In another session of Ray, and so in another run of a program, the numbers differ.
     """
     session = ray.get_runtime_context().get_session_name()
     seed = int.from_bytes(hashlib.blake2b(f"{session} {what}".encode(), digest_size=4).digest())
@@ -54,13 +54,13 @@ def attempt(name: str) -> Iterator[None]:
     """Run a call as one of several attempts; leave a note, by ``name``, if it is not the first."""
     task = _task()
     same_numbers(task)
-    with collect_outputs(task) as heard:
+    with collect_outputs(task) as outputs:
         yield
-    _leave_note(heard[-1] if heard else OutputDigest(task, name))
+    _leave_note(outputs[-1] if outputs else OutputDigest(task, name))
 
 
 def begin(name: str, seed: str = "") -> None:
-    """Do as `attempt` at the start of a generator; attempts at the same work have equal seeds."""
+    """Start an attempt at a generator, like `attempt`; attempts at the same work share a seed."""
     task = _task()
     same_numbers(seed or task)
     _leave_note(OutputDigest(task, name))
@@ -78,18 +78,18 @@ def recomputed() -> list[OutputDigest]:
     """Return the notes of all attempts of this program."""
     keys = internal_kv._internal_kv_list(_program(), namespace=_PLACE)
     for key in keys:
-        if key not in _read:
+        if key not in _notes:
             note = internal_kv._internal_kv_get(key, namespace=_PLACE)
-            _read[key] = OutputDigest(**json.loads(note))
-    return list(_read.values())
+            _notes[key] = OutputDigest(**json.loads(note))
+    return list(_notes.values())
 
 
 def forget(*, ends: bool) -> None:
-    """Remove the notes of this program before it leaves the cluster, unless that ends too."""
+    """Remove the notes of this program before it leaves a cluster that does not end with it."""
     if not ends:
         with contextlib.suppress(Exception):  # the cluster may be gone
             internal_kv._internal_kv_del(_program(), del_by_prefix=True, namespace=_PLACE)
-    _read.clear()
+    _notes.clear()
 
 
 def _task() -> str:
@@ -101,7 +101,7 @@ def _program() -> str:
     return f"{ray.get_runtime_context().get_job_id()} "
 
 
-_STATUS = common_pb2.TaskStatus  # type: ignore[attr-defined]  # made when it is imported
+_STATUS = common_pb2.TaskStatus  # type: ignore[attr-defined]  # created at import
 _ENDED = {_STATUS.Value("FINISHED"), _STATUS.Value("FAILED")}
 _RUNS = {_STATUS.Value("RUNNING")}
 _BLOCKED = {_STATUS.Value("RUNNING_IN_RAY_GET"), _STATUS.Value("RUNNING_IN_RAY_WAIT")}
@@ -128,38 +128,43 @@ def judge(
     ``events`` are of all tasks of the cluster; ``alive`` maps live nodes to their resources.
     """
     last: dict[bytes, Any] = {}
-    owns: dict[bytes, Mapping[str, float]] = {}  # resources of each actor
-    for one in events:
-        if one.task_info.type == _CREATION:
-            owns[one.task_info.actor_id] = dict(one.task_info.required_resources)
-        if one.task_id not in last or last[one.task_id].attempt_number <= one.attempt_number:
-            last[one.task_id] = one
-    asked = set(tasks)
+    actors: dict[bytes, Mapping[str, float]] = {}  # resources of each actor
+    for event in events:
+        if event.task_info.type == _CREATION:
+            actors[event.task_info.actor_id] = dict(event.task_info.required_resources)
+        if event.task_id not in last or last[event.task_id].attempt_number <= event.attempt_number:
+            last[event.task_id] = event
+    ids = set(tasks)
     others = sum(
-        _doing(one, owns, alive, _RUNS).state == "running" and bool(_needs(one, owns))
-        for task, one in last.items()
-        if task not in asked
+        _status(event, actors, alive, _RUNS).state == "running" and bool(_needs(event, actors))
+        for task, event in last.items()
+        if task not in ids
     )
-    found = [
-        _doing(last[task], owns, alive, _RUNS | _BLOCKED) if task in last else TaskStatus("unknown")
+    statuses = [
+        _status(last[task], actors, alive, _RUNS | _BLOCKED)
+        if task in last
+        else TaskStatus("unknown")
         for task in tasks
     ]
-    return Activity(found, others, alive)
+    return Activity(statuses, others, alive)
 
 
-def _needs(one: Any, owns: Mapping[bytes, Mapping[str, float]]) -> Mapping[str, float]:
-    return dict(one.task_info.required_resources) or owns.get(one.task_info.actor_id, {})
+def _needs(event: Any, actors: Mapping[bytes, Mapping[str, float]]) -> Mapping[str, float]:
+    return dict(event.task_info.required_resources) or actors.get(event.task_info.actor_id, {})
 
 
-def _doing(
-    one: Any, owns: Mapping[bytes, Mapping[str, float]], alive: Collection[str], running: set[int]
+def _status(
+    event: Any,
+    actors: Mapping[bytes, Mapping[str, float]],
+    alive: Collection[str],
+    running: set[int],
 ) -> TaskStatus:
-    times, needs = one.state_updates.state_ts_ns, _needs(one, owns)
-    node = one.state_updates.node_id.hex()
+    times, needs = event.state_updates.state_ts_ns, _needs(event, actors)
+    node = event.state_updates.node_id.hex()
     if _ENDED & times.keys():
         return TaskStatus("finished", needs, node)
-    ran = [status for status in times if status in _RUNS | _BLOCKED]
-    if ran and node in alive and max(ran, key=lambda status: times[status]) in running:
+    states = [status for status in times if status in _RUNS | _BLOCKED]
+    if states and node in alive and max(states, key=lambda status: times[status]) in running:
         return TaskStatus("running", needs, node)
     return TaskStatus("pending" if times else "unknown", needs)
 
@@ -170,12 +175,12 @@ def _events() -> list[Any]:
         events: list[Any] = state._get_all_task_events()
         return events
     accessor = getattr(state, "global_state_accessor", None)  # before Ray 2.60
-    found = [] if accessor is None else accessor.get_task_events()
-    return [gcs_pb2.TaskEvents.FromString(one) for one in found]  # type: ignore[attr-defined]
+    events = [] if accessor is None else accessor.get_task_events()
+    return [gcs_pb2.TaskEvents.FromString(event) for event in events]  # type: ignore[attr-defined]
 
 
 def check_submit_options(options: SubmitOptions) -> None:
-    """Raise `ConfigError` for options that Ray does not take; warn where no node has the resources.
+    """Raise `ConfigError` for options that Ray refuses; warn if no node has the resources.
 
     An autoscaling cluster may get such a node, so this is not an error.
     """
@@ -183,14 +188,14 @@ def check_submit_options(options: SubmitOptions) -> None:
         ray.remote(resources_of).options(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"Ray takes no task with {dict(options)}: {error}. Give dask.annotate or "
-            f"dask_exo.options what Ray takes"
+            f"Ray refuses a task with {dict(options)}: {error}. Give dask.annotate or "
+            f"dask_exo.options values that Ray takes"
         ) from error
-    wanted = resources_of(options)
-    if not any(fits(node["Resources"], wanted) for node in ray.nodes() if node["Alive"]):
+    resources = resources_of(options)
+    if not any(fits(node["Resources"], resources) for node in ray.nodes() if node["Alive"]):
         warnings.warn(
-            f"no node of the cluster has {wanted}: the tasks that ask for it wait until one joins. "
-            f"Start Ray with it, or request less",
+            f"no node of the cluster has {resources}: tasks that request this wait until one "
+            f"joins. Start Ray with it, or request less",
             stacklevel=2,
         )
 
@@ -228,7 +233,7 @@ class RayOutputStream:
                 return self._read()
             except Exception:
                 for ref in (*self._next, self._generator._generator_ref):
-                    with contextlib.suppress(Exception):  # or Ray prints an error that nobody read
+                    with contextlib.suppress(Exception):  # otherwise Ray prints an error as unread
                         ray.get(ref, timeout=0)
                 raise
 
@@ -243,7 +248,7 @@ class RayOutputStream:
                 self._next = [value, *self._refs(1)]
             return ray.get(self._next[-1])
         with contextlib.suppress(ray.exceptions.ObjectRefStreamEndOfStreamError):
-            ray.get(self._next[0])  # a value without metadata tells why the task failed
+            ray.get(self._next[0])  # the exception of a task that failed before its metadata
         return None
 
     def take(self) -> Ref:

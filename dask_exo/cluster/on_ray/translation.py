@@ -52,7 +52,7 @@ def translated() -> Iterator[None]:
     except ray.exceptions.ObjectLostError as error:
         raise ValueLostError(
             "a value was lost with its node and is not recomputed, since an actor (a class, a GPU) "
-            "has made it, a program has put it into the store, or it was lost too often: compute "
+            "computed it, a program put it into the store, or it was lost too often: compute "
             "again, and persist again what was persisted"
         ) from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
@@ -74,7 +74,7 @@ def translated() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost() -> Iterator[None]:
-    """Translate as `translated` does, and also the death of an actor."""
+    """Translate like `translated`, and also the death of an actor."""
     try:
         with translated():
             yield
@@ -104,7 +104,9 @@ class _Pickler(cloudpickle.Pickler):
     and an `enum` member not equal to itself. Dask's tokens are made with the same copy as code.
     """
 
-    dispatch_table: ClassVar[Any] = ChainMap(*{id(one): one for one in _REDUCERS}.values())
+    dispatch_table: ClassVar[Any] = ChainMap(
+        *{id(reducer): reducer for reducer in _REDUCERS}.values()
+    )
 
 
 class _Sealed:
