@@ -106,7 +106,7 @@ class Scheduler:
             try:
                 work, context, names = _prepare(dsk, keys, kwargs, config, callbacks)
                 values = work.literals
-                if work.bundles or work.stages or work.given:
+                if work.bundles or work.stages or work.promises:
                     values = _run(work, context, self._cluster(config), config, callbacks)
                 failed = False
             finally:

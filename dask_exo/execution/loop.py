@@ -87,7 +87,7 @@ class Run:
         self.versions = OutputVersions(futures.recomputed, config.nondeterminism)
         self._accounting = ShuffleAccounting(self.versions)
         self._queue = ReadyQueue(plan, self._values, self._accounting, consumer)
-        self._promises: dict[Key, Promise] = dict(plan.given)
+        self._promises: dict[Key, Promise] = dict(plan.promises)
         self._in_flight: dict[Ref, TaskCall] = {}
         self._expected_bytes = 0
         self._shuffles = RunningShuffles(
@@ -199,7 +199,7 @@ class Run:
         """Submit a bundle with those that share its call, if admitted; return whether it was."""
         pool = bundle.options.pool
         is_item = bundle.getitem and all(map(self._values.is_local, bundle.sources))
-        if bundle.options.here or (is_item and pool is None):  # picking an item is not worth a task
+        if bundle.options.in_driver or (is_item and pool is None):  # an item is not worth a task
             self._run_here(self._queue.pop(pool))
             return True
         stats = self._stats.get(bundle.group)

@@ -176,7 +176,7 @@ def collection_blocks(expr: Any, config: Config, put: Put) -> tuple[BlockIterato
     bundles = {bundle.key: bundle for bundle in work.bundles}
     keys = list(flatten(expr.__dask_keys__()))
     names = [work.results.get(key, key) for key in keys]
-    if work.stages or work.given or not all(_is_independent(bundles.get(n)) for n in names):
+    if work.stages or work.promises or not all(_is_independent(bundles.get(n)) for n in names):
         return as_completed(list(Scheduler().start(expr, keys).values())), False
     recipes = (_recipe(bundles[name], put) for name in names)
     return (Block(recipe, 0, 0, (i,), small=True) for i, recipe in enumerate(recipes)), True

@@ -26,7 +26,7 @@ class TaskOptions:
     needs: SubmitOptions = field(default_factory=dict)  # as `Futures.submit` takes them
     retries: int = 0  # after an exception
     priority: float = 0  # a ready task with a higher one runs first
-    here: bool = False  # it must run in the driver, because it changes a value there
+    in_driver: bool = False  # it must run in the driver, because it changes a value there
     request: ResourceRequest | None = None  # of the functions in it; ``needs`` are the same
     device: bool = False  # it requests a GPU only because its partitions are on one
 
@@ -47,45 +47,45 @@ NO_OPTIONS = TaskOptions()
 def options_of(
     dsk: Any,
     graph: Mapping[Key, GraphNode],
-    everywhere: Mapping[str, Any],
+    shared: Mapping[str, Any],
     gpus: Set[Key] = frozenset(),
     share: float = 1.0,
 ) -> dict[Key, TaskOptions]:
     """Return the options of each task that has any.
 
-    Annotations around the call and its keywords, ``everywhere``, hold for all tasks. Resources that
-    a function requests by `dask_exo.options` replace those of annotations, whose ``retries`` and
+    Annotations around the call and its keywords, ``shared``, hold for all tasks. Resources that a
+    function requests by `dask_exo.options` replace those of annotations, whose ``retries`` and
     ``priority`` still hold. Each of the tasks ``gpus``, whose partitions are on a GPU, requests a
     ``share`` of one by default. Warn of annotations that are not supported, or that Dask's own
     optimization has dropped.
     """
-    single: Mapping[str, Mapping[Key, Any]] = {}
+    by_task: Mapping[str, Mapping[Key, Any]] = {}
     if isinstance(dsk, CoreExpr):
-        single = dsk.__dask_annotations__()
-        _warn_of_dropped(dsk, single)
-    unknown = sorted((single.keys() | everywhere.keys()) - KNOWN)
+        by_task = dsk.__dask_annotations__()
+        _warn_of_dropped(dsk, by_task)
+    unknown = sorted((by_task.keys() | shared.keys()) - KNOWN)
     if unknown:
         warnings.warn(
             f"annotations {unknown} are ignored: dask_exo supports {sorted(KNOWN)}",
             stacklevel=4,
         )
-    if not single and not everywhere and not ResourceBoundFunction.used and not gpus:
+    if not by_task and not shared and not ResourceBoundFunction.used and not gpus:
         return {}
-    common = options_from(everywhere)
-    found = {}
+    shared_options = options_from(shared)
+    options = {}
     for key, node in graph.items():
-        mine = {name: values[key] for name, values in single.items() if key in values}
-        one = options_from({**everywhere, **mine}) if mine else common
+        annotations = {name: values[key] for name, values in by_task.items() if key in values}
+        own = options_from({**shared, **annotations}) if annotations else shared_options
         if (request := request_of(node)) is not None:
             if request == ONE_CPU:
-                one = replace(one, needs={}, request=None)
+                own = replace(own, needs={}, request=None)
             else:
-                one = replace(one, needs=request.needs, request=request)
+                own = replace(own, needs=request.needs, request=request)
         if key in gpus:
-            one = _on_gpu(one, share)
-        if one != NO_OPTIONS:
-            found[key] = one
-    return found
+            own = _on_gpu(own, share)
+        if own != NO_OPTIONS:
+            options[key] = own
+    return options
 
 
 def _on_gpu(options: TaskOptions, share: float) -> TaskOptions:
@@ -93,10 +93,12 @@ def _on_gpu(options: TaskOptions, share: float) -> TaskOptions:
     needs = options.needs
     amounts = {"CPU": needs.get("num_cpus", 0), **(needs.get("resources") or {})}
     amounts["GPU"] = needs.get("num_gpus") or share
-    mine = ResourceRequest(
+    gpu_request = ResourceRequest(
         tuple(sorted((n, float(a)) for n, a in amounts.items() if a)), on_actors=True
     )
-    request = mine if options.request is None else combine_requests([options.request, mine])
+    request = (
+        gpu_request if options.request is None else combine_requests([options.request, gpu_request])
+    )
     return replace(options, needs={**needs, **request.needs}, request=request, device=True)
 
 
@@ -131,17 +133,17 @@ def options_from(annotations: Mapping[str, Any]) -> TaskOptions:
     if resources:
         needs["resources"] = resources
     needs.update({n: annotations[n] for n in ("num_cpus", "num_gpus") if n in annotations})
-    more = annotations.get("ray_remote_args") or {}
-    if not isinstance(more, Mapping):
+    ray_options = annotations.get("ray_remote_args") or {}
+    if not isinstance(ray_options, Mapping):
         raise ConfigError(
-            f"ray_remote_args={more!r} is not a dictionary of Ray's task options: need for example "
-            f"{{'num_cpus': 2}}"
+            f"ray_remote_args={ray_options!r} is not a dictionary of Ray's task options: need for "
+            f"example {{'num_cpus': 2}}"
         )
-    needs.update(more)
+    needs.update(ray_options)
     return TaskOptions(needs, annotations.get("retries", 0), annotations.get("priority", 0))
 
 
-def _warn_of_dropped(dsk: CoreExpr, single: Mapping[str, Any]) -> None:
+def _warn_of_dropped(dsk: CoreExpr, by_task: Mapping[str, Any]) -> None:
     """Warn of annotations that Dask's optimization of bags and legacy arrays has dropped."""
     names = {
         name
@@ -150,10 +152,11 @@ def _warn_of_dropped(dsk: CoreExpr, single: Mapping[str, Any]) -> None:
         for layer in getattr(expr.hlg, "layers", {}).values()
         for name in layer.annotations or ()
     }
-    lost = sorted(name for name in names if not single.get(name))
-    if lost:
+    dropped = sorted(name for name in names if not by_task.get(name))
+    if dropped:
         warnings.warn(
-            f"Dask's optimization has dropped the annotations {lost} of this collection: compute "
-            f"it with optimize_graph=False, or put dask.annotate around the call of compute()",
+            f"Dask's optimization has dropped the annotations {dropped} of this collection: "
+            f"compute it with optimize_graph=False, or put dask.annotate around the call of "
+            f"compute()",
             stacklevel=5,
         )

@@ -1,8 +1,8 @@
 """Passes over a materialized graph: every shuffle in it becomes one `ShuffleNode`.
 
-`rewrite` has replaced the shuffles of expressions before. Those that are left are of graphs that
-Dask has materialized (``to_delayed``, delayed values next to frames), of legacy arrays, and of
-bags. A pass never changes the value of a key.
+`rewrite` has already replaced the shuffles of expressions. The others are in graphs that Dask has
+materialized (``to_delayed``, delayed values next to frames), in legacy arrays, and in bags. A pass
+never changes the value of a key.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ Graph = dict[Key, GraphNode]
 def unfuse(graph: Graph) -> Graph:
     """Replace fused tasks by their inner ones, if the planner has to see one of these.
 
-    Such tasks are parts of a shuffle, persisted values, marked values, and calls with a resource
+    Such tasks are steps of a shuffle, persisted values, marked values, and calls with a resource
     request of their own. Inner tasks get their old keys back, unless another task has them.
     """
     while True:
-        inner = {path: one for key, node in graph.items() for path, one in _inside(node, (key,))}
+        inner = {path: task for key, node in graph.items() for path, task in _inside(node, (key,))}
         visible = {path[0] for path in roles(inner)}
         visible.update(path[0] for path, node in inner.items() if _planned(path[-1], node))
         if not visible:
@@ -74,7 +74,7 @@ def unfuse_all(graph: Graph) -> Graph:
 
 
 def _planned(key: Key, node: GraphNode) -> bool:
-    """Return whether the planner treats a task in another way than a call of its function."""
+    """Return whether the planner treats a task differently from a plain function call."""
     if not isinstance(node, Task):
         return False
     if node.func is fetch or isinstance(node.func, CheckpointMark) or is_step(key):
@@ -106,29 +106,29 @@ def expand(graph: Graph, fused: Collection[Key]) -> Graph:
         node: Any = graph[key]
         inner, outkey, inkeys, *values = node.args
         names = {k: key if k == outkey else _free(k, key, new) for k in inner}
-        known: dict[Key, Any] = {k: name for k, name in names.items() if k != name}
+        substitutions: dict[Key, Any] = {k: name for k, name in names.items() if k != name}
         for k, value in zip(inkeys, values, strict=True):
             if isinstance(value, (Alias, TaskRef)):
-                known[k] = _target(value)
+                substitutions[k] = _target(value)
             else:
-                known[k] = value if isinstance(value, GraphNode) else DataNode(None, value)
-        new.update({names[k]: _renamed(one, names[k], known) for k, one in inner.items()})
+                substitutions[k] = value if isinstance(value, GraphNode) else DataNode(None, value)
+        new.update({names[k]: _renamed(task, names[k], substitutions) for k, task in inner.items()})
     return new
 
 
-def _free(key: Key, outer: Key, taken: Graph) -> Key:
-    """Return the key of an inner task, or another with its numbers if that is taken."""
-    if key not in taken:
+def _free(key: Key, outer: Key, graph: Graph) -> Key:
+    """Return the key of an inner task, or another with its numbers if the graph has that key."""
+    if key not in graph:
         return key
     numbers = key[1:] if isinstance(key, tuple) else ()
     return (f"{key_split(key)}-unfused", outer, key, *numbers)
 
 
-def _renamed(node: GraphNode, key: Key, known: dict[Key, Any]) -> GraphNode:
+def _renamed(node: GraphNode, key: Key, substitutions: dict[Key, Any]) -> GraphNode:
     if isinstance(node, Alias):  # whose own substitution also renames it
-        target = known.get(node.target, node.target)
+        target = substitutions.get(node.target, node.target)
         return target if isinstance(target, GraphNode) else Alias(key, target)
-    return node.substitute(known, key=key)
+    return node.substitute(substitutions, key=key)
 
 
 JOIN, GROUP = "shuffle-join-", "shuffle-group-"
@@ -151,8 +151,8 @@ def bag(graph: Graph) -> Graph:
     if not collects and not steps:
         return graph
     new = dict(graph)
-    for barrier, mine in collects.items():
-        _by_disk(new, barrier, mine)
+    for barrier, tasks in collects.items():
+        _by_disk(new, barrier, tasks)
     for token, (radix, digits) in steps.items():
         if radix > 1:
             _by_tasks(new, token, radix, digits)
@@ -160,7 +160,7 @@ def bag(graph: Graph) -> Graph:
 
 
 def is_step(key: Key) -> bool:
-    """Return whether a key may be that of a step of a groupby by tasks, or of its input."""
+    """Return whether a key may belong to a step of a groupby by tasks, or to its input."""
     return (
         isinstance(key, tuple)
         and len(key) == 3
@@ -196,13 +196,13 @@ def final_target(graph: Graph, key: Key) -> Key:
 
 
 def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
-    """Replace a groupby that writes items to a file by group, and reads them after a barrier."""
+    """Replace a groupby that writes items to a file by group and reads them after a barrier."""
     name = str(barrier).removeprefix("groupby-barrier-")
-    last: Any = graph[final_target(graph, barrier)]
-    before = [final_target(graph, _target(ref)) for ref in last.args]
-    writers: dict[Key, Any] = {key: graph[key] for key in before if isinstance(graph[key], Task)}
-    found = roles(writers)
-    if {found.get(key) for key in writers} != {"partition"}:
+    barrier_task: Any = graph[final_target(graph, barrier)]
+    inputs = [final_target(graph, _target(ref)) for ref in barrier_task.args]
+    writers: dict[Key, Any] = {key: graph[key] for key in inputs if isinstance(graph[key], Task)}
+    role_of = roles(writers)
+    if {role_of.get(key) for key in writers} != {"partition"}:
         raise ShuffleMethodError(
             f"{next(iter(collects))!r} belongs to a groupby by disk of an unknown form, which "
             f"would lose items where nodes do not share a disk: use "
@@ -210,20 +210,20 @@ def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
         )
     parts: list[TaskRef] = []
     for node in writers.values():
-        grouper, items, count, _, together = node.args
+        grouper, items, count, _, batch_size = node.args
         part = Task((f"items-{name}", len(parts)), list, items)
         graph[part.key] = part
         parts.append(TaskRef(part.key))
-    place = functools.partial(by_group, grouper=grouper, together=together)
-    slots = {j: slot for slot, j in enumerate(sorted({one.args[1] for one in collects.values()}))}
-    whole = ShuffleNode(
+    place = functools.partial(by_group, grouper=grouper, batch_size=batch_size)
+    slots = {j: slot for slot, j in enumerate(sorted({task.args[1] for task in collects.values()}))}
+    shuffle = ShuffleNode(
         (f"exchange-groupby-{name}", 0),
         ItemPartitioner(place=place, count=count, selected=tuple(slots)),
         *parts,
     )
-    graph[whole.key] = whole
+    graph[shuffle.key] = shuffle
     for j, slot in slots.items():
-        graph[f"group-{name}", j] = Task((f"group-{name}", j), take, TaskRef(whole.key), slot)
+        graph[f"group-{name}", j] = Task((f"group-{name}", j), take, TaskRef(shuffle.key), slot)
     for key, node in collects.items():
         graph[key] = Task(key, _groups, node.args[0], TaskRef((f"group-{name}", node.args[1])))
 
@@ -240,15 +240,15 @@ def _by_tasks(graph: Graph, token: str, radix: int, digits: int) -> None:
     selected = tuple(j for j, key in enumerate(outputs) if key in graph)
     if not all(key in graph for key in sources):
         return  # of an unknown form, but correct as it is
-    full = [key for key in sources if graph[key] != DataNode(key, [])]
-    whole = ShuffleNode(
+    non_empty = [key for key in sources if graph[key] != DataNode(key, [])]
+    shuffle = ShuffleNode(
         (f"exchange-groupby-{token}", 0),
         ItemPartitioner(place=by_hash, count=len(places), selected=selected),
-        *(TaskRef(key) for key in full),
+        *(TaskRef(key) for key in non_empty),
     )
-    graph[whole.key] = whole
+    graph[shuffle.key] = shuffle
     for slot, j in enumerate(selected):
-        graph[outputs[j]] = Task(outputs[j], take, TaskRef(whole.key), slot)
+        graph[outputs[j]] = Task(outputs[j], take, TaskRef(shuffle.key), slot)
 
 
 Number = Any  # of an output: an integer for frames, (ndim,) integers for arrays
@@ -261,22 +261,22 @@ def p2p(graph: Graph) -> Graph:
     barrier becomes a `ShuffleNode`, and each unpack takes one of its outputs. Raise
     `ShuffleMethodError` for a shuffle of an unknown form.
     """
-    found = roles(graph)
-    barriers = [key for key, role in found.items() if role == "barrier"]
+    role_of = roles(graph)
+    barriers = [key for key, role in role_of.items() if role == "barrier"]
     if not barriers:
         return graph
-    unpacks = {key: _arguments(graph[key]) for key, role in found.items() if role == "unpack"}
+    unpacks = {key: _arguments(graph[key]) for key, role in role_of.items() if role == "unpack"}
     readers: dict[Key, dict[Number, Key]] = defaultdict(dict)  # barrier → output → its reader
-    for key, given in unpacks.items():
-        reads = _reads(given)
+    for key, args in unpacks.items():
+        reads = _reads(args)
         for barrier, number in reads:
             side = (str(barrier).replace("barrier", "side"), number)
             readers[barrier].setdefault(number, key if len(reads) == 1 else side)
     new = dict(graph)
-    for key, given in unpacks.items():
-        new[key] = _unpacked(key, given, readers)
+    for key, args in unpacks.items():
+        new[key] = _unpacked(key, args, readers)
     for barrier in barriers:
-        _exchange(new, barrier, readers.pop(barrier), found)
+        _exchange(new, barrier, readers.pop(barrier), role_of)
     if readers:
         raise _not_understood(next(iter(readers)), "it is no barrier")
     return new
@@ -291,20 +291,20 @@ def _arguments(node: GraphNode) -> dict[str, Any]:
     return _signature(node.func).bind(*node.args, **node.kwargs).arguments
 
 
-def _reads(given: dict[str, Any]) -> list[tuple[Key, Number]]:
+def _reads(args: dict[str, Any]) -> list[tuple[Key, Number]]:
     """Return the barrier and number of each output that an unpack with some arguments reads."""
-    number = given["output_chunk"] if "output_chunk" in given else given["output_partition"]
-    names = [name for name in ("barrier_run_id", "barrier_left", "barrier_right") if name in given]
-    return [(_target(given[name]), number) for name in names]
+    number = args["output_chunk"] if "output_chunk" in args else args["output_partition"]
+    names = [name for name in ("barrier_run_id", "barrier_left", "barrier_right") if name in args]
+    return [(_target(args[name]), number) for name in names]
 
 
-def _unpacked(key: Key, given: dict[str, Any], readers: dict[Key, dict[Number, Key]]) -> GraphNode:
+def _unpacked(key: Key, args: dict[str, Any], readers: dict[Key, dict[Number, Key]]) -> GraphNode:
     """Return the node that replaces an unpack."""
-    names = [readers[barrier][number] for barrier, number in _reads(given)]
-    if len(names) == 1:
-        return Alias(key, names[0])
-    merging = {name: value for name, value in given.items() if name not in _ABOUT_UNPACKING}
-    return Task(key, merge_chunk, *map(TaskRef, names), **merging)
+    sources = [readers[barrier][number] for barrier, number in _reads(args)]
+    if len(sources) == 1:
+        return Alias(key, sources[0])
+    options = {name: value for name, value in args.items() if name not in _ABOUT_UNPACKING}
+    return Task(key, merge_chunk, *map(TaskRef, sources), **options)
 
 
 _ABOUT_UNPACKING = (
@@ -317,19 +317,19 @@ _ABOUT_UNPACKING = (
 
 
 def _exchange(
-    graph: Graph, barrier: Key, readers: dict[Number, Key], found: dict[Key, str]
+    graph: Graph, barrier: Key, readers: dict[Number, Key], role_of: dict[Key, str]
 ) -> None:
     """Put a `ShuffleNode` into the graph, and a task for each requested output."""
     task: Any = graph[barrier]
     spec = task.spec
     parts = [TaskRef(final_target(graph, key)) for key in map(_target, task.args[1:])]
     for part in parts:
-        graph[part.key] = _input(part.key, found.get(part.key), graph[part.key], spec)
+        graph[part.key] = _input(part.key, role_of.get(part.key), graph[part.key], spec)
     numbers = sorted(readers)
-    whole = ShuffleNode((f"exchange-p2p-{spec.id}", 0), _split(barrier, spec, numbers), *parts)
-    graph[whole.key] = whole
+    shuffle = ShuffleNode((f"exchange-p2p-{spec.id}", 0), _split(barrier, spec, numbers), *parts)
+    graph[shuffle.key] = shuffle
     for slot, number in enumerate(numbers):
-        graph[readers[number]] = Task(readers[number], take, TaskRef(whole.key), slot)
+        graph[readers[number]] = Task(readers[number], take, TaskRef(shuffle.key), slot)
 
 
 def _split(barrier: Key, spec: Any, numbers: list[Number]) -> Partitioner:
@@ -351,12 +351,12 @@ def _input(key: Key, role: str | None, transfer: GraphNode, spec: Any) -> Task:
     if role == "transfer":
         return Task(key, identity, _arguments(transfer)["input"])
     if role == "rechunk transfer":
-        given = _arguments(transfer)
-        return Task(key, Chunk, given["input_chunk"], given["input"])
+        args = _arguments(transfer)
+        return Task(key, Chunk, args["input_chunk"], args["input"])
     if role == "hashing transfer":
-        given = _arguments(transfer)
-        numbers = (given[name] for name in ("df", "index", "name", "npartitions"))
-        return Task(key, assign_partitions, *numbers, spec.meta, given["index_merge"])
+        args = _arguments(transfer)
+        numbers = (args[name] for name in ("df", "index", "name", "npartitions"))
+        return Task(key, assign_partitions, *numbers, spec.meta, args["index_merge"])
     raise _not_understood(key, "it is no transfer that dask_exo knows")
 
 

@@ -36,20 +36,20 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
     """
     wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]
     names = {key: key for key in wanted}
-    where: placement.Places = {}
+    places: placement.Places = {}
     if isinstance(dsk, CoreExpr):
         with _graph_lock:
             new = rewrite(dsk)
-            layers, where = new.__dask_graph__(), placement.gpu_placement(new)
+            layers, places = new.__dask_graph__(), placement.gpu_placement(new)
         renamed = dict(zip(flatten(dsk.__dask_keys__()), flatten(new.__dask_keys__()), strict=True))
         names = {key: renamed.get(key, key) for key in wanted}
     else:
         layers = dsk
     graph = convert_legacy_graph(layers if isinstance(layers, Mapping) else dict(layers))
     graph = cull(graph, names.values())
-    passed = graph_passes.apply(placement.unfuse_mixed(graph, where))
+    passed = graph_passes.apply(placement.unfuse_mixed(graph, places))
     graph = graph if passed is graph else cull(passed, names.values())
-    return graph, names, placement.gpu_tasks(graph, where)
+    return graph, names, placement.gpu_tasks(graph, places)
 
 
 def _future(key: Key) -> GraphNode:

@@ -66,11 +66,11 @@ class Partitioner(abc.ABC):
     def assemble(self, packed: Sequence[Any], slot: int, column: int) -> tuple[Any, Tally]:
         """Assemble the output at position ``column`` in `numbers`; return it and its tally.
 
-        Block ``slot`` of each of ``packed``, in the order of the parts, belongs to this output.
+        Block ``slot`` of each of ``packed``, in the order of the inputs, belongs to this output.
         """
 
     def __call__(self, *parts: Any) -> list[Any]:
-        """Shuffle in one process: (M,) parts in, (R,) outputs out."""
+        """Shuffle in one process: (M,) inputs in, (R,) outputs out."""
         columns = range(len(self.numbers))
         (blocks,), _ = self.cut(parts, [columns])
         return [self.assemble([blocks], j, j)[0] for j in columns]
@@ -127,8 +127,8 @@ class RowPartitioner(Partitioner):
         frame = protocol.concat(parts)
         kernels = protocol.kernels(frame)
         ids = kernels.partition_ids(frame, self.column, self.count)
-        mark = kernels.partition_column(frame, self.column, ids)
-        if mark is not None:
+        partition_column = kernels.partition_column(frame, self.column, ids)
+        if partition_column is not None:
             frame = frame.drop(columns=protocol.PARTITION_COLUMN)
         elif self.drop:
             frame = frame.drop(columns=self.column)
@@ -139,7 +139,7 @@ class RowPartitioner(Partitioner):
             requested = slots >= 0
             frame = frame[requested]
             ids = slots[requested].astype(np.min_scalar_type(len(self.selected)))
-        blocks = pack(frame, ids, owned, mark, ignore_index=self.ignore_index)
+        blocks = pack(frame, ids, owned, partition_column, ignore_index=self.ignore_index)
         counts = np.concatenate([np.diff(block.offsets) for block in blocks])
         return blocks, self._tally(frame, counts)
 
@@ -149,9 +149,9 @@ class RowPartitioner(Partitioner):
         """See `Partitioner.assemble`."""
         frame = self._concat([p.part(slot) for p in packed]).to_frame()
         arrived = self._tally(frame, np.array([len(frame)]), column)
-        mark = packed[0].partition_column
-        if mark is not None and not self.drop:
-            place, dtype = mark
+        partition_column = packed[0].partition_column
+        if partition_column is not None and not self.drop:
+            place, dtype = partition_column
             numbers = np.full(len(frame), self.numbers[column], dtype)
             frame = frame.copy(deep=False)
             frame.insert(place, protocol.PARTITION_COLUMN, numbers)
@@ -174,7 +174,7 @@ class RowPartitioner(Partitioner):
 class ItemPartitioner(Partitioner):
     """Partitioner of items by a function of the user's groups.
 
-    ``place(part, count) -> {number: items}`` returns the items of a part that go to each output.
+    ``place(part, count) -> {number: items}`` returns the items of an input for each output.
     """
 
     place: Callable[[Iterable[Any], int], Mapping[int, Sequence[Any]]]
@@ -205,25 +205,25 @@ def by_hash(pairs: Iterable[tuple[int, Any]], count: int) -> dict[int, list[Any]
     >>> by_hash([(7, "a"), (5, "b"), (3, "c")], 4)
     {3: [(7, 'a'), (3, 'c')], 1: [(5, 'b')]}
     """
-    found: dict[int, list[Any]] = defaultdict(list)
+    outputs: dict[int, list[Any]] = defaultdict(list)
     for pair in pairs:
-        found[int(pair[0] % count)].append(pair)
-    return dict(found)
+        outputs[int(pair[0] % count)].append(pair)
+    return dict(outputs)
 
 
 def by_group(
-    items: Iterable[Any], count: int, *, grouper: Callable[[Any], Any], together: int
+    items: Iterable[Any], count: int, *, grouper: Callable[[Any], Any], batch_size: int
 ) -> dict[int, list[Any]]:
     """Place items as ``Bag.groupby(shuffle="disk")`` does.
 
-    ``together`` items are grouped at a time. The first of equal keys among them, such as 1, 1.0 and
-    True, determines the output.
+    ``batch_size`` items are grouped at a time. The first of equal keys among them, such as 1, 1.0
+    and True, determines the output.
     """
-    found: dict[int, list[Any]] = defaultdict(list)
-    for some in partition_all(together, items):
-        for key, group in groupby(grouper, some).items():
-            found[int(tokenize(key), 16) % count].extend(group)
-    return dict(found)
+    outputs: dict[int, list[Any]] = defaultdict(list)
+    for batch in partition_all(batch_size, items):
+        for key, group in groupby(grouper, batch).items():
+            outputs[int(tokenize(key), 16) % count].extend(group)
+    return dict(outputs)
 
 
 Index = tuple[int, ...]
@@ -233,23 +233,23 @@ Index = tuple[int, ...]
 class Chunk(NamedTuple):
     """One input: a chunk, and its position in the grid of old chunks."""
 
-    at: Index
+    position: Index
     data: Any
 
 
 class ChunkSlice(NamedTuple):
-    """Along one axis: the slice ``where`` of an old chunk that becomes part of a new one."""
+    """Along one axis: the slice ``region`` of an old chunk that becomes part of a new one."""
 
     chunk: int
     place: int  # among the slices of the new chunk
-    where: slice
+    region: slice
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChunkPartitioner(Partitioner):
     """Partitioner of the chunks of an array by another grid.
 
-    ``pieces`` has, for each axis, the slices that each old chunk along it is divided into; ``grid``
+    ``slices`` has, for each axis, the slices that each old chunk along it is divided into; ``grid``
     the number of slices that each new chunk along it consists of.
 
     Examples
@@ -261,7 +261,7 @@ class ChunkPartitioner(Partitioner):
     [array([0, 1, 2]), array([3, 4, 5])]
     """
 
-    pieces: Sequence[Sequence[Sequence[ChunkSlice]]]
+    slices: Sequence[Sequence[Sequence[ChunkSlice]]]
     grid: Sequence[Sequence[int]]
 
     @classmethod
@@ -273,21 +273,21 @@ class ChunkPartitioner(Partitioner):
     ) -> ChunkPartitioner:
         """Follow Dask's recipes.
 
-        These have, for each axis and each new chunk along it, old chunks and the slices of them;
-        ``old`` has the sizes of the old chunks. Requested new chunks are ``selected``; None means
-        all.
+        These have, for each axis and each new chunk along it, old chunks and slices of them;
+        ``old`` has the sizes of the old chunks. ``selected`` has the requested new chunks; None
+        means all.
         """
-        pieces: list[list[list[ChunkSlice]]] = [[[] for _ in axis] for axis in old]
-        for mine, axis in zip(pieces, recipes, strict=True):
+        slices: list[list[list[ChunkSlice]]] = [[[] for _ in axis] for axis in old]
+        for axis_slices, axis in zip(slices, recipes, strict=True):
             for chunk, recipe in enumerate(axis):
-                for place, (source, where) in enumerate(recipe):
-                    mine[source].append(ChunkSlice(chunk, place, where))
+                for place, (source, region) in enumerate(recipe):
+                    axis_slices[source].append(ChunkSlice(chunk, place, region))
         grid = [[len(recipe) for recipe in axis] for axis in recipes]
         shape = [len(axis) for axis in grid]
         numbers = None
         if selected is not None:
             numbers = tuple(int(np.ravel_multi_index(index, shape)) for index in selected)
-        return cls(count=math.prod(shape), selected=numbers, pieces=pieces, grid=grid)
+        return cls(count=math.prod(shape), selected=numbers, slices=slices, grid=grid)
 
     def cut(self, parts: Sequence[Chunk], owned: Sequence[range]) -> tuple[list[Pickled], Tally]:
         """See `Partitioner.cut`."""
@@ -295,12 +295,12 @@ class ChunkPartitioner(Partitioner):
         slots = {number: slot for slot, number in enumerate(self.numbers)}
         lists: list[list[Any]] = [[] for _ in slots]
         counts = np.zeros(len(slots), np.int64)
-        for at, data in parts:
-            for crossing in product(*(axis[i] for axis, i in zip(self.pieces, at, strict=True))):
-                chunk, place, where = zip(*crossing, strict=True)
+        for index, data in parts:
+            for crossing in product(*(axis[i] for axis, i in zip(self.slices, index, strict=True))):
+                chunk, place, region = zip(*crossing, strict=True)
                 slot = slots.get(int(np.ravel_multi_index(chunk, shape)))
                 if slot is not None:
-                    piece = _compact(data[where])
+                    piece = _compact(data[region])
                     lists[slot].append((place, piece))
                     counts[slot] += piece.size
         return pickled(lists, owned), tally(counts)
@@ -308,18 +308,18 @@ class ChunkPartitioner(Partitioner):
     def assemble(self, packed: Sequence[Pickled], slot: int, column: int) -> tuple[Any, Tally]:
         """See `Partitioner.assemble`."""
         lengths = [len(axis) for axis in self.grid]
-        at = tuple(map(int, np.unravel_index(self.numbers[column], lengths)))
-        shape = tuple(axis[i] for axis, i in zip(self.grid, at, strict=True))
-        placed = [piece for p in packed for piece in p.block(slot)]
-        if len(placed) != math.prod(shape):
+        position = tuple(map(int, np.unravel_index(self.numbers[column], lengths)))
+        shape = tuple(axis[i] for axis, i in zip(self.grid, position, strict=True))
+        blocks = [piece for p in packed for piece in p.block(slot)]
+        if len(blocks) != math.prod(shape):
             raise IntegrityError(
-                f"chunk {at} of an array needs {math.prod(shape)} blocks, and {len(placed)} "
+                f"chunk {position} of an array needs {math.prod(shape)} blocks, and {len(blocks)} "
                 f"arrived; no result is returned: compute again"
             )
         nested = np.empty(shape, dtype=object)
-        for place, piece in placed:
+        for place, piece in blocks:
             nested[place] = piece
-        size = sum(piece.size for _, piece in placed)
+        size = sum(piece.size for _, piece in blocks)
         return concatenate3(nested.tolist()), tally(np.array([size]), column)
 
 

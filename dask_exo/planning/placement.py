@@ -1,4 +1,4 @@
-"""Placement: find the tasks that read or return partitions on a GPU, and so need one.
+"""Placement: find the tasks that need a GPU because they read or return partitions on one.
 
 The metadata of an expression tells whether its partitions are on a GPU. Tasks are found by the
 names of expressions. Inner tasks of a layer, such as the steps of a tree, are placed with their
@@ -30,54 +30,54 @@ Places = Mapping[str, bool]
 def gpu_placement(expr: CoreExpr) -> Places:
     """Find the expressions whose partitions are on a GPU; return nothing if all are on hosts.
 
-    Inferring metadata takes time. So the expressions that can move partitions to a GPU are
-    checked first.
+    Inferring metadata takes time, so the expressions that can move partitions to a GPU are checked
+    first.
     """
     nodes = list(walk_fused(expr))
     if not any(_moves_to_gpu(node) for node in nodes):
         return {}
-    found = {node._name: _on_device(node) for node in nodes}
-    return {name: there for name, there in found.items() if there is not None}
+    places = {node._name: _on_device(node) for node in nodes}
+    return {name: on_gpu for name, on_gpu in places.items() if on_gpu is not None}
 
 
-def unfuse_mixed(graph: Graph, where: Places) -> Graph:
+def unfuse_mixed(graph: Graph, places: Places) -> Graph:
     """Unfuse the tasks that consist of tasks with and without a GPU."""
-    while mixed := _gpu_tasks(graph, where, {})[1]:
+    while mixed := _gpu_tasks(graph, places, {})[1]:
         graph = expand(graph, mixed)
     return graph
 
 
-def gpu_tasks(graph: Graph, where: Places) -> Set[Key]:
+def gpu_tasks(graph: Graph, places: Places) -> Set[Key]:
     """Return the tasks that need a GPU."""
-    return _gpu_tasks(graph, where, {})[0]
+    return _gpu_tasks(graph, places, {})[0]
 
 
 def _gpu_tasks(
-    graph: Graph, where: Places, outside: Mapping[Key, bool]
+    graph: Graph, places: Places, inputs_on_gpu: Mapping[Key, bool]
 ) -> tuple[set[Key], set[Key]]:
-    """Return the tasks that need a GPU, and the fused ones of which only some inner tasks do.
+    """Return the tasks that need a GPU, and the fused ones in which only some inner tasks do.
 
-    ``outside`` tells which values of other tasks are on a GPU.
+    ``inputs_on_gpu`` tells which values of other tasks are on a GPU.
     """
-    needing: set[Key] = set()
+    gpu_keys: set[Key] = set()
     mixed: set[Key] = set()
-    on_gpu = _on_gpu(graph, where, outside) if where else {}
-    for key, node in graph.items() if where else ():
+    on_gpu = _on_gpu(graph, places, inputs_on_gpu) if places else {}
+    for key, node in graph.items() if places else ():
         if not isinstance(node, Task):
             continue
-        inside: set[Key] = set()
+        inner_keys: set[Key] = set()
         if inner := inner_tasks(node):
             _, _, names, *values = node.args
             inputs = {
                 name: any(on_gpu[source] for source in _sources(value))
                 for name, value in zip(names, values, strict=True)
             }
-            inside, _ = _gpu_tasks(inner, where, inputs)
-            if 0 < len(inside) < sum(isinstance(one, Task) for one in inner.values()):
+            inner_keys, _ = _gpu_tasks(inner, places, inputs)
+            if 0 < len(inner_keys) < sum(isinstance(task, Task) for task in inner.values()):
                 mixed.add(key)
-        if inside or on_gpu[key] or any(on_gpu[source] for source in node.dependencies):
-            needing.add(key)
-    return needing, mixed
+        if inner_keys or on_gpu[key] or any(on_gpu[source] for source in node.dependencies):
+            gpu_keys.add(key)
+    return gpu_keys, mixed
 
 
 def _sources(value: Any) -> Collection[Key]:
@@ -115,23 +115,23 @@ def _on_device(node: Any) -> bool | None:
         return None
 
 
-def _on_gpu(graph: Graph, where: Places, outside: Mapping[Key, bool]) -> dict[Key, bool]:
+def _on_gpu(graph: Graph, places: Places, inputs_on_gpu: Mapping[Key, bool]) -> dict[Key, bool]:
     """Return for each task whether its value is on a GPU: as its expression, or as its inputs."""
-    found = dict(outside)
+    on_gpu = dict(inputs_on_gpu)
     stack = list(graph)
     while stack:
         key = stack[-1]
         node = graph.get(key)
-        if key in found or node is None:
-            found.setdefault(key, False)
+        if key in on_gpu or node is None:
+            on_gpu.setdefault(key, False)
             stack.pop()
             continue
-        known = where.get(key[0]) if isinstance(key, tuple) and len(key) == 2 else None
-        waiting = [source for source in node.dependencies if source not in found]
+        known = places.get(key[0]) if isinstance(key, tuple) and len(key) == 2 else None
+        missing = [source for source in node.dependencies if source not in on_gpu]
         if known is not None and not isinstance(node, Alias):
-            found[key] = known
-        elif waiting:
-            stack.extend(waiting)
+            on_gpu[key] = known
+        elif missing:
+            stack.extend(missing)
         else:
-            found[key] = any(found[source] for source in node.dependencies)
-    return found
+            on_gpu[key] = any(on_gpu[source] for source in node.dependencies)
+    return on_gpu

@@ -106,14 +106,14 @@ class Stage:
 class Plan:
     """All units of one run.
 
-    ``results`` maps a key in the graph to that of the unit, literal or given value that has its
+    ``results`` maps a key in the graph to that of the unit, literal or promise that has its
     value.
     """
 
     bundles: list[Bundle]
     stages: list[Stage]
     literals: dict[Key, Any]  # values that are in the graph itself
-    given: dict[Key, Promise]  # values of other computations, finished or running
+    promises: dict[Key, Promise]  # values of other computations, finished or running
     results: dict[Key, Key]
     seen: tuple[CheckpointSeen, ...] = ()  # checkpoints found of each collection
     fingerprints: Mapping[Key, str] = field(default_factory=dict)  # of results
@@ -143,27 +143,27 @@ def summarize(plan: Plan) -> tuple[list[GroupSummary], list[tuple[str, str]]]:
     group_of_value = {bundle.key: bundle.group for bundle in plan.bundles}
     for stage in plan.stages:
         group_of_value |= dict.fromkeys(stage.columns, str(stage.key))
-    found: list[tuple[int, GroupSummary]] = []
+    ranked: list[tuple[int, GroupSummary]] = []
     reads: list[tuple[Key, str]] = []
     for key, bundles in members.items():
         name, rank = key_split(bundles[0].key), min(bundle.priority for bundle in bundles)
         summary = GroupSummary(key, name, "tasks", 0, len(bundles), _needs(bundles))
-        found.append((rank, summary))
+        ranked.append((rank, summary))
         reads += [(source, key) for bundle in bundles for source in bundle.sources]
     for stage in plan.stages:
         key, sizes = str(stage.key), (len(stage.parts), len(stage.columns))
         summary = GroupSummary(key, stage.name, "shuffle", *sizes, _needs(stage.parts))
-        found.append((stage.priority, summary))
+        ranked.append((stage.priority, summary))
         reads += [(source, key) for source in stage.sources]
-    groups = [summary for _, summary in sorted(found, key=operator.itemgetter(0))]
+    groups = [summary for _, summary in sorted(ranked, key=operator.itemgetter(0))]
     edges = dict.fromkeys((group_of_value.get(source), key) for source, key in reads)
-    known = [(start, end) for start, end in edges if start is not None and start != end]
-    return _ordered(groups, known), known
+    group_edges = [(start, end) for start, end in edges if start is not None and start != end]
+    return _ordered(groups, group_edges), group_edges
 
 
 def _needs(bundles: list[Bundle]) -> str:
     """Return the distinct resource requests of bundles."""
-    return "; ".join(dict.fromkeys(text for b in bundles if (text := _text(b.options))))
+    return "; ".join(dict.fromkeys(request for b in bundles if (request := _text(b.options))))
 
 
 def _text(options: TaskOptions) -> str:
@@ -178,10 +178,10 @@ def _text(options: TaskOptions) -> str:
 
 def _ordered(groups: list[GroupSummary], edges: list[tuple[str, str]]) -> list[GroupSummary]:
     """Sort groups after those that they read; groups that read each other keep their order."""
-    left = {group.key: group for group in groups}
+    remaining = {group.key: group for group in groups}
     ordered: list[GroupSummary] = []
-    while left:
-        blocked = {end for start, end in edges if start in left and end in left}
-        free = [key for key in left if key not in blocked] or [next(iter(left))]
-        ordered += [left.pop(key) for key in free]
+    while remaining:
+        blocked = {end for start, end in edges if start in remaining and end in remaining}
+        unblocked = [key for key in remaining if key not in blocked] or [next(iter(remaining))]
+        ordered += [remaining.pop(key) for key in unblocked]
     return ordered

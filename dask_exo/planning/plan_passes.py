@@ -1,7 +1,7 @@
 """Passes over a plan: each returns the plan to run instead, with the same results.
 
-A plan is cut from a graph before a cluster is needed. All of `PASSES` run between that and the
-first task, and nothing changes a plan afterwards.
+A graph is cut into a plan before a cluster is needed. All of `PASSES` run between that and the
+first task; nothing changes a plan afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PassContext:
     config: Config
     checkpoints: Checkpoints
     nodes: Sequence[Node] = ()  # of the cluster; empty if there is none yet
-    fuse: bool = True  # the values of tasks inside others may remain unseen by the driver
+    fuse: bool = True  # the driver need not see the values of tasks that run inside others
 
 
 def run_passes(plan: Plan, context: PassContext) -> Plan:
@@ -69,13 +69,13 @@ def _check_gpus(plan: Plan, context: PassContext) -> Plan:
     if not units or not nodes or any(node.resources is None for node in nodes):
         return plan
     share = max(float(unit.options.needs["num_gpus"]) for unit in units)
-    have = [(node.resources or {}).get("GPU", 0) for node in nodes]
-    if share <= max(have):
+    gpus = [(node.resources or {}).get("GPU", 0) for node in nodes]
+    if share <= max(gpus):
         return plan
     if not context.config.gpu_simulate:
         raise DeviceError(
             f"{len(units)} tasks on partitions in GPUs' memory need {share:g} GPU each, and "
-            f"the {len(nodes)} nodes have {sum(have):g} GPUs: start Ray with GPUs (exo.num-gpus), "
+            f"the {len(nodes)} nodes have {sum(gpus):g} GPUs: start Ray with GPUs (exo.num-gpus), "
             f"request less (exo.gpu.per-task), move the partitions to the host before with "
             f"to_backend('pandas'), or set exo.gpu.simulate to try without one, on numpy"
         )
@@ -107,13 +107,13 @@ def _fuse_trees(plan: Plan, context: PassContext) -> Plan:
     them: four tasks, whose values would all go through the object store. A task of a tree reduction
     reads eight others. Where few such trees remain, their tasks run in parallel.
     """
-    least = TREES_PER_SLOT * sum(node.slots for node in context.nodes)
-    frequent = Counter(bundle.group for bundle in plan.bundles)
-    if not context.fuse or not context.nodes or max(frequent.values(), default=0) < least:
+    min_size = TREES_PER_SLOT * sum(node.slots for node in context.nodes)
+    group_sizes = Counter(bundle.group for bundle in plan.bundles)
+    if not context.fuse or not context.nodes or max(group_sizes.values(), default=0) < min_size:
         return plan
     fusion = _TreeFusion(plan)
     for bundle in sorted(plan.bundles, key=lambda bundle: bundle.priority):
-        if frequent[bundle.group] >= least and bundle.key in fusion.bundles:
+        if group_sizes[bundle.group] >= min_size and bundle.key in fusion.bundles:
             fusion.fuse(bundle.key)
     return replace(plan, bundles=list(fusion.bundles.values()))
 
@@ -128,12 +128,12 @@ class _TreeFusion:
         for bundle in plan.bundles:
             for source in bundle.sources:
                 self._readers[source].add(bundle.key)
-        read = chain(plan.results.values(), *(stage.sources for stage in plan.stages))
-        for source in read:
+        values_read = chain(plan.results.values(), *(stage.sources for stage in plan.stages))
+        for source in values_read:
             self._readers[source].add(None)
 
     def fuse(self, key: Key) -> None:
-        """Fuse a bundle with those that only it reads, then with those that only these read."""
+        """Fuse a bundle with those that only it reads, and repeat for the result."""
         outer = self.bundles[key]
         while inner := self._read_only_by(outer):
             size = self._sizes[key] + sum(self._sizes[bundle.key] for bundle in inner)
@@ -153,15 +153,15 @@ class _TreeFusion:
         """Find the bundles that only this one reads, and that run in the same kind of place."""
         sources = [source for source in outer.sources if self._readers[source] == {outer.key}]
         bundles = [self.bundles[source] for source in sources if source in self.bundles]
-        same = [b for b in bundles if b.options == outer.options and not b.options.here]
-        return sorted(same, key=lambda bundle: bundle.priority)
+        compatible = [b for b in bundles if b.options == outer.options and not b.options.in_driver]
+        return sorted(compatible, key=lambda bundle: bundle.priority)
 
 
 def _names_agree(bundles: list[Bundle]) -> bool:
     """Return whether one name means the same value to all: outputs of one shuffle share theirs."""
-    known: dict[Key, Key] = {}
-    named = (item for bundle in bundles for item in bundle.inputs.items())
-    return all(known.setdefault(name, source) == source for name, source in named)
+    source_of: dict[Key, Key] = {}
+    inputs = (item for bundle in bundles for item in bundle.inputs.items())
+    return all(source_of.setdefault(name, source) == source for name, source in inputs)
 
 
 PASSES: dict[str, Callable[[Plan, PassContext], Plan]] = {

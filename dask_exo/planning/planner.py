@@ -41,22 +41,22 @@ def plan(
     """
     aliases = _aliases(graph)
     literals = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
-    given = {
+    promises = {
         key: node.args[0]
         for key, node in graph.items()
         if isinstance(node, Task) and node.func is fetch
     }
     results = {key: aliases.get(key, key) for key in keys}
     visible = set(results.values()) if fuse else set(graph)
-    light = {key: value for key, value in literals.items() if sizeof(value) <= small}
-    planner = _Planner(graph, aliases, visible, light, options or {})
+    small_literals = {key: value for key, value in literals.items() if sizeof(value) <= small}
+    planner = _Planner(graph, aliases, visible, small_literals, options or {})
     for key in sorted(graph, key=planner.ranks.__getitem__):
-        plain = key not in literals and key not in given
-        if plain and not isinstance(graph[key], (Alias, ShuffleNode)):
+        is_task = key not in literals and key not in promises
+        if is_task and not isinstance(graph[key], (Alias, ShuffleNode)):
             planner.add(key)
     stages = [planner.stage(node) for node in graph.values() if isinstance(node, ShuffleNode)]
     planner.order_columns()
-    return Plan(list(planner.bundles.values()), stages, literals, given, results)
+    return Plan(list(planner.bundles.values()), stages, literals, promises, results)
 
 
 class _Planner:
@@ -67,12 +67,17 @@ class _Planner:
         graph: Graph,
         aliases: dict[Key, Key],
         visible: set[Key],
-        light: dict[Key, Any],
+        literals: dict[Key, Any],
         options: Mapping[Key, TaskOptions],
     ) -> None:
         self.ranks: dict[Key, int] = order(graph)
         self.bundles: dict[Key, Bundle] = {}
-        self._graph, self._aliases, self._visible, self._light = graph, aliases, visible, light
+        self._graph, self._aliases, self._visible, self._literals = (
+            graph,
+            aliases,
+            visible,
+            literals,
+        )
         self._options = {**options, **_in_driver(graph, aliases, self.ranks, options)}
         self._readers: dict[Key, set[Key]] = defaultdict(set)
         self._outputs: dict[Key, OutputKey] = {}  # of a shuffle, by the task that takes it
@@ -99,8 +104,8 @@ class _Planner:
         else:
             for name in sorted(node.dependencies, key=self.ranks.__getitem__):
                 source = self._aliases.get(name, name)
-                if source in self._light:
-                    bundle.literals[name] = self._light[source]
+                if source in self._literals:
+                    bundle.literals[name] = self._literals[source]
                 else:
                     bundle.inputs[name] = source
         bundle.nodes.append((key, node))
@@ -131,21 +136,25 @@ class _Planner:
 
         Dask orders them as text: 1, 10, 100, 2. Blocks of neighbours are in the same objects.
         """
-        alike: dict[Any, list[tuple[int, Bundle]]] = defaultdict(list)
+        groups: dict[Any, list[tuple[int, Bundle]]] = defaultdict(list)
         for bundle in self.bundles.values():
             columns = [source for source in bundle.inputs.values() if isinstance(source, OutputKey)]
             if columns:
                 kind = columns[0].stage, frozenset(self._readers[bundle.key])
-                alike[kind].append((columns[0].slot, bundle))
-        for found in alike.values():
-            priorities = sorted(bundle.priority for _, bundle in found)
-            found.sort(key=operator.itemgetter(0))
-            for priority, (_, bundle) in zip(priorities, found, strict=True):
+                groups[kind].append((columns[0].slot, bundle))
+        for members in groups.values():
+            priorities = sorted(bundle.priority for _, bundle in members)
+            members.sort(key=operator.itemgetter(0))
+            for priority, (_, bundle) in zip(priorities, members, strict=True):
                 bundle.priority = priority
 
     def _private(self, source: Key, options: TaskOptions) -> bool:
         """Return whether only one node reads a bundle's value, and their options are equal."""
-        if source not in self.bundles or self.bundles[source].options != options or options.here:
+        if (
+            source not in self.bundles
+            or self.bundles[source].options != options
+            or options.in_driver
+        ):
             return False
         return len(self._readers[source]) == 1 and source not in self._visible
 
@@ -163,7 +172,7 @@ class _Planner:
         assembling = {
             source: outputs
             for source, outputs in read.items()
-            if outputs and all(isinstance(one, OutputKey) for one in outputs)
+            if outputs and all(isinstance(output, OutputKey) for output in outputs)
         }
         stages = [output.stage for outputs in assembling.values() for output in outputs]
         return list(assembling) if len(stages) == len(set(stages)) else []
@@ -176,20 +185,22 @@ def _in_driver(
 
     These use a target or lock that exists only here, or read what such a task has stored.
     """
-    found = roles(graph)
-    stores = [key for key, role in found.items() if role in ("storing", "loading")]
-    local: dict[tuple[int, ...], bool] = {}  # by the identities of arguments
-    here: set[Key] = set()
+    role_of = roles(graph)
+    stores = [key for key, role in role_of.items() if role in ("storing", "loading")]
+    is_local: dict[tuple[int, ...], bool] = {}  # by the identities of arguments
+    driver_keys: set[Key] = set()
     for key in sorted(stores, key=ranks.__getitem__):
         node: Any = graph[key]
         values = [_literal(graph, aliases, arg) for arg in (*node.args[1:], *node.kwargs.values())]
-        fixed = tuple(id(one) for one in values if not isinstance(one, (tuple, bool, type(None))))
-        if fixed not in local:
-            local[fixed] = any(isinstance(v, np.ndarray) or not is_picklable(v) for v in values)
-        stored = here.intersection(aliases.get(name, name) for name in node.dependencies)
-        if local[fixed] or (stored and found[key] == "loading"):
-            here.add(key)
-    return {key: replace(options.get(key, NO_OPTIONS), here=True) for key in here}
+        ids = tuple(
+            id(value) for value in values if not isinstance(value, (tuple, bool, type(None)))
+        )
+        if ids not in is_local:
+            is_local[ids] = any(isinstance(v, np.ndarray) or not is_picklable(v) for v in values)
+        stored = driver_keys.intersection(aliases.get(name, name) for name in node.dependencies)
+        if is_local[ids] or (stored and role_of[key] == "loading"):
+            driver_keys.add(key)
+    return {key: replace(options.get(key, NO_OPTIONS), in_driver=True) for key in driver_keys}
 
 
 def _literal(graph: Graph, aliases: dict[Key, Key], arg: Any) -> Any:
@@ -204,10 +215,10 @@ def _literal(graph: Graph, aliases: dict[Key, Key], arg: Any) -> Any:
 
 def _aliases(graph: Graph) -> dict[Key, Key]:
     """Return the final target of each alias."""
-    found: dict[Key, Key] = {}
+    targets: dict[Key, Key] = {}
     for key, node in graph.items():
         target: GraphNode | None = node
         while isinstance(target, Alias):
-            found[key] = target.target
+            targets[key] = target.target
             target = graph.get(target.target)
-    return found
+    return targets

@@ -176,31 +176,31 @@ class NumberRows(PartitionTasks):
             for i, run in enumerate(runs)
         ]
         sampled = [sample.ref() for sample in samples]
-        chosen = Task(
+        bounds = Task(
             (f"bounds-{name}", 0), range_partition.choose_bounds, self.keys, pieces, *sampled
         )
-        tasks += [*runs, *samples, chosen]
+        tasks += [*runs, *samples, bounds]
         for i, run in enumerate(runs):
-            where = (self.keys, i, chosen.ref(), pieces)
+            cut_arguments = (self.keys, i, bounds.ref(), pieces)
             if self.with_cuts:
-                cut = Task(self.cut_key(i), range_partition.cut_run, run.ref(), *where)
+                cut = Task(self.cut_key(i), range_partition.cut_run, run.ref(), *cut_arguments)
                 tasks += [cut, Task((name, i), _number, run.ref(), cut.ref())]
             else:
-                tasks.append(Task((name, i), _cut_and_number, run.ref(), *where))
+                tasks.append(Task((name, i), _cut_and_number, run.ref(), *cut_arguments))
         return tasks
 
     def _known_keys(self, parts: Sequence[TaskRef]) -> tuple[Any, list[Task]]:
         """Return the keys with all their categories, collected from partitions if unknown."""
         values = sort_keys.columns(_plain(self.frame._meta), self.keys)
-        kinds = [isinstance(column.dtype, pd.CategoricalDtype) for column in values]
-        if all(k.dtype is not None for k, kind in zip(self.keys, kinds, strict=True) if kind):
+        categorical = [isinstance(column.dtype, pd.CategoricalDtype) for column in values]
+        if all(k.dtype is not None for k, flag in zip(self.keys, categorical, strict=True) if flag):
             return self.keys, []
-        name, found = self._name, []
+        name, tasks = self._name, []
         for i, part in enumerate(parts):
-            found.append(Task((f"categories-{name}", i), _categories, part, self.keys))
-        refs = [task.ref() for task in found]
+            tasks.append(Task((f"categories-{name}", i), _categories, part, self.keys))
+        refs = [task.ref() for task in tasks]
         keys = Task((f"keys-{name}", 0), sort_keys.unify_categories, self.keys, *refs)
-        return keys.ref(), [*found, keys]
+        return keys.ref(), [*tasks, keys]
 
 
 class MergeRuns(PartitionTasks):
@@ -214,14 +214,14 @@ class MergeRuns(PartitionTasks):
 
     def _tasks(self) -> list[Task]:
         labels, name, tasks = self._meta.columns, self._name, []
-        start: list[Any] = []
+        starts: list[Any] = []
         if self.numbered is not None:
             cuts = [TaskRef(self.numbered.cut_key(i)) for i in range(self.numbered.npartitions)]
             tasks.append(Task((f"starts-{name}", 0), _starts, *cuts))
-            start = [tasks[0].ref()]
+            starts = [tasks[0].ref()]
         for j, part in enumerate(self._inputs):
-            at = [*start, j] if start else []
-            tasks.append(Task((name, j), _merge, part, self.keys, labels, *at))
+            arguments = [*starts, j] if starts else []
+            tasks.append(Task((name, j), _merge, part, self.keys, labels, *arguments))
         return tasks
 
 
@@ -240,9 +240,9 @@ def _sorted_run(part: Any, keys: Sequence[SortKey]) -> Any:
 
 
 def _cut_and_number(
-    run: Any, keys: Sequence[SortKey], number: int, chosen: RangeBounds, pieces: int
+    run: Any, keys: Sequence[SortKey], number: int, bounds: RangeBounds, pieces: int
 ) -> Any:
-    return _number(run, range_partition.cut_run(run, keys, number, chosen, pieces))
+    return _number(run, range_partition.cut_run(run, keys, number, bounds, pieces))
 
 
 def _number(run: Any, edges: np.ndarray) -> Any:

@@ -3,8 +3,8 @@
 The pass finds values that may be checkpointed: inputs and outputs of shuffles, and marked
 collections. Those that are stored become tasks that read them, and culling drops whatever only they
 needed. The others are told where to store their values. If only some values of a collection are
-stored, one of them is recomputed and compared, so that a function that is not deterministic does
-not give a collection of old and new partitions that do not belong together.
+stored, one of them is recomputed and compared. So a function that is not deterministic cannot mix
+old and new partitions that do not belong together.
 
 References: ExoFlow (Ray's exactly-once workflows), of which this is the case without side effects.
 """
@@ -36,9 +36,9 @@ from dask_exo.planning.partitioners import ShuffleNode, take
 
 
 class CheckpointExpr(Blockwise):
-    """The same partitions, each through a task that `dask_exo.planning.resume` finds.
+    """The same partitions, each passed through a task that `resume` finds.
 
-    ``ddf.exo.checkpoint()`` makes it.
+    ``ddf.exo.checkpoint()`` creates it.
     """
 
     _parameters = ["frame"]  # noqa: RUF012  as Dask's expressions have it
@@ -75,18 +75,20 @@ class _Collection:
     def nodes(self) -> dict[Key, GraphNode]:
         """Return the nodes that take the place of those whose values are stored."""
         return {
-            key: one if isinstance(one, DataNode) else Task(key, read_checkpoint, self.store, one)
-            for key, one in self.stored.items()
+            key: value
+            if isinstance(value, DataNode)
+            else Task(key, read_checkpoint, self.store, value)
+            for key, value in self.stored.items()
             if key != self.probe
         }
 
     def checkpoint_key(self, key: Key) -> CheckpointKey:
         """Return where a value may be stored, and the entry to compare it with."""
         name = self.fingerprints[key]
-        before = self.stored.get(key) if key == self.probe else None
-        if isinstance(before, DataNode):  # its value has been read; its entry is looked up by name
-            before = self.store.found(self.folder).get(name)
-        return CheckpointKey(self.store, self.folder, name, before)
+        previous = self.stored.get(key) if key == self.probe else None
+        if isinstance(previous, DataNode):  # its value has been read; its entry is found by name
+            previous = self.store.found(self.folder).get(name)
+        return CheckpointKey(self.store, self.folder, name, previous)
 
 
 def resume(
@@ -105,40 +107,40 @@ def resume(
         if _marked(node) or key in parts or (shuffles and key in outputs):
             members[group_of(key)].append(key)
     requested = [*chain.from_iterable(members.values()), *keys]
-    known = fingerprints(graph, requested, excluded=store.url)
+    fingerprint_of = fingerprints(graph, requested, excluded=store.url)
     collections, seen = [], []
     for name, group in members.items():
         folder = key_split(group[0])
         if group[0] in outputs:  # one folder for each shuffle
-            folder = f"{folder}-{known[outputs[group[0]][0]]}"
-        collection = _Collection(store, folder, {key: str(known[key]) for key in group})
-        refused = [one.reason for key in group if isinstance(one := known[key], NoFingerprint)]
-        if not refused:
+            folder = f"{folder}-{fingerprint_of[outputs[group[0]][0]]}"
+        collection = _Collection(store, folder, {key: str(fingerprint_of[key]) for key in group})
+        reasons = [f.reason for k in group if isinstance(f := fingerprint_of[k], NoFingerprint)]
+        if not reasons:
             collection.stored.update(_stored(graph, collection))
             collections.append(collection)
         stored = len(collection.stored)
         if stored or group[0] not in parts:  # few inputs of shuffles are worth an event
-            seen.append(CheckpointSeen(name, len(group), stored, refused[0] if refused else ""))
+            seen.append(CheckpointSeen(name, len(group), stored, reasons[0] if reasons else ""))
     live = _replaced(graph, keys, collections)
-    places = {
+    checkpoint_keys = {
         key: collection.checkpoint_key(key)
         for collection in collections
         for key in collection.fingerprints
         if live.get(key) is graph[key]  # it is computed
     }
     slots: dict[Key, dict[int, CheckpointKey]] = defaultdict(dict)
-    for key, place in places.items():
+    for key, checkpoint_key in checkpoint_keys.items():
         node = graph[key]
         if isinstance(node, Task) and _marked(node):
-            live[key] = Task(key, CheckpointKey.write, place, *node.args)
+            live[key] = Task(key, CheckpointKey.write, checkpoint_key, *node.args)
         elif key in outputs:
             stage, slot = outputs[key]
-            slots[stage][slot] = place
+            slots[stage][slot] = checkpoint_key
     return live, Checkpoints(
-        {stage: ShuffleCheckpoint(keys_of, share) for stage, keys_of in slots.items()},
-        {key: places[key] for key in parts & places.keys()},
+        {stage: ShuffleCheckpoint(by_slot, share) for stage, by_slot in slots.items()},
+        {key: checkpoint_keys[key] for key in parts & checkpoint_keys.keys()},
         tuple(seen),
-        {key: one for key in keys if isinstance(one := known[key], str)},
+        {key: fingerprint for key in keys if isinstance(fingerprint := fingerprint_of[key], str)},
     )
 
 
@@ -147,14 +149,14 @@ def _marked(node: GraphNode) -> bool:
 
 
 def _shuffle_outputs(graph: Graph) -> dict[Key, tuple[Key, int]]:
-    """Return the shuffle and the number of the output that each task takes, if it does."""
-    found = {}
+    """Return the shuffle and the output number of each task that takes an output."""
+    outputs = {}
     for key, node in graph.items():
         if isinstance(node, Task) and node.func is take:
             (stage,) = node.dependencies
             if isinstance(graph[stage], ShuffleNode):
-                found[key] = stage, node.args[1]
-    return found
+                outputs[key] = stage, node.args[1]
+    return outputs
 
 
 def _shuffle_inputs(graph: Graph) -> set[Key]:
@@ -169,8 +171,8 @@ def _shuffle_inputs(graph: Graph) -> set[Key]:
     shuffles = [node for node in graph.values() if isinstance(node, ShuffleNode)]
     parts = {final_target(graph, name) for node in shuffles for name in node.dependencies}
     inputs = {final_target(graph, name) for key in parts for name in graph[key].dependencies}
-    found = parts | {key for key in inputs if readers[key] > 1}
-    return {key for key in found if _computes(graph[key])}
+    candidates = parts | {key for key in inputs if readers[key] > 1}
+    return {key for key in candidates if _computes(graph[key])}
 
 
 def _computes(node: GraphNode) -> bool:
@@ -197,19 +199,21 @@ def _stored(graph: Graph, collection: _Collection) -> Iterator[tuple[Key, Stored
 
 
 def _replaced(graph: Graph, keys: Set[Key], collections: list[_Collection]) -> Graph:
-    """Drop stored values from the graph, but for one of each partially stored collection.
+    """Drop stored values from the graph, except one of each partially stored collection.
 
-    Recomputing that one may need other collections that are also stored in part.
+    Recomputing that one may need other collections that are also partially stored.
     """
     while True:
         new = dict(graph)
         for collection in collections:
             new.update(collection.nodes())
         live = cull(new, keys)
-        more = [one for one in collections if one.probe is None and _in_part(one, live)]
-        for one in more:
-            one.probe = next(key for key in one.fingerprints if key in one.stored and key in live)
-        if not more:
+        unprobed = [c for c in collections if c.probe is None and _in_part(c, live)]
+        for collection in unprobed:
+            collection.probe = next(
+                key for key in collection.fingerprints if key in collection.stored and key in live
+            )
+        if not unprobed:
             return live
 
 

@@ -93,7 +93,7 @@ class ExoShuffle(PartitionsFiltered, Expr):
         numbers = self._partitions if self._filtered else range(self.npartitions_out)
         first = {number: j for j, number in reversed(list(enumerate(numbers)))}
         slots = {number: slot for slot, number in enumerate(sorted(first))}
-        split = RowPartitioner(
+        partitioner = RowPartitioner(
             column=self.partitioning_index,
             count=self.npartitions_out,
             selected=tuple(slots) if self._filtered else None,
@@ -104,11 +104,11 @@ class ExoShuffle(PartitionsFiltered, Expr):
         )
         frame, name = self.frame, self._name
         refs = [TaskRef((frame._name, i)) for i in range(frame.npartitions)]
-        whole = ShuffleNode((f"exchange-{name}", 0), split, *refs)
-        layer: dict[Any, Any] = {whole.key: whole}
+        shuffle = ShuffleNode((f"exchange-{name}", 0), partitioner, *refs)
+        layer: dict[Any, Any] = {shuffle.key: shuffle}
         for j, number in enumerate(numbers):
             if first[number] == j:
-                layer[name, j] = Task((name, j), take, TaskRef(whole.key), slots[number])
+                layer[name, j] = Task((name, j), take, TaskRef(shuffle.key), slots[number])
             else:  # the same partition is requested twice
                 layer[name, j] = Alias((name, j), (name, first[number]))
         return layer
@@ -127,50 +127,54 @@ def _drop_numbers(expr: CoreExpr) -> CoreExpr:
     shuffles: dict[str, ExoShuffle] = {}
     readers: dict[str, list[CoreExpr]] = defaultdict(list)
     for node in expr.walk():
-        for below in node.dependencies():
-            if isinstance(below, ExoShuffle) and not below.drop_column:
-                shuffles[below._name] = below
-                readers[below._name].append(node)
-    done: dict[str, CoreExpr] = {}
+        for dependency in node.dependencies():
+            if isinstance(dependency, ExoShuffle) and not dependency.drop_column:
+                shuffles[dependency._name] = dependency
+                readers[dependency._name].append(node)
+    replacements: dict[str, CoreExpr] = {}
     for name, shuffle in shuffles.items():
-        above = readers[name]
+        parents = readers[name]
         numbered = shuffle.partitioning_index in (PARTITION_COLUMN, [PARTITION_COLUMN])
-        narrow = [isinstance(one, Projection) for one in above]
-        if not numbered or not all(narrow) or any(PARTITION_COLUMN in one.columns for one in above):
+        narrow = all(isinstance(parent, Projection) for parent in parents)
+        if not numbered or not narrow or any(PARTITION_COLUMN in p.columns for p in parents):
             continue
-        without = shuffle.substitute_parameters(
+        narrowed = shuffle.substitute_parameters(
             {"drop_column": True, "meta": shuffle._meta.drop(columns=PARTITION_COLUMN)}
         )
-        for one in above:
-            same = isinstance(one.operand("columns"), list) and one.columns == without.columns
-            done[one._name] = without if same else Projection(without, one.operand("columns"))
-    return _replace(expr, done) if done else expr
+        for parent in parents:
+            same = (
+                isinstance(parent.operand("columns"), list) and parent.columns == narrowed.columns
+            )
+            replacements[parent._name] = (
+                narrowed if same else Projection(narrowed, parent.operand("columns"))
+            )
+    return _replace(expr, replacements) if replacements else expr
 
 
-def _replace(expr: CoreExpr, done: dict[str, CoreExpr]) -> CoreExpr:
+def _replace(expr: CoreExpr, replacements: dict[str, CoreExpr]) -> CoreExpr:
     """Rebuild ``expr`` bottom-up, through operands and lists of operands (``Fused.exprs``)."""
-    if expr._name in done:
-        return done[expr._name]
-    operands = [_replace_operand(operand, done) for operand in expr.operands]
+    if expr._name in replacements:
+        return replacements[expr._name]
+    operands = [_replace_operand(operand, replacements) for operand in expr.operands]
     changed = any(new is not old for new, old in zip(operands, expr.operands, strict=True))
     new = type(expr)(*operands) if changed else expr
     if isinstance(new, HashJoinP2P):
-        new = _replace(_as_two_shuffles(new), done)
+        new = _replace(_as_two_shuffles(new), replacements)
     elif isinstance(new, SimpleShuffle):
         new = _as_exoshuffle(new)
     else:
         new = substitute(new)
     if isinstance(new, Fused) and changed:
         new = _without_unread(new)
-    done[expr._name] = new
+    replacements[expr._name] = new
     return new
 
 
-def _replace_operand(operand: Any, done: dict[str, CoreExpr]) -> Any:
+def _replace_operand(operand: Any, replacements: dict[str, CoreExpr]) -> Any:
     if isinstance(operand, CoreExpr):
-        return _replace(operand, done)
+        return _replace(operand, replacements)
     if isinstance(operand, list) and any(isinstance(item, CoreExpr) for item in operand):
-        new = [_replace_operand(item, done) for item in operand]
+        new = [_replace_operand(item, replacements) for item in operand]
         changed = any(a is not b for a, b in zip(new, operand, strict=True))
         return new if changed else operand
     return operand
@@ -180,9 +184,9 @@ def _without_unread(fused: Fused) -> CoreExpr:
     """Drop expressions of a fused one that none of the others reads any more."""
     read, unread = fused.exprs[:1], fused.exprs[1:]
     for expr in read:
-        below = {one._name for one in expr.dependencies()}
-        read += [one for one in unread if one._name in below]
-        unread = [one for one in unread if one._name not in below]
+        dependencies = {expr._name for expr in expr.dependencies()}
+        read += [expr for expr in unread if expr._name in dependencies]
+        unread = [expr for expr in unread if expr._name not in dependencies]
     return Fused(read, *fused.operands[1:]) if unread else fused
 
 
@@ -228,7 +232,7 @@ def _as_two_shuffles(join: HashJoinP2P) -> CoreExpr:
 
 
 def substitute(expr: CoreExpr) -> CoreExpr:
-    """Replace a lowered expression if there is one with a faster kernel; its dependencies stay."""
+    """Replace a lowered expression by one with a faster kernel, if any; keep its dependencies."""
     kind = type(expr)
     if kind in _SUBSTITUTES:
         return _SUBSTITUTES[kind](*expr.operands)
@@ -241,19 +245,19 @@ def substitute(expr: CoreExpr) -> CoreExpr:
 
 
 class PartitionNumbers(SetPartitions):
-    """The partition of each row by sorted divisions, found faster than by Dask."""
+    """The partition of each row by sorted divisions, faster than Dask's."""
 
     operation = staticmethod(partition_numbers)
 
 
 class PartitionsByHash(AssignPartitioningIndex):
-    """The partition of each row by a hash, found faster than by Dask."""
+    """The partition of each row by a hash, faster than Dask's."""
 
     operation = staticmethod(assign_partitions)  # type: ignore[assignment]
 
 
 class Quantiles(RepartitionQuantiles):
-    """Quantiles of the values that divide them, found faster than by Dask."""
+    """Quantiles of the column that divides the rows, faster than Dask's."""
 
     def _layer(self) -> dict[Any, Any]:
         return {
@@ -269,7 +273,7 @@ class SortIndex(SortIndexBlockwise):
 
 
 class MergePartitions(BlockwiseMerge):
-    """Partitions joined one by one, with keys looked up where that can be."""
+    """Partitions joined one by one, with keys looked up where possible."""
 
     def _task(self, name: Any, index: int) -> Task:
         task = super()._task(name, index)
@@ -279,7 +283,7 @@ class MergePartitions(BlockwiseMerge):
 
 
 class MergeWithAll(BroadcastJoin):
-    """Each partition joined with all of a small side, with keys looked up where that can be."""
+    """Each partition joined with all of a small side, with keys looked up where possible."""
 
     def _layer(self) -> dict[Any, Any]:
         return {
@@ -289,7 +293,7 @@ class MergeWithAll(BroadcastJoin):
 
 
 class PartialGroups(GroupByChunk):
-    """The groups of each partition with their keys as columns, where that makes them fewer rows.
+    """The groups of each partition with their keys as columns, where these are fewer rows.
 
     Operands as of Dask's ``GroupByChunk``, and those of the ``ResetIndex`` above it.
     """

@@ -45,7 +45,7 @@ from dask_exo.partitions.protocol import PARTITION_COLUMN
 from dask_exo.planning.reorder import PartitionTasks
 
 HASHES = 2**62  # a hash that is not negative in 64 bits
-COPY = "_exo_copy"  # column that tells other copies than the first
+COPY = "_exo_copy"  # column that marks all copies of a row but the first
 
 
 class SkewResistant(PartitionTasks):
@@ -86,7 +86,7 @@ class SpreadMerge(Merge):
 
     @property
     def unique_partition_mapping_columns_from_shuffle(self) -> set[Any]:
-        """Columns whose equal values are in one partition: none, so that readers shuffle again."""
+        """Columns whose equal values are in one partition: none, so readers shuffle again."""
         return set()
 
     def _lower(self) -> CoreExpr:
@@ -99,25 +99,27 @@ class SpreadMerge(Merge):
             right = DropDuplicatesBlockwise(right)  # its columns are the keys
         sides = self.left, right
         hashed = [
-            AssignPartitioningIndex(side, what, PARTITION_COLUMN, HASHES, side._meta, index)
-            for side, (what, index) in zip(sides, (one.hashed for one in keys), strict=True)
+            AssignPartitioningIndex(side, columns, PARTITION_COLUMN, HASHES, side._meta, index)
+            for side, (columns, index) in zip(sides, (key.hashed for key in keys), strict=True)
         ]
-        placed = FrequentKeys(*hashed, self.how, pieces, keys)
-        kept = [name in KEPT[self.how] for name in ("left", "right")]
+        placement = PlaceHeavyHitters(*hashed, self.how, pieces, keys)
+        preserved = [name in KEPT[self.how] for name in ("left", "right")]
         shuffled = [
             Shuffle(
-                SpreadRows(hashed[i], placed, pieces, i == 0, kept[i], keys[i], kept[1 - i]),
+                SpreadRows(
+                    hashed[i], placement, pieces, i == 0, preserved[i], keys[i], preserved[1 - i]
+                ),
                 PARTITION_COLUMN,
                 pieces,
                 not (self.left_index or self.right_index),  # a join on columns makes a new index
                 "tasks",
                 original_partitioning_index=keys[i].columns or None,
-            )[[*sides[i].columns, *([COPY] if kept[i] else [])]]
+            )[[*sides[i].columns, *([COPY] if preserved[i] else [])]]
             for i in range(2)
         ]
         left, right = (
             DropUnmatched(shuffled[i], shuffled[1 - i], keys[i], keys[1 - i])
-            if kept[i]
+            if preserved[i]
             else shuffled[i]
             for i in range(2)
         )
@@ -125,29 +127,29 @@ class SpreadMerge(Merge):
 
 
 class JoinOutputs(BlockwiseMerge):
-    """The join of each two outputs; here too equal keys may be in several."""
+    """The join of each pair of outputs; equal keys may be in several here, too."""
 
     @property
     def unique_partition_mapping_columns_from_shuffle(self) -> set[Any]:
-        """None."""
+        """See `SpreadMerge`."""
         return set()
 
 
-class FrequentKeys(SkewResistant):
-    """Outputs of heavy hitters: one value, computed from the counts of all partitions."""
+class PlaceHeavyHitters(SkewResistant):
+    """The outputs that heavy hitters go to: one value, from the counts of all partitions."""
 
     _parameters = ["left", "right", "how", "pieces", "keys"]  # noqa: RUF012  as Dask has it
 
     @property
     def plan(self) -> str:
         """One line for people that says how heavy hitters are spread."""
-        both = len(SPLITTING[self.how]) == 2
-        side = "the side that has more of them" if both else "the left side"
-        stray = "; copies without a partner are dropped" if KEPT[self.how] else ""
+        either_side = len(SPLITTING[self.how]) == 2
+        side = "the side that has more of them" if either_side else "the left side"
+        note = "; copies without a partner are dropped" if KEPT[self.how] else ""
         left, right = self.keys
         return (
-            f"{self.how} join on {left} = {right}: frequent keys of {side} are dealt out to up to "
-            f"{self.pieces:,} partitions, the other side's are copied there{stray}"
+            f"{self.how} join on {left} = {right}: heavy hitters of {side} are spread over up to "
+            f"{self.pieces:,} partitions, their rows on the other side are copied there{note}"
         )
 
     @functools.cached_property
@@ -178,7 +180,7 @@ class DropUnmatched(Blockwise):
 
     @staticmethod
     def operation(part: Any, other: Any, keys: SideKeys, other_keys: SideKeys) -> Any:
-        """Drop them from one output."""
+        """Drop unmatched copies from one output."""
         copies = part[COPY].to_numpy(bool)
         part = part.drop(columns=COPY)
         if not copies.any():
@@ -191,29 +193,32 @@ class DropUnmatched(Blockwise):
 class SpreadRows(PartitionTasks):
     """Rows of one side, with the number of the output that each goes to in place of the hash.
 
-    Where rows of this side are ``kept`` without a partner, a column `COPY` tells the other copies
-    than the first; where those of the other side are (``other_kept``), each of its rows has to
-    find its partners at the first output of the key.
+    A side is ``preserved`` if the join returns its rows without a partner, too. Then a column
+    `COPY` marks all copies of a row but the first. If the other side is (``other_preserved``), each
+    of this side's rows has to find its partners at the first output of the key.
     """
 
     _parameters = [  # noqa: RUF012
         "frame",
-        "placed",
+        "placement",
         "pieces",
         "is_left",
-        "kept",
+        "preserved",
         "keys",
-        "other_kept",
+        "other_preserved",
     ]
 
     @functools.cached_property
     def _meta(self) -> Any:
         meta = self.frame._meta
-        return meta.assign(**{COPY: np.zeros(len(meta), bool)}) if self.kept else meta
+        return meta.assign(**{COPY: np.zeros(len(meta), bool)}) if self.preserved else meta
 
     def _tasks(self) -> list[Task]:
-        placed, keys = TaskRef((self.placed._name, 0)), self.keys if self.other_kept else None
-        common = placed, self.pieces, self.is_left, self.kept, keys
+        placement, keys = (
+            TaskRef((self.placement._name, 0)),
+            self.keys if self.other_preserved else None,
+        )
+        common = placement, self.pieces, self.is_left, self.preserved, keys
         return [
             Task((self._name, i), _spread, part, i, *common) for i, part in enumerate(self._inputs)
         ]
@@ -230,23 +235,23 @@ def _merge_counts(*parts: KeyCounts) -> KeyCounts:
 def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     part: Any,
     number: int,
-    placed: Placement,
+    placement: Placement,
     pieces: int,
     is_left: bool,  # noqa: FBT001
-    kept: bool,  # noqa: FBT001
+    preserved: bool,  # noqa: FBT001
     keys: SideKeys | None,
 ) -> Any:
     hashes = part[PARTITION_COLUMN].to_numpy()
     rows, outputs, copies = skew.route_rows(
         hashes,
-        placed,
+        placement,
         pieces,
         left=is_left,
         number=number,
         keys=None if keys is None else keys.of(part),
     )
     new = {PARTITION_COLUMN: outputs}
-    if kept:
+    if preserved:
         new[COPY] = np.zeros(len(outputs), bool) if copies is None else copies
     return (part if rows is None else part.take(rows)).assign(**new)
 
@@ -263,17 +268,17 @@ class GroupRanks(SkewResistant):
     @property
     def plan(self) -> str:
         """One line for people that says how groups are divided."""
-        shares = ", ".join("median" if one is None else f"quantile {one:g}" for one in self.ranks)
+        shares = ", ".join("median" if q is None else f"quantile {q:g}" for q in self.ranks)
         return (
-            f"{shares} of {self.column} by group: sorted by group and value, groups are cut like "
-            f"others, and the values asked for are found by their ranks"
+            f"{shares} of {self.column} by group: rows are sorted by group and value, large groups "
+            f"span partitions, and the requested values are found by their ranks"
         )
 
     @functools.cached_property
     def _meta(self) -> Any:
         meta = self.frame._meta
-        none = skew.pick_ranked_rows(meta, self.keys, [], self.ranks, 0)
-        return skew.finish_quantiles(meta, self.keys, [], none, self.ranks, self.names, 0)
+        no_rows = skew.pick_ranked_rows(meta, self.keys, [], self.ranks, 0)
+        return skew.finish_quantiles(meta, self.keys, [], no_rows, self.ranks, self.names, 0)
 
     def _tasks(self) -> list[Task]:
         name, keys, ranks, parts = self._name, self.keys, self.ranks, self._inputs
@@ -294,8 +299,8 @@ class GroupRanks(SkewResistant):
         return [*edges, spanning, *picks, picked, *results]
 
 
-def _spanning(*found: EdgeGroups | None) -> list[SpanningGroup]:
-    return skew.spanning_groups(found)
+def _spanning(*edges: EdgeGroups | None) -> list[SpanningGroup]:
+    return skew.spanning_groups(edges)
 
 
 def _concat(*picked: Any) -> Any:

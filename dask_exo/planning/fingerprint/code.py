@@ -39,7 +39,7 @@ _DYNAMIC = (
 _DYNAMIC_MODULES = ("importlib.resources", "pkgutil", "runpy", "pydoc")
 _LOOKED_INTO = (os, sys, importlib)
 """Standard modules with functions that read what a string names."""
-_NOT_OF_A_CLASS = {
+_UNCOUNTED_ATTRIBUTES = {
     *("__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "__annotate__"),
     *("__static_attributes__", "__annotate_func__", "__annotations_cache__", "_abc_impl"),
     *("__abstractmethods__", "__dataclass_fields__", "__dataclass_params__"),
@@ -51,16 +51,16 @@ _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
 
 def _function(value: types.FunctionType) -> ObjectNode:
     module = str(value.__globals__.get("__name__", value.__module__))
-    code, known = analyze(value.__code__), package(module)
-    node = ObjectNode("function", known)
-    if known is not None:
+    code, version = analyze(value.__code__), package(module)
+    node = ObjectNode("function", version)
+    if version is not None:
         node.texts += [module, value.__qualname__]
     else:
-        _runs(node, value, code)
+        _add_code(node, value, code)
     node.add("defaults", value.__defaults__).add("defaults", value.__kwdefaults__)
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         _variable(node, name, _content(cell), code)
-    if known is None:
+    if version is None:
         node.add("annotations", maybe(value, "__annotations__"))
     for name in sorted(vars(value)):
         node.add(name, vars(value)[name])
@@ -74,10 +74,10 @@ def _content(cell: types.CellType) -> Any:
         return "not bound yet"
 
 
-def _runs(node: ObjectNode, function: types.FunctionType, code: CodeFacts) -> None:
+def _add_code(node: ObjectNode, function: types.FunctionType, code: CodeFacts) -> None:
     """Add the code of a user function and the values that it reads."""
     node.texts.append(code.digest)
-    node.does |= code.does
+    node.effects |= code.effects
     space = function.__globals__
     file = str(space.get("__file__") or "")
     node.literals += code.strings
@@ -90,9 +90,9 @@ def _runs(node: ObjectNode, function: types.FunctionType, code: CodeFacts) -> No
             node.add("globals()", sys.modules.get(str(space.get("__name__")), space))
         else:
             _refuse_dynamic(name, value)
-    for one in code.imports:
-        _imported(node, one, code, str(space.get("__package__") or ""))
-    for name in sorted(code.attributes | {one for one in code.strings if one.isidentifier()}):
+    for statement in code.imports:
+        _imported(node, statement, code, str(space.get("__package__") or ""))
+    for name in sorted(code.attributes | {s for s in code.strings if s.isidentifier()}):
         node.all(_extensions(name), name)
     _add_named_in_strings(node, code, space)
 
@@ -100,7 +100,7 @@ def _runs(node: ObjectNode, function: types.FunctionType, code: CodeFacts) -> No
 def _add_named_in_strings(node: ObjectNode, code: CodeFacts, space: dict[str, Any]) -> None:
     """Add values that methods read by names inside strings."""
     if "__subclasses__" in code.attributes:
-        raise UnfollowableError("__subclasses__(), which may be anywhere")
+        raise UnfollowableError("__subclasses__(), which may be in any module")
     if {"parse_args", "parse_known_args"} & code.attributes:
         node.add("sys.argv", sys.argv)
     if {"query", "eval", "sql", "execute"} & code.attributes:
@@ -113,39 +113,42 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 def _files_next_to(file: str, names: list[str]) -> Iterator[str]:
     """Yield files that code names relative to its own file."""
-    for above in list(Path(file).resolve().parents)[:3]:
-        for one in names:
-            if one.strip("./") and len(one) <= LONG and os.path.exists(above / one):  # noqa: PTH110
-                yield str(above / one)
+    for folder in list(Path(file).resolve().parents)[:3]:
+        for name in names:
+            if name.strip("./") and len(name) <= LONG and os.path.exists(folder / name):  # noqa: PTH110
+                yield str(folder / name)
 
 
 def _refuse_dynamic(name: str, value: Any) -> None:
     """Raise for functions that read or run whatever a string names."""
     module = str(maybe(value, "__module__") or "") if callable(value) else ""
-    if any(value is one for one in _DYNAMIC) or module.startswith(_DYNAMIC_MODULES):
-        raise UnfollowableError(f"{name}, by which anything can be read")
+    if any(value is dynamic for dynamic in _DYNAMIC) or module.startswith(_DYNAMIC_MODULES):
+        raise UnfollowableError(f"{name}, which can read anything")
 
 
 def _variable(node: ObjectNode, name: str, value: Any, code: CodeFacts) -> None:
     """Add a variable or, if it is a module, the attributes that code reads of it."""
-    for way in sorted(code.reads.get(name, set()) | code.own.get(name, set()) or {()}):
-        found, at = value, name
-        for attribute in way:
-            if not isinstance(found, types.ModuleType) or _counts_by_version(found):
+    for path in sorted(code.reads.get(name, set()) | code.local_reads.get(name, set()) or {()}):
+        read, label = value, name
+        for attribute in path:
+            if not isinstance(read, types.ModuleType) or _counts_by_version(read):
                 break
-            found, at = maybe(found, attribute, "missing"), f"{at}.{attribute}"
-        if isinstance(found, types.ModuleType) and way and _counts_by_version(found):
-            given = maybe(found, way[-1])  # an installed package that user code has patched
-            _refuse_dynamic(f"{at}.{way[-1]}", given)
-            if isinstance(given, (types.FunctionType, type)) and package(given.__module__) is None:
-                node.add(f"{at}.{way[-1]}", given)
-        _read(node, at, found)
+            read, label = maybe(read, attribute, "missing"), f"{label}.{attribute}"
+        if isinstance(read, types.ModuleType) and path and _counts_by_version(read):
+            member = maybe(read, path[-1])  # an installed package that user code has patched
+            _refuse_dynamic(f"{label}.{path[-1]}", member)
+            if (
+                isinstance(member, (types.FunctionType, type))
+                and package(member.__module__) is None
+            ):
+                node.add(f"{label}.{path[-1]}", member)
+        _read(node, label, read)
 
 
 def _read(node: ObjectNode, name: str, value: Any) -> None:
     if value is os.environ or value is os.getenv:  # noqa: TID251  it is code that reads them
-        node.does.add("environ")
-    elif any(value is one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)):
+        node.effects.add("environ")
+    elif any(value is out for out in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)):
         node.texts.append(name)
     else:
         _refuse_dynamic(name, value)
@@ -156,41 +159,41 @@ def _counts_by_version(module: types.ModuleType) -> bool:
     return package(module.__name__) is not None and module not in _LOOKED_INTO
 
 
-def _imported(node: ObjectNode, one: Import, code: CodeFacts, parent: str) -> None:
+def _imported(node: ObjectNode, statement: Import, code: CodeFacts, parent: str) -> None:
     """Add the modules and names that a function imports when it runs."""
     try:
-        full = importlib.util.resolve_name(one.module, parent)
-        known = package(full)
-        if known is not None and full not in sys.modules:  # it may take long, and is known
-            node.texts.append(f"{full} {known}")
+        module_name = importlib.util.resolve_name(statement.module, parent)
+        version = package(module_name)
+        if version is not None and module_name not in sys.modules:  # it may take long, and is known
+            node.texts.append(f"{module_name} {version}")
             return
-        module = importlib.import_module(full)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError:
-        node.texts.append(f"{one.module} is not there")
+        node.texts.append(f"{statement.module} is not there")
         return
     except (Exception, SystemExit) as error:
-        raise UnfollowableError(f"import {one.module}: {error}") from error
-    if not one.taken:
-        bound = module if one.whole else sys.modules[full.partition(".")[0]]
-        _variable(node, one.name, bound, code)
-    for attribute in one.taken:
-        sub = sys.modules.get(f"{full}.{attribute}", "missing")
-        _read(node, f"{full}.{attribute}", maybe(module, attribute, sub))
+        raise UnfollowableError(f"import {statement.module}: {error}") from error
+    if not statement.names:
+        read_module = module if statement.whole else sys.modules[module_name.partition(".")[0]]
+        _variable(node, statement.name, read_module, code)
+    for attribute in statement.names:
+        sub = sys.modules.get(f"{module_name}.{attribute}", "missing")
+        _read(node, f"{module_name}.{attribute}", maybe(module, attribute, sub))
 
 
 def _extensions(name: str) -> Iterator[Any]:
     """Yield methods and accessors that user code has added to pandas under a name."""
     for kind in (pd.DataFrame, pd.Series, pd.Index):
-        one = vars(kind).get(name)
-        code = getattr(one, "_accessor", one)
+        member = vars(kind).get(name)
+        code = getattr(member, "_accessor", member)
         if isinstance(code, (type, types.FunctionType)) and package(code.__module__) is None:
             yield code
 
 
 def _module(value: types.ModuleType) -> ObjectNode:
-    known = package(value.__name__)
-    node = ObjectNode("module", value.__name__, known)
-    if known is not None:
+    version = package(value.__name__)
+    node = ObjectNode("module", value.__name__, version)
+    if version is not None:
         return node
     node.texts.append(_compiled(value))
     for name in sorted(vars(value)):
@@ -210,31 +213,31 @@ def _compiled(module: Any) -> str:
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of all classes but some of those that C code makes
 
 
-def _is_there(value: type) -> bool:
+def _is_importable(value: type) -> bool:
     """Return whether a class is the one that its module has under its name."""
-    found: Any = sys.modules.get(value.__module__)
+    named: Any = sys.modules.get(value.__module__)
     for name in value.__qualname__.split("."):
-        found = maybe(found, name)
-    return found is value or not value.__flags__ & _HEAP
+        named = maybe(named, name)
+    return named is value or not value.__flags__ & _HEAP
 
 
 def _class(value: type) -> ObjectNode:
-    known = package(value.__module__)
-    node = ObjectNode("class", value.__module__, value.__qualname__, known)
-    if known is not None and _is_there(value):
+    version = package(value.__module__)
+    node = ObjectNode("class", value.__module__, value.__qualname__, version)
+    if version is not None and _is_importable(value):
         return node
     node.texts.append(_compiled(sys.modules.get(value.__module__)))
     node.add("metaclass", type(value)).all(value.__bases__, "base")
     node.add("annotations", maybe(value, "__annotations__"))
-    for one in (maybe(value, "__dataclass_fields__") or {}).values():
-        node.add(one.name, dict(one.metadata))
-    for name in sorted(vars(value).keys() - _NOT_OF_A_CLASS):
-        one = vars(value)[name]
+    for member in (maybe(value, "__dataclass_fields__") or {}).values():
+        node.add(member.name, dict(member.metadata))
+    for name in sorted(vars(value).keys() - _UNCOUNTED_ATTRIBUTES):
+        member = vars(value)[name]
         special = name.startswith("__") and name.endswith("__")
-        if special and not callable(one) and not isinstance(one, _DESCRIPTORS):
-            node.texts.append(f"{name}={ADDRESS.sub('', repr(one))}")
+        if special and not callable(member) and not isinstance(member, _DESCRIPTORS):
+            node.texts.append(f"{name}={ADDRESS.sub('', repr(member))}")
         else:
-            node.add(f"{value.__qualname__}.{name}", one, literal=True)
+            node.add(f"{value.__qualname__}.{name}", member, literal=True)
     return node
 
 
@@ -245,7 +248,7 @@ KINDS: tuple[tuple[Any, Callable[[Any], ObjectNode | None]], ...] = (
 )
 
 
-Way = tuple[str, ...]
+AttributePath = tuple[str, ...]
 """Chain of attributes, as in ``module.sub.name``."""
 
 _NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
@@ -260,14 +263,14 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 class Import(NamedTuple):
-    """An import statement: a module, with a dot for each level, and what is taken of it.
+    """An import statement: a module, with a dot for each level, and the imported ``names``.
 
-    Without anything that is taken, ``name`` is the variable that gets the module, or the first
-    of its parents if not ``whole``.
+    Without these, ``name`` is the variable that gets the module, or the first of its parents if
+    not ``whole``.
     """
 
     module: str
-    taken: Way = ()
+    names: AttributePath = ()
     name: str = ""
     whole: bool = False
 
@@ -276,17 +279,18 @@ class Import(NamedTuple):
 class CodeFacts:
     """Facts about the code of a function and of the functions inside it.
 
-    ``reads`` (of global and closed-over variables) and ``own`` (of local ones) have the attributes
-    that are read of each variable; ``()`` is the variable itself. See `ObjectNode` for ``does``.
+    ``reads`` (of global and closed-over variables) and ``local_reads`` (of local ones) have the
+    attributes that are read of each variable; ``()`` is the variable itself. See `ObjectNode` for
+    ``effects``.
     """
 
     digest: str = ""  # of everything except file names and line numbers
-    reads: dict[str, set[Way]] = field(default_factory=lambda: defaultdict(set))
-    own: dict[str, set[Way]] = field(default_factory=lambda: defaultdict(set))
+    reads: dict[str, set[AttributePath]] = field(default_factory=lambda: defaultdict(set))
+    local_reads: dict[str, set[AttributePath]] = field(default_factory=lambda: defaultdict(set))
     imports: list[Import] = field(default_factory=list)
     attributes: set[str] = field(default_factory=set)  # all that it reads
     strings: list[str] = field(default_factory=list)  # its constants
-    does: set[str] = field(default_factory=set)
+    effects: set[str] = field(default_factory=set)
 
 
 @lru_cache(10_000)
@@ -295,30 +299,30 @@ def analyze(code: CodeType) -> CodeFacts:
 
     Examples
     --------
-    >>> found = analyze((lambda d: helper.clean(d) + helper.LIMIT + len(d)).__code__)
-    >>> {name: sorted(ways) for name, ways in found.reads.items()}
+    >>> facts = analyze((lambda d: helper.clean(d) + helper.LIMIT + len(d)).__code__)
+    >>> {name: sorted(paths) for name, paths in facts.reads.items()}
     {'helper': [('LIMIT',), ('clean',)], 'len': [()]}
     """
     digest, facts = hashlib.sha256(), CodeFacts()
-    for one in _nested(code):
-        digest.update(_text(one).encode(errors="surrogatepass"))
-        facts.strings += [const for const in _constants(one.co_consts) if isinstance(const, str)]
-        facts.attributes.update(one.co_names)
-        instructions = list(dis.get_instructions(one))
+    for inner in _nested(code):
+        digest.update(_text(inner).encode(errors="surrogatepass"))
+        facts.strings += [const for const in _constants(inner.co_consts) if isinstance(const, str)]
+        facts.attributes.update(inner.co_names)
+        instructions = list(dis.get_instructions(inner))
         for i, step in enumerate(instructions):
             names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
             if step.opname in _NAMES:
-                facts.reads[str(step.argval)].add(_way(instructions, i + 1))
+                facts.reads[str(step.argval)].add(_attribute_path(instructions, i + 1))
             elif step.opname.startswith("LOAD_FAST"):  # of several at once, one is followed
-                facts.own[str(names[-1])].add(_way(instructions, i + 1))
+                facts.local_reads[str(names[-1])].add(_attribute_path(instructions, i + 1))
                 for name in names[:-1]:
-                    facts.own[str(name)].add(())
+                    facts.local_reads[str(name)].add(())
             elif step.opname == "IMPORT_NAME":
                 facts.imports.append(_import(instructions, i))
             if _builds_strings(step):
-                facts.does.add("builds")
+                facts.effects.add("builds")
     if any(_OPENS.match(name) for name in (*facts.attributes, *facts.reads)):
-        facts.does.add("opens")
+        facts.effects.add("opens")
     facts.digest = digest.hexdigest()[:32]
     facts.strings = list(dict.fromkeys(facts.strings))
     return facts
@@ -361,30 +365,30 @@ def _constants(values: tuple[object, ...]) -> Iterator[object]:
             yield value
 
 
-def _way(steps: list[dis.Instruction], start: int) -> Way:
+def _attribute_path(steps: list[dis.Instruction], start: int) -> AttributePath:
     """Return the attributes that follow a name."""
-    found = []
+    attributes = []
     for step in steps[start:]:
         if step.opname not in _ATTRIBUTES:
             break
-        found.append(str(step.argval))
-    return tuple(found)
+        attributes.append(str(step.argval))
+    return tuple(attributes)
 
 
 def _import(steps: list[dis.Instruction], i: int) -> Import:
     """Return the import statement that begins with a step."""
     level = steps[i - 2].argval
     module = "." * (level if isinstance(level, int) else 0) + str(steps[i].argval)
-    taken, stored = [], ""
+    names, variable = [], ""
     for step in steps[i + 1 :]:
         if step.opname == "IMPORT_FROM":
-            taken.append(str(step.argval))
+            names.append(str(step.argval))
         elif step.opname.startswith("STORE_"):
-            stored = stored or str(step.argval)
+            variable = variable or str(step.argval)
             if steps[i - 1].argval is None:  # no names to take: a module
                 break
         elif step.opname not in ("SWAP", "POP_TOP"):
             break
     if steps[i - 1].argval is not None:
-        return Import(module, tuple(taken))
-    return Import(module, (), stored, whole=bool(taken) or "." not in module)
+        return Import(module, tuple(names))
+    return Import(module, (), variable, whole=bool(names) or "." not in module)

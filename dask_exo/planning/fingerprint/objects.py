@@ -49,24 +49,25 @@ _REPEATABLE = (
 
 
 class UnfollowableError(Exception):
-    """A value that code reads, and of which no digest can be computed."""
+    """Code reads a value whose digest cannot be computed."""
 
 
 class ObjectNode:
-    """An object: texts that describe it, and others that belong to it in their order.
+    """An object: texts that describe it, and the objects that belong to it, in their order.
 
-    Code ``does`` ``"builds"`` (strings of others), ``"opens"`` (files) or ``"environ"`` (reads it).
+    Effects of code are ``"builds"`` (strings of others), ``"opens"`` (files) and ``"environ"``
+    (reads it).
     """
 
-    __slots__ = ("does", "given", "inner", "literals", "systems", "texts")
+    __slots__ = ("effects", "inner", "literals", "systems", "texts", "value_strings")
 
     def __init__(self, *texts: object) -> None:
         self.texts = list(map(str, texts))
         self.inner: list[tuple[str, Any]] = []  # labels and objects
-        self.given: list[str] = []  # strings among its values
+        self.value_strings: list[str] = []  # strings among its values
         self.literals: list[str] = []  # strings in its code
         self.systems: list[AbstractFileSystem] = []
-        self.does: set[str] = set()
+        self.effects: set[str] = set()
 
     def add(self, label: str, value: Any, *, literal: bool = False) -> Self:
         """Add an object that belongs to it; a constant becomes a part of the text."""
@@ -77,12 +78,12 @@ class ObjectNode:
             return self
         self.texts.append(f"{label}={text}")
         if isinstance(value, (str, bytes, PurePath)):
-            names = self.literals if literal else self.given
+            names = self.literals if literal else self.value_strings
             names.append(os.fsdecode(value) if isinstance(value, bytes) else str(value))
         return self
 
     def all(self, values: Iterable[Any], label: str = "") -> Self:
-        """Add several."""
+        """Add several objects under one label."""
         for value in values:
             self.add(label, value)
         return self
@@ -97,7 +98,7 @@ def maybe(value: Any, name: str, default: Any = None) -> Any:
 
 
 def constant(value: Any) -> str | None:
-    """Return the text of a constant; None for what is not one.
+    """Return the text of a constant; None for any other value.
 
     Examples
     --------
@@ -159,18 +160,18 @@ def _pickled(node: ObjectNode, value: Any) -> ObjectNode:
     if (kind.__module__.partition(".")[0], kind.__name__) == ("polars", "LazyFrame"):
         raise UnfollowableError("a lazy frame of polars, which may read files")
     try:
-        own = copyreg.dispatch_table.get(kind)
-        reduced = value.__reduce_ex__(4) if own is None else own(value)
+        reducer = copyreg.dispatch_table.get(kind)
+        reduced = value.__reduce_ex__(4) if reducer is None else reducer(value)
     except Exception as error:
         if callable(token := maybe(value, "__dask_tokenize__")):
             return node.add("token", token())
         name = f"{kind.__module__}.{kind.__qualname__}"
-        raise UnfollowableError(f"an object of {name}, of which {error}") from error
+        raise UnfollowableError(f"an object of {name} has no state to compare: {error}") from error
     if isinstance(reduced, str):
         return _by_name(node, value, reduced)
-    for label, part in zip(_REDUCED, reduced, strict=False):
-        iterates = label in ("items", "pairs") and part is not None
-        node.add(label, list(part) if iterates else part)
+    for label, item in zip(_REDUCED, reduced, strict=False):
+        iterates = label in ("items", "pairs") and item is not None
+        node.add(label, list(item) if iterates else item)
     return node
 
 
@@ -187,10 +188,10 @@ def _stands_for(node: ObjectNode, value: Any) -> ObjectNode:
     if isinstance(fragment := maybe(value, "fragment"), ds.Fragment):
         info = fragment.filesystem.get_file_info(fragment.path)
         node.texts.append(f"{info.path} {info.size} {info.mtime_ns}")
-        node.given.append(fragment.path)
-    own = maybe(value, "__dict__")
-    if isinstance(own, dict) and "__wrapped__" in own:
-        node.add("wrapped", own["__wrapped__"])
+        node.value_strings.append(fragment.path)
+    attributes = maybe(value, "__dict__")
+    if isinstance(attributes, dict) and "__wrapped__" in attributes:
+        node.add("wrapped", attributes["__wrapped__"])
     return node
 
 
@@ -198,8 +199,8 @@ def _mapping(value: Any) -> ObjectNode | None:
     if type(value) not in (dict, types.MappingProxyType):
         return None
     node = ObjectNode("dict")
-    for key, one in value.items():
-        node.add("key", key).add(key if type(key) is str else "", one)
+    for key, item in value.items():
+        node.add("key", key).add(key if type(key) is str else "", item)
     return node
 
 
@@ -217,11 +218,11 @@ def _data(value: Any) -> ObjectNode | None:
             node = ObjectNode("data", tokenize(value, ensure_deterministic=True))
         except TokenizationError:
             return None
-        node.given += [path for column in columns for path in _paths(column)]
+        node.value_strings += [path for column in columns for path in _paths(column)]
         return node
     if isinstance(value, pd.DataFrame):
-        whole = [value.iloc[:, place] for place in range(value.shape[1])]
-        return ObjectNode("frame").all((value.index, value.columns, *whole))
+        columns = [value.iloc[:, place] for place in range(value.shape[1])]
+        return ObjectNode("frame").all((value.index, value.columns, *columns))
     if isinstance(value, pd.Series):
         return ObjectNode("series").all((value.index, value.name, value.array))
     name, shape = getattr(value, "name", None), getattr(value, "shape", "")
@@ -231,8 +232,8 @@ def _data(value: Any) -> ObjectNode | None:
 def _columns(value: Any) -> list[Any]:
     """Return the columns of strings or of any objects."""
     if isinstance(value, pd.DataFrame):
-        kinds = [place for place, dtype in enumerate(value.dtypes) if is_string_dtype(dtype)]
-        return [value.iloc[:, place] for place in kinds]
+        places = [place for place, dtype in enumerate(value.dtypes) if is_string_dtype(dtype)]
+        return [value.iloc[:, place] for place in places]
     return [value] if is_string_dtype(getattr(value, "dtype", None)) else []
 
 
@@ -266,7 +267,7 @@ def _ufunc(value: np.ufunc) -> ObjectNode:
     for module in (np, sys.modules.get("scipy.special")):
         if module is not None and getattr(module, value.__name__, None) is value:
             return ObjectNode("ufunc", value.__name__, package(module.__name__))
-    raise UnfollowableError(f"{value!r}, of which numpy does not show what it calls")
+    raise UnfollowableError(f"numpy does not show what {value!r} calls")
 
 
 def _method(value: types.MethodType) -> ObjectNode:
@@ -329,8 +330,8 @@ def package(module: str) -> str | None:
     """
     if module == "__main__":
         return None
-    found = sys.modules.get(module)
-    return _package(module, None if found is None else getattr(found, "__file__", None))
+    loaded = sys.modules.get(module)
+    return _package(module, None if loaded is None else getattr(loaded, "__file__", None))
 
 
 @lru_cache(10_000)

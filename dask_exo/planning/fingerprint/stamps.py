@@ -1,9 +1,10 @@
-"""Stamps of the data that strings name: a text that changes when the data changes.
+"""Stamps of the data that strings name: texts that change when the data changes.
 
-A small local file counts by its content, a larger one by size, inode, and times of modification and
-of change; no program can set the last one back. A directory counts by all files in it, a pattern by
-those that match. An object in a store counts by its etag, or its file system's checksum, a page by
-its etag or its time. Data without any of these has no stamp, which is an error.
+The stamp of a small local file is of its content. That of a larger one is of its size, its inode,
+and its times of modification and of change; no program can set the last one back. A directory has
+the stamps of all files in it, a pattern those of its matches. An object in a store has its etag or
+the checksum of its file system; a page has its etag or its time. Data without any of these has no
+stamp, which is an error.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Stamps:
         """Return the stamp of the data with a name, or nothing if there is none.
 
         The name is any string: a path, a pattern, a URL, or something else. ``systems`` may have
-        the data if they are nowhere else. Raise `UnfollowableError` if it names data, and whether
-        these have changed cannot be determined.
+        the data if nothing else has it. Raise `UnfollowableError` if the string names data, and it
+        is not known whether the data has changed.
         """
         if name not in self._known:
             try:
@@ -96,13 +97,13 @@ class Stamps:
         """Return the stamp of all files that begin or end like a string."""
         if name not in self._beginnings:
             folder, base = os.path.split(name)
-            found: list[str] = []
+            paths: list[str] = []
             if name.startswith((".", "/")) and name.strip("./"):
-                found = glob.glob(f"*{glob.escape(name)}")  # noqa: PTH207
+                paths = glob.glob(f"*{glob.escape(name)}")  # noqa: PTH207
             stem = os.path.splitext(base)[0] or base  # noqa: PTH122
             if stem and not (folder and is_common_directory(folder)):
-                found += [str(Path(folder) / one) for one in self._beginning(folder, stem)]
-            self._beginnings[name] = self._several(name, iter(found)) if found else ""
+                paths += [str(Path(folder) / name) for name in self._beginning(folder, stem)]
+            self._beginnings[name] = self._several(name, iter(paths)) if paths else ""
         return self._beginnings[name]
 
     def _beginning(self, folder: str, stem: str) -> list[str]:
@@ -114,24 +115,24 @@ class Stamps:
                 self._listings[folder] = []
         names = self._listings[folder]
         start = bisect.bisect_left(names, stem)
-        return list(itertools.takewhile(lambda one: one.startswith(stem), names[start:]))
+        return list(itertools.takewhile(lambda name: name.startswith(stem), names[start:]))
 
     def _look(self, name: str) -> str:
         if not name or len(name) > LONG or "\0" in name or _STAGED.search(name):
             return ""
         if "://" in name and "::" in name:
-            raise UnfollowableError(f"whether {name} has changed: it is a chain of file systems")
+            raise UnfollowableError(f"{name} may have changed: it is a chain of file systems")
         if (url := _URL.fullmatch(name)) and url[1] not in ("file", "local"):
             return self._page(name) if url[1] in ("http", "https") else object_stamp(name, url[1])
         path = os.path.expandvars(re.sub("^(file|local)://", "", name))
         try:
             path = str(Path(path).expanduser()) if path.startswith("~") else path
-            found = os.stat(path)  # noqa: PTH116  for thousands of strings, most of them no paths
+            status = os.stat(path)  # noqa: PTH116  for thousands of strings, most of them no paths
         except (OSError, ValueError, RuntimeError):
             return self._pattern(path) or self._words(name)
-        if stat.S_ISREG(found.st_mode):
-            return file_stamp(path, found)
-        if stat.S_ISDIR(found.st_mode) and not is_common_directory(path):
+        if stat.S_ISREG(status.st_mode):
+            return file_stamp(path, status)
+        if stat.S_ISDIR(status.st_mode) and not is_common_directory(path):
             return self._several(path, iter([path]))
         return ""
 
@@ -143,21 +144,23 @@ class Stamps:
             return ""
         if fixed and is_common_directory(fixed):
             return ""
-        found = glob.iglob(pattern, recursive=True)  # noqa: PTH207  as written, not resolved
-        return self._several(path, found)
+        paths = glob.iglob(pattern, recursive=True)  # noqa: PTH207  as written, not resolved
+        return self._several(path, paths)
 
     def _words(self, text: str) -> str:
         """Return the stamps of paths in a longer text, such as a command."""
-        words = {one for one in _SEPARATOR.split(text) if one != text and "://" not in one}
-        return " ".join(filter(None, [self.of(one) for one in sorted(words) if _FILE.search(one)]))
+        words = {word for word in _SEPARATOR.split(text) if word != text and "://" not in word}
+        return " ".join(
+            filter(None, [self.of(word) for word in sorted(words) if _FILE.search(word)])
+        )
 
     def _several(self, name: str, paths: Iterator[str]) -> str:
-        whole, count = hashlib.sha256(), 0
-        files = (one for path in paths for one in files_in(path, self._excluded))
+        digest, count = hashlib.sha256(), 0
+        files = (file for path in paths for file in files_in(path, self._excluded))
         for path in sorted(at_most_files(name, files)):
-            whole.update(f"{path} {file_stamp(path)}\n".encode(errors="surrogatepass"))
+            digest.update(f"{path} {file_stamp(path)}\n".encode(errors="surrogatepass"))
             count += 1
-        return f"{count} files {whole.hexdigest()}"
+        return f"{count} files {digest.hexdigest()}"
 
     def _page(self, url: str) -> str:
         self._pages += 1
@@ -171,22 +174,22 @@ MOST_FILES = 10_000  # of a directory or pattern
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
-def file_stamp(path: str, found: os.stat_result | None = None) -> str:
+def file_stamp(path: str, status: os.stat_result | None = None) -> str:
     """Return the stamp of a file: its content if it is small, else its metadata."""
     try:
-        found = found or Path(path).stat()
-        if found.st_size <= SMALL and not path.endswith(_DATABASES):
-            return f"{found.st_size} {hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
+        status = status or Path(path).stat()
+        if status.st_size <= SMALL and not path.endswith(_DATABASES):
+            return f"{status.st_size} {hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     log = f"{path}-wal"  # of a database, which writes there first
     if path.endswith(_DATABASES) and Path(log).exists():
-        return f"{_state(found)} {file_stamp(log)}"
-    return _state(found)
+        return f"{_state(status)} {file_stamp(log)}"
+    return _state(status)
 
 
-def _state(found: os.stat_result) -> str:
-    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
+def _state(status: os.stat_result) -> str:
+    return f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def is_common_directory(path: str) -> bool:
@@ -201,28 +204,28 @@ def files_in(path: str, excluded: str | None) -> Iterator[str]:
         yield path
         return
     seen = {excluded}
-    for place, folders, names in os.walk(path, followlinks=True):
-        real = os.path.realpath(place)
+    for directory, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(directory)
         if real in seen:
             folders.clear()
             continue
         seen.add(real)
-        folders[:] = [one for one in folders if not one.startswith((".", "__pycache__"))]
-        yield from (str(Path(place) / one) for one in names if not one.startswith("."))
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        yield from (str(Path(directory) / name) for name in names if not name.startswith("."))
 
 
 def at_most_files(name: str, paths: Iterator[str]) -> list[str]:
     """List paths; raise `UnfollowableError` above `MOST_FILES`."""
-    found = []
+    files = []
     for path in paths:
-        found.append(path)
-        if len(found) > MOST_FILES:
+        files.append(path)
+        if len(files) > MOST_FILES:
             raise UnfollowableError(f"{name!r} has more than {MOST_FILES:,} files")
-    return found
+    return files
 
 
 PATIENCE = 5.0  # seconds until a server has to answer
-STRONG = 2.0  # seconds after which a changed page has another time
+STRONG = 2.0  # seconds after which a changed page has another modification time
 MAGIC = re.compile(r"[*?\[]")
 
 
@@ -230,15 +233,15 @@ def page_stamp(url: str) -> str:
     """Return the stamp of a web page: its etag, or its time of modification."""
     request = urllib.request.Request(url, method="HEAD")
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            headers = answer.headers
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            headers = response.headers
     except (OSError, ValueError) as error:
-        raise UnfollowableError(f"whether {url} has changed: {error}") from error
+        raise UnfollowableError(f"{url} may have changed: {error}") from error
     if headers["ETag"]:
         return f"{headers['ETag']} {headers['Content-Length']}"
     changed, now = (_seconds(headers[name]) for name in ("Last-Modified", "Date"))
     if changed is None or now is None or now - changed < STRONG:
-        raise UnfollowableError(f"whether {url} has changed: it comes with no etag")
+        raise UnfollowableError(f"{url} may have changed: it comes with no etag")
     return f"{changed} {headers['Content-Length']}"
 
 
@@ -252,20 +255,20 @@ def _seconds(date: str | None) -> float | None:
 def object_stamp(url: str, protocol: str) -> str:
     """Return the stamp of files in a file system of fsspec."""
     if protocol not in fsspec.available_protocols():
-        raise UnfollowableError(f"whether {url} has changed: fsspec does not know {protocol!r}")
+        raise UnfollowableError(f"{url} may have changed: fsspec does not know {protocol!r}")
     try:
         fs, path = url_to_fs(url)
         fs.invalidate_cache()
         if MAGIC.search(path) or fs.isdir(path):
-            found: Any = fs.glob(path) if MAGIC.search(path) else fs.find(path)
+            files: Any = fs.glob(path) if MAGIC.search(path) else fs.find(path)
             return " ".join(
-                f"{one} {fs.checksum(one)}" for one in at_most_files(url, iter(sorted(found)))
+                f"{file} {fs.checksum(file)}" for file in at_most_files(url, iter(sorted(files)))
             )
         return str(fs.checksum(path)) if fs.exists(path) else ""
     except UnfollowableError:
         raise
     except Exception as error:
-        raise UnfollowableError(f"whether {url} has changed: {error}") from error
+        raise UnfollowableError(f"{url} may have changed: {error}") from error
 
 
 def stamp_in(systems: Sequence[AbstractFileSystem], path: str) -> str:

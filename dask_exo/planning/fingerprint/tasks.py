@@ -55,38 +55,40 @@ def fingerprints(
     hexadecimal digits.
     """
     graph, content = unfuse_all(graph), _Content(excluded)
-    found: dict[Key, Fingerprint] = {}
+    known: dict[Key, Fingerprint] = {}
     stack = list(keys)
     while stack:
         key = stack[-1]
-        missing = [below for below in graph[key].dependencies if below not in found]
-        if missing:
-            stack.extend(missing)
+        unknown = [source for source in graph[key].dependencies if source not in known]
+        if unknown:
+            stack.extend(unknown)
             continue
         stack.pop()
-        if key not in found:
-            found[key] = _fingerprint(key, graph[key], found, content)
-    return found
+        if key not in known:
+            known[key] = _fingerprint(key, graph[key], known, content)
+    return known
 
 
 def _fingerprint(
     key: Key, node: GraphNode, known: Mapping[Key, Fingerprint], content: _Content
 ) -> Fingerprint:
-    below: dict[Key, str] = {}
+    sources: dict[Key, str] = {}
     for source in node.dependencies:
-        one = known[source]
-        if isinstance(one, NoFingerprint):
-            return one
-        below[source] = one
+        fingerprint = known[source]
+        if isinstance(fingerprint, NoFingerprint):
+            return fingerprint
+        sources[source] = fingerprint
     if isinstance(node, Alias):
-        return below[node.target]
+        return sources[node.target]
     if (promise := promised(node)) is not None:
         unknown = NoFingerprint("it is made of a persisted value that has no fingerprint itself")
         return promise.fingerprint or unknown
-    return _of_task(key, node, below, content)
+    return _of_task(key, node, sources, content)
 
 
-def _of_task(key: Key, node: GraphNode, below: Mapping[Key, str], content: _Content) -> Fingerprint:
+def _of_task(
+    key: Key, node: GraphNode, sources: Mapping[Key, str], content: _Content
+) -> Fingerprint:
     name = str(key[0]) if isinstance(key, tuple) else str(key)
     if _RANDOM.search(name):
         return NoFingerprint(
@@ -94,7 +96,7 @@ def _of_task(key: Key, node: GraphNode, below: Mapping[Key, str], content: _Cont
         )
     numbers = [n for n in key[1:] if isinstance(n, int)] if isinstance(key, tuple) else []
     try:
-        text = content.of(node, below)
+        text = content.of(node, sources)
     except UnfollowableError as error:
         return NoFingerprint(f"what {key_split(key)!r} reads cannot be followed: {error}")
     except Exception as error:  # noqa: BLE001  inspecting an object may run its own code
@@ -105,8 +107,8 @@ def _of_task(key: Key, node: GraphNode, below: Mapping[Key, str], content: _Cont
 
 @functools.cache
 def _versions() -> str:
-    found = [f"{name} {metadata.version(name)}" for name in VERSIONS]
-    return ", ".join([*found, f"python {platform.python_version()}"])
+    libraries = [f"{name} {metadata.version(name)}" for name in VERSIONS]
+    return ", ".join([*libraries, f"python {platform.python_version()}"])
 
 
 class _Content:
@@ -116,23 +118,23 @@ class _Content:
         self._closures, self._stamps = Closures(), Stamps(excluded)
         self._texts: dict[Closure, str] = {}
 
-    def of(self, node: GraphNode, below: Mapping[Key, str]) -> str:
-        """Return the text of a task; ``below`` has the fingerprints of those that it reads."""
+    def of(self, node: GraphNode, sources: Mapping[Key, str]) -> str:
+        """Return the text of a task; ``sources`` has the fingerprints of those that it reads."""
         names: list[str] = []
         closures: list[Closure] = []
-        whole = self._text(node, below, names, closures)
+        own_text = self._text(node, sources, names, closures)
         systems = [fs for closure in closures for fs in closure.systems]
         stamps = {self._stamps.of(name, systems) for name in names}
-        does = {what for closure in closures for what in closure.does}
-        if "environ" in does or {"builds", "opens"} <= does:
+        effects = {effect for closure in closures for effect in closure.effects}
+        if "environ" in effects or {"builds", "opens"} <= effects:
             for closure in closures:
-                names += [*closure.given, *closure.literals]
-            stamps |= set(_environment(names)) if "environ" in does else set()
-            stamps |= self._stamps.near(names) if {"builds", "opens"} <= does else set()
-        return "\n".join([whole, *sorted(stamps - {""})])
+                names += [*closure.value_strings, *closure.literals]
+            stamps |= set(_environment(names)) if "environ" in effects else set()
+            stamps |= self._stamps.near(names) if {"builds", "opens"} <= effects else set()
+        return "\n".join([own_text, *sorted(stamps - {""})])
 
     def _text(
-        self, value: Any, below: Mapping[Key, str], names: list[str], closures: list[Closure]
+        self, value: Any, sources: Mapping[Key, str], names: list[str], closures: list[Closure]
     ) -> str:
         kind = type(value)
         if kind is str:
@@ -141,16 +143,16 @@ class _Content:
         if kind in _CONSTANTS:
             return str(constant(value))
         if kind is TaskRef:
-            return below[value.key]
+            return sources[value.key]
         if kind is Alias:
-            return below[value.target]
-        if (inner := _parts(value)) is not None:
-            before = len(names)
-            parts = [self._text(one, below, names, closures) for one in inner]
+            return sources[value.target]
+        if (components := _parts(value)) is not None:
+            known_names = len(names)
+            texts = [self._text(item, sources, names, closures) for item in components]
             if kind in _CONTAINERS:
-                _no_pages(names[before:])
-            parts = sorted(parts) if kind in _SETS else parts
-            return f"{kind.__name__}({', '.join(parts)})"
+                _no_pages(names[known_names:])
+            texts = sorted(texts) if kind in _SETS else texts
+            return f"{kind.__name__}({', '.join(texts)})"
         closure = self._closures.of(value)
         closures.append(closure)
         return self._whole(closure)
@@ -158,7 +160,7 @@ class _Content:
     def _whole(self, closure: Closure) -> str:
         """Return the text of a closure and of the data that it names."""
         if closure not in self._texts:
-            named = sorted(closure.given | closure.literals)
+            named = sorted(closure.value_strings | closure.literals)
             _no_pages(closure.literals if closure.systems else named)
             stamps = [self._stamps.of(name, closure.systems) for name in named]
             self._texts[closure] = "\n".join([closure.digest, *filter(None, stamps)])
@@ -170,15 +172,15 @@ def _no_pages(names: Iterable[str]) -> None:
     for name in names:
         if name.startswith(("http://", "https://")):
             raise UnfollowableError(
-                f"whether {name} has changed: only pages that are arguments are checked"
+                f"{name} may have changed: only pages that are arguments are checked"
             )
 
 
 def _environment(names: Iterable[str]) -> Iterator[str]:
     """Yield environment variables that begin with one of these names."""
-    begin = tuple({name.upper() for name in names if len(name) > 1})
+    prefixes = tuple({name.upper() for name in names if len(name) > 1})
     for name in sorted(os.environ):  # noqa: TID251  code reads it
-        if name.upper().startswith(begin):
+        if name.upper().startswith(prefixes):
             yield f"${name}={os.environ[name]}"  # noqa: TID251
 
 
@@ -192,12 +194,12 @@ def _parts(value: Any) -> Iterable[Any] | None:
     """Return the components of a task or container."""
     if isinstance(value, Task):
         func = getattr(value, "klass", value.func)  # of containers in tasks
-        named = [one for item in value.kwargs.items() for one in item]
-        return (func, *value.args, len(value.args), *named)
+        keywords = [item for item in value.kwargs.items() for item in item]
+        return (func, *value.args, len(value.args), *keywords)
     if isinstance(value, DataNode):
         return [value.value]
     if type(value) in _CONTAINERS and (len(value) <= SHORT or _reads_others(value)):
-        return [one for item in value.items() for one in item] if type(value) is dict else value
+        return [item for item in value.items() for item in item] if type(value) is dict else value
     return None
 
 
@@ -220,10 +222,10 @@ class Closure:
     """Everything that determines what an object does; see `ObjectNode` for strings in it."""
 
     digest: str
-    given: frozenset[str] = frozenset()
+    value_strings: frozenset[str] = frozenset()
     literals: frozenset[str] = frozenset()
     systems: tuple[AbstractFileSystem, ...] = ()
-    does: frozenset[str] = frozenset()
+    effects: frozenset[str] = frozenset()
 
 
 class Closures:
@@ -250,46 +252,46 @@ class Closures:
         if id(value) in self._active:
             return Closure("cycle")
         if id(value) not in self._known:
-            inside = bool(self._active)
+            nested = bool(self._active)
             self._active.add(id(value))
             try:
-                found: Closure | UnfollowableError = self._walk(value)
+                closure: Closure | UnfollowableError = self._walk(value)
             except UnfollowableError as error:
-                found = error
+                closure = error
             finally:
                 self._active.discard(id(value))
-            if inside:  # it leaves out the object that contains it, which is only right here
-                return _given(found)
-            self._known[id(value)] = value, found
-        return _given(self._known[id(value)][1])
+            if nested:  # it leaves out the object that contains it, which is only right here
+                return _unwrap(closure)
+            self._known[id(value)] = value, closure
+        return _unwrap(self._known[id(value)][1])
 
     def _walk(self, root: Any) -> Closure:
         places = {id(root): 0}
         queue: list[tuple[Any, int, str]] = [(root, 0, "")]  # object, its reader, its label
-        whole = hashlib.sha256()
-        given: set[str] = set()
+        digest = hashlib.sha256()
+        value_strings: set[str] = set()
         literals: set[str] = set()
         systems: list[AbstractFileSystem] = []
-        does: set[str] = set()
+        effects: set[str] = set()
         for value, _, _ in queue:
             place = places[id(value)]
             try:
                 node = self._node(value)
             except UnfollowableError as error:
-                raise UnfollowableError(f"{_way(queue, place)}{error}") from error
+                raise UnfollowableError(f"{_path_to(queue, place)}{error}") from error
             numbers = []
             for label, inner in node.inner:
                 if id(inner) not in places:
                     places[id(inner)] = len(queue)
                     queue.append((inner, place, label))
                 numbers.append(places[id(inner)])
-            whole.update(f"{node.texts} {numbers}\n".encode(errors="surrogatepass"))
-            given.update(node.given)
+            digest.update(f"{node.texts} {numbers}\n".encode(errors="surrogatepass"))
+            value_strings.update(node.value_strings)
             literals.update(node.literals)
             systems += node.systems
-            does |= node.does
-        names = frozenset(given), frozenset(literals)
-        return Closure(whole.hexdigest()[:32], *names, tuple(systems), frozenset(does))
+            effects |= node.effects
+        names = frozenset(value_strings), frozenset(literals)
+        return Closure(digest.hexdigest()[:32], *names, tuple(systems), frozenset(effects))
 
     def _node(self, value: Any) -> ObjectNode:
         if id(value) in self._nodes:
@@ -315,29 +317,29 @@ class Closures:
         for value in list(values):
             if (text := constant(value)) is not None:
                 digests.append(text)
-                node.given += [value] if isinstance(value, str) else []
+                node.value_strings += [value] if isinstance(value, str) else []
                 continue
             inner = self.of(value)
             digests.append(inner.digest)
-            node.given += inner.given
+            node.value_strings += inner.value_strings
             node.literals += inner.literals
             node.systems += inner.systems
-            node.does |= inner.does
+            node.effects |= inner.effects
         node.texts = ["set", *sorted(digests)]
         return node
 
 
-def _given(found: Closure | UnfollowableError) -> Closure:
-    if isinstance(found, UnfollowableError):
-        raise found
-    return found
+def _unwrap(closure: Closure | UnfollowableError) -> Closure:
+    if isinstance(closure, UnfollowableError):
+        raise closure
+    return closure
 
 
-def _way(queue: list[tuple[Any, int, str]], place: int) -> str:
+def _path_to(queue: list[tuple[Any, int, str]], place: int) -> str:
     """Describe how the walk reached an object, for people."""
     labels: list[str] = []
     while place:
         _, place, label = queue[place]
         labels.append(label)
-    way = " -> ".join(label for label in reversed(labels) if label)
-    return f"{way}: " if way else ""
+    path = " -> ".join(label for label in reversed(labels) if label)
+    return f"{path}: " if path else ""
