@@ -43,7 +43,7 @@ def _untyped(method: Any) -> inspect.Signature:
 class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
     """Methods of a Dask DataFrame under ``.exo``.
 
-    Registered by ``import dask_exo``. It hides a column "exo", which ``ddf["exo"]`` still gets.
+    ``import dask_exo`` registers it. It hides a column "exo", which ``ddf["exo"]`` still returns.
     """
 
     def __init__(self, frame: dd.DataFrame) -> None:
@@ -52,9 +52,9 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
     def groupby(self, by: Any) -> GroupBy:
         """Group rows by a column or a list of columns; rows with a null among them are left out.
 
-        ``agg`` and ``quantile`` of the result are lazy and exact, and no frequent key makes a
-        partition larger than the others. ``agg_online`` yields estimates while it runs, and the
-        exact result at the end.
+        ``agg`` and ``quantile`` of the result are lazy and exact, and a heavy hitter does not make
+        one partition larger. ``agg_online`` yields estimates while it runs, and the exact result at
+        the end.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
 
         While one epoch is consumed, the next one is shuffled in the background. Shuffled
         partitions are half as long as those of the frame; a consumer holds one and fetches the
-        next one meanwhile. The shuffled rows of two epochs are in the object store, or spilled.
+        next one meanwhile. The object store has the shuffled rows of two epochs, or spills them.
 
         With ``split`` each consumer gets neighbouring rows of the shuffled epoch, so that the
         rows do not depend on timing, and all get the same number of batches. No consumer waits
@@ -134,12 +134,12 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
         window : int, optional
             See `random_shuffle`.
         format : {"pandas", "numpy", "torch"}
-            What a batch is: a frame, or a dict of arrays or tensors by column.
+            Type of a batch: a frame, or a dict of arrays or tensors by column.
         drop_last : bool
             Whether to leave out a last batch with fewer rows. With ``split`` all batches are then
-            full, and fewer than ``split * batch_size`` rows are left over. Otherwise fewer than
-            ``split`` rows are, and only where they would be batches of one row. No row comes
-            twice.
+            full, and fewer than ``split * batch_size`` rows are left over. By default fewer than
+            ``split`` rows are left over, and only where they would be batches of one row. No row
+            comes twice.
         split : int, optional
             Number of consumers: threads of this process, or processes of the same Ray program.
 
@@ -166,9 +166,9 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
         ([2], [2])
         """
         consumers = 1 if split is None else split
-        how = EpochSpec(count, batch_size, seed, window, drop_last, consumers)
-        consumed = epochs(self._frame, how, format)
-        return consumed[0] if split is None else consumed
+        spec = EpochSpec(count, batch_size, seed, window, drop_last, consumers)
+        shares = epochs(self._frame, spec, format)
+        return shares[0] if split is None else shares
 
     def map_partitions(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function with each partition, in tasks with the requested resources.
@@ -178,7 +178,7 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
         Parameters
         ----------
         func : callable or class
-            Each actor makes one instance of a class, with ``args`` and ``kwargs``, and calls it
+            Each actor creates one instance of a class, with ``args`` and ``kwargs``, and calls it
             with each partition. A class needs ``meta``.
         *args
             Arguments of the function after the partition, or of the class.
@@ -200,8 +200,8 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
         request = options(**{name: kwargs.pop(name) for name in _OPTIONS if name in kwargs})
         if not inspect.isclass(func):
             return self._frame.map_partitions(request(func), *args, **kwargs)
-        of_class = {name: kwargs.pop(name) for name in list(kwargs) if name not in _OF_DASK}
-        return self._frame.map_partitions(request(func, *args, **of_class), **kwargs)
+        class_options = {name: kwargs.pop(name) for name in list(kwargs) if name not in _OF_DASK}
+        return self._frame.map_partitions(request(func, *args, **class_options), **kwargs)
 
 
 class SeriesAccessor(Accessor):

@@ -55,13 +55,13 @@ class Explanation:
     tasks : dict
         Tasks of each group (name → count) after fusion.
     shuffles : list of ShuffleEstimate
-    frequent : list of str
-        How each skew-resistant operation treats frequent keys.
+    heavy_hitters : list of str
+        How each skew-resistant operation spreads heavy hitters.
     groups : list of GroupSummary
         Tasks of each collection, in topological order.
     edges : list of (str, str)
         Keys of groups: the second reads values of the first.
-    kept : list of CheckpointSeen
+    checkpoints : list of CheckpointSeen
         Collections with checkpoints, and how many partitions are stored.
     nodes, slots, store : int
         Machines of the cluster, concurrent tasks, and bytes of object store.
@@ -69,26 +69,26 @@ class Explanation:
 
     tasks: dict[str, int]
     shuffles: list[ShuffleEstimate]
-    frequent: list[str]
+    heavy_hitters: list[str]
     groups: list[GroupSummary]
     edges: list[tuple[str, str]]
-    kept: list[CheckpointSeen]
+    checkpoints: list[CheckpointSeen]
     nodes: int
     slots: int
     store: int
 
     def __str__(self) -> str:
-        """Return some lines, and more for each shuffle."""
+        """Return the totals, the groups of tasks, and the estimates of each shuffle, as text."""
         count = sum(self.tasks.values())
-        where = f"{self.nodes} node(s) with {self.slots} slots"
+        cluster = f"{self.nodes} node(s) with {self.slots} slots"
         memory = f"{format_bytes(self.store)} of object store"
-        what = f"{count:,} tasks, shuffles: {len(self.shuffles)}"
-        lines = [f"{what}, on {where} and {memory}"]
+        totals = f"{count:,} tasks, shuffles: {len(self.shuffles)}"
+        lines = [f"{totals}, on {cluster} and {memory}"]
         lines += [f"  {number:>7,}  {name}" for name, number in self.tasks.items()]
-        asking = [group for group in self.groups if group.needs]
-        lines += [f"  each task of {group.name} needs {group.needs}" for group in asking]
-        lines += ["", *self.frequent] if self.frequent else []
-        lines += ["", *map(_checkpoint_line, self.kept)] if self.kept else []
+        with_requests = [group for group in self.groups if group.needs]
+        lines += [f"  each task of {group.name} needs {group.needs}" for group in with_requests]
+        lines += ["", *self.heavy_hitters] if self.heavy_hitters else []
+        lines += ["", *map(_checkpoint_line, self.checkpoints)] if self.checkpoints else []
         for shuffle in self.shuffles:
             lines += [
                 "",
@@ -109,30 +109,30 @@ class Explanation:
         """Return JSON, with sizes in bytes and times in seconds.
 
         The object has ``nodes``, ``slots``, ``store``, ``groups``, ``edges``, ``shuffles`` and
-        ``frequent``. A shuffle has, for each size, the bytes that it moves, the algorithm, the
+        ``heavy_hitters``. A shuffle has, for each size, the bytes that it moves, the algorithm, the
         reason, and the cost of each algorithm.
         """
         shuffles = [
             {
-                "name": one.name,
-                "parts": one.parts,
-                "reducers": one.reducers,
+                "name": shuffle.name,
+                "parts": shuffle.parts,
+                "reducers": shuffle.reducers,
                 "sizes": [
                     {
                         "nbytes": shape.nbytes,
                         "algorithm": choice.algorithm,
                         "reason": choice.reason,
-                        "costs": {name: asdict(cost) for name, cost in found.items()},
+                        "costs": {name: asdict(cost) for name, cost in costs.items()},
                     }
-                    for shape, choice, found in one.sizes
+                    for shape, choice, costs in shuffle.sizes
                 ],
             }
-            for one in self.shuffles
+            for shuffle in self.shuffles
         ]
-        plain = {name: getattr(self, name) for name in ("nodes", "slots", "store", "edges")}
+        totals = {name: getattr(self, name) for name in ("nodes", "slots", "store", "edges")}
         groups = [asdict(group) for group in self.groups]
         return json.dumps(
-            {**plain, "groups": groups, "shuffles": shuffles, "frequent": self.frequent}
+            {**totals, "groups": groups, "shuffles": shuffles, "heavy_hitters": self.heavy_hitters}
         )
 
     def _repr_html_(self) -> str:
@@ -141,18 +141,18 @@ class Explanation:
 
     def _box(self, group: GroupSummary) -> Box:
         if group.kind == "shuffle":
-            (sizes,) = [one.sizes for one in self.shuffles if one.key == group.key]
-            taken = " or ".join(dict.fromkeys(choice.algorithm for _, choice, _ in sizes))
-            what = (f"shuffle {group.name}", f"{group.parts:,} → {group.tasks:,}: {taken}")
+            (sizes,) = [shuffle.sizes for shuffle in self.shuffles if shuffle.key == group.key]
+            algorithms = " or ".join(dict.fromkeys(choice.algorithm for _, choice, _ in sizes))
+            lines = (f"shuffle {group.name}", f"{group.parts:,} → {group.tasks:,}: {algorithms}")
         else:
-            what = (group.name, f"{group.tasks:,} tasks")
-        return Box(group.kind, (*what, f"needs {group.needs}") if group.needs else what)
+            lines = (group.name, f"{group.tasks:,} tasks")
+        return Box(group.kind, (*lines, f"needs {group.needs}") if group.needs else lines)
 
 
 def explain(
     *collections: Any, nbytes: int | str | None = None, futures: Futures | None = None
 ) -> Explanation:
-    """Return how Dask collections would be computed: tasks, shuffles, algorithms and costs.
+    """Explain how Dask collections would be computed: tasks, shuffles, algorithms and costs.
 
     Nothing is computed. A shuffle chooses its algorithm after measuring its first maps. Here the
     choice is shown for the given size, or for one that fits into memory and one that does not.
@@ -187,7 +187,7 @@ def explain(
     size = None if nbytes is None else _size(nbytes)
     config, futures = Config.current(), futures or default()
     expr = collections_to_expr(collections).optimize()
-    work = plan_of(expr, config)
+    plan = plan_of(expr, config)
     nodes = futures.nodes()
     slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
     limits = limits_of(config)
@@ -195,24 +195,24 @@ def explain(
     sizes = [int(fits), int(3 * fits)] if size is None else [size]
     shuffles = [
         _shuffle(stage, [_shape(stage, size, len(nodes), slots, store) for size in sizes], limits)
-        for stage in work.stages
+        for stage in plan.stages
     ]
     plans = [node.plan for node in expr.walk() if isinstance(node, SkewResistant)]
-    frequent = list(dict.fromkeys(plans))
-    groups, edges = summarize(work)
+    hitters = list(dict.fromkeys(plans))
+    groups, edges = summarize(plan)
     return Explanation(
-        _tasks(work), shuffles, frequent, groups, edges, list(work.seen), len(nodes), slots, store
+        _tasks(plan), shuffles, hitters, groups, edges, list(plan.seen), len(nodes), slots, store
     )
 
 
 def _check(collections: tuple[Any, ...]) -> None:
     if not collections:
         raise InputError("explain needs a Dask collection: give it what you would compute")
-    for one in collections:
-        if not is_dask_collection(one):
+    for collection in collections:
+        if not is_dask_collection(collection):
             raise InputError(
-                f"explain takes Dask collections and not {type(one).__name__!r}: give it what you "
-                f"would call compute() on"
+                f"explain takes Dask collections and not {type(collection).__name__!r}: give it "
+                f"what you would call compute() on"
             )
 
 
@@ -227,12 +227,12 @@ def _size(nbytes: int | str) -> int:
 
 def _checkpoint_line(seen: CheckpointSeen) -> str:
     if seen.refused:
-        return f"checkpoint {seen.group}: not kept, since {seen.refused}"
-    return f"checkpoint {seen.group}: {seen.found:,} of {seen.values:,} partitions are there"
+        return f"checkpoint {seen.group}: not stored, since {seen.refused}"
+    return f"checkpoint {seen.group}: {seen.found:,} of {seen.values:,} partitions are stored"
 
 
-def _tasks(work: Plan) -> dict[str, int]:
-    return dict(Counter(key_split(bundle.key) for bundle in work.bundles))
+def _tasks(plan: Plan) -> dict[str, int]:
+    return dict(Counter(key_split(bundle.key) for bundle in plan.bundles))
 
 
 def _shape(stage: Stage, nbytes: int, nodes: int, slots: int, store: int) -> Shape:
@@ -244,16 +244,17 @@ def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> ShuffleEstima
     return ShuffleEstimate(str(stage.key), stage.name, len(stage.parts), len(stage.columns), sizes)
 
 
-def _lines(shape: Shape, choice: Choice, found: dict[str, ShuffleCost]) -> list[str]:
-    part, output = shape.nbytes // max(shape.parts, 1), shape.nbytes // max(shape.reducers, 1)
-    each = f"{format_bytes(part)} a part, {format_bytes(output)} an output"
+def _lines(shape: Shape, choice: Choice, costs: dict[str, ShuffleCost]) -> list[str]:
+    input_size = format_bytes(shape.nbytes // max(shape.parts, 1))
+    output_size = format_bytes(shape.nbytes // max(shape.reducers, 1))
+    each = f"{input_size} a part, {output_size} an output"
     lines = [
         f"  of {format_bytes(shape.nbytes)} ({each}): {choice.algorithm}, since {choice.reason}",
         "               objects    metadata     spilled    restored        sent    estimate",
     ]
-    for name, cost in found.items():
+    for name, cost in costs.items():
         sizes = (cost.metadata, cost.spilled, cost.restored, cost.sent)
         figures = "".join(f"{format_bytes(size):>12}" for size in sizes)
-        mark = "▸" if name == choice.algorithm else " "
-        lines.append(f"  {mark} {name:<10}{cost.objects:>10,}{figures}{cost.seconds:>10,.1f} s")
+        marker = "▸" if name == choice.algorithm else " "
+        lines.append(f"  {marker} {name:<10}{cost.objects:>10,}{figures}{cost.seconds:>10,.1f} s")
     return lines

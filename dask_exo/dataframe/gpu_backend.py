@@ -34,13 +34,13 @@ def module() -> str:
     if Config.current().gpu_simulate:
         return arrays.HOST
     if on_ray.running():
-        where, have = "the Ray cluster", on_ray.gpus()
+        place, gpus = "the Ray cluster", on_ray.gpus()
     else:
-        where, have = "this machine", float(arrays.devices())
-    if have <= 0:
+        place, gpus = "this machine", float(arrays.devices())
+    if gpus <= 0:
         cupy = "is installed" if arrays.installed() else "is not installed"
         raise DeviceError(
-            f"backend {NAME!r} needs 1 GPU and cupy; {where} has {have:g} GPUs, and cupy {cupy} "
+            f"backend {NAME!r} needs 1 GPU and cupy; {place} has {gpus:g} GPUs, and cupy {cupy} "
             f"here. Start Ray on a machine with a GPU and cupy, or set exo.gpu.simulate to try "
             f"without one, on numpy"
         )

@@ -37,7 +37,7 @@ class GroupBy(OnlineGroupBy):
         *,
         npartitions: int | None = None,
     ) -> dd.DataFrame:
-        """Aggregate; a group with most of the rows makes no partition larger than the others.
+        """Aggregate; a group with most of the rows does not make one partition larger.
 
         Returns the rows of ``df.groupby(by, observed=True).agg(spec)``, lazily. Custom functions
         need all rows of a group in one partition: use Dask's ``ddf.groupby(by).apply``.
@@ -83,8 +83,8 @@ class GroupBy(OnlineGroupBy):
             columns, names = zip(*requests, strict=True)
             raise _unfit(columns, names, error) from error
         shares = [(column, RANKS.get(name, name)) for column, name in requests]
-        found = self._aggregate(shares, npartitions)
-        return found.map_partitions(_indexed, self._by, meta.columns, meta=meta.iloc[:0])
+        result = self._aggregate(shares, npartitions)
+        return result.map_partitions(_indexed, self._by, meta.columns, meta=meta.iloc[:0])
 
     def quantile(
         self, columns: Any, q: float | Sequence[float] = 0.5, *, npartitions: int | None = None
@@ -131,10 +131,10 @@ class GroupBy(OnlineGroupBy):
         """
         names = list(columns) if isinstance(columns, list) else [columns]
         several = isinstance(q, Sequence)
-        shares = [float(one) for one in q] if isinstance(q, Sequence) else [float(q)]
+        shares = [float(share) for share in q] if isinstance(q, Sequence) else [float(q)]
         if not names or not shares or not all(0 <= share <= 1 for share in shares):
             raise AggregationError(
-                f"columns={columns!r}, q={q!r}: need a column at least, and shares from 0 to 1"
+                f"columns={columns!r}, q={q!r}: need at least one column, and shares from 0 to 1"
             )
         validation.check_columns(names, self._frame, "to aggregate")
         sample = self._sample()
@@ -143,8 +143,8 @@ class GroupBy(OnlineGroupBy):
         except UNFIT as error:
             raise _unfit(names, "quantile", error) from error
         requests = [(column, share) for share in shares for column in names]
-        found = self._aggregate(requests, npartitions)
-        return found.map_partitions(
+        result = self._aggregate(requests, npartitions)
+        return result.map_partitions(
             _quantiles, self._by, names, shares if several else None, meta=meta.iloc[:0]
         )
 
@@ -158,67 +158,67 @@ class GroupBy(OnlineGroupBy):
         """Return a row for each group: its keys, and a column for each requested aggregate."""
         if npartitions is not None:
             validation.number_from(1, "npartitions", npartitions, AggregationError)
-        pieces = npartitions or self._frame.npartitions
+        npartitions = npartitions or self._frame.npartitions
         columns = list(dict.fromkeys(column for column, _ in requests))
-        read = self._frame[list(dict.fromkeys([*self._by, *columns]))]
-        plain = read.map_partitions(
-            _plain, self._by, columns, meta=_plain(read._meta, self._by, columns)
+        selected = self._frame[list(dict.fromkeys([*self._by, *columns]))]
+        plain = selected.map_partitions(
+            _plain, self._by, columns, meta=_plain(selected._meta, self._by, columns)
         )
         keys = _keys(self._by)
-        found = []
+        results = []
         reduced = {}
         for i, column in enumerate(columns):
-            wanted = {f"a{n}": what for n, (name, what) in enumerate(requests) if name == column}
-            one = plain[[*keys, f"v{i}"]].rename(columns={f"v{i}": VALUE})
-            ranks = {n: what for n, what in wanted.items() if not isinstance(what, str)}
+            wanted = {f"a{n}": agg for n, (name, agg) in enumerate(requests) if name == column}
+            values = plain[[*keys, f"v{i}"]].rename(columns={f"v{i}": VALUE})
+            ranks = {n: agg for n, agg in wanted.items() if not isinstance(agg, str)}
             if ranks:
-                found.append(_ranks(one, keys, ranks, pieces, column))
-            found += [
-                _distinct(one, keys, name, pieces)
-                for name, what in wanted.items()
-                if what == "nunique"
+                results.append(_ranks(values, keys, ranks, npartitions, column))
+            results += [
+                _distinct(values, keys, name, npartitions)
+                for name, agg in wanted.items()
+                if agg == "nunique"
             ]
-            reduced.update({(f"v{i}", what): n for n, what in wanted.items() if what in REDUCED})
+            reduced.update({(f"v{i}", agg): n for n, agg in wanted.items() if agg in REDUCED})
         if reduced:
-            found.insert(0, _reduced(plain, keys, reduced, pieces))
-        return functools.reduce(lambda left, right: left.merge(right, on=keys), found)
+            results.insert(0, _reduced(plain, keys, reduced, npartitions))
+        return functools.reduce(lambda left, right: left.merge(right, on=keys), results)
 
 
 def _reduced(
-    plain: dd.DataFrame, keys: list[str], names: Mapping[tuple[str, str], str], pieces: int
+    plain: dd.DataFrame, keys: list[str], names: Mapping[tuple[str, str], str], npartitions: int
 ) -> dd.DataFrame:
     """Compute the aggregates that Dask combines from partitions."""
     spec: dict[str, list[str]] = {}
-    for column, what in names:
-        spec.setdefault(column, []).append(what)
-    found = plain.groupby(keys, observed=True).agg(spec, split_out=pieces)
-    labels = [names[column, what] for column, each in spec.items() for what in each]
-    return _flat(found, keys, labels)
+    for column, agg in names:
+        spec.setdefault(column, []).append(agg)
+    frame = plain.groupby(keys, observed=True).agg(spec, split_out=npartitions)
+    labels = [names[column, agg] for column, aggs in spec.items() for agg in aggs]
+    return _flat(frame, keys, labels)
 
 
-def _distinct(one: dd.DataFrame, keys: list[str], name: str, pieces: int) -> dd.DataFrame:
+def _distinct(values: dd.DataFrame, keys: list[str], name: str, npartitions: int) -> dd.DataFrame:
     """Count distinct values, after a shuffle by the hash of key and value."""
-    pairs = one.drop_duplicates(split_out=pieces)
-    counts = pairs.groupby(keys, observed=True).agg({VALUE: ["count"]}, split_out=pieces)
+    pairs = values.drop_duplicates(split_out=npartitions)
+    counts = pairs.groupby(keys, observed=True).agg({VALUE: ["count"]}, split_out=npartitions)
     return _flat(counts, keys, [name])
 
 
 def _ranks(
-    one: dd.DataFrame,
+    values: dd.DataFrame,
     keys: list[str],
     requests: Mapping[str, float | None],
-    pieces: int,
+    npartitions: int,
     column: Any,
 ) -> dd.DataFrame:
     """Compute medians and quantiles, in rows sorted by key and value."""
-    ordered = one.exo.sort_values([*keys, VALUE], npartitions=pieces, ignore_index=True)
+    ordered = values.exo.sort_values([*keys, VALUE], npartitions=npartitions, ignore_index=True)
     return new_collection(
         GroupRanks(ordered, keys, list(requests.values()), list(requests), str(column))
     )
 
 
-def _flat(found: dd.DataFrame, keys: list[str], labels: list[str]) -> dd.DataFrame:
-    return found.map_partitions(_reset, keys, labels, meta=_reset(found._meta, keys, labels))
+def _flat(frame: dd.DataFrame, keys: list[str], labels: list[str]) -> dd.DataFrame:
+    return frame.map_partitions(_reset, keys, labels, meta=_reset(frame._meta, keys, labels))
 
 
 def _reset(part: Any, keys: list[str], labels: list[str]) -> Any:
@@ -250,17 +250,17 @@ def _indexed(part: Any, by: list[Any], columns: Any, start: int = 0) -> Any:
 def _quantiles(part: Any, by: list[Any], columns: list[Any], shares: list[float] | None) -> Any:
     """Return the quantiles of each group, one below the other."""
     count = 1 if shares is None else len(shares)
-    each = [_indexed(part, by, columns, i * len(columns)) for i in range(count)]
+    frames = [_indexed(part, by, columns, i * len(columns)) for i in range(count)]
     if shares is None:
-        return each[0]
+        return frames[0]
     order = np.arange(count * len(part)).reshape(count, len(part)).T.ravel()
-    below = pd.concat(each, keys=shares, names=[None]).take(order)
-    return below.reorder_levels([*range(1, len(by) + 1), 0])
+    stacked = pd.concat(frames, keys=shares, names=[None]).take(order)
+    return stacked.reorder_levels([*range(1, len(by) + 1), 0])
 
 
 def _unfit(columns: Any, names: Any, error: Exception) -> AggregationError:
-    what = names if isinstance(names, str) else ", ".join(dict.fromkeys(names))
+    aggregates = names if isinstance(names, str) else ", ".join(dict.fromkeys(names))
     return AggregationError(
-        f"{what} of {', '.join(map(repr, dict.fromkeys(columns)))}: {error}. See dtypes of the "
-        f"frame: medians and quantiles need numbers or times"
+        f"{aggregates} of {', '.join(map(repr, dict.fromkeys(columns)))}: {error}. See the dtypes "
+        f"of the frame: medians and quantiles need numbers or times"
     )

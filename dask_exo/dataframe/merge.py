@@ -32,15 +32,14 @@ class MergeMethods:
         indicator: bool = False,
         npartitions: int | None = None,
     ) -> dd.DataFrame:
-        """Join on columns or indexes; no frequent key makes a partition larger than the others.
+        """Join on columns or indexes; a heavy hitter does not make one partition larger.
 
         Returns the rows of `pandas.DataFrame.merge`. Dask's ``merge`` puts all rows of a key into
-        one partition, and later steps may depend on that. This one spreads the rows of a frequent
-        key over several partitions, and copies its rows on the other side to each of them.
+        one partition, and later steps may depend on that. This one spreads the rows of a heavy
+        hitter over several partitions, and copies its rows on the other side to each of them.
 
-        Rows of the side that has more of a key are spread; in leftsemi joins those of the left
-        side. In left, right and outer joins each row without a partner comes out once. Nulls are
-        keys like others.
+        The side with more rows of the key is spread; in leftsemi joins, the left side. In left,
+        right and outer joins each row without a partner comes out once. Nulls are keys like others.
 
         Parameters
         ----------
@@ -53,7 +52,7 @@ class MergeMethods:
         suffixes, indicator
             Arguments of `pandas.DataFrame.merge`.
         npartitions : int, optional
-            Number of output partitions; by default the larger number of both sides.
+            Number of output partitions; by default that of the side with more.
 
         Returns
         -------

@@ -111,16 +111,16 @@ class OnlineGroupBy:
         aggregate = delayed(aggregate_partition, pure=True, traverse=False)
         rounds = deque(pairwise([0, *estimate_points(len(parts), every)]))
         running: deque[tuple[Any, ...]] = deque()
-        found: list[PartialAggregate] = []
-        begun = done = 0
+        totals: list[PartialAggregate] = []
+        started = done = 0
         while done < len(parts):
-            while rounds and begun - done <= AHEAD * step_of(len(parts), every):
-                start, begun = rounds.popleft()
-                tasks = [aggregate(parts[i], spec) for i in order[start:begun]]
+            while rounds and started - done <= AHEAD * step_of(len(parts), every):
+                start, started = rounds.popleft()
+                tasks = [aggregate(parts[i], spec) for i in order[start:started]]
                 running.append(dask.base.persist(*tasks))
-            found = [combine([*found, *dask.base.compute(*running.popleft())])]
-            done = found[0].partitions
-            yield estimate(found[0], spec, len(parts))
+            totals = [combine([*totals, *dask.base.compute(*running.popleft())])]
+            done = totals[0].partitions
+            yield estimate(totals[0], spec, len(parts))
 
 
 def estimate_points(partitions: int, every: float) -> list[int]:
@@ -134,8 +134,8 @@ def estimate_points(partitions: int, every: float) -> list[int]:
     [1, 2, 3, 4, 8, 10]
     """
     step = step_of(partitions, every)
-    sooner = {k for i in range(step.bit_length()) for k in (2**i, 3 * 2**i) if k < step}
-    return [*sorted(sooner), *range(step, partitions, step), partitions]
+    early = {k for i in range(step.bit_length()) for k in (2**i, 3 * 2**i) if k < step}
+    return [*sorted(early), *range(step, partitions, step), partitions]
 
 
 def step_of(partitions: int, every: float) -> int:
@@ -203,14 +203,14 @@ class AggregationSpec:
         return list(dict.fromkeys([*self.by, *(column for column, _ in self.columns)]))
 
     @property
-    def known(self) -> dict[Any, list[str]]:
+    def by_column(self) -> dict[Any, list[str]]:
         """Column → aggregates that each partition computes."""
-        wanted: dict[Any, list[str]] = {}
+        aggs: dict[Any, list[str]] = {}
         for column, name in self.columns:
-            wanted.setdefault(column, []).extend(PARTIAL[name])
-        unique = {column: list(dict.fromkeys(names)) for column, names in wanted.items() if names}
+            aggs.setdefault(column, []).extend(PARTIAL[name])
+        distinct = {column: list(dict.fromkeys(names)) for column, names in aggs.items() if names}
         # groups are needed even if only distinct values are requested
-        return unique or {self.columns[0][0]: ["count"]}
+        return distinct or {self.columns[0][0]: ["count"]}
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class PartialAggregate:
 
     Attributes
     ----------
-    known : DataFrame
+    aggregates : DataFrame
         A row for each group; "var" is the sum of squared distances from the mean.
     distinct : list of DataFrame
         For each column with nunique, its distinct values in each group.
@@ -231,7 +231,7 @@ class PartialAggregate:
         Number of partitions.
     """
 
-    known: pd.DataFrame
+    aggregates: pd.DataFrame
     distinct: list[pd.DataFrame]
     sketches: list[Sketch]
     squares: pd.DataFrame
@@ -241,33 +241,33 @@ class PartialAggregate:
 def aggregate_partition(frame: pd.DataFrame, spec: AggregationSpec) -> PartialAggregate:
     """Aggregate one partition."""
     groups = frame.groupby(spec.by, observed=True)
-    known = groups.agg(spec.known)
-    for column, name in known.columns:
+    aggs = groups.agg(spec.by_column)
+    for column, name in aggs.columns:
         if name == "var":
-            count = known[column, "count"]
-            known[column, name] = (known[column, name] * (count - 1)).where(count > 1, 0.0)
+            count = aggs[column, "count"]
+            aggs[column, name] = (aggs[column, name] * (count - 1)).where(count > 1, 0.0)
     distinct = [
         frame[list(dict.fromkeys([*spec.by, column]))].drop_duplicates()
         for column in spec.of("nunique")
     ]
     sketches: list[Sketch] = []
-    if sketched := spec.of("approx_nunique"):
+    if sketch_columns := spec.of("approx_nunique"):
         numbers = groups.ngroup().fillna(-1).to_numpy("int64")  # no number: a key is missing
-        sketches = [sketch(known.index, numbers, frame[column]) for column in sketched]
-    totals = [column for column in known.columns if column[-1] in TOTALS]
-    return PartialAggregate(known, distinct, sketches, known[totals].astype("float64") ** 2)
+        sketches = [sketch(aggs.index, numbers, frame[column]) for column in sketch_columns]
+    totals = [column for column in aggs.columns if column[-1] in TOTALS]
+    return PartialAggregate(aggs, distinct, sketches, aggs[totals].astype("float64") ** 2)
 
 
 def combine(parts: Sequence[PartialAggregate]) -> PartialAggregate:
     """Combine partial aggregates."""
-    distinct = zip(*(one.distinct for one in parts), strict=True)
-    sketches = zip(*(one.sketches for one in parts), strict=True)
+    distinct = zip(*(part.distinct for part in parts), strict=True)
+    sketches = zip(*(part.sketches for part in parts), strict=True)
     return PartialAggregate(
-        _combine_known([one.known for one in parts]),
-        [pd.concat(each).drop_duplicates() for each in distinct],
-        [merge_sketches(each) for each in sketches],
-        _grouped(pd.concat([one.squares for one in parts])).sum(),
-        sum(one.partitions for one in parts),
+        _combine_aggregates([part.aggregates for part in parts]),
+        [pd.concat(group).drop_duplicates() for group in distinct],
+        [merge_sketches(group) for group in sketches],
+        _grouped(pd.concat([part.squares for part in parts])).sum(),
+        sum(part.partitions for part in parts),
     )
 
 
@@ -276,48 +276,48 @@ def _grouped(frame: pd.DataFrame) -> Any:
     return frame.groupby(level=levels, observed=True, dropna=False)
 
 
-def _combine_known(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _combine_aggregates(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     rows = pd.concat(parts)
     how = {column: column[-1] if column[-1] in ("min", "max") else "sum" for column in rows.columns}
-    known = _grouped(rows).agg(how)
+    combined = _grouped(rows).agg(how)
     for column, name in rows.columns:
         if name != "var":
             continue
         count = rows[column, "count"]
         mean = rows[column, "sum"] / count.where(count > 0)
-        total = (known[column, "sum"] / known[column, "count"]).reindex(rows.index)
-        between = _grouped(((mean - total) ** 2 * count).to_frame("between")).sum()["between"]
-        known[column, name] += between
-    return known
+        total = (combined[column, "sum"] / combined[column, "count"]).reindex(rows.index)
+        spread = _grouped(((mean - total) ** 2 * count).to_frame("between")).sum()["between"]
+        combined[column, name] += spread
+    return combined
 
 
-def estimate(found: PartialAggregate, spec: AggregationSpec, partitions: int) -> Estimate:
+def estimate(partial: PartialAggregate, spec: AggregationSpec, partitions: int) -> Estimate:
     """Estimate the aggregates of all ``partitions`` from those of some."""
-    known, share = found.known, found.partitions / partitions
-    exact = found.partitions == partitions
+    aggs, share = partial.aggregates, partial.partitions / partitions
+    exact = partial.partitions == partitions
     values: dict[Column, Any] = {}
     errors: dict[Column, Any] = {}
     for column, name in spec.columns:
-        one = column, name
-        errors[one] = pd.Series(0.0 if exact else np.nan, known.index)
+        key = column, name
+        errors[key] = pd.Series(0.0 if exact else np.nan, aggs.index)
         if name in TOTALS:
-            values[one] = known[one] if exact else known[one] / share
-            errors[one] = errors[one] if exact else _error(found, one, partitions)
+            values[key] = aggs[key] if exact else aggs[key] / share
+            errors[key] = errors[key] if exact else _error(partial, key, partitions)
         elif name in ("min", "max"):
-            values[one] = known[one]
+            values[key] = aggs[key]
         elif name == "nunique":
-            pairs = found.distinct[spec.of(name).index(column)]
+            pairs = partial.distinct[spec.of(name).index(column)]
             counts = pairs.groupby(spec.by, observed=True)[column].nunique()
-            values[one] = counts.reindex(known.index)
+            values[key] = counts.reindex(aggs.index)
         elif name == "approx_nunique":
-            counts = found.sketches[spec.of(name).index(column)].counts()
-            values[one] = counts.reindex(known.index)
-            errors[one] = values[one] * STANDARD_ERROR
+            counts = partial.sketches[spec.of(name).index(column)].counts()
+            values[key] = counts.reindex(aggs.index)
+            errors[key] = values[key] * STANDARD_ERROR
         else:
-            values[one], off = _moment(known, one)
+            values[key], off = _moment(aggs, key)
             if name == "mean" and not exact:
-                errors[one] = off * np.sqrt(1 - share)
-    frame, error = (pd.DataFrame(one, index=known.index) for one in (values, errors))
+                errors[key] = off * np.sqrt(1 - share)
+    frame, error = (pd.DataFrame(key, index=aggs.index) for key in (values, errors))
     if spec.flat:
         frame.columns = error.columns = pd.Index([column for column, _ in spec.columns])
     if spec.top is not None:
@@ -326,24 +326,24 @@ def estimate(found: PartialAggregate, spec: AggregationSpec, partitions: int) ->
     return Estimate(frame, error, share, exact)
 
 
-def _moment(known: pd.DataFrame, one: Column) -> tuple[Any, Any]:
+def _moment(aggs: pd.DataFrame, key: Column) -> tuple[Any, Any]:
     """Return a mean, variance or deviation, and the standard error of the mean."""
-    column, name = one
-    count, squares = known[column, "count"], known[column, "var"]
+    column, name = key
+    count, squares = aggs[column, "count"], aggs[column, "var"]
     variance = (squares / (count - 1)).where(count > 1)
     if name == "mean":
-        value = (known[column, "sum"] / count).where(count > 0)
+        value = (aggs[column, "sum"] / count).where(count > 0)
     else:
         value = variance if name == "var" else np.sqrt(variance)
     return value, np.sqrt(variance / count)
 
 
-def _error(found: PartialAggregate, one: Column, partitions: int) -> Any:
+def _error(partial: PartialAggregate, key: Column, partitions: int) -> Any:
     """Return the standard error of a scaled total, from the variance of partitions' totals."""
-    n, known, squares = found.partitions, found.known[one], found.squares[one]
+    n, totals, squares = partial.partitions, partial.aggregates[key], partial.squares[key]
     if n < 3:
-        return pd.Series(np.nan, known.index)
-    variance = (squares - known.astype("float64") ** 2 / n) / (n - 1)
+        return pd.Series(np.nan, totals.index)
+    variance = (squares - totals.astype("float64") ** 2 / n) / (n - 1)
     return partitions * np.sqrt(variance.clip(lower=0) / n * (1 - n / partitions))
 
 

@@ -1,9 +1,9 @@
 """Commit Parquet files as one output: all of them, or nothing.
 
 On a local file system, files are staged in a hidden directory beside the output, which then takes
-its name. A reader sees what was there before, or all that is new. Where the system cannot exchange
-two names at once and there was something before, there is a moment without any; a program that dies
-in it has left the old data under a hidden name, from which the next one restores it.
+its name. A reader sees all of the old output or all of the new one. Where the system cannot
+exchange two names at once, there is a moment without an output; if the program dies then, the old
+data has a hidden name, from which the next program restores it.
 
 In an object store nothing can be renamed, and no two objects change at once. Tasks write below
 ``_exo-staging-…/`` of the output, which readers of Parquet ignore. One small object,
@@ -58,15 +58,17 @@ def publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
         ) from error
 
 
-def exchange(one: Path, two: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Exchange the names of two directories at once; return False where the system cannot."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return rename is not None and not rename(here, os.fsencode(one), here, os.fsencode(two), flag)
+    cwd, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and not rename(
+        cwd, os.fsencode(first), cwd, os.fsencode(second), flag
+    )
 
 
 def remove(directory: Path) -> None:
-    """Delete a directory, to which tasks that still run may add files meanwhile."""
+    """Delete a directory, although tasks that still run may add files meanwhile."""
     for _ in range(10):
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
@@ -100,12 +102,12 @@ class LocalCommitter:
             raise OutputExistsError(
                 f"the output {str(target)!r} exists: give another one, or overwrite=True"
             )
-        other = [] if target.is_dir() or not target.exists() else [target]
-        other += [file for file in target.rglob("*") if file.is_file() and not _is_parquet(file)]
-        if other:  # replacing would remove it
+        foreign = [] if target.is_dir() or not target.exists() else [target]
+        foreign += [file for file in target.rglob("*") if file.is_file() and not _is_parquet(file)]
+        if foreign:  # replacing would remove it
             raise OutputError(
-                f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file; "
-                f"give another path, or move that away"
+                f"will not overwrite {str(target)!r}: {foreign[0].name!r} is not a Parquet file; "
+                f"give another path, or move that file away"
             )
         try:
             self._temporary.mkdir(parents=True, exist_ok=True)
@@ -159,8 +161,8 @@ class ObjectStoreCommitter:
     def commit(self, written: Collection[str], *, overwrite: bool) -> None:
         """See `LocalCommitter`."""
         old = sorted(set(self._data_files()) - set(written)) if overwrite else []
-        decided = {"files": sorted(written), "old": old, "staging": self._folder}
-        self._write(COMMIT, decided)
+        commit = {"files": sorted(written), "old": old, "staging": self._folder}
+        self._write(COMMIT, commit)
         self._finish()
 
     def abandon(self) -> None:
@@ -169,15 +171,15 @@ class ObjectStoreCommitter:
 
     def _finish(self) -> None:
         """Execute the recorded commit; idempotent."""
-        decided = _json(self._fs, f"{self._path}/{COMMIT}")
-        if decided is None:
+        commit = _json(self._fs, f"{self._path}/{COMMIT}")
+        if commit is None:
             return
-        staging = f"{self._path}/{decided['staging']}"
-        for file in decided["files"]:
+        staging = f"{self._path}/{commit['staging']}"
+        for file in commit["files"]:
             if self._fs.exists(f"{staging}/{file}"):
                 self._fs.cp_file(f"{staging}/{file}", f"{self._path}/{file}")
-        self._write(MANIFEST, {"files": decided["files"]})
-        for file in decided["old"]:
+        self._write(MANIFEST, {"files": commit["files"]})
+        for file in commit["old"]:
             if self._fs.exists(f"{self._path}/{file}"):
                 self._fs.rm_file(f"{self._path}/{file}")
         self._delete(staging)
@@ -186,8 +188,8 @@ class ObjectStoreCommitter:
     def _data_files(self) -> list[str]:
         """Return the files of the output, relative to its path."""
         self._fs.invalidate_cache()
-        found = [file.removeprefix(f"{self._path}/") for file in self._fs.find(self._path)]
-        return sorted(file for file in found if not file.startswith("_exo"))
+        files = [file.removeprefix(f"{self._path}/") for file in self._fs.find(self._path)]
+        return sorted(file for file in files if not file.startswith("_exo"))
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         atomic_io.put(self._fs, f"{self._path}/{name}", [json.dumps(content, indent=1).encode()])

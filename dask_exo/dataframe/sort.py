@@ -52,8 +52,8 @@ class SortMethods:
         Returns
         -------
         dask.dataframe.DataFrame
-            Partitions have about equally many rows, and unknown divisions. Equal keys may be in
-            several.
+            Partitions have about equally many rows; divisions are unknown. Equal keys may be in
+            several partitions.
 
         Raises
         ------
@@ -140,8 +140,8 @@ class SortMethods:
             return self._frame.set_index(column, drop=drop, npartitions=npartitions, **options)
         if options:
             raise SortArgumentError(
-                f"set_index with split_equal=True has no arguments {sorted(options)}: leave them "
-                f"out, or split_equal"
+                f"set_index with split_equal=True takes no arguments {sorted(options)}: leave "
+                f"these out, or split_equal"
             )
         validation.check_columns([column], self._frame, "to sort by")
         ordered = self.sort_values([column], npartitions=npartitions)
@@ -154,7 +154,7 @@ class SortMethods:
         """Put rows in random order, over all partitions or within windows of them.
 
         Rows keep their index. The order depends only on the seed and on the partitions of the
-        input. Output partitions have about equally many rows, and unknown divisions.
+        input. Output partitions have about equally many rows; divisions are unknown.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class SortMethods:
         window : int, optional
             Number of neighbouring partitions within which rows move. By default all: a full
             shuffle. With windows the first rows are ready as soon as one window has been read, but
-            rows that are far apart stay so.
+            rows that are far apart stay far apart.
         npartitions : int, optional
             Number of output partitions; by default that of the input. Each window has its share of
             them, at least one.
@@ -190,10 +190,10 @@ class SortMethods:
             validation.number_from(1, "npartitions", npartitions)
         if window is None or window >= self._frame.npartitions:
             return new_collection(ShuffleRows(self._frame, (int(seed),), npartitions))
-        pieces = npartitions or self._frame.npartitions
+        total = npartitions or self._frame.npartitions
         windows = []
         for a in range(0, self._frame.npartitions, window):
-            part = self._frame.partitions[a : a + window]
-            share = max(1, round(pieces * part.npartitions / self._frame.npartitions))
-            windows.append(new_collection(ShuffleRows(part, (int(seed), a), share)))
+            window_frame = self._frame.partitions[a : a + window]
+            share = max(1, round(total * window_frame.npartitions / self._frame.npartitions))
+            windows.append(new_collection(ShuffleRows(window_frame, (int(seed), a), share)))
         return dd.concat(windows, interleave_partitions=False)

@@ -43,8 +43,8 @@ class OutputMethods:
         """Store the partitions in ``exo.checkpoint.path``, for the next program that needs them.
 
         Partitions are written as they are computed. The next program with the same code and the
-        same input reads them instead, even if this one fails. Without
-        ``exo.checkpoint.path`` nothing happens. See ``docs/checkpoints.md``.
+        same input reads them instead, even if this one fails. Without ``exo.checkpoint.path``
+        nothing happens. See ``docs/checkpoints.md``.
 
         Examples
         --------
@@ -110,7 +110,7 @@ class OutputMethods:
         OutputError
             It cannot be written, or an argument is invalid.
         ColumnError
-            There is no column of ``partition_on``.
+            ``partition_on`` names no column.
 
         Examples
         --------
@@ -128,7 +128,7 @@ class OutputMethods:
         by = (partition_on,) if isinstance(partition_on, str) else tuple(partition_on)
         validation.check_columns(list(by), frame, "to make directories of")
         if len(by) == len(frame.columns):
-            raise OutputError(f"partition_on={list(by)} leaves no column to be written: name fewer")
+            raise OutputError(f"partition_on={list(by)} leaves no column to write: name fewer")
         target = None if target_file_size is None else int(parse_bytes(target_file_size))
         if target is not None and target <= 0:
             raise OutputError(
@@ -136,9 +136,9 @@ class OutputMethods:
             )
         if schema is None:
             schema = _schema(frame._meta_nonempty.drop(columns=list(by)), index=write_index)
-        how = WriteOptions(schema, target, by, write_index, compression)
+        options = WriteOptions(schema, target, by, write_index, compression)
         fs, root = atomic_io.located(path)
-        token = tokenize(root, how)[:12]  # stable across programs, unlike Dask's names
+        token = tokenize(root, options)[:12]  # stable across programs, unlike Dask's names
         committer: LocalCommitter | ObjectStoreCommitter
         if atomic_io.is_local(fs):
             committer = LocalCommitter(root, token)
@@ -146,13 +146,13 @@ class OutputMethods:
             committer = ObjectStoreCommitter(fs, root, token)
         committer.begin(overwrite=overwrite)
         try:
-            written = new_collection(WriteParts(frame.expr, committer.staging, how)).compute()
+            receipts = new_collection(WriteParts(frame.expr, committer.staging, options)).compute()
         except BaseException:
             if Config.current().checkpoint_path is None:  # else the next program continues
                 committer.abandon()
             raise
-        committer.commit(written["file"].tolist(), overwrite=overwrite)
-        return written.reset_index(drop=True)
+        committer.commit(receipts["file"].tolist(), overwrite=overwrite)
+        return receipts.reset_index(drop=True)
 
 
 def _schema(example: pd.DataFrame, *, index: bool) -> pa.Schema:
@@ -171,7 +171,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Options of the Parquet files; as the arguments of ``to_parquet``."""
+    """Options of the Parquet files, as given to ``to_parquet``."""
 
     schema: pa.Schema
     target: int | None  # bytes of a file; None means a file for each partition
@@ -183,7 +183,7 @@ class WriteOptions:
 class WriteParts(Expr):
     """The receipts of partitions that are written into a folder."""
 
-    _parameters = ["frame", "staging", "how"]  # noqa: RUF012  as Dask's expressions have it
+    _parameters = ["frame", "staging", "options"]  # noqa: RUF012  as Dask's expressions have it
 
     @functools.cached_property
     def _meta(self) -> pd.DataFrame:
@@ -193,12 +193,12 @@ class WriteParts(Expr):
         return (None,) * (self.frame.npartitions + 1)
 
     def _layer(self) -> dict[Any, Any]:
-        name, mark = self._name, CheckpointMark(Staged(self.staging))
+        name, checkpoint = self._name, CheckpointMark(Staged(self.staging))
         tasks = []
         for i in range(self.frame.npartitions):
             part = TaskRef((self.frame._name, i))
-            written = Task((f"written-{name}", i), write_part, part, i, self.staging, self.how)
-            tasks += [written, Task((name, i), mark, written.ref())]
+            written = Task((f"written-{name}", i), write_part, part, i, self.staging, self.options)
+            tasks += [written, Task((name, i), checkpoint, written.ref())]
         return {task.key: task for task in tasks}
 
 
@@ -208,14 +208,14 @@ class Staged:
 
     staging: str
 
-    def __call__(self, written: pd.DataFrame) -> bool:
+    def __call__(self, files: pd.DataFrame) -> bool:
         """Return whether each file exists, with its size."""
         fs, folder = atomic_io.located(self.staging)
         fs.invalidate_cache()
         try:
             return all(
                 fs.size(f"{folder}/{file}") == nbytes
-                for file, nbytes in zip(written["file"], written["nbytes"], strict=True)
+                for file, nbytes in zip(files["file"], files["nbytes"], strict=True)
             )
         except FileNotFoundError:
             return False
@@ -227,19 +227,21 @@ def receipt(rows: list[tuple[str, int, int]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
 
 
-def write_part(part: pd.DataFrame, number: int, staging: str, how: WriteOptions) -> pd.DataFrame:
+def write_part(
+    part: pd.DataFrame, number: int, staging: str, options: WriteOptions
+) -> pd.DataFrame:
     """Write one partition in a task; return the receipt.
 
     An empty partition writes no file, except the first one, which stores the schema.
     """
-    if not len(part) and (number or how.partition_on):
+    if not len(part) and (number or options.partition_on):
         return receipt([])
     fs, folder = atomic_io.located(staging)
     rows = []
-    for place, group in _groups(part, how.partition_on):
-        for k, (count, data) in enumerate(_encoded(_table(group, how), how)):
-            mark = hashlib.sha256(data).hexdigest()[:16]
-            file = f"{place}part-{number:05d}-{k:02d}-{mark}.parquet"
+    for directory, group in _groups(part, options.partition_on):
+        for k, (count, data) in enumerate(_encoded(_table(group, options), options)):
+            digest = hashlib.sha256(data).hexdigest()[:16]
+            file = f"{directory}part-{number:05d}-{k:02d}-{digest}.parquet"
             atomic_io.put(fs, f"{folder}/{file}", [data])
             rows.append((file, count, len(data)))
     return receipt(rows)
@@ -258,32 +260,32 @@ def _groups(part: pd.DataFrame, by: tuple[Any, ...]) -> Iterator[tuple[str, pd.D
         yield "".join(names), group.drop(columns=list(by))
 
 
-def _table(part: pd.DataFrame, how: WriteOptions) -> pa.Table:
+def _table(part: pd.DataFrame, options: WriteOptions) -> pa.Table:
     try:
-        return pa.Table.from_pandas(part, schema=how.schema, preserve_index=how.index)
+        return pa.Table.from_pandas(part, schema=options.schema, preserve_index=options.index)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
         raise OutputError(
-            f"a partition cannot be written with the columns that the collection has: {error}. "
-            f"Give to_parquet a schema=pyarrow.schema(...), or convert the column"
+            f"a partition does not fit the schema of the collection: {error}. Give to_parquet a "
+            f"schema=pyarrow.schema(...), or convert the column"
         ) from error
 
 
-def _encoded(table: pa.Table, how: WriteOptions) -> Iterator[tuple[int, memoryview]]:
+def _encoded(table: pa.Table, options: WriteOptions) -> Iterator[tuple[int, memoryview]]:
     """Yield rows and bytes of each file, cut to about the target size."""
-    data = _parquet(table, how)
-    if how.target is None or len(data) <= how.target or len(table) < 2:
+    data = _parquet(table, options)
+    if options.target is None or len(data) <= options.target or len(table) < 2:
         yield len(table), data
         return
-    each = -(-len(table) // min(-(-len(data) // how.target), len(table)))
-    for start in range(0, len(table), each):
-        piece = table.slice(start, each)
-        yield len(piece), _parquet(piece, how)
+    rows_per_file = -(-len(table) // min(-(-len(data) // options.target), len(table)))
+    for start in range(0, len(table), rows_per_file):
+        piece = table.slice(start, rows_per_file)
+        yield len(piece), _parquet(piece, options)
 
 
-def _parquet(table: pa.Table, how: WriteOptions) -> memoryview:
+def _parquet(table: pa.Table, options: WriteOptions) -> memoryview:
     sink = pa.BufferOutputStream()
-    chosen = parquet.dictionaries(len(table), table.take)
-    pq.write_table(table, sink, compression=how.compression, use_dictionary=chosen)
+    dictionaries = parquet.dictionaries(len(table), table.take)
+    pq.write_table(table, sink, compression=options.compression, use_dictionary=dictionaries)
     return memoryview(sink.getvalue())
 
 

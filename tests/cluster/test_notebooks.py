@@ -29,7 +29,7 @@ def shown(notebook: nbformat.NotebookNode) -> str:
 
 
 SHOWN = {
-    "faults": ("999 is no price", "8 of 8 partitions are there"),
+    "faults": ("999 is no price", "8 of 8 partitions are stored"),
     "pipelines": ("ValueError: a bad picture",),
     "quickstart": ("push, since 2.73 TiB exceed", "computation(s)", "report.html"),
 }

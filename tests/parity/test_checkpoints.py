@@ -333,7 +333,7 @@ def test_what_has_no_deterministic_token_is_not_kept_and_says_so(tmp_path: Path)
     assert "pure=True" in seen.refused
     assert list(CheckpointStore(str(tmp_path / "kept")).groups()) == []
     text = str(dask_exo.explain(delayed.shuffle("k"), futures=InlineFutures()))
-    assert "not kept, since" in text
+    assert "not stored, since" in text
     pure = [dask.delayed(part, pure=True)(i) for i in range(2)]
     for found in (0, 4):
         with recording() as stats:
@@ -343,10 +343,12 @@ def test_what_has_no_deterministic_token_is_not_kept_and_says_so(tmp_path: Path)
 
 def test_explain_says_what_is_there() -> None:
     shuffled = frame().shuffle("k", npartitions=3)
-    assert "0 of 3 partitions are there" in str(dask_exo.explain(shuffled, futures=InlineFutures()))
+    assert "0 of 3 partitions are stored" in str(
+        dask_exo.explain(shuffled, futures=InlineFutures())
+    )
     shuffled.compute()
     text = str(dask_exo.explain(shuffled, futures=InlineFutures()))
-    assert "3 of 3 partitions are there" in text
+    assert "3 of 3 partitions are stored" in text
     assert "shuffles: 0" in text
 
 

@@ -121,7 +121,7 @@ def test_quantiles_of_several_columns_are_in_the_order_of_pandas() -> None:
 def test_explain_says_how_groups_are_cut() -> None:
     ddf = dd.from_pandas(pages(None, 100), npartitions=2)
     found = ddf.exo.groupby("k").quantile("x", [0.5, 0.9])
-    (line,) = explain(found, nbytes="1MB", futures=InlineFutures(NODES[2])).frequent
+    (line,) = explain(found, nbytes="1MB", futures=InlineFutures(NODES[2])).heavy_hitters
     assert line.startswith("quantile 0.5, quantile 0.9 of x by group: sorted by group and value")
 
 

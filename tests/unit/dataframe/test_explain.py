@@ -191,11 +191,11 @@ def test_it_says_what_joins_do_with_frequent_keys() -> None:
     outer = frame().exo.merge(other, "outer", left_on="k", right_on="key")
     semi = frame().exo.merge(other, "leftsemi", left_on="k", right_on="key")
     text = str(dask_exo.explain(outer, semi, nbytes="1MB", futures=machines(1)))
-    assert "outer join on k = key: frequent keys of the side that has more of them are" in text
+    assert "outer join on k = key: heavy hitters of the side that has more of them are" in text
     assert "copies without a partner are dropped" in text
-    assert "leftsemi join on k = k: frequent keys of the left side are dealt out" in text
+    assert "leftsemi join on k = k: heavy hitters of the left side are spread" in text
     plain = dask_exo.explain(frame().merge(other), nbytes="1MB", futures=machines(1))
-    assert plain.frequent == []
+    assert plain.heavy_hitters == []
 
 
 @pytest.mark.parametrize(
