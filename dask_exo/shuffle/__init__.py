@@ -69,10 +69,10 @@ class Program:
                 raise ValueError(
                     f"map returned {len(blocks)} blocks; there are {self.reducers} reducers"
                 )
-            for values, block in zip(lists, blocks, strict=True):
-                values.append(block)
+            for collected, block in zip(lists, blocks, strict=True):
+                collected.append(block)
         packed = pickled(lists, owned)
-        sent = tally(np.array([len(values) for values in lists]))
+        sent = tally(np.array([len(collected) for collected in lists]))
         sizes = tuple(block.nbytes for block in packed)
         return [*packed, Receipt(sent, sum(sizes), time.perf_counter() - start, sizes=sizes)]
 
@@ -195,10 +195,10 @@ def _stream(
         yield PartialResult(outputs, count, count / len(parts))
 
 
-def _outputs(futures: Futures, program: Program, columns: Sequence[ReducerInput]) -> list[Ref]:
+def _outputs(futures: Futures, program: Program, inputs: Sequence[ReducerInput]) -> list[Ref]:
     return [
-        futures.submit(program.output, column.slot, *column.refs, node=column.node)
-        for column in columns
+        futures.submit(program.output, blocks.slot, *blocks.refs, node=blocks.node)
+        for blocks in inputs
     ]
 
 

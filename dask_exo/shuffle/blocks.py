@@ -121,20 +121,20 @@ class Packed:
         With many reducers that get a few rows of each map, joining them for one reducer at a time
         would take most of the time of a shuffle.
         """
-        whole = [p for p in packed if isinstance(p, cls)]
-        rows = [p.rows for p in whole]
+        uniform = [p for p in packed if isinstance(p, cls)]
+        rows = [p.rows for p in uniform]
         if len(rows) < len(packed) or not same_schema(rows):
             return None
         runs = [np.array(run) for run in np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1)]
         parts, ids = [], []
-        for p, source in zip(whole, rows, strict=True):
+        for p, source in zip(uniform, rows, strict=True):
             for run in runs:
-                here = run - p.first
-                parts.append(source.slice(p.offsets[here[0]], p.offsets[here[-1] + 1]))
-                ids.append(np.repeat(run, p.offsets[here + 1] - p.offsets[here]))
-        places = np.zeros(slots[-1] + 1, np.min_scalar_type(len(slots)))
-        places[list(slots)] = np.arange(len(slots))
-        order, offsets = argsort.counting_argsort(places[np.concatenate(ids)], len(slots))
+                local = run - p.first
+                parts.append(source.slice(p.offsets[local[0]], p.offsets[local[-1] + 1]))
+                ids.append(np.repeat(run, p.offsets[local + 1] - p.offsets[local]))
+        slot_numbers = np.zeros(slots[-1] + 1, np.min_scalar_type(len(slots)))
+        slot_numbers[list(slots)] = np.arange(len(slots))
+        order, offsets = argsort.counting_argsort(slot_numbers[np.concatenate(ids)], len(slots))
         return cls(concat_same_schema(parts).take(order), offsets, packed[0].partition_column)
 
 
@@ -215,8 +215,8 @@ class Pickled:
     @property
     def sizes(self) -> np.ndarray:
         """Bytes of each of the k blocks."""
-        each = [sum(a.nbytes for arrays in block for a in arrays) for block in self.pickles]
-        return np.array(each, float)
+        sizes = [sum(a.nbytes for arrays in block for a in arrays) for block in self.pickles]
+        return np.array(sizes, float)
 
     def digested(self) -> Iterator[Any]:
         """Buffers, for `dask_exo.partitions.digest`: equal values may differ as pickles."""

@@ -24,21 +24,22 @@ from dask_exo.shuffle.stragglers import SpeculationPolicy
 
 LARGEST_BATCH = 64 * 2**20  # bytes; a larger call is not batched with others
 
-MERGED = 4 * 2**20  # bytes; a merged block this large costs more by its bytes than as an object
+LARGE_BLOCK = 4 * 2**20  # bytes; a larger merged block costs more by its bytes than as an object
 
 LARGEST_ROUND = 0.3  # of the store; twice that exists at a time, and must fit
 
-SHARED = 0.5  # of a node's store, for running reducers and the groups that they share blocks with
+SHARED_FRACTION = 0.5  # of a node's store, for running reducers and those that share their blocks
 
-EVEN = 2  # times the equal share of a round; a node that gets more does several merges
+MOST_SHARES = 2  # times the equal share of a round; a node that gets more does several merges
 
-MERGES = 3  # of `push` that run on a node at the same time; more would starve its maps
+MERGES_PER_NODE = 3  # of `push` that run on a node at the same time; more would starve its maps
 
 BOOKKEEPING = 2500  # bytes that Ray's driver keeps for a ref, measured: 2 to 3 kB
 
-COPY = 400e6  # bytes/s that a slot packs, merges or assembles
-NET, DISK = 1e9, 400e6  # bytes/s of a node; Ray has been measured to write 320e6, to read 500e6
-MADE, TAKEN = 0.001, 0.0001  # seconds for an object that a task makes or takes, measured on Ray
+COPY_SPEED = 400e6  # bytes/s that a slot packs, merges or assembles
+NET_SPEED = 1e9  # bytes/s of a node
+DISK_SPEED = 400e6  # bytes/s of a node; Ray was measured to write 320e6, and to read 500e6
+OUTPUT, INPUT = 0.001, 0.0001  # seconds for an output or an input of a task, measured on Ray
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Limits:
         Share of the store that half of the map output which is alive in `push` should fill; it
         may fill up to `LARGEST_ROUND` where slots would idle otherwise.
     most_objects : int
-        Packed blocks that one shuffle may make.
+        Packed blocks that one shuffle may create.
     bundle_target : float
         Seconds of work that one call should at least do.
     tasks_per_slot : int
@@ -211,11 +212,11 @@ def round_knobs(shape: Shape, limits: Limits) -> RoundKnobs:
 
 def _rounds(shape: Shape, limits: Limits) -> tuple[int, int]:
     """Return the parts of a round, and the rounds that exist at a time."""
-    wanted = int(shape.store * limits.round_fraction) // shape.part
+    fitting = int(shape.store * limits.round_fraction) // shape.part
     largest = int(shape.store * LARGEST_ROUND) // shape.part
-    per_round = max(1, min(shape.parts, max(wanted, min(shape.slots, largest))))
+    per_round = max(1, min(shape.parts, max(fitting, min(shape.slots, largest))))
     slots = max(1, shape.slots // max(shape.nodes, 1))  # of a node
-    merges = max(1, min(MERGES, slots - 1))
+    merges = max(1, min(MERGES_PER_NODE, slots - 1))
     alive = min(merges + 1, 2 * per_round)
     rounds = -(-shape.parts // (2 * per_round // alive))
     if rounds * max(shape.reducers, 1) > limits.most_objects:
@@ -230,9 +231,9 @@ def _width(shape: Shape, per_round: int) -> int:
     # a shared block is restored whole, and stays until the last neighbour has read it
     output = max(shape.nbytes // reducers, 1)
     of_a_round = max(per_round * shape.part // reducers, 1)
-    of_a_node = int(shape.store * SHARED) // nodes // output
-    most = max(LARGEST_BATCH // 2 // output, of_a_node - slots)
-    return max(1, min(MERGED // of_a_round, most, reducers))
+    of_a_node = int(shape.store * SHARED_FRACTION) // nodes // output
+    limit = max(LARGEST_BATCH // 2 // output, of_a_node - slots)
+    return max(1, min(LARGE_BLOCK // of_a_round, limit, reducers))
 
 
 def _merge_limits(shape: Shape, limits: Limits, per_round: int, alive: int) -> MergeLimits:
@@ -242,15 +243,15 @@ def _merge_limits(shape: Shape, limits: Limits, per_round: int, alive: int) -> M
     # a node gets an equal part of a round, unless keys are skewed or parts are larger than measured
     largest = int(2 * shape.store * max(LARGEST_ROUND, limits.round_fraction)) // alive
     measured = max(largest, max(per_round, min(shape.slots, shape.parts)) * shape.part)
-    return max(1, EVEN * measured // nodes), max(1, EVEN * largest // nodes)
+    return max(1, MOST_SHARES * measured // nodes), max(1, MOST_SHARES * largest // nodes)
 
 
 def choose(shape: Shape, limits: Limits, seconds: Mapping[str, float]) -> tuple[str, str]:
     """Choose the algorithm of one shuffle by estimated ``seconds``; return its name and why.
 
-    On one node nothing is sent, and reducers that share a call read their blocks together: there
-    `simple` is taken whenever the data fits. On several nodes each reducer takes a block of each
-    map by itself, so that many small ones can cost more than the merges of `push`.
+    On one node nothing is sent, and reducers that share a call read their blocks together, so
+    `simple` is chosen whenever the data fits. On several nodes each reducer reads a block of each
+    map by itself, so many small blocks can cost more than the merges of `push`.
 
     Examples
     --------
@@ -286,15 +287,15 @@ class ShuffleCost:
     Attributes
     ----------
     objects : int
-        Refs made, if no parts share a call.
+        Refs created, if no parts share a call.
     metadata : int
         Bytes that the driver keeps for them.
     spilled, restored, sent : int
         Bytes written to disk, read back, and sent from node to node.
     seconds : float
-        Estimate, without the tasks that make the parts: the passes over the bytes, objects made and
-        objects taken, on all slots; bytes sent, on all networks; bytes spilled and restored, on all
-        disks; one after another, no two tasks sharing a call.
+        Estimate, without the tasks that compute the parts: passes over the bytes, and outputs and
+        inputs of tasks, on all slots; bytes sent, on all networks; bytes spilled and restored, on
+        all disks; one after another, no two tasks sharing a call.
     """
 
     objects: int
@@ -306,16 +307,16 @@ class ShuffleCost:
 
 
 def estimate(  # noqa: PLR0913  each is a number of its own
-    shape: Shape, *, passes: int, objects: int, taken: int, spilled: int, restored: int, sent: int
+    shape: Shape, *, passes: int, objects: int, inputs: int, spilled: int, restored: int, sent: int
 ) -> ShuffleCost:
     """Estimate the cost of an algorithm that copies every byte in each of ``passes``.
 
-    Its tasks make ``objects`` objects and take ``taken`` as arguments.
+    Its tasks return ``objects`` objects and read ``inputs`` as arguments.
     """
     nodes = max(shape.nodes, 1)
-    busy = passes * shape.nbytes / COPY + MADE * objects + TAKEN * taken
-    seconds = busy / max(shape.slots, 1) + sent / (NET * nodes)
-    seconds += (spilled + restored) / (DISK * nodes)
+    busy = passes * shape.nbytes / COPY_SPEED + OUTPUT * objects + INPUT * inputs
+    seconds = busy / max(shape.slots, 1) + sent / (NET_SPEED * nodes)
+    seconds += (spilled + restored) / (DISK_SPEED * nodes)
     return ShuffleCost(objects, objects * BOOKKEEPING, spilled, restored, sent, seconds)
 
 
@@ -337,7 +338,7 @@ def estimate_merging(shape: Shape, merges: int, width: int, *, copies: int = 1) 
         shape,
         passes=3,
         objects=merging_objects(m, r, w, merges, width),
-        taken=m * w + merges * r,
+        inputs=m * w + merges * r,
         spilled=shape.spilled(copies),
         restored=shape.spilled() * width,
         sent=shape.sent,
@@ -347,7 +348,7 @@ def estimate_merging(shape: Shape, merges: int, width: int, *, copies: int = 1) 
 def merging_objects(calls: int, reducers: int, nodes: int, merges: int, width: int = 1) -> int:
     """Count packed blocks, receipts and merged blocks: M·(W + 1) + merges·R / width.
 
-    Rounds in which a node gets more than one merge may take count more than once.
+    A round in which a node gets more than one merge counts once for each.
     """
     return calls * (nodes + 1) + merges * merged_objects(reducers, nodes, width)
 

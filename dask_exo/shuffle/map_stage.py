@@ -65,7 +65,7 @@ class MapStage:
     calls, parts, nbytes, seconds, tally
         Totals of the receipts of all finished calls.
     rounds : int
-        Times that the algorithm took maps.
+        Number of calls of `take`.
     merges, merged : int
         Merges that were submitted, and those that are known to be finished.
     """
@@ -106,7 +106,7 @@ class MapStage:
         return self._attempts.speculates
 
     def reserve_slot(self, consumer: MapConsumer) -> None:
-        """Keep a slot for another task: speculative attempts get idle slots only."""
+        """Reserve a slot for another task: speculative attempts get idle slots only."""
         self._attempts.consumers.append(consumer)
 
     def block_sizes(self, rows: Sequence[MapOutput]) -> list[Sequence[float]]:
@@ -130,7 +130,7 @@ class MapStage:
         self._ahead, self.rounds = rows, 0
 
     def exclude_slow_nodes(self) -> Spec:
-        """Give no more maps and no reducers to nodes that were slow in `probe`.
+        """Give no more maps, and no reducers, to nodes that were slow in `probe`.
 
         All further maps pack their blocks for the shuffle that is returned. Those of `probe` are
         packed for the previous one.
@@ -173,8 +173,8 @@ class MapStage:
         """
         self.rounds += 1
         owned = self._spec.owned if owned is None else owned
-        taken = 0 if self._ahead else self._submitted
-        stop = min(taken + count, len(self._parts))
+        first = 0 if self._ahead else self._submitted
+        stop = min(first + count, len(self._parts))
         rows, self._ahead = self._ahead, []  # the probed ones come first, and together
         while not allow_speculation and not all(row.final for row in rows):
             yield from self._attempts.wait()
@@ -224,7 +224,7 @@ class MapStage:
 class BlockSizes:
     """Estimated sizes of blocks whose maps still run, from the last receipts.
 
-    If blocks are packed for other ranges of reducers, sizes are divided in proportion.
+    If blocks are packed for other ranges of reducers, sizes are divided proportionally.
 
     Examples
     --------
@@ -236,7 +236,7 @@ class BlockSizes:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Owned, deque[list[float]]] = {}
+        self._recent: dict[Owned, deque[list[float]]] = {}
         self._last: Owned | None = None
 
     def record(self, owned: Owned, parts: int, sizes: Sequence[int], nbytes: int = 0) -> None:
@@ -247,22 +247,22 @@ class BlockSizes:
         if not sizes:
             reducers = max(sum(map(len, owned)), 1)
             sizes = [nbytes * len(part) // reducers for part in owned]
-        known = self._seen.setdefault(owned, deque(maxlen=RECENT))
-        known.append([size / max(parts, 1) for size in sizes])
+        recent = self._recent.setdefault(owned, deque(maxlen=RECENT))
+        recent.append([size / max(parts, 1) for size in sizes])
         self._last = owned
 
     def expected(self, owned: Owned) -> list[float]:
         """Return (W,) bytes of each packed block, for one part; 0 if nothing is known."""
-        if owned in self._seen:
-            known = self._seen[owned]
-            return [sum(column) / len(known) for column in zip(*known, strict=True)]
+        if owned in self._recent:
+            recent = self._recent[owned]
+            return [sum(sizes) / len(recent) for sizes in zip(*recent, strict=True)]
         if self._last is None:
             return [0.0] * len(owned)
-        theirs = list(zip(self._last, self.expected(self._last), strict=True))
-        return [sum(size * _share(other, mine) for other, size in theirs) for mine in owned]
+        known = list(zip(self._last, self.expected(self._last), strict=True))
+        return [sum(size * _share(other, target) for other, size in known) for target in owned]
 
 
-def _share(other: range, mine: range) -> float:
-    """Return the share of the reducers in ``other`` that are also in ``mine``."""
-    both = min(other.stop, mine.stop) - max(other.start, mine.start)
-    return max(both, 0) / len(other) if other else 0.0
+def _share(other: range, target: range) -> float:
+    """Return the share of the reducers in ``other`` that are also in ``target``."""
+    common = min(other.stop, target.stop) - max(other.start, target.start)
+    return max(common, 0) / len(other) if other else 0.0

@@ -41,13 +41,13 @@ class MergeOutput(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class MergeTask:
-    """Merge that was submitted.
+    """A submitted merge.
 
     Attributes
     ----------
     outputs : list of MergeOutput
     submit : callable, optional
-        Submits it with the given blocks; None if a block is passed through instead.
+        Submits the merge of some blocks; None if a block is passed through instead.
     end : Ref
         Its last output.
     rows : list of MapOutput
@@ -74,7 +74,7 @@ class MergeTask:
         """Return the blocks of its rows as they are now."""
         return [row[i] for i in self.blocks for row in self.rows]
 
-    def taken(self) -> dict[int, list[Ref]]:
+    def submitted_by_block(self) -> dict[int, list[Ref]]:
         """Return the blocks that it was submitted with, by index."""
         parts = split_evenly(len(self.submitted), len(self.blocks))
         return {
@@ -111,24 +111,24 @@ class MergeStage:
         Blocks for the same reducers that exceed the limit are merged in several tasks. A block
         that would be merged alone, and that its reducers read as a whole, is passed through.
         """
-        started = []
-        for owned, same in groupby(rows, key=lambda row: row.owned):
-            same_owned = list(same)
-            sizes, cap = self._sizes_and_limit(same_owned)
+        tasks = []
+        for owned, alike in groupby(rows, key=lambda row: row.owned):
+            same = list(alike)
+            sizes, cap = self._sizes_and_limit(same)
             for i, reducers in enumerate(owned):
                 groups = group_by_bytes([size[i] for size in sizes], cap)
                 for group in groups:
-                    merged_rows = same_owned[group.start : group.stop]
+                    merged_rows = same[group.start : group.stop]
                     outputs = self._outputs_of(i, reducers)
                     if len(groups) > 1 and self._is_final(merged_rows) and len(outputs) == 1:
-                        started += self._pass_through(merged_rows[0], *outputs[0])
+                        tasks += self._pass_through(merged_rows[0], *outputs[0])
                         continue
                     for w, on_node in groupby(
                         outputs, key=lambda output: output.group.w if nodes is None else 0
                     ):
                         node = self._spec.nodes[w].id if nodes is None else nodes[i]
-                        started.append(self._start(merged_rows, list(on_node), node))
-        return started
+                        tasks.append(self._start(merged_rows, list(on_node), node))
+        return tasks
 
     def merge_here(
         self, fn: Callable[..., Any], rows: Sequence[MapOutput], node: str | None
@@ -138,17 +138,19 @@ class MergeStage:
         ``fn`` takes `Spec.merge`, for each of the W blocks of a row the ranges of reducers that it
         is divided into, and (W · T,) blocks.
         """
-        started = []
-        for owned, same in groupby(rows, key=lambda row: row.owned):
-            same_owned = list(same)
-            sizes, cap = self._sizes_and_limit(same_owned)
+        tasks = []
+        for owned, alike in groupby(rows, key=lambda row: row.owned):
+            same = list(alike)
+            sizes, cap = self._sizes_and_limit(same)
             for group in group_by_bytes([sum(size) for size in sizes], cap):
-                merged_rows = same_owned[group.start : group.stop]
+                merged_rows = same[group.start : group.stop]
                 outputs = [
-                    output for i, mine in enumerate(owned) for output in self._outputs_of(i, mine)
+                    output
+                    for i, owned_range in enumerate(owned)
+                    for output in self._outputs_of(i, owned_range)
                 ]
-                started.append(self._start(merged_rows, outputs, node, fn))
-        return started
+                tasks.append(self._start(merged_rows, outputs, node, fn))
+        return tasks
 
     def wait_for(self, merges: Sequence[MergeTask]) -> Steps[None]:
         """Wait until merges that were submitted together have finished.
@@ -174,10 +176,10 @@ class MergeStage:
             return []
         self._maps.collect_finished()
         self.resubmit_stale(merges)
-        done = set(self._futures.wait([merge.end for merge in merges], timeout=0)[0])
+        finished = set(self._futures.wait([merge.end for merge in merges], timeout=0)[0])
         waiting = []
         for merge in merges:
-            if merge.end in done and not merge.rows:
+            if merge.end in finished and not merge.rows:
                 merge.submitted, merge.outputs = [], []
                 if durations is not None:
                     durations.append(self._futures.now - merge.since)
@@ -195,7 +197,7 @@ class MergeStage:
                 merge.rows = []
 
     def inputs(self, keep_alive: object = None) -> list[ReducerInput]:
-        """Return (R,) the blocks that each reducer reads; ``keep_alive`` lives as long."""
+        """Return the (R,) inputs of the reducers; ``keep_alive`` lives as long as they do."""
         return [
             ReducerInput(refs, slot, self._spec.place(group.w), keep_alive)
             for group in self._groups
@@ -281,9 +283,9 @@ class MergeStage:
         for merge in late:
             self._futures.cancel([merge.end])
             events.emit(events.Recovered("late merge given up"))
-            taken = merge.taken()
+            inputs = merge.submitted_by_block()
             for i, _, output in merge.outputs:
-                output.refs = taken[i]
+                output.refs = inputs[i]
             merge.submitted, merge.outputs = [], []
         return [merge for merge in merges if merge not in late]
 
@@ -303,10 +305,10 @@ def group_by_bytes(sizes: Sequence[float], cap: int | None) -> list[range]:
     if cap is None:
         return [range(len(sizes))] if sizes else []
     groups: list[range] = []
-    start, held = 0, 0.0
+    start, total = 0, 0.0
     for i, size in enumerate(sizes):
-        if i > start and held + size > cap:
+        if i > start and total + size > cap:
             groups.append(range(start, i))
-            start, held = i, 0.0
-        held += size
+            start, total = i, 0.0
+        total += size
     return [*groups, range(start, len(sizes))] if sizes else []

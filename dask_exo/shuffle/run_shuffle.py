@@ -109,7 +109,7 @@ class ShuffleMonitor:
         self._name, self._futures = name, futures
         self._disks_known = spec.disk is not None
         self._reserve = max(node.store for node in spec.nodes) // SPILL_SHARE
-        self._before: dict[str, int] = {}
+        self._last_used: dict[str, int] = {}
 
     def run(self, steps: Steps[list[ReducerInput]]) -> Steps[list[ReducerInput]]:
         """Run the coroutine of the algorithm.
@@ -148,9 +148,9 @@ class ShuffleMonitor:
         if not self._disks_known:
             return
         disks = self._futures.disks()
-        full = find_full_disk(self._before, disks, self._reserve)
+        full = find_full_disk(self._last_used, disks, self._reserve)
         if full is not None and self is _largest():
-            grown = full.used - self._before[full.path]
+            grown = full.used - self._last_used[full.path]
             raise SpillError(
                 f"shuffle {self._name} was stopped before the disk of {full.path!r} is full: it "
                 f"has room for {format_bytes(full.room)}, need {format_bytes(self._reserve)}, "
@@ -160,7 +160,7 @@ class ShuffleMonitor:
                 f"directories on larger disks (exo.spill-directory), or raise "
                 f"exo.object-store-memory"
             )
-        self._before = {disk.path: disk.used for disk in disks}
+        self._last_used = {disk.path: disk.used for disk in disks}
 
 
 _lock = threading.Lock()
@@ -207,14 +207,14 @@ def check_outputs(name: str, shape: Shape, nodes: Sequence[Node]) -> None:
 npartitions=20 or more
     """
     memory = [(node.resources or {}).get("memory") for node in nodes]
-    have = max((size for size in memory if size), default=None)
+    largest = max((size for size in memory if size), default=None)
     need = shape.nbytes // max(shape.reducers, 1)
-    if have is None or need <= MEMORY_MARGIN * have:
+    if largest is None or need <= MEMORY_MARGIN * largest:
         return
     raise OutOfMemoryError(
         f"each of the {shape.reducers} outputs of shuffle {name} takes about {format_bytes(need)} "
-        f"(by its first maps), the largest node has {format_bytes(int(have))} for its tasks. Make "
-        f"more of them: npartitions={-(-shape.nbytes // int(have))} or more"
+        f"(by its first maps), the largest node has {format_bytes(int(largest))} for its tasks. "
+        f"Make more of them: npartitions={-(-shape.nbytes // int(largest))} or more"
     )
 
 
@@ -231,13 +231,13 @@ def check_disk_space(name: str, shape: Shape, cost: ShuffleCost | None, disk: in
 store has 0.93 GiB, so about 6.52 GiB must be spilled; the disks have room for 5.59 GiB. Name \
 directories on larger disks (exo.spill-directory), or raise exo.object-store-memory
     """
-    need = shape.spilled() if cost is None else cost.spilled
-    if disk is None or need <= disk:
+    spilled = shape.spilled() if cost is None else cost.spilled
+    if disk is None or spilled <= disk:
         return
-    moves, store = format_bytes(shape.nbytes), format_bytes(shape.store)
+    moved, store = format_bytes(shape.nbytes), format_bytes(shape.store)
     raise SpillError(
-        f"shuffle {name} moves about {moves} (by its first maps), the object store has {store}, so "
-        f"about {format_bytes(int(need))} must be spilled; the disks have room for "
+        f"shuffle {name} moves about {moved} (by its first maps), the object store has {store}, so "
+        f"about {format_bytes(int(spilled))} must be spilled; the disks have room for "
         f"{format_bytes(disk)}. Name directories on larger disks (exo.spill-directory), or raise "
         f"exo.object-store-memory"
     )

@@ -277,8 +277,8 @@ def group_by_refs(
     reducers: range, blocks: Sequence[BlockRefs | Ref]
 ) -> Iterator[tuple[range, list[Ref]]]:
     """Divide ``reducers`` into ranges that read the same refs; yield each range and its refs."""
-    some = [block for block in blocks if isinstance(block, BlockRefs)]
-    cuts = {cut for block in some for cut in (block.reducers.start, block.reducers.stop)}
+    partial = [block for block in blocks if isinstance(block, BlockRefs)]
+    cuts = {cut for block in partial for cut in (block.reducers.start, block.reducers.stop)}
     inner = sorted(cut for cut in cuts if reducers.start < cut < reducers.stop)
     if not reducers:
         return

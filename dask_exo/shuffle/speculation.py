@@ -61,7 +61,7 @@ class MapAttempt:
 
 
 class MapConsumer(Protocol):
-    """Task that takes map outputs: its last value, and those outputs that may still change."""
+    """Task that reads map outputs: its last value, and those outputs that may still change."""
 
     end: Ref
     rows: list[MapOutput]
@@ -71,7 +71,7 @@ class MapAttempts:
     """Map calls in flight of one shuffle.
 
     Without a ``policy``, or with one node, there are no speculative attempts. ``consumers`` are
-    other tasks of the shuffle that take slots.
+    other tasks of the shuffle that need slots.
     """
 
     def __init__(self, futures: Futures, spec: Spec, policy: SpeculationPolicy | None) -> None:
@@ -139,17 +139,17 @@ class MapAttempts:
         finished: list[MapAttempt] = []
         in_flight: list[MapAttempt] = []
         for attempt in self._in_flight:
-            over = attempt.receipt in done or (attempt.copy and attempt.copy.receipt in done)
-            (finished if over else in_flight).append(attempt)
+            is_finished = attempt.receipt in done or (attempt.copy and attempt.copy.receipt in done)
+            (finished if is_finished else in_flight).append(attempt)
         self._in_flight = in_flight
-        copied = [attempt for attempt in finished if attempt.receipt not in done]
+        won_by_copy = [attempt for attempt in finished if attempt.receipt not in done]
         for attempt in finished:
-            self._keep_first(attempt, copied=attempt in copied)
+            self._keep_first(attempt, copied=attempt in won_by_copy)
         receipts: list[Receipt] = self._futures.get([attempt.receipt for attempt in finished])
         for attempt, receipt in zip(finished, receipts, strict=True):
             if (row := attempt.output()) is not None:
                 row.sizes = receipt.sizes
-            if attempt not in copied:
+            if attempt not in won_by_copy:
                 self._record_duration(attempt, receipt)
         if self.speculates:
             self._launch_speculative()
@@ -190,16 +190,16 @@ class MapAttempts:
     def _launch_speculative(self) -> None:
         """Mark late calls, and start speculative attempts of them."""
         now, running = self._futures.now, self._note_starts()
-        known = {f: (f.since, f.size) for f in running if f.row is not None and f.since is not None}
-        for attempt in stragglers.late(known, self._durations, now=now, policy=self._policy):
+        since = {f: (f.since, f.size) for f in running if f.row is not None and f.since is not None}
+        for attempt in stragglers.late(since, self._durations, now=now, policy=self._policy):
             attempt.late = True
-        waiting = [f for f in self._in_flight if f.late and f.copy is None]
-        if not waiting:
+        late = [f for f in self._in_flight if f.late and f.copy is None]
+        if not late:
             return
         speculative = sum(f.copy is not None for f in self._in_flight)
         busy = len(self._in_flight) + speculative + self._ready_consumers()
         room = stragglers.speculation_budget(slots=self._slots, busy=busy, speculative=speculative)
-        for attempt in waiting[:room]:
+        for attempt in late[:room]:
             assert attempt.row is not None
             node = self._choose_fast_node(attempt.node)
             *blocks, receipt = self._call(attempt.row.owned, attempt.args, node)
@@ -233,17 +233,17 @@ class MapAttempts:
                 load.update([] if attempt.node is None else [attempt.node])
         return running
 
-    def _choose_fast_node(self, but: str | None = None) -> str | None:
+    def _choose_fast_node(self, excluded: str | None = None) -> str | None:
         """Return the least loaded of the nodes that have proved to be fast."""
-        able = {
+        fast = {
             node: self._nodes[node]
             for node in self._times
-            if node not in self._slow and node != but and node in self._nodes
+            if node not in self._slow and node != excluded and node in self._nodes
         }
         load = Counter(attempt.node for attempt in self._in_flight)
         load.update(attempt.copy.node for attempt in self._in_flight if attempt.copy is not None)
-        known = {node: n for node, n in load.items() if node is not None}
-        return stragglers.least_loaded(known, able) if able else None
+        load_by_node = {node: n for node, n in load.items() if node is not None}
+        return stragglers.least_loaded(load_by_node, fast) if fast else None
 
     def _next_check(self) -> float:
         pause = max(self._policy.floor / CHECKS, 0.001)

@@ -4,7 +4,7 @@ A call is late when it runs several times as long as the median of its stage. Th
 the consequence: a speculative attempt on another node, or a merge that is cancelled.
 
 References: Exoshuffle section 3.3.2.4; backup tasks of MapReduce (Dean and Ghemawat, OSDI 2004,
-section 3.6); a cap on copies and nodes known to be slow are from LATE (Zaharia et al., OSDI 2008).
+section 3.6). The cap on attempts and the slow nodes are those of LATE (Zaharia et al., OSDI 2008).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ K = TypeVar("K", bound=Hashable)
 
 MIN_FINISHED = 2  # finished calls, before any is late
 
-RECENT = 200  # durations that count
+RECENT = 200  # last durations that count
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ def late(
     >>> late({"a": (0.0, 1), "b": (6.0, 1)}, [3.0, 3.5, 3.0], now=8.0, policy=SpeculationPolicy())
     ['a']
     """
-    each = median_duration(durations)
-    if each is None or len(durations) < len(running):
+    usual = median_duration(durations)
+    if usual is None or len(durations) < len(running):
         return []
-    due = {k: began + policy.allowance(each, size) for k, (began, size) in running.items()}
+    due = {k: start + policy.allowance(usual, size) for k, (start, size) in running.items()}
     return sorted((key for key in due if now >= due[key]), key=lambda key: due[key])
 
 
@@ -118,14 +118,14 @@ def slow_nodes(
     >>> sorted(slow_nodes(times, ["a", "b", "c", "d"], late=2, factor=2.0))
     ['c', 'd']
     """
-    usual = {node: median(times) for node, times in seconds.items() if times}
-    if not usual:
+    medians = {node: median(times) for node, times in seconds.items() if times}
+    if not medians:
         return frozenset()
     # the lower median: of two nodes, one can be the slow one
-    middle = sorted(usual.values())[(len(usual) - 1) // 2]
-    slow = {node for node, time in usual.items() if time > factor * middle}
+    middle = sorted(medians.values())[(len(medians) - 1) // 2]
+    slow = {node for node, time in medians.items() if time > factor * middle}
     if late:
-        slow.update(node for node in nodes if node not in usual)
+        slow.update(node for node in nodes if node not in medians)
     return frozenset(slow)
 
 

@@ -67,8 +67,8 @@ BUGS = [
     Bug(
         "a round is merged twice, and the next one never",
         "shuffle/algorithms/push.py",
-        "merging.append(merged.merge(rows))",
-        'merging.append(merged.merge(first := locals().get("first", rows)))',
+        "merging.append(stage.merge(rows))",
+        'merging.append(stage.merge(first := locals().get("first", rows)))',
         (f"{SIM}/test_shuffle.py::test_dying_and_slow_nodes_change_nothing[push]",),
     ),
     Bug(
@@ -167,7 +167,7 @@ BUGS = [
     Bug(
         "a merge that is given up leaves its readers nothing",
         "shuffle/merge_stage.py",
-        "output.refs = taken[i]",
+        "output.refs = inputs[i]",
         "output.refs = []",
         LATE,
     ),
@@ -205,7 +205,7 @@ BUGS = [
     Bug(
         "the limit of a merge is ignored",
         "shuffle/merge_stage.py",
-        "if i > start and held + size > cap:",
+        "if i > start and total + size > cap:",
         "if cap < 0:",
         (f"{UNIT}/shuffle/test_merge_stage.py",),
     ),

@@ -1,7 +1,7 @@
 """The shuffle algorithms by name, and the start of the one that is chosen.
 
 Every module of this folder is an algorithm: it has ``run``, ``cost`` and, if ``run`` takes knobs
-that others do not have, ``tune``. `register` adds others from outside.
+that others do not have, ``tune``. `register` adds algorithms of other packages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import ReducerInput, Spec
 
 Run = Callable[..., Steps[list[ReducerInput]]]
-"""``run(futures, maps, spec, **knobs) -> (R,) columns``; its knobs are keyword-only parameters."""
+"""``run(futures, maps, spec, **knobs) -> (R,) inputs``; its knobs are keyword-only parameters."""
 
 A = TypeVar("A", bound=Run)
 
@@ -63,7 +63,8 @@ def register(
     Parameters
     ----------
     algorithm : callable
-        ``algorithm(futures, maps, spec, **knobs)``, a coroutine that returns (R,) columns.
+        ``algorithm(futures, maps, spec, **knobs)``, a coroutine that returns the (R,) inputs of the
+        reducers.
     name : str, optional
         By default that of the function (``two_level`` is ``"two-level"``).
     cost : callable, optional
@@ -75,14 +76,14 @@ def register(
         `reducer_inputs` can. Only then slow nodes get no work.
     """
     name = (name or algorithm.__name__).replace("_", "-")
-    added = Algorithm(algorithm, cost, tune, avoids_slow_nodes)
-    known = added.tuned(Shape(1, 1, 1, 1, 1, 1), Limits())
-    if unknown := set(added.knobs) - set(known):
+    entry = Algorithm(algorithm, cost, tune, avoids_slow_nodes)
+    knobs = entry.tuned(Shape(1, 1, 1, 1, 1, 1), Limits())
+    if unknown := set(entry.knobs) - set(knobs):
         raise ConfigError(
             f"shuffle algorithm {name!r} has unknown keywords: {', '.join(unknown)}. Use some of "
-            f"{', '.join(known)}, or return them from tune"
+            f"{', '.join(knobs)}, or return them from tune"
         )
-    _algorithms[name] = added
+    _algorithms[name] = entry
     return algorithm
 
 
@@ -125,8 +126,8 @@ def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, Sh
     ('push', 800, 16)
     """
     costs = {name: a.cost(shape, limits) for name, a in _algorithms.items() if a.cost is not None}
-    name, why = choose(shape, limits, {name: cost.seconds for name, cost in costs.items()})
-    return Choice(name, why, _algorithms[name].tuned(shape, limits)), costs
+    name, reason = choose(shape, limits, {name: cost.seconds for name, cost in costs.items()})
+    return Choice(name, reason, _algorithms[name].tuned(shape, limits)), costs
 
 
 def start(

@@ -40,16 +40,16 @@ def run(
 
     The map outputs live as long as the inputs of the reducers do.
     """
-    merged = MergeStage(futures, maps, spec, width, caps)
+    stage = MergeStage(futures, maps, spec, width, caps)
     map_outputs: list[MapOutput] = []
     merging: list[MergeTask] = []
     while maps:
         rows = yield from maps.take(per_round, allow_speculation=True)  # (T, W)
-        merging += merged.merge(rows)
+        merging += stage.merge(rows)
         map_outputs += rows
     yield from maps.finish()
-    yield from merged.wait_for(merging)
-    return merged.inputs(map_outputs)
+    yield from stage.wait_for(merging)
+    return stage.inputs(map_outputs)
 
 
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:

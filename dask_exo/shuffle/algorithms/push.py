@@ -47,18 +47,18 @@ def run(  # noqa: PLR0913  its knobs are its keywords
     ``width`` neighbouring reducers read the same merged blocks. A node that gets more than ``caps``
     in a round runs several merges.
     """
-    merged = MergeStage(futures, maps, spec, width, caps)
+    stage = MergeStage(futures, maps, spec, width, caps)
     merging: deque[list[MergeTask]] = deque()  # the merges of the rounds before
     while maps:
         rows = yield from maps.take(per_round, allow_speculation=True)  # (T, W)
         while len(merging) >= alive - 1:
-            yield from merged.wait_for(merging.popleft())
-        merging.append(merged.merge(rows))
+            yield from stage.wait_for(merging.popleft())
+        merging.append(stage.merge(rows))
         del rows
     yield from maps.finish()
     while merging:
-        yield from merged.wait_for(merging.popleft())
-    return merged.inputs()
+        yield from stage.wait_for(merging.popleft())
+    return stage.inputs()
 
 
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:

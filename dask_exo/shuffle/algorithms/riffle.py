@@ -17,8 +17,8 @@ from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.resources import split_evenly
 from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import (
+    LARGE_BLOCK,
     LARGEST_ROUND,
-    MERGED,
     Knobs,
     Limits,
     MergeLimits,
@@ -44,16 +44,16 @@ def run(
     caps: MergeLimits | None = None,
 ) -> Steps[list[ReducerInput]]:
     """Map ``factor`` parts on a node and merge them there; fewer, where they exceed ``caps``."""
-    merged = MergeStage(futures, maps, spec, width, caps)
+    stage = MergeStage(futures, maps, spec, width, caps)
     merges: list[MergeTask] = []
     for node in cycle(node for node in spec.nodes if node.id not in spec.slow):
         if not maps:
             break
         rows = yield from maps.take(factor, node=node.id, allow_speculation=True)  # (F, W)
-        merges = merged.unfinished(merges + merged.merge_here(merge_all, rows, node.id))
+        merges = stage.unfinished(merges + stage.merge_here(merge_all, rows, node.id))
     yield from maps.finish()
-    merged.resubmit_stale(merges)
-    return merged.inputs()
+    stage.resubmit_stale(merges)
+    return stage.inputs()
 
 
 def merge_all(
@@ -79,5 +79,5 @@ def tune(shape: Shape, limits: Limits) -> Knobs:  # noqa: ARG001
 def _factor(shape: Shape) -> int:
     # a node merges its own map outputs, beside those of its other slots
     of_a_node = int(shape.store * LARGEST_ROUND) // max(shape.nodes, 1) // shape.part
-    large = MERGED * max(shape.reducers, 1) // shape.part
+    large = LARGE_BLOCK * max(shape.reducers, 1) // shape.part
     return max(1, min(large, of_a_node, shape.parts))

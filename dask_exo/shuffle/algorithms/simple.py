@@ -33,7 +33,7 @@ def cost(shape: Shape, limits: Limits) -> ShuffleCost:  # noqa: ARG001
         shape,
         passes=2,
         objects=shape.parts * (shape.nodes + 1),  # with the receipts
-        taken=shape.parts * shape.reducers,
+        inputs=shape.parts * shape.reducers,
         spilled=shape.spilled(),
         restored=shape.spilled() * readers,
         sent=shape.sent,

@@ -39,10 +39,10 @@ def run(  # noqa: PLR0913  its knobs are its keywords
     caps: MergeLimits | None = None,
 ) -> Steps[list[ReducerInput]]:
     """Map ``per_round`` parts at a time into G groups; merge each round within the groups."""
-    merged = MergeStage(futures, maps, spec, width, caps)
+    stage = MergeStage(futures, maps, spec, width, caps)
     merging: deque[list[MergeTask]] = deque()  # the merges of the rounds before
-    able = [w for w, reducers in enumerate(spec.owned) if reducers]
-    teams = [[able[i] for i in team] for team in split_evenly(len(able), groups) if team]
+    reducing = [w for w, reducers in enumerate(spec.owned) if reducers]
+    teams = [[reducing[i] for i in team] for team in split_evenly(len(reducing), groups) if team]
     owned = [range(spec.owned[team[0]].start, spec.owned[team[-1]].stop) for team in teams]
     turns = count()
     while maps:
@@ -51,14 +51,14 @@ def run(  # noqa: PLR0913  its knobs are its keywords
         probed = maps.probed
         rows = yield from maps.take(0 if probed else per_round, owned=owned, allow_speculation=True)
         while len(merging) >= alive - 1:
-            yield from merged.wait_for(merging.popleft())
-        here = [spec.nodes[team[turn % len(team)]].id for team in teams]
-        merging.append(merged.merge(rows, None if probed else here))  # of (T, G)
+            yield from stage.wait_for(merging.popleft())
+        group_nodes = [spec.nodes[team[turn % len(team)]].id for team in teams]
+        merging.append(stage.merge(rows, None if probed else group_nodes))  # of (T, G)
         del rows
     yield from maps.finish()
     while merging:
-        yield from merged.wait_for(merging.popleft())
-    return merged.inputs()
+        yield from stage.wait_for(merging.popleft())
+    return stage.inputs()
 
 
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:
@@ -71,7 +71,7 @@ def cost(shape: Shape, limits: Limits) -> ShuffleCost:
         passes=3,
         objects=packed_objects(m, w, groups, probes)
         + rounds * choose.merged_objects(r, w, knobs.width),
-        taken=m * groups + rounds * r,
+        inputs=m * groups + rounds * r,
         spilled=shape.spilled(),
         restored=shape.spilled() * knobs.width,
         sent=shape.sent * min(2, groups),
