@@ -16,7 +16,7 @@ SHORT = 0.005  # seconds of a task
 LONG = 5.0  # times the mean of all tasks
 IDLE = 0.5  # share of slots or GPUs that were busy
 SMALL = (
-    "The data is so small that Dask's threads did it, without Ray and without a report: "
+    "The data is so small that Dask's threads computed it, without Ray and without a report: "
     "dask_exo.enable(), or exo.scheduler.inline: false, runs everything on Ray."
 )
 
@@ -38,10 +38,10 @@ def advise(figures: Figures) -> list[str]:
     """
     if not figures.runs:
         return [SMALL] if figures.here else []
-    found = [line for rule in RULES for line in rule(figures)]
-    found.sort(key=lambda advice: -advice[0])
+    advice = [line for rule in RULES for line in rule(figures)]
+    advice.sort(key=lambda advice: -advice[0])
     fine = f"Nothing stands out: slots were busy {_percent(figures.busy)} of the time."
-    return [text for _, text in found[:MOST]] or [fine]
+    return [text for _, text in advice[:MOST]] or [fine]
 
 
 def _percent(share: float) -> str:
@@ -69,13 +69,13 @@ def _spilled(figures: Figures) -> Iterator[Advice]:
 
 
 def _skewed(figures: Figures) -> Iterator[Advice]:
-    for one in figures.shuffles:
-        if one.skew >= SKEWED and one.largest is not None:
+    for shuffle in figures.shuffles:
+        if shuffle.skew >= SKEWED and shuffle.largest is not None:
             yield Advice(
-                min(1.0, one.skew / one.reducers + 0.3),
-                f"The largest output of shuffle {one.name} has {format_bytes(one.largest)}, "
-                f"{one.skew:.0f} times the mean: some keys are frequent. ddf.exo.merge and "
-                f"ddf.exo.groupby keep them from making one large partition.",
+                min(1.0, shuffle.skew / shuffle.reducers + 0.3),
+                f"The largest output of shuffle {shuffle.name} has "
+                f"{format_bytes(shuffle.largest)}, {shuffle.skew:.0f} times the mean: it has heavy "
+                f"hitters. ddf.exo.merge and ddf.exo.groupby spread them over partitions.",
             )
 
 
@@ -119,21 +119,21 @@ def _gpus(figures: Figures) -> Iterator[Advice]:
     busy = figures.gpu_busy
     if busy is None or busy >= IDLE or not figures.gpu_work:
         return
-    before = [stage for stage in figures.stages if not stage.gpus]
-    worst = max(before, key=lambda stage: stage.seconds, default=None)
-    hint = "" if worst is None else f" {worst.name} has most work: more CPUs would feed them."
+    cpu_stages = [stage for stage in figures.stages if not stage.gpus]
+    busiest = max(cpu_stages, key=lambda stage: stage.seconds, default=None)
+    hint = "" if busiest is None else f" {busiest.name} has most work: more CPUs would feed them."
     yield Advice(1 - busy, f"GPUs were busy {_percent(busy)} of the time.{hint}")
 
 
 def _shared_gpus(figures: Figures) -> Iterator[Advice]:
     """Find actors that use more of a GPU than they requested."""
-    for one in figures.shares:
-        have = format_bytes(int(one.asked * one.device))
+    for share in figures.shares:
+        granted = format_bytes(int(share.requested * share.device))
         yield Advice(
             0.5,
-            f"A worker of stage {one.name} needs {format_bytes(one.held)} of a GPU's "
-            f"{format_bytes(one.device)}, and {one.asked:.2g} of it are {have}: it takes "
-            f"{one.share:.2g} now, so that fewer share a GPU. Request that much from the start "
+            f"A worker of stage {share.name} needs {format_bytes(share.held)} of a GPU's "
+            f"{format_bytes(share.device)}, and {share.requested:.2g} of it are {granted}: it "
+            f"takes {share.share:.2g} now, so fewer share a GPU. Request that much from the start "
             f"(num_gpus=, exo.gpu.per-task), or let it use less (batch_size=, exo.gpu.memory).",
         )
 
@@ -151,8 +151,8 @@ def _held_back(figures: Figures) -> Iterator[Advice]:
 
 def _recovered(figures: Figures) -> Iterator[Advice]:
     if figures.recovered:
-        what = ", ".join(f"{what}: {n}" for what, n in figures.recovered.items())
-        yield Advice(0.2, f"Work was done again ({what}): a node may be slow, or short of memory.")
+        kinds = ", ".join(f"{kind}: {count}" for kind, count in figures.recovered.items())
+        yield Advice(0.2, f"Work was repeated ({kinds}): a node may be slow, or short of memory.")
 
 
 RULES: tuple[Callable[[Figures], Iterator[Advice]], ...] = (

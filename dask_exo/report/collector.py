@@ -61,7 +61,7 @@ class _TopTasks:
     def all(self) -> tuple[TaskSummary, ...]:
         """Return the tasks, largest first."""
         tasks = sorted(self._heap, reverse=True)
-        return tuple(TaskSummary(label(key), took, nbytes) for _, _, key, took, nbytes in tasks)
+        return tuple(TaskSummary(label(key), time, size) for _, _, key, time, size in tasks)
 
 
 @dataclass
@@ -98,10 +98,10 @@ class ProgressRow:
 
     def cells(self, now: float) -> tuple[str, str, str, str]:
         """Return progress, rate, remaining time and note."""
-        far = f"{self.done:,}/{self.total:,}" if self.total else f"{self.done:,}"
-        fast = f"{format_bytes(int(self.rate(now)))}/s" if self.nbytes else ""
-        left = self.left(now)
-        return far, fast, "" if left is None else f"{duration(left)} left", self.note
+        progress = f"{self.done:,}/{self.total:,}" if self.total else f"{self.done:,}"
+        rate = f"{format_bytes(int(self.rate(now)))}/s" if self.nbytes else ""
+        remaining = self.left(now)
+        return progress, rate, "" if remaining is None else f"{duration(remaining)} left", self.note
 
 
 Name = tuple[int, str]
@@ -164,18 +164,18 @@ class Collector:
         return max(0.0, self._ended - self.started)
 
     def rows(self) -> list[ProgressRow]:
-        """Return the rows of what is active, in the order of their start."""
+        """Return the active rows, in the order of their start."""
         active = (row for row in list(self._rows.values()) if row.active)
         return sorted(active, key=lambda row: row.since)[:MOST_ROWS]
 
     def footer(self, now: float) -> str:
         """Return a line with time, spilled bytes, tasks in flight and the bottleneck."""
         parts = [duration(now - min(self.active_runs.values(), default=now))]
-        seen = self._cluster
-        if seen is not None:
-            parts.append(f"{format_bytes(seen.used)} in the store")
-            parts.append(f"{format_bytes(seen.spilled - self._spilled_before)} spilled")
-            parts.append(f"{seen.in_flight} in flight, waits for {seen.waits}")
+        cluster = self._cluster
+        if cluster is not None:
+            parts.append(f"{format_bytes(cluster.used)} in the store")
+            parts.append(f"{format_bytes(cluster.spilled - self._spilled_before)} spilled")
+            parts.append(f"{cluster.in_flight} in flight, waits for {cluster.waits}")
         return ", ".join(parts)
 
     def _row(self, event: events.Event, name: str, since: float) -> ProgressRow:
@@ -201,7 +201,7 @@ class Collector:
 
     @_note.register
     def _(self, event: events.PlacesSeen) -> None:
-        self._places = max(self._places, event, key=lambda one: one.slots)
+        self._places = max(self._places, event, key=lambda places: places.slots)
 
     @_note.register
     def _(self, event: events.RunFinished) -> None:
@@ -252,10 +252,10 @@ class Collector:
         if len(event.each) <= 1:  # a call with several maps reports only their sum
             tasks = [(event.group, ran.seconds, event.count, event.nbytes)]
         else:
-            tasks = [(str(key_split(key)), took, 1, nbytes) for key, took, nbytes in event.each]
+            tasks = [(str(key_split(key)), time, 1, nbytes) for key, time, nbytes in event.each]
         start = ran.start
-        for group, took, count, nbytes in tasks:
-            stop = start + took
+        for group, seconds, count, nbytes in tasks:
+            stop = start + seconds
             self.spans.add(TaskSpan(ran.node, ran.process, group, start, stop, count, nbytes))
             start = stop
 
@@ -268,8 +268,8 @@ class Collector:
             self.matrices[name] = ShuffleMatrix(event.parts, len(event.sent))
         self.matrices[name].add(event.start, event.count, event.sent)
         if len(self.matrices) > MATRICES:
-            others = [one for one in self.matrices if one != name]
-            del self.matrices[min(others, key=lambda one: self.matrices[one].totals.sum())]
+            others = [other for other in self.matrices if other != name]
+            del self.matrices[min(others, key=lambda other: self.matrices[other].totals.sum())]
 
     @_note.register
     def _(self, event: events.ShuffleSeen) -> None:
@@ -320,18 +320,18 @@ class Collector:
     @_note.register
     def _(self, event: events.ShareRaised) -> None:
         first = self._shares.get(event.name)
-        asked = event.before if first is None else first.asked
-        share = GpuShare(event.name, asked, event.share, event.held, event.device)
+        requested = event.before if first is None else first.requested
+        share = GpuShare(event.name, requested, event.share, event.held, event.device)
         self._shares[event.name] = share
 
     def figures(self, price: float | None = None) -> Figures:
         """Return all numbers; ``price`` is that of a node for an hour."""
         with self._lock:
-            places, begun = self._places, min(self.started, self._ended)
+            places, start = self._places, min(self.started, self._ended)
             shuffles = {(event.run, event.name): event for event in self.shuffles}
             stages = [self._stage(event) for event in self.stages.values()]
             groups = [
-                replace(group, first=group.first - begun, last=group.last - begun)
+                replace(group, first=group.first - start, last=group.last - start)
                 for group in self._groups.values()
             ]
             return Figures(
@@ -349,8 +349,8 @@ class Collector:
                 restored=self.restored,
                 peak_store=self._peak,
                 peak_rss=self._peak_rss,
-                work=sum(one.seconds for one in groups) + sum(one.seconds for one in stages),
-                gpu_work=self._gpu_work + sum(one.seconds * one.gpus for one in stages),
+                work=sum(item.seconds for item in groups) + sum(item.seconds for item in stages),
+                gpu_work=self._gpu_work + sum(item.seconds * item.gpus for item in stages),
                 price=price,
                 groups=tuple(groups),
                 shuffles=tuple(map(self._shuffle, shuffles.values())),

@@ -109,15 +109,15 @@ class Live(contextlib.AbstractContextManager["Live"]):
     def _observe(self, event: events.Event) -> None:
         with self._lock:
             self._progress(event)
-            ended = isinstance(event, events.RunFinished)
-            if ended and not self._progress.active_runs:  # a program may run for months
+            is_end = isinstance(event, events.RunFinished)
+            if is_end and not self._progress.active_runs:  # a program may run for months
                 self._progress = Collector()
             if self._read and time.monotonic() - self._read > PATIENCE:
                 self._read, self._record = 0.0, Collector(detailed=True)
                 self._recording.close()
 
     def answer(self, path: str) -> tuple[str, str]:
-        """Return type and text of a path; raise `KeyError` for an unknown one."""
+        """Return content type and text of a path; raise `KeyError` for an unknown one."""
         with self._lock:
             if not self._read:
                 self._recording.enter_context(events.observing(self._record))
@@ -143,9 +143,9 @@ class Live(contextlib.AbstractContextManager["Live"]):
 
         The host name defends against DNS rebinding.
         """
-        given = parse_qs(query).get("token", [""])[0]
-        same = hmac.compare_digest(given.encode(), self._token.encode())
-        return same and host.rpartition(":")[0] in {LOOPBACK, "localhost"}
+        token = parse_qs(query).get("token", [""])[0]
+        is_valid = hmac.compare_digest(token.encode(), self._token.encode())
+        return is_valid and host.rpartition(":")[0] in {LOOPBACK, "localhost"}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         live = self
@@ -171,7 +171,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
                 self.wfile.write(data)
 
             def log_message(self, *_: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         return Handler
 

@@ -53,20 +53,20 @@ def merge_spans(spans: Iterable[TaskSpan], gap: float) -> list[TaskSpan]:
     >>> [(span.group, span.start, span.stop, span.tasks) for span in merge_spans(spans, 0.5)]
     [('a', 0.0, 2.1, 2), ('b', 2.2, 3.2, 1)]
     """
-    found: list[TaskSpan] = []
-    for span in sorted(spans, key=lambda one: (one.node, one.process, one.start)):
-        last = found[-1] if found else None
+    merged: list[TaskSpan] = []
+    for span in sorted(spans, key=lambda span: (span.node, span.process, span.start)):
+        last = merged[-1] if merged else None
         if last is None or not _can_merge(last, span, gap):
-            found.append(span)
+            merged.append(span)
             continue
-        longer = max(last, span, key=lambda one: one.stop - one.start)
-        found[-1] = last._replace(
+        longer = max(last, span, key=lambda span: span.stop - span.start)
+        merged[-1] = last._replace(
             group=longer.group,
             stop=max(last.stop, span.stop),
             tasks=last.tasks + span.tasks,
             nbytes=last.nbytes + span.nbytes,
         )
-    return found
+    return merged
 
 
 def _can_merge(last: TaskSpan, span: TaskSpan, gap: float) -> bool:

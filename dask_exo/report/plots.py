@@ -43,7 +43,7 @@ def plots(record: Collector, groups: Sequence[TaskGroup]) -> Iterator[tuple[str,
     if record.spans.all:
         yield (
             "Task stream",
-            "Tasks of each worker. Merges of shuffles are not recorded: a gap may be one.",
+            "Tasks of each worker. Merges of shuffles are not recorded: a gap may be a merge.",
             _stream(record, colors),
         )
     if groups:
@@ -107,14 +107,14 @@ def _bars(
 
 
 def _stream(record: Collector, colors: dict[str, str]) -> Any:
-    spans, gap, begun = record.spans.all, 0.001, record.started
+    spans, gap, start = record.spans.all, 0.001, record.started
     while len(spans) > SHOWN:
         spans, gap = merge_spans(spans, gap), 2 * gap
     workers = sorted({(span.node, span.process) for span in spans})
     lanes = {worker: i for i, worker in enumerate(workers)}
     nodes = {node: i for i, node in enumerate(sorted({node for node, _ in workers}))}
     plot = _bars(
-        [span._replace(start=span.start - begun, stop=span.stop - begun) for span in spans],
+        [span._replace(start=span.start - start, stop=span.stop - start) for span in spans],
         [lanes[span.node, span.process] for span in spans],
         [span.stop - span.start for span in spans],
         colors,
@@ -129,12 +129,12 @@ def _stream(record: Collector, colors: dict[str, str]) -> Any:
 
 
 def _timeline(groups: Sequence[TaskGroup], colors: dict[str, str]) -> Any:
-    shown = sorted(groups, key=lambda group: group.first)
-    spans = [TaskSpan("", 0, g.name, g.first, g.last, g.count, g.nbytes) for g in shown]
+    ordered = sorted(groups, key=lambda group: group.first)
+    spans = [TaskSpan("", 0, g.name, g.first, g.last, g.count, g.nbytes) for g in ordered]
     plot = _bars(
         spans,
         range(len(spans)),
-        [group.seconds for group in shown],
+        [group.seconds for group in ordered],
         colors,
         height=min(100 + 24 * len(spans), 700),
         x_range=(0, 1.2 * max(span.stop for span in spans)),  # room for the last name
@@ -173,7 +173,7 @@ def _skew(matrix: ShuffleMatrix) -> str:
     return (
         f"Outputs get {format_bytes(int(mean))} in the mean; the largest, number {largest}, "
         f"{format_bytes(int(totals[largest]))}, {totals[largest] / mean:.1f} times as much. "
-        f"A bright column is an output with frequent keys."
+        f"A bright column is an output with heavy hitters."
     )
 
 

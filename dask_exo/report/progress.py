@@ -25,7 +25,7 @@ SELDOM = 10.0  # seconds between two updates that do not
 
 
 class Lines:
-    """A display that prints a few lines: `soon` seconds after the start, then `every` so many."""
+    """A display that prints lines: ``soon`` seconds after the start, then ``every`` so many."""
 
     soon = every = SELDOM
 
@@ -117,7 +117,7 @@ class Progress:
         self._shown = 0.0
 
     def __call__(self, event: events.Event) -> None:
-        """Count one event; show progress if the last time is long enough ago."""
+        """Count one event; show progress if it was last shown long enough ago."""
         with self._lock:
             self._state(event)
             runs = self._state.active_runs
@@ -130,7 +130,7 @@ class Progress:
                 self._display.show(self._state, event.time)
 
     def end(self) -> None:
-        """Stop showing it."""
+        """Stop showing progress."""
         with self._lock:
             self._display.end()
 
@@ -170,7 +170,7 @@ _showing: list[Progress] = []
 
 @contextlib.contextmanager
 def showing(setting: str) -> Iterator[None]:
-    """Show progress of what runs inside the block, as ``exo.progress`` says, unless it is shown."""
+    """Show progress of the block, as ``exo.progress`` says, unless it is being shown already."""
     display = None if _showing else _display(setting)
     if display is None:
         yield
@@ -189,9 +189,9 @@ def showing(setting: str) -> Iterator[None]:
 def progress() -> Iterator[None]:
     """Show the progress of computations inside the block.
 
-    In a terminal with rich installed, and in a notebook, lines are rewritten in place from the
-    second second on; elsewhere they are printed every ten seconds. Computations in the foreground
-    show their progress anyway, see ``exo.progress``.
+    In a terminal with rich installed, and in a notebook, lines are rewritten in place, after the
+    first two seconds; elsewhere they are printed every ten seconds. Computations in the foreground
+    show their progress by default: see ``exo.progress``.
 
     Examples
     --------
@@ -218,12 +218,12 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = callbacks
-        _, self._prepared, self._before, self._after, _ = unpack_callbacks(callbacks)
-        self._begun: list[Callback] = []
+        _, self._prepare, self._start, self._finish, _ = unpack_callbacks(callbacks)
+        self._active: list[Callback] = []
         self._graph: dict[Key, Any] = {}
         self._state: dict[str, Any] = {}
-        known = (ProgressBar, Profiler, ResourceProfiler)
-        self.values = any(type(getattr(f, "__self__", None)) not in known for f in self._after)
+        harmless = (ProgressBar, Profiler, ResourceProfiler)
+        self.values = any(type(getattr(f, "__self__", None)) not in harmless for f in self._finish)
 
     def __bool__(self) -> bool:
         """Return True if there is a callback."""
@@ -235,10 +235,10 @@ class Callbacks:
         for callback in self._callbacks:
             if callback[0]:
                 callback[0](graph)
-            self._begun.append(callback)
+            self._active.append(callback)
 
     def prepare(self, graph: Mapping[Key, Any]) -> None:
-        """Pass all tasks of ``graph``, as it will run."""
+        """Call back with all tasks of ``graph``, as it will run."""
         data = {key for key, node in graph.items() if isinstance(node, DataNode)}
         self._graph = dict(graph)
         self._state = {
@@ -250,30 +250,30 @@ class Callbacks:
             "finished": set(),
             "released": set(),
         }
-        for prepared in self._prepared:
-            prepared(self._graph, self._state)
+        for hook in self._prepare:
+            hook(self._graph, self._state)
 
     def started(self, keys: Iterable[Key]) -> None:
         """Call back before tasks run."""
         for key in keys:
             if self._state["waiting"].pop(key, None) is not None:
                 self._state["running"].add(key)
-                for before in self._before:
-                    before(key, self._graph, self._state)
+                for hook in self._start:
+                    hook(key, self._graph, self._state)
 
     def finished(self, key: Key, value: Any = None) -> None:
         """Call back after a task has run."""
         if key in self._state["running"]:
             self._state["running"].remove(key)
             self._state["finished"].add(key)
-            for after in self._after:
-                after(key, value, self._graph, self._state, WORKER)
+            for hook in self._finish:
+                hook(key, value, self._graph, self._state, WORKER)
 
     def end(self, *, failed: bool) -> None:
         """Call the finish callbacks."""
         if not failed and self._state:
             self._state["finished"].update(self._state["waiting"])
             self._state["waiting"].clear()
-        for callback in self._begun:
+        for callback in self._active:
             if callback[4]:
                 callback[4](self._graph, self._state, failed)

@@ -37,8 +37,8 @@ def facts(figures: Figures) -> Iterator[tuple[str, str]]:
     """Yield the totals as pairs of name and text."""
     yield "time", duration(figures.seconds)
     yield "tasks", f"{figures.tasks:,} in {figures.calls:,} calls, {figures.objects:,} refs"
-    where = f"{figures.nodes} node(s), {figures.slots} slots"
-    yield "cluster", f"{where}, {format_bytes(figures.store)} object store"
+    cluster = f"{figures.nodes} node(s), {figures.slots} slots"
+    yield "cluster", f"{cluster}, {format_bytes(figures.store)} object store"
     yield "busy", f"{100 * figures.busy:.0f} % of the slots' time in tasks"
     if figures.gpu_busy is not None:
         yield "GPUs busy", f"{100 * figures.gpu_busy:.0f} % of {figures.gpus:g}"
@@ -50,11 +50,11 @@ def facts(figures: Figures) -> Iterator[tuple[str, str]]:
     if figures.peak_rss:
         yield "most of all workers", format_bytes(figures.peak_rss)
     if figures.cost is not None:
-        per = figures.cost_per_terabyte
-        each = "" if per is None else f", $ {per:.2f} per TB shuffled"
-        yield "cost", f"{figures.node_hours:.4f} node-hours, $ {figures.cost:.4f}{each}"
+        per_terabyte = figures.cost_per_terabyte
+        suffix = "" if per_terabyte is None else f", $ {per_terabyte:.2f} per TB shuffled"
+        yield "cost", f"{figures.node_hours:.4f} node-hours, $ {figures.cost:.4f}{suffix}"
     for what, count in figures.recovered.items():
-        yield "done again", f"{what}: {count}"
+        yield "repeated", f"{what}: {count}"
     for group, reason in figures.refused.items():
         yield "no checkpoint", f"{group}: {reason}"
 
@@ -96,18 +96,19 @@ def _totals(figures: Figures) -> Iterator[str]:
 
 
 def _shuffles(figures: Figures) -> Iterator[str]:
-    for one in figures.shuffles:
+    for shuffle in figures.shuffles:
+        size, time = format_bytes(shuffle.nbytes), duration(shuffle.seconds)
         yield (
-            f"  shuffle {one.name}: {one.algorithm}, {one.maps:,} → {one.reducers:,}, "
-            f"{format_bytes(one.nbytes)}, {one.rows:,} rows in {duration(one.seconds)}: "
-            f"{one.reason}"
+            f"  shuffle {shuffle.name}: {shuffle.algorithm}, {shuffle.maps:,} → "
+            f"{shuffle.reducers:,}, {size}, {shuffle.rows:,} rows in {time}: {shuffle.reason}"
         )
-        if one.largest is not None:
-            yield f"    largest output {format_bytes(one.largest)}, {one.skew:.1f} x the mean"
+        if shuffle.largest is not None:
+            largest = format_bytes(shuffle.largest)
+            yield f"    largest output {largest}, {shuffle.skew:.1f} x the mean"
 
 
 def _work(figures: Figures) -> Iterator[str]:
-    for group in sorted(figures.groups, key=lambda one: -one.seconds)[:LINES]:
+    for group in sorted(figures.groups, key=lambda group: -group.seconds)[:LINES]:
         yield (
             f"  {group.count:>8,} x {group.name}: {duration(group.seconds)} of work, "
             f"{format_bytes(group.nbytes)}"
@@ -173,12 +174,12 @@ def page(record: Collector, figures: Figures, title: str) -> str:
 
     from dask_exo.report.plots import plots
 
-    drawn = list(plots(record, figures.groups))
-    script, divs = components([plot for _, _, plot in drawn]) if drawn else ("", [])
-    resources = Resources(mode="inline", components=["bokeh"]) if drawn else None
+    plotted = list(plots(record, figures.groups))
+    script, divs = components([plot for _, _, plot in plotted]) if plotted else ("", [])
+    resources = Resources(mode="inline", components=["bokeh"]) if plotted else None
     pictures = [
         f"<h2>{escape(heading)}</h2><p>{escape(caption)}</p>{div}"
-        for (heading, caption, _), div in zip(drawn, divs, strict=True)
+        for (heading, caption, _), div in zip(plotted, divs, strict=True)
     ]
     return "\n".join(
         [
@@ -230,23 +231,23 @@ def _tables_html(figures: Figures) -> Iterator[str]:
         ["", "algorithm", "parts → outputs", "bytes", "largest", "time", "why"],
         (
             [
-                one.name,
-                one.algorithm,
-                f"{one.maps:,} → {one.reducers:,}",
-                format_bytes(one.nbytes),
-                "" if one.largest is None else f"{format_bytes(one.largest)}, {one.skew:.1f} x",
-                duration(one.seconds),
-                one.reason,
+                row.name,
+                row.algorithm,
+                f"{row.maps:,} → {row.reducers:,}",
+                format_bytes(row.nbytes),
+                "" if row.largest is None else f"{format_bytes(row.largest)}, {row.skew:.1f} x",
+                duration(row.seconds),
+                row.reason,
             ]
-            for one in figures.shuffles
+            for row in figures.shuffles
         ),
     )
     yield _table(
         "Tasks",
         ["", "count", "work", "results"],
         (
-            [one.name, f"{one.count:,}", duration(one.seconds), format_bytes(one.nbytes)]
-            for one in sorted(figures.groups, key=lambda group: -group.seconds)
+            [row.name, f"{row.count:,}", duration(row.seconds), format_bytes(row.nbytes)]
+            for row in sorted(figures.groups, key=lambda group: -group.seconds)
         ),
     )
     yield _table(
@@ -254,13 +255,13 @@ def _tables_html(figures: Figures) -> Iterator[str]:
         ["", "outputs", "work", "bytes", "waited for"],
         (
             [
-                one.name,
-                f"{one.outputs:,}",
-                duration(one.seconds),
-                format_bytes(one.nbytes),
-                _shares(one.waits),
+                row.name,
+                f"{row.outputs:,}",
+                duration(row.seconds),
+                format_bytes(row.nbytes),
+                _shares(row.waits),
             ]
-            for one in figures.stages
+            for row in figures.stages
         ),
     )
     yield _top("Slowest", figures.slowest)
@@ -268,7 +269,7 @@ def _tables_html(figures: Figures) -> Iterator[str]:
 
 
 def _top(heading: str, tasks: Sequence[TaskSummary]) -> str:
-    rows = ([one.name, duration(one.seconds), format_bytes(one.nbytes)] for one in tasks)
+    rows = ([task.name, duration(task.seconds), format_bytes(task.nbytes)] for task in tasks)
     return _table(heading, ["", "time", "bytes"], rows)
 
 
@@ -310,25 +311,25 @@ class Box:
 
 
 def layers(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Put each name below all from which an edge leads to it; ignore edges to earlier names.
+    """Put each name below all names with an edge to it; ignore edges to earlier names.
 
     Examples
     --------
     >>> layers(["read", "sum", "join"], [("read", "sum"), ("read", "join"), ("sum", "join")])
     [['read'], ['sum'], ['join']]
     """
-    place = {name: i for i, name in enumerate(names)}
+    rank = {name: i for i, name in enumerate(names)}
     above: dict[str, list[str]] = {name: [] for name in names}
     for start, end in edges:
-        if place[start] < place[end]:
+        if rank[start] < rank[end]:
             above[end].append(start)
     depth: dict[str, int] = {}
     for name in names:
-        depth[name] = max((depth[one] + 1 for one in above[name]), default=0)
-    found: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+        depth[name] = max((depth[source] + 1 for source in above[name]), default=0)
+    rows: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for name in names:
-        found[depth[name]].append(name)
-    return found
+        rows[depth[name]].append(name)
+    return rows
 
 
 def svg(boxes: Mapping[str, Box], edges: Sequence[tuple[str, str]]) -> str:
@@ -344,20 +345,20 @@ def svg(boxes: Mapping[str, Box], edges: Sequence[tuple[str, str]]) -> str:
     """
     rows = layers(list(boxes), edges)
     widths = [sum(boxes[n].width for n in row) + ACROSS * (len(row) - 1) for row in rows]
-    whole, top = max(widths, default=0.0) + 2 * PAD, float(PAD)
+    full, top = max(widths, default=0.0) + 2 * PAD, float(PAD)
     corners: dict[str, tuple[float, float]] = {}
     for row, width in zip(rows, widths, strict=True):
-        left = (whole - width) / 2
+        left = (full - width) / 2
         for name in row:
             corners[name] = left, top
             left += boxes[name].width + ACROSS
         top += max(boxes[name].height for name in row) + DOWN
-    high = top - DOWN + PAD if rows else 2 * PAD
+    height = top - DOWN + PAD if rows else 2 * PAD
     inner = [_curve(boxes[start], corners[start], boxes[end], corners[end]) for start, end in edges]
     inner += [_rectangle(box, *corners[name]) for name, box in boxes.items()]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole:.0f} {high:.0f}" '
-        f'width="{whole:.0f}" style="max-width:100%;height:auto" font-family="monospace" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full:.0f} {height:.0f}" '
+        f'width="{full:.0f}" style="max-width:100%;height:auto" font-family="monospace" '
         f'font-size="12" role="img">' + "".join(inner) + "</svg>"
     )
 

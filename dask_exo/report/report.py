@@ -85,9 +85,9 @@ events.subscribe(_last)
 def last_report() -> Report:
     """Return a report of the last computation of this process, for a notebook or to print.
 
-    Every computation counts its totals at negligible cost. Only `performance_report` records data
-    of plots, the matrix of a shuffle, and exact spilling of short runs. For a small computation
-    that ran on Dask's threads the report says only that.
+    Totals of every computation are counted at negligible cost. Only `performance_report` records
+    data of plots, the matrix of a shuffle, and exact spilling of short runs. For a small
+    computation that ran on Dask's threads the report says only that.
 
     Examples
     --------
@@ -110,11 +110,10 @@ def performance_report(
     Parameters
     ----------
     filename : path
-        Of the page: one file that loads nothing from a network. It is also written if the block
-        raises.
+        Path of the page: one file that loads nothing from a network. It is also written if the
+        block raises.
     price : float, optional
-        Of a node for an hour, in the currency of your choice; by default
-        ``exo.report.node-price``.
+        Price of a node for an hour, in any currency; by default ``exo.report.node-price``.
 
     Raises
     ------

@@ -85,7 +85,7 @@ class GpuShare:
     """Share of a GPU of actors that use more of it than they requested."""
 
     name: str  #: of their stage
-    asked: float  #: requested share
+    requested: float  #: requested share
     share: float  #: present share
     held: int  #: bytes, the peak of a task
     device: int  #: bytes of the GPU
@@ -196,9 +196,9 @@ def from_json(values: Mapping[str, Any]) -> Figures:
     """
     if values.get("version") != VERSION:
         raise ValueError(f"version {values.get('version')!r} is not {VERSION}")
-    plain = {one.name: values[one.name] for one in fields(Figures)}
+    plain = {item.name: values[item.name] for item in fields(Figures)}
     try:
-        lists = {name: tuple(kind(**one) for one in plain[name]) for name, kind in KINDS.items()}
+        lists = {name: tuple(kind(**item) for item in plain[name]) for name, kind in KINDS.items()}
     except TypeError as error:
         raise ValueError(str(error)) from error
     return Figures(**{**plain, **lists})
@@ -207,9 +207,9 @@ def from_json(values: Mapping[str, Any]) -> Figures:
 def read_summary(path: Path) -> Figures:
     """Read the figures of a page of `performance_report`, or of a file of ``Report.to_json()``."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    found = IN_A_PAGE.search(text)
+    match = IN_A_PAGE.search(text)
     try:
-        return from_json(json.loads(text if found is None else found[1]))
+        return from_json(json.loads(text if match is None else match[1]))
     except (ValueError, KeyError, AttributeError) as error:
         raise InputError(
             f"{str(path)!r} is no report of this version of dask_exo: give a page that "

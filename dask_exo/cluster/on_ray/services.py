@@ -128,7 +128,7 @@ def _count(event: events.Event) -> None:
 
 
 def _count_recovered(what: str, count: int) -> None:
-    _add("recovered_total", "Work that was done again.", count, {"what": what})
+    _add("recovered_total", "Work that was repeated.", count, {"what": what})
 
 
 def _add(name: str, description: str, amount: float, tags: dict[str, str] | None = None) -> None:

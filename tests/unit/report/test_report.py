@@ -222,7 +222,7 @@ SHUFFLE = ShuffleSummary("s", "push", "", 10, 10, 1, 0, 10, 10, 10**9, 5.0, larg
 
 CASES = {
     "spilled": replace(QUIET, spilled=10**9, shuffles=(SHUFFLE,)),
-    "frequent": replace(QUIET, shuffles=(replace(SHUFFLE, largest=9 * 10**8),)),
+    "heavy hitters": replace(QUIET, shuffles=(replace(SHUFFLE, largest=9 * 10**8),)),
     "larger partitions": replace(QUIET, groups=(TaskGroup("g", 5000, 5.0, 10, 0, 9),)),
     "more partitions": replace(QUIET, work=2.0, slots=8, groups=(TaskGroup("g", 2, 2.0, 1, 0, 9),)),
     "smaller partitions there": replace(
@@ -234,7 +234,7 @@ CASES = {
     "waited for memory": replace(
         QUIET, stages=(StageSummary("s", 1, 1, 9.0, 0.0, {"memory": 0.9}),)
     ),
-    "done again": replace(QUIET, recovered={"late map run a second time": 2}),
+    "Work was repeated": replace(QUIET, recovered={"late map run a second time": 2}),
     "raised": replace(QUIET, failed=1),
 }
 
@@ -343,6 +343,6 @@ def test_last_report_is_not_stale_after_a_run_on_threads(tmp_path) -> None:
         assert small.v.sum().compute() == 45
     for one in (dask_exo.last_report(), report):
         assert (one.figures.runs, one.figures.here) == (0, 1)
-        assert "so small that Dask's threads did it" in str(one)
-        assert "so small that Dask&#x27;s threads did it" in one._repr_html_()
+        assert "so small that Dask's threads computed it" in str(one)
+        assert "so small that Dask&#x27;s threads computed it" in one._repr_html_()
     assert "so small that" in (tmp_path / "r.html").read_text()
