@@ -29,13 +29,13 @@ class ExoError(Exception):
 class ConfigError(ExoError, ValueError):
     """A configuration key is unknown, or its value is not allowed.
 
-    *When*: before anything runs; also for a key without effect beside others.
+    *When*: before anything runs; also for a key that has no effect beside others.
     *What helps*: the message names the key and the nearest known one; :doc:`configuration` has all.
     """
 
 
 class ClusterError(ExoError, ConnectionError):
-    """A Ray cluster could not be started, or not be reached at its address.
+    """A Ray cluster could not be started, or could not be reached at its address.
 
     *When*: this process needs a cluster. *What helps*: ``dask exo doctor``; see :doc:`install`.
     """
@@ -73,8 +73,8 @@ class ResultError(ExoError, RuntimeError):
 class WorkerLostError(ExoError, RuntimeError):
     """The process or node of a task died more often than it is retried.
 
-    *When*: all retries are used up. A common cause is memory: the system stops the process that
-    uses most. *What helps*: smaller partitions, or fewer parallel tasks (``exo.num-cpus``).
+    *When*: all retries are used up. A common cause is memory: the system kills the process that
+    uses the most. *What helps*: smaller partitions, or fewer parallel tasks (``exo.num-cpus``).
     """
 
 
@@ -82,7 +82,7 @@ class ValueLostError(WorkerLostError):
     """A value was lost with its node and cannot be recomputed.
 
     *When*: the value is read, and an actor computed it, a program put it into the store, or it was
-    lost too often. *What helps*: compute again, and persist again what was persisted.
+    lost too often. *What helps*: compute again; persist again all that was persisted.
     """
 
 
@@ -118,10 +118,10 @@ class SpillError(ExoError, OSError):
 
 
 class IntegrityError(ExoError, AssertionError):
-    """The rows that a shuffle returns are not those that it got.
+    """A shuffle returns other rows than it received.
 
     *When*: at the end of a computation, instead of its result. *What helps*: compute again. If that
-    fails too, a function is not deterministic, or dask_exo has a fault: please report it.
+    fails too, a function is not deterministic, or dask_exo has a bug: please report it.
     """
 
 
@@ -137,7 +137,7 @@ class NonDeterminismError(ExoError, RuntimeError):
     """A recomputed task returned another value, after its first output had been read.
 
     *When*: at the end of a computation; in a pipeline with the next block.
-    *What helps*: let tasks depend on their arguments only, or set ``exo.fault.nondeterminism``.
+    *What helps*: make tasks depend on their arguments only, or set ``exo.fault.nondeterminism``.
     """
 
 
@@ -151,12 +151,12 @@ class OutputExistsError(ExoError, FileExistsError):
 class OutputError(ExoError, OSError):
     """The output cannot be written.
 
-    *When*: before anything runs, if possible. *What helps*: another place, or more room.
+    *When*: before anything runs, if possible. *What helps*: another path, or more free space.
     """
 
 
 class InputError(ExoError, ValueError):
-    """The input cannot be read: it does not exist, has no such column, or an unknown format.
+    """The input cannot be read: it does not exist, lacks a column, or has an unknown format.
 
     *When*: before anything runs. *What helps*: the message says what there is.
     """
@@ -210,7 +210,7 @@ class OptionsError(ExoError, ValueError):
 class AggregationError(ExoError, ValueError):
     """An aggregation of groups has an argument that it does not support.
 
-    *When*: a method is called. *What helps*: the message names the aggregations that there are.
+    *When*: a method is called. *What helps*: the message names the aggregations that exist.
     """
 
 
@@ -236,21 +236,21 @@ class LiveError(ExoError, ConnectionError):
 
 
 class MissingPackageError(ExoError, ImportError):
-    """A package is needed that is not installed.
+    """A required package is not installed.
 
     *When*: before anything runs. *What helps*: the message has the command that installs it.
     """
 
 
 class UnsupportedError(ExoError, NotImplementedError, AttributeError):
-    """A part of `distributed` that does not exist here.
+    """A part of `distributed` does not exist here.
 
     *When*: the name is used. *What helps*: :doc:`client` says what to use instead.
     """
 
 
 class DeviceError(ExoError, RuntimeError):
-    """A GPU is requested, and there is none, or no library to use it.
+    """A GPU is requested, and there is none, or no library that uses it.
 
     *When*: frames are moved to a device; nothing has run.
     *What helps*: a machine with a GPU and cupy; or ``exo.gpu.simulate``, to try without one.
@@ -296,11 +296,11 @@ class CancelledError(ExoError, concurrent.futures.CancelledError):
 
 
 class Link(NamedTuple):
-    """One exception of a chain of causes, pickled without these."""
+    """One exception of a chain of causes, pickled without its cause."""
 
     pickled: bytes
     trace: dict[str, Any] | None  # its traceback, of `tblib.Traceback.as_dict`
-    cause: bool  # whether it is the ``__cause__`` of the one before, not the context
+    cause: bool  # whether it is the ``__cause__`` of the previous one, not the context
     left_out: int = 0  # frames in the middle of the traceback
 
 
@@ -330,11 +330,11 @@ class Failure:
                 f"(raise one of a class in a module, with its arguments in args)\n{self.text}"
             )
         errors = [_unpack(link) for link in self.links]
-        for error, behind, link in zip(errors, errors[1:], self.links[1:], strict=False):
+        for error, cause, link in zip(errors, errors[1:], self.links[1:], strict=False):
             if link.cause:
-                error.__cause__ = behind
+                error.__cause__ = cause
             else:
-                error.__context__ = behind
+                error.__context__ = cause
         errors[0].add_note(f"dask_exo: raised by task {self.key!r}")
         return errors[0]
 
@@ -367,8 +367,8 @@ def _shortened(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
         return trace, 0
     half = MOST_FRAMES // 2
     short = None
-    for one in reversed(frames[:half] + frames[-half:]):
-        short = TracebackType(short, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for frame in reversed(frames[:half] + frames[-half:]):
+        short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return short, left_out
 
 

@@ -102,7 +102,7 @@ class ClusterSeen(Event):
 
 @dataclass(frozen=True)
 class RunFinished(Event):
-    """A run has finished: seconds, calls, refs created, bytes spilled and restored meanwhile.
+    """A run has finished: seconds, calls, refs created, and bytes spilled and restored by then.
 
     ``directories`` has the bytes of new files in each known spill directory.
     """
@@ -194,7 +194,7 @@ class ShuffleChosen(Event):
 
 @dataclass(frozen=True)
 class ShuffleFinished(Event):
-    """The map side (and the merges) of a shuffle are done."""
+    """The maps of a shuffle, and its merges, have finished."""
 
     name: str
     algorithm: str
@@ -253,7 +253,7 @@ class StageSeen(Event):
 
 @dataclass(frozen=True)
 class GaveWay(Event):
-    """A task of a group ran out of memory, and is retried with ``slots`` slots."""
+    """A task of a group ran out of memory and is retried with ``slots`` slots."""
 
     group: str
     slots: int

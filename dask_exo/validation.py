@@ -43,16 +43,16 @@ def labels(frame: dd.DataFrame, by: Any) -> list[Any]:
 
 def check_columns(names: Sequence[Any], frame: Any, purpose: str) -> None:
     """Raise `ColumnError` unless a frame has all columns of these names."""
-    there = list(frame.columns)
+    columns = list(frame.columns)
     for name in names:
-        if name not in there:
-            raise missing(name, there, purpose)
+        if name not in columns:
+            raise missing(name, columns, purpose)
 
 
 def missing(name: Any, columns: Sequence[Any], purpose: str) -> ColumnError:
     """Return an error that names the most similar column."""
-    near = difflib.get_close_matches(str(name), [str(c) for c in columns], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {list(columns)}"
+    similar = difflib.get_close_matches(str(name), [str(c) for c in columns], n=1)
+    hint = f"did you mean {similar[0]!r}?" if similar else f"there are {list(columns)}"
     return ColumnError(f"no column {name!r} {purpose}: {hint}")
 
 
@@ -88,8 +88,8 @@ def join_keys(  # noqa: PLR0913  as pandas has them
         left_on = right_on = on
     sides = ((left, left_on, left_index, "left"), (right, right_on, right_index, "right"))
     keys = [_side_keys(*side) for side in sides]
-    width = [1 if names is None else len(names) for names in keys]
-    if width[0] != width[1] or 0 in width:
+    counts = [1 if names is None else len(names) for names in keys]
+    if counts[0] != counts[1] or 0 in counts:
         given = ", ".join(
             f"{side}_index=True" if index else f"{side}_on={names!r}"
             for names, (_, _, index, side) in zip(keys, sides, strict=True)
@@ -114,9 +114,9 @@ def _side_keys(frame: Any, names: Any, index: bool, side: str) -> list[Any] | No
             f"or on= for columns that both have"
         )
     keys = list(names) if isinstance(names, (list, tuple)) else [names]
-    there = list(frame.columns)
+    columns = list(frame.columns)
     for name in keys:
-        if name not in there and name is not None and name == frame.index.name:
+        if name not in columns and name is not None and name == frame.index.name:
             raise MergeArgumentError(
                 f"{name!r} is the index of the {side} side, not a column: use {side}_index=True, "
                 f"or reset_index() first"
@@ -127,23 +127,23 @@ def _side_keys(frame: Any, names: Any, index: bool, side: str) -> list[Any] | No
 
 def directions(ascending: Any, names: Sequence[Any]) -> list[bool]:
     """Return one direction for each key in ``names``."""
-    given = list(ascending) if isinstance(ascending, (list, tuple)) else None
-    if given is not None and len(given) != len(names):
+    flags = list(ascending) if isinstance(ascending, (list, tuple)) else None
+    if flags is not None and len(flags) != len(names):
         raise SortArgumentError(
-            f"ascending={ascending!r} has {len(given)} directions, need one or {len(names)}, as "
+            f"ascending={ascending!r} has {len(flags)} directions, need one or {len(names)}, as "
             f"many as there are keys in by={list(names)!r}"
         )
-    directions = [ascending] * len(names) if given is None else given
-    if not all(isinstance(one, (bool, int, np.bool_)) for one in directions):
+    directions = [ascending] * len(names) if flags is None else flags
+    if not all(isinstance(flag, (bool, int, np.bool_)) for flag in directions):
         raise SortArgumentError(f"ascending={ascending!r}: need a bool, or a list of bools")
-    return [bool(one) for one in directions]
+    return [bool(flag) for flag in directions]
 
 
-def na_position(given: Any) -> str:
+def na_position(position: Any) -> str:
     """Return the position of nulls: ``"first"`` or ``"last"``."""
-    if given not in ("first", "last"):
-        raise SortArgumentError(f"invalid na_position: {given!r}; need 'first' or 'last'")
-    return str(given)
+    if position not in ("first", "last"):
+        raise SortArgumentError(f"invalid na_position: {position!r}; need 'first' or 'last'")
+    return str(position)
 
 
 def aggregates(spec: Mapping[Any, Any], known: Sequence[str]) -> list[tuple[Any, str]]:
@@ -156,12 +156,12 @@ def aggregates(spec: Mapping[Any, Any], known: Sequence[str]) -> list[tuple[Any,
     wrong = [name for _, name in requested if name not in known]
     if wrong or not requested:
         what = f"{wrong[0]!r} is not an aggregate" if wrong else "spec={} is empty"
-        hint = "; functions need whole groups, which Dask's groupby(...).apply brings together"
+        hint = "; functions need whole groups: use Dask's groupby(...).apply"
         hint = hint if any(map(callable, wrong)) else ""
         raise AggregationError(f"{what}: there are {', '.join(known)}{hint}")
-    twice = [one for one in requested if requested.count(one) > 1]
-    if twice:
-        column, name = twice[0]
+    repeated = [pair for pair in requested if requested.count(pair) > 1]
+    if repeated:
+        column, name = repeated[0]
         raise AggregationError(f"{name!r} of {column!r} is requested twice: leave one out")
     return requested
 
@@ -187,7 +187,7 @@ def number_from(
         raise error(f"{name}={value!r}: need a number from {least}")
 
 
-def concurrency(given: Any, error: type[ExoError]) -> tuple[int, int | None]:
+def concurrency(value: Any, error: type[ExoError]) -> tuple[int, int | None]:
     """Return the least and most parallel calls; None for no upper limit.
 
     Examples
@@ -195,9 +195,9 @@ def concurrency(given: Any, error: type[ExoError]) -> tuple[int, int | None]:
     >>> [concurrency(given, ExoError) for given in (None, 4, (1, 4))]
     [(0, None), (0, 4), (1, 4)]
     """
-    if given is None:
+    if value is None:
         return 0, None
-    least, most = given if isinstance(given, tuple) and len(given) == 2 else (0, given)
+    least, most = value if isinstance(value, tuple) and len(value) == 2 else (0, value)
     number_from(0, "concurrency", least, error)
     number_from(max(1, least), "concurrency", most, error)
     return int(least), int(most)
