@@ -34,7 +34,7 @@ X = np.arange(40_000.0).reshape(200, 200) - 1000
 @pytest.fixture
 def exo(monkeypatch):
     """A scheduler that keeps almost every value in its store, and has seen nobody write."""
-    monkeypatch.setattr(worker, "_writing", set())
+    monkeypatch.setattr(worker, "_writing_groups", set())
     with dask.config.set({"exo.scheduler.small-result": 100, "dataframe.convert-string": False}):
         yield Scheduler(InlineFutures())
 
