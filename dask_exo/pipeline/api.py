@@ -23,6 +23,7 @@ from dask_exo.pipeline.operators import (
     Operator,
     Union,
     amounts,
+    check_batch_size,
     check_format,
     make_operator,
     name_of,
@@ -49,9 +50,9 @@ class Pipeline:
     """Partitions of a source and their stages; nothing runs before a result is requested.
 
     Each method that adds a stage returns a new pipeline. Neighbouring stages with equal resource
-    requests run in the same tasks. Stages with different requests run at the same time, each on
-    other partitions: while one is decoded on a CPU, another one is in a model on a GPU. Memory is
-    bounded: at most ``memory`` bytes of partitions are between stages.
+    requests run in the same tasks. Stages with different requests run at the same time, on
+    different partitions: while one is decoded on a CPU, a model processes another one on a GPU.
+    Memory is bounded: at most ``memory`` bytes of partitions are between stages.
 
     Examples
     --------
@@ -114,7 +115,7 @@ class Pipeline:
             on the GPU for the next stage with an equal request. A batch that does not fit the GPU
             is split in halves.
         """
-        _check_batch_size(batch_size)
+        check_batch_size(batch_size)
         return self._with("batches", func, args, options, batch_size=batch_size)
 
     def filter(self, func: Any, **options: Any) -> Pipeline:
@@ -182,7 +183,7 @@ class Pipeline:
             detected after half a minute). The rows that it got are gone.
         """
         number_from(1, "count", count, PipelineError)
-        _check_batch_size(batch_size)
+        check_batch_size(batch_size)
         check_format(format)
         shared = SharedRun(self._start, count, equal=equal)
         return [Split(shared, i, batch_size, format) for i in range(count)]
@@ -241,11 +242,11 @@ class Pipeline:
         """
         system, root = url_to_fs(str(path))
         system.makedirs(root, exist_ok=True)
-        written = self._with("write", _write, (str(path), options), {"on_error": "raise"})
+        pipeline = self._with("write", _write, (str(path), options), {"on_error": "raise"})
         if not compute:
-            return written
-        running = replace(written, _runs=self._runs)
-        batches = iter_batches(running._start, None, FORMATS["pandas"])
+            return pipeline
+        pipeline = replace(pipeline, _runs=self._runs)
+        batches = iter_batches(pipeline._start, None, FORMATS["pandas"])
         return sorted(name for batch in batches for name in batch["file"].tolist())
 
     def _with(
@@ -270,11 +271,11 @@ class Pipeline:
     def __repr__(self) -> str:
         """Return the stages as text."""
         stages, _ = planned([self], lambda _: True)
-        names = ", ".join(f"{name_of(one.steps)} ({amounts(one.steps)})" for one in stages)
+        names = ", ".join(f"{name_of(stage.steps)} ({amounts(stage.steps)})" for stage in stages)
         end = f", {self.rows} rows" if self.rows is not None else ""
         count = self.source.count
-        some = "partitions as they come" if count is None else f"{count} partitions"
-        return f"Pipeline of {some}: {names}{end}"
+        partitions = "partitions as they come" if count is None else f"{count} partitions"
+        return f"Pipeline of {partitions}: {names}{end}"
 
 
 def of(
@@ -300,7 +301,7 @@ def of(
         Bytes of a partition between stages; by default ``exo.stream.target-partition-size``,
         or an eighth of ``memory`` if that is less.
     retries : int
-        How often to retry a call that raises an exception, also one that makes a partition.
+        How often to retry a call that raises an exception, including one that makes a partition.
     on_error : {"raise", "skip"}
         After the last retry, the exception ends the pipeline, or the input of the call is set aside
         and the rest goes on; see `Pipeline.rejects`. Stages can have their own of both.
@@ -319,9 +320,9 @@ def of(
     Pipeline of partitions as they come: source (1 CPU)
     """
     if not sources:
-        raise PipelineError("a pipeline needs a source, or several: of(ddf)")
-    found = [source_of(source) for source in sources]
-    source = found[0] if len(found) == 1 else ChainedSources(found)
+        raise PipelineError("a pipeline needs at least one source: of(ddf)")
+    parts = [source_of(source) for source in sources]
+    source = parts[0] if len(parts) == 1 else ChainedSources(parts)
     sizes = [None if size is None else parse_bytes(size) for size in (memory, target)]
     error_policy = parse_error_policy(retries, on_error)
     return Pipeline(source, memory=sizes[0], target=sizes[1], error_policy=error_policy)
@@ -368,7 +369,7 @@ def union(*pipelines: Pipeline) -> Pipeline:
     Raises
     ------
     PipelineError
-        There is none, or one ends with a `Pipeline.limit`.
+        There is no pipeline, or one ends with a `Pipeline.limit`.
 
     Examples
     --------
@@ -398,34 +399,32 @@ def materialize(*pipelines: Pipeline) -> tuple[dd.DataFrame, ...]:
     Raises
     ------
     PipelineError
-        There is none, or one ends with a `Pipeline.limit`.
+        There is no pipeline, or one ends with a `Pipeline.limit`.
     """
     _checked(pipelines, "materialize")
     return tuple(collect_dataframes(PipelineRun(*execute(pipelines), None), len(pipelines)))
 
 
-def _checked(pipelines: tuple[Pipeline, ...], what: str) -> Pipeline:
+def _checked(pipelines: tuple[Pipeline, ...], caller: str) -> Pipeline:
     """Check the arguments of `union` or `materialize`; return the first one."""
     if not pipelines:
-        raise PipelineError(f"{what}() needs a pipeline, or several")
-    for number, one in enumerate(pipelines):
-        if not isinstance(one, Pipeline):
-            raise PipelineError(f"{what}(): argument {number} is no pipeline but {one!r}")
-        if one.rows is not None:
+        raise PipelineError(f"{caller}() needs at least one pipeline")
+    for number, pipeline in enumerate(pipelines):
+        if not isinstance(pipeline, Pipeline):
             raise PipelineError(
-                f"{what}(): argument {number} ends with limit(), which has to be the end of a run: "
-                f"leave it out, or materialize() that pipeline alone"
+                f"{caller}(): argument {number} is not a pipeline but {pipeline!r}: begin one with "
+                f"ddf.exo.pipeline() or dask_exo.pipeline.of()"
+            )
+        if pipeline.rows is not None:
+            raise PipelineError(
+                f"{caller}(): argument {number} ends with limit(), which has to be the end of a "
+                f"run: leave it out, or materialize() that pipeline alone"
             )
     return pipelines[0]
 
 
-def _check_batch_size(rows: int | None) -> None:
-    if rows is not None:
-        number_from(1, "batch_size", rows, PipelineError)
-
-
 def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:
     """Write a file; a task that runs again writes the same file."""
-    where = f"{path.rstrip('/')}/part-{name}.parquet"
-    frame.to_parquet(where, **options)
-    return pd.DataFrame({"file": [where]})
+    file = f"{path.rstrip('/')}/part-{name}.parquet"
+    frame.to_parquet(file, **options)
+    return pd.DataFrame({"file": [file]})

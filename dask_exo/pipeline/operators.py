@@ -57,9 +57,9 @@ def make_operator(
     if not callable(func):
         raise PipelineError(f"{func!r} cannot be called: need a function or a class")
     kwargs = dict(options)
-    form = kwargs.pop("format", "pandas")
-    check_format(form)
-    if form == "device":
+    batch_format = kwargs.pop("format", "pandas")
+    check_format(batch_format)
+    if batch_format == "device":
         kwargs.setdefault("num_gpus", Config.current().gpu_per_task)
     names = ("num_cpus", "num_gpus", "resources")
     request = resources_of({name: kwargs.pop(name) for name in names if name in kwargs})
@@ -68,7 +68,7 @@ def make_operator(
         kwargs.pop("retries", default.retries),
         kwargs.pop("on_error", "skip" if default.skip else "raise"),
     )
-    transform = Transform(kind, func, args, kwargs, batch_size, form, error_policy)
+    transform = Transform(kind, func, args, kwargs, batch_size, batch_format, error_policy)
     return Operator(transform, request, bounds)
 
 
@@ -84,6 +84,12 @@ def check_format(name: Any) -> None:
     """Raise `PipelineError` if there is no such format of batches."""
     if name not in FORMATS:
         raise PipelineError(f"format={name!r}: there are {', '.join(FORMATS)}")
+
+
+def check_batch_size(rows: int | None) -> None:
+    """Raise `PipelineError` if a size of batches is given and is not a positive number."""
+    if rows is not None:
+        number_from(1, "batch_size", rows, PipelineError)
 
 
 def without_gpus(steps: Sequence[Operator]) -> list[Operator]:
@@ -168,13 +174,13 @@ def check_needs(
                     f"less"
                 )
         if not any(fits(node, needs) for node in nodes):
-            there = "; ".join(
+            capacities = "; ".join(
                 ", ".join(f"{node.get(name, 0):g} {name}" for name in needs) for node in nodes[:4]
             )
             raise PipelineError(
                 f"stage {name_of(steps)} needs {amounts(steps)} on one node, and no node has that "
-                f"({len(nodes)} nodes: {there}{'; …' if len(nodes) > 4 else ''}): add a larger "
-                f"node, or request less"
+                f"({len(nodes)} nodes: {capacities}{'; …' if len(nodes) > 4 else ''}): add a "
+                f"larger node, or request less"
             )
 
 
@@ -190,7 +196,7 @@ class Union:
         return sum_of([source.count for source in sources_of(self.pipelines)])
 
 
-class Part(NamedTuple):
+class PlannedStage(NamedTuple):
     """A stage: its operators, and the stages or the source that it takes from."""
 
     steps: list[Operator]
@@ -201,32 +207,32 @@ class Part(NamedTuple):
 
 def sources_of(pipelines: Sequence[Pipeline]) -> list[PipelineSource]:
     """Return all sources, each once."""
-    found: dict[int, PipelineSource] = {}
+    sources: dict[int, PipelineSource] = {}
     for pipeline in pipelines:
         source = pipeline.source
-        some = sources_of(source.pipelines) if isinstance(source, Union) else [source]
-        for one in some:
-            found.setdefault(id(one), one)
-    return list(found.values())
+        leaves = sources_of(source.pipelines) if isinstance(source, Union) else [source]
+        for leaf in leaves:
+            sources.setdefault(id(leaf), leaf)
+    return list(sources.values())
 
 
 def planned(
     ends: Sequence[Pipeline], makes: Callable[[PipelineSource], bool]
-) -> tuple[list[Part], list[tuple[int, ...]]]:
+) -> tuple[list[PlannedStage], list[tuple[int, ...]]]:
     """Return the stages of pipelines that run together.
 
-    Pipelines that were made from the same one have its stages in common. There the stages are cut,
-    since each block goes to both.
+    Pipelines that were made from the same one have its stages in common. Stages are cut where
+    pipelines part, since each block goes to both.
 
     Parameters
     ----------
     ends : sequence of Pipeline
     makes : callable
-        Tells whether a stage has to make the partitions of a source.
+        Returns whether a stage has to make the partitions of a source.
 
     Returns
     -------
-    parts : list of Part
+    parts : list of PlannedStage
         (S,) each after those that it takes from.
     sinks : list of tuple of int
         Stages whose outputs are those of each of ``ends``.
@@ -245,9 +251,9 @@ def _key(pipeline: Pipeline, count: int) -> Key:
 
 class _Plan:
     def __init__(self, ends: Sequence[Pipeline], makes: Callable[[PipelineSource], bool]) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[PlannedStage] = []
         self._makes = makes
-        self._found: dict[Key, tuple[int, ...]] = {}
+        self._last_stages: dict[Key, tuple[int, ...]] = {}
         self._successors: defaultdict[Key, set[Any]] = defaultdict(set)
         for number, end in enumerate(ends):
             self._follow(end, ("end", number))
@@ -258,15 +264,15 @@ class _Plan:
             self._successors[_key(pipeline, n)].add(id(step))
         self._successors[_key(pipeline, len(pipeline.steps))].add(end)
         if isinstance(pipeline.source, Union):
-            for number, one in enumerate(pipeline.source.pipelines):
-                self._follow(one, (id(pipeline.source), number))
+            for number, branch in enumerate(pipeline.source.pipelines):
+                self._follow(branch, (id(pipeline.source), number))
 
     def upto(self, pipeline: Pipeline, count: int) -> tuple[int, ...]:
         """Return the stages that make the output of the first ``count`` steps."""
         key = _key(pipeline, count)
-        if key not in self._found:
-            self._found[key] = self._append_upto(pipeline, count)
-        return self._found[key]
+        if key not in self._last_stages:
+            self._last_stages[key] = self._append_upto(pipeline, count)
+        return self._last_stages[key]
 
     def _append_upto(self, pipeline: Pipeline, count: int) -> tuple[int, ...]:
         branches = [n for n in range(count) if len(self._successors[_key(pipeline, n)]) > 1]
@@ -276,7 +282,7 @@ class _Plan:
             return self._append(pipeline, pipeline.steps[start:count], before)
         source, steps = pipeline.source, pipeline.steps[:count]
         if isinstance(source, Union):
-            takes = [i for one in source.pipelines for i in self.upto(one, len(one.steps))]
+            takes = [i for branch in source.pipelines for i in self.upto(branch, len(branch.steps))]
             return self._append(pipeline, steps, tuple(takes))
         return self._append(pipeline, steps, (), source)
 
@@ -290,7 +296,7 @@ class _Plan:
         """Add stages one after the other; return the last."""
         if source is None and not steps:
             return takes
-        for some in groups(steps, makes=source is not None and self._makes(source)):
-            self.parts.append(Part(some, takes, source, pipeline.error_policy))
+        for group in groups(steps, makes=source is not None and self._makes(source)):
+            self.parts.append(PlannedStage(group, takes, source, pipeline.error_policy))
             takes, source = (len(self.parts) - 1,), None
         return takes

@@ -1,4 +1,4 @@
-"""Policies: pure decisions which stage of a pipeline runs its next task."""
+"""Policies: pure decisions about which stage of a pipeline runs its next task."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PartitionAdmission:
     def start(self, view: PipelineView) -> int | None:
         """Return the last stage that can start, of those below their share; see `Policy.start`."""
         waiting = _waiting(view)
-        able = [
+        candidates = [
             i
             for i, stage in enumerate(view.stages)
             if view.startable(i)
@@ -38,9 +38,9 @@ class PartitionAdmission:
             and view.has_room_to_start(i)
             and (not stage.splits or _fits(view, i))
         ]
-        if len(able) < 2:
-            return able[0] if able else None
-        return max(able, key=lambda i: (view.stages[i].running < _fair(view, i), i))
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        return max(candidates, key=lambda i: (view.stages[i].running < _fair(view, i), i))
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
         """Return whether there is room; see `Policy.may_continue`."""
@@ -60,15 +60,15 @@ def _waiting(view: PipelineView) -> set[int]:
 
 def _fair(view: PipelineView, i: int) -> int:
     """Return the number of tasks that keeps the rate of stage ``i`` equal to that of the others."""
-    each = work_per_byte(view)
-    if each is None:
+    work = work_per_byte(view)
+    if work is None:
         return 0
     shares = [
         view.total.get(name, 0)
-        * each[i]
-        / sum(one * s.needs.get(name, 0) for one, s in zip(each, view.stages, strict=True))
+        * work[i]
+        / sum(w * s.needs.get(name, 0) for w, s in zip(work, view.stages, strict=True))
         for name, need in view.stages[i].needs.items()
-        if need and each[i]
+        if need and work[i]
     ]
     return int(min(shares, default=0))
 
@@ -84,8 +84,8 @@ def _fits(view: PipelineView, i: int) -> bool:
     if not stage.running:
         return True
     # Little's law: the output of a second stays for as long as the later stages work on it
-    each = stage.block_bytes + stage.output_bytes / stage.seconds * residence(view, i)
-    if (stage.running + 0.5) * each > view.limit:  # to the nearest number of tasks
+    task_bytes = stage.block_bytes + stage.output_bytes / stage.seconds * residence(view, i)
+    if (stage.running + 0.5) * task_bytes > view.limit:  # to the nearest number of tasks
         return False
     others = sum(s.remaining_bytes for k, s in enumerate(view.stages) if k != i and not s.before)
     remaining = stage.remaining_bytes + stage.output_bytes + others
@@ -102,8 +102,8 @@ def residence(view: PipelineView, i: int) -> float:
         stage = view.stages[k]
         assert stage.seconds is not None
         both = stage.input_bytes + stage.block_bytes
-        meanwhile = both if stage.splits else max(stage.input_bytes, stage.output_bytes)
-        seconds += stage.seconds * arriving * meanwhile / stage.input_bytes
+        nbytes = both if stage.splits else max(stage.input_bytes, stage.output_bytes)
+        seconds += stage.seconds * arriving * nbytes / stage.input_bytes
     return seconds
 
 
@@ -127,9 +127,9 @@ def drain(view: PipelineView, i: int) -> float:
 
 def _share(view: PipelineView, i: int) -> float:
     """Return the slots of stage ``i``, if it and all later stages share them equally."""
-    those = [view.stages[k] for k in view.with_downstream(i)]
+    stages = [view.stages[k] for k in view.with_downstream(i)]
     shares = [
-        view.total.get(name, 0) / need / sum(bool(stage.needs.get(name)) for stage in those)
+        view.total.get(name, 0) / need / sum(bool(stage.needs.get(name)) for stage in stages)
         for name, need in view.stages[i].needs.items()
         if need
     ]
@@ -148,7 +148,7 @@ def _leaves_slots(view: PipelineView, i: int) -> bool:
     return True
 
 
-EVERY = 1.0  # seconds after which `Adaptive` adds to its budget
+REPLENISH_INTERVAL = 1.0  # seconds after which `Adaptive` adds to its budget
 
 
 class Adaptive:
@@ -164,7 +164,7 @@ class Adaptive:
 
     def __init__(self) -> None:
         self._budget: float | None = None
-        self._looked = 0.0
+        self._last_replenished = 0.0
 
     def start(self, view: PipelineView) -> int | None:
         """Return a source if the budget allows, else the stage with the least buffered outputs."""
@@ -178,12 +178,12 @@ class Adaptive:
             if not source.before and view.startable(i) and affordable:
                 self._budget -= cost
                 return i
-        able = [
+        candidates = [
             i
             for i, stage in enumerate(view.stages)
             if stage.before and view.startable(i) and (view.has_room(i) or not stage.running)
         ]
-        return min(able, key=lambda i: view.stages[i].buffered, default=None)
+        return min(candidates, key=lambda i: view.stages[i].buffered, default=None)
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
         """Return whether there is room."""
@@ -191,16 +191,16 @@ class Adaptive:
 
     def _replenish(self, view: PipelineView) -> None:
         if self._budget is None:
-            self._budget, self._looked = view.limit, view.now
-        passed = view.now - self._looked
-        if passed < EVERY:
+            self._budget, self._last_replenished = view.limit, view.now
+        elapsed = view.now - self._last_replenished
+        if elapsed < REPLENISH_INTERVAL:
             return
-        self._looked = view.now
+        self._last_replenished = view.now
         for i, source in enumerate(view.stages):
             if not source.before:
                 size = max(source.output_bytes, source.block_bytes)
-                more = passed * size / max(_pace(view, i, size), 1e-9)
-                self._budget = min(view.limit, self._budget + more)
+                gain = elapsed * size / max(_pace(view, i, size), 1e-9)
+                self._budget = min(view.limit, self._budget + gain)
 
 
 def _pace(view: PipelineView, i: int, size: float) -> float:
@@ -222,7 +222,7 @@ class Conservative:
 
     def start(self, view: PipelineView) -> int | None:
         """Return the stage with the least buffered outputs of those whose outputs fit."""
-        able = [
+        candidates = [
             i
             for i, stage in enumerate(view.stages)
             if view.startable(i)
@@ -231,7 +231,7 @@ class Conservative:
             + sum(view.stages[k].block_bytes for k in stage.later)
             <= view.limit
         ]
-        return min(able, key=lambda i: view.stages[i].buffered, default=None)
+        return min(candidates, key=lambda i: view.stages[i].buffered, default=None)
 
     def may_continue(self, view: PipelineView, i: int) -> bool:  # noqa: ARG002
         """Return True: the room is reserved."""

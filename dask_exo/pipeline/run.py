@@ -1,4 +1,4 @@
-"""Runs of a pipeline: preparation, the thread that drives them, and what users hold of them."""
+"""Runs of a pipeline: preparation, the thread that drives them, and the objects that users get."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dask_exo.execution.accounting import StoreSampler, observed
 from dask_exo.execution.background import stop_with_all
 from dask_exo.partitions.batching import rebatch
 from dask_exo.pipeline.operators import (
-    Part,
+    PlannedStage,
     check_needs,
     code_of,
     planned,
@@ -41,8 +41,8 @@ from dask_exo.scheduler import Scheduler
 if TYPE_CHECKING:
     from dask_exo.pipeline.api import Pipeline
 
-SOON = 0.02  # seconds until it is looked again whether the consumer wants something
-EVERY = 1.0  # seconds between two reports of how the stages are
+POLL_INTERVAL = 0.02  # seconds between two polls for requests of the consumer
+REPORT_INTERVAL = 1.0  # seconds between two reports about the stages
 
 
 def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
@@ -61,13 +61,13 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
     first, store = pipelines[0], sum(node.store for node in futures.nodes())
     memory = first.memory or int(config.stream_memory_fraction * store)
     target = min(first.target or config.stream_target, max(1, memory // 8))
-    started = start_sources(sources_of(pipelines), config, futures.put)
-    parts, sinks = _planned(pipelines, lambda source: started[id(source)][1], simulate=simulate)
+    inputs = start_sources(sources_of(pipelines), config, futures.put)
+    parts, sinks = _planned(pipelines, lambda source: inputs[id(source)][1], simulate=simulate)
     stages = [stage_of(part.steps)._replace(takes=part.takes) for part in parts]
     codes = [code_of(part.steps, target, part.error_policy, config) for part in parts]
     executor = Executor(
         stages,
-        [started[id(part.source)][0] for part in parts if part.source is not None],
+        [inputs[id(part.source)][0] for part in parts if part.source is not None],
         StreamRunner(futures, stages, codes),
         POLICIES[config.stream_policy](),
         limit=memory,
@@ -83,7 +83,7 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
 
 def _planned(
     ends: Sequence[Pipeline], makes: Callable[[PipelineSource], bool], *, simulate: bool
-) -> tuple[list[Part], list[tuple[int, ...]]]:
+) -> tuple[list[PlannedStage], list[tuple[int, ...]]]:
     """Return the result of `planned`, without requests of GPUs if these are simulated."""
     parts, sinks = planned(ends, makes)
     if simulate:
@@ -96,17 +96,17 @@ class StageReporter:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._last = 0.0
+        self._last_report = 0.0
 
     def report(self) -> None:
         """Emit an event for each stage."""
-        self._last = time.monotonic()
-        for seen in self._executor.stage_events():
-            events.emit(seen)
+        self._last_report = time.monotonic()
+        for event in self._executor.stage_events():
+            events.emit(event)
 
     def report_occasionally(self) -> None:
         """Report, unless there was a report lately."""
-        if time.monotonic() - self._last > EVERY:
+        if time.monotonic() - self._last_report > REPORT_INTERVAL:
             self.report()
 
 
@@ -125,12 +125,12 @@ class PipelineRun(Iterator[Block]):
         self._executor, self.futures = executor, futures
         self.left = rows
         self._patience = Config.current().stall_timeout
-        self._out: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
+        self._outputs: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
         self._lost: queue.SimpleQueue[Block] = queue.SimpleQueue()
         self._recomputed: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
         self._requests = threading.Semaphore(0)
         self._stopped = False
-        self._shown = contextlib.ExitStack()
+        self._display = contextlib.ExitStack()
         self._thread = threading.Thread(target=self._main, name="dask_exo-pipeline", daemon=True)
         stop_with_all(self)
         self._thread.start()
@@ -141,15 +141,15 @@ class PipelineRun(Iterator[Block]):
             self.stop()
             raise StopIteration
         self._requests.release()
-        got = self._out.get()
-        if isinstance(got, Block):
+        item = self._outputs.get()
+        if isinstance(item, Block):
             if self.left is not None:
-                self.left -= min(got.rows, self.left)
-            return got
+                self.left -= min(item.rows, self.left)
+            return item
         self.stop()
-        if got is None:
+        if item is None:
             raise StopIteration
-        raise got
+        raise item
 
     def fetch(self, block: Block) -> pd.DataFrame:
         """Return the frame of the last block; recompute it if it was lost with a node."""
@@ -166,10 +166,10 @@ class PipelineRun(Iterator[Block]):
     def _recompute(self, block: Block) -> Block | None:
         """Return a recomputed block; None if the pipeline has ended."""
         self._lost.put(block)
-        got = self._recomputed.get()
-        if isinstance(got, BaseException):
-            raise got
-        return got
+        item = self._recomputed.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
 
     def stop(self) -> None:
         """End the run, and stop its tasks."""
@@ -178,12 +178,12 @@ class PipelineRun(Iterator[Block]):
             self._thread.join(timeout=10)
 
     def __enter__(self) -> PipelineRun:
-        self._shown.enter_context(showing(Config.current().progress))
+        self._display.enter_context(showing(Config.current().progress))
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._shown.close()
+        self._display.close()
 
     def _main(self) -> None:
         error: BaseException | None = None
@@ -194,29 +194,29 @@ class PipelineRun(Iterator[Block]):
         except BaseException as raised:  # noqa: BLE001  raised where the next block is requested
             error = raised
         finally:
-            self._out.put(error)
+            self._outputs.put(error)
             self._recomputed.put(error)
 
     def _run(self, sampler: StoreSampler) -> None:
-        executor, owed, reporter = self._executor, 0, StageReporter(self._executor)
+        executor, open_requests, reporter = self._executor, 0, StageReporter(self._executor)
         try:
             while not self._stopped:
                 while self._requests.acquire(blocking=False):
-                    owed += 1
+                    open_requests += 1
                 while not self._lost.empty():
                     executor.recompute(self._lost.get())
                 while executor.recomputed:
                     self._recomputed.put(executor.recomputed.pop())
-                while owed and executor.outputs:
-                    self._out.put(executor.take())
-                    owed -= 1
+                while open_requests and executor.outputs:
+                    self._outputs.put(executor.take())
+                    open_requests -= 1
                 if executor.finished:
-                    if owed:
+                    if open_requests:
                         break
                     executor.step(0)  # releases actors; the last block may have to be recomputed
-                    owed += self._requests.acquire(timeout=SOON)
+                    open_requests += self._requests.acquire(timeout=POLL_INTERVAL)
                     continue
-                executor.step(SOON if owed or executor.outputs else 0.1)
+                executor.step(POLL_INTERVAL if open_requests or executor.outputs else 0.1)
                 reporter.report_occasionally()
                 sampler.sample(executor.bottleneck)
         finally:
@@ -225,13 +225,13 @@ class PipelineRun(Iterator[Block]):
 
 
 def iter_batches(
-    start: Callable[[], PipelineRun], size: int | None, form: Callable[[pd.DataFrame], Any]
+    start: Callable[[], PipelineRun], size: int | None, convert: Callable[[pd.DataFrame], Any]
 ) -> Generator[Any, None, None]:
     """Yield batches of the output of a pipeline, which starts with the first one."""
     with start() as running:
         frames = _frames(running)
         for batch in frames if size is None else rebatch(frames, size):
-            yield form(batch)
+            yield convert(batch)
 
 
 def _frames(running: PipelineRun) -> Iterator[pd.DataFrame]:
@@ -282,8 +282,8 @@ class Reject:
     @property
     def frame(self) -> pd.DataFrame | None:
         """The input; None if making it has failed."""
-        found = self._fetch()
-        return found if isinstance(found, pd.DataFrame) else None
+        value = self._fetch()
+        return value if isinstance(value, pd.DataFrame) else None
 
 
 class Rejects(Sequence[Reject]):
@@ -313,13 +313,12 @@ class Rejects(Sequence[Reject]):
     def table(self) -> pd.DataFrame:
         """Return a table with a row for each: stage, function, rows and error."""
         columns = ["stage", "function", "partition", "start", "stop", "exact", "rows", "error"]
-        found = []
-        for one, block in zip(self, self._blocks, strict=False):
-            error = f"{type(one.error).__name__}: {one.error}"
-            found.append(
-                (one.stage, one.function, *one.origin.rows[0], one.origin.exact, block.rows, error)
-            )
-        return pd.DataFrame(found, columns=columns).astype({"stop": "Int64"})
+        rows = []
+        for reject, block in zip(self, self._blocks, strict=False):
+            error = f"{type(reject.error).__name__}: {reject.error}"
+            place = reject.stage, reject.function, *reject.origin.rows[0]
+            rows.append((*place, reject.origin.exact, block.rows, error))
+        return pd.DataFrame(rows, columns=columns).astype({"stop": "Int64"})
 
     def __repr__(self) -> str:
         """Return their number as text."""

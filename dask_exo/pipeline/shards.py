@@ -19,7 +19,7 @@ from dask_exo.pipeline.run import PipelineRun
 from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.transforms import FORMATS
 
-LOOK = 1.0  # seconds between two checks for consumers that left
+CHECK_INTERVAL = 1.0  # seconds between two checks for consumers that left
 AHEAD = 2  # blocks for each consumer that may wait, so that few have to be cut
 
 
@@ -44,8 +44,8 @@ class Sharder:
 
     def __init__(self, consumers: int, *, equal: bool) -> None:
         self._equal = equal
-        self._dealt = dict.fromkeys(range(consumers), 0)
-        self._most = AHEAD * consumers
+        self._assigned_rows = dict.fromkeys(range(consumers), 0)
+        self._waiting_limit = AHEAD * consumers
         self._waiting: deque[RowSpan[Any]] = deque()
         self._rows = 0  # of those that wait
         self._ended = False
@@ -65,18 +65,18 @@ class Sharder:
         """Remove a consumer: the others share the rest."""
         if self.over(consumer):
             return
-        if self._equal and any(map(self.over, self._dealt)):
+        if self._equal and any(map(self.over, self._assigned_rows)):
             self._share = self._level  # the share with which another consumer ended
-        del self._dealt[consumer]
+        del self._assigned_rows[consumer]
 
     @property
     def abandoned(self) -> bool:
         """True if no consumer wants any more rows."""
-        return all(map(self.over, list(self._dealt)))
+        return all(map(self.over, list(self._assigned_rows)))
 
     def over(self, consumer: int) -> bool:
         """Return whether a consumer has all rows that it will get."""
-        if consumer not in self._dealt:
+        if consumer not in self._assigned_rows:
             return True
         if not self._ended:
             return False
@@ -84,11 +84,11 @@ class Sharder:
 
     def wants(self, consumer: int) -> bool:
         """Return whether another block has to arrive before this consumer gets rows."""
-        if self._ended or consumer not in self._dealt:
+        if self._ended or consumer not in self._assigned_rows:
             return False
         if not self._waiting:
             return True
-        if not self._equal or len(self._waiting) >= self._most:
+        if not self._equal or len(self._waiting) >= self._waiting_limit:
             return False
         _, start, stop = self._waiting[0]
         return self._room(consumer) < stop - start
@@ -103,7 +103,7 @@ class Sharder:
             self._waiting.appendleft(RowSpan(part, start + rows, stop))
         if not rows:
             return None
-        self._dealt[consumer] += rows
+        self._assigned_rows[consumer] += rows
         self._rows -= rows
         return RowSpan(part, start, start + rows)
 
@@ -112,10 +112,10 @@ class Sharder:
         """Rows that each consumer can have, of those that are known."""
         if self._share is not None:
             return self._share
-        return (sum(self._dealt.values()) + self._rows) // len(self._dealt)
+        return (sum(self._assigned_rows.values()) + self._rows) // len(self._assigned_rows)
 
     def _room(self, consumer: int) -> int:
-        return self._level - self._dealt[consumer]
+        return self._level - self._assigned_rows[consumer]
 
 
 class SharedRun(LocalShards):
@@ -137,7 +137,7 @@ class SharedRun(LocalShards):
         self._sharder = Sharder(consumers, equal=equal)
         self._requests = [0] * consumers
         self._changed = threading.Condition()
-        self._pulling = False
+        self._is_pulling = False
         self._failure: Failure | None = None  # an exception would reference frames
 
     def share(self, consumer: int, request: int) -> list[ShardRows]:
@@ -169,10 +169,10 @@ class SharedRun(LocalShards):
                 if span is not None:
                     self._changed.notify_all()
                     return [span]
-                if self._sharder.wants(consumer) and not self._pulling:
+                if self._sharder.wants(consumer) and not self._is_pulling:
                     self._pull()
                 else:
-                    self._changed.wait(LOOK)
+                    self._changed.wait(CHECK_INTERVAL)
             if self._failure is not None:
                 self._failure.reraise()
             return []
@@ -189,7 +189,7 @@ class SharedRun(LocalShards):
 
     def _pull(self) -> None:
         """Wait for the next block, without the lock, which the caller holds."""
-        self._pulling = True
+        self._is_pulling = True
         self._changed.release()
         block, left, failure = None, None, None
         try:
@@ -201,7 +201,7 @@ class SharedRun(LocalShards):
             failure = Failure.of("iter_split", error)
         finally:
             self._changed.acquire()
-            self._pulling, self._failure = False, failure
+            self._is_pulling, self._failure = False, failure
             self._changed.notify_all()
         if block is None:
             self._sharder.end()
@@ -227,8 +227,8 @@ class Split(Iterator[Any]):
     def __init__(self, source: ShardSource, consumer: int, size: int | None, format: str) -> None:  # noqa: A002
         self._source, self._consumer, self._size, self._format = source, consumer, size, format
         self._batches: Iterator[Any] | None = None
-        self._dropped = weakref.finalize(self, _leave_in_thread, source, consumer)
-        self._dropped.atexit = False
+        self._finalizer = weakref.finalize(self, _leave_in_thread, source, consumer)
+        self._finalizer.atexit = False
 
     def __next__(self) -> Any:
         """Return the next batch."""
@@ -245,7 +245,7 @@ class Split(Iterator[Any]):
     def close(self) -> None:
         """End before the last batch: the other consumers get the rest."""
         self._batches = iter(())
-        if self._dropped.detach():
+        if self._finalizer.detach():
             self._source.leave(self._consumer)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -255,7 +255,7 @@ class Split(Iterator[Any]):
                 f"before its first batch"
             )
         source = self._source.remote()
-        self._dropped.detach()  # its new process reports its end
+        self._finalizer.detach()  # its new process reports its end
         return Split, (source, self._consumer, self._size, self._format)
 
 

@@ -33,12 +33,12 @@ from dask_exo.planning.plan import Bundle
 from dask_exo.scheduler import Scheduler, plan_of
 
 AHEAD = 2  # partitions that an iterator is ahead of the tasks
-LOOK = 0.002  # seconds to wait for a partition before None is returned
+POLL_TIMEOUT = 0.002  # seconds to wait for a partition before None is returned
 ITEM = "item"  # column of the elements of a bag that are no dicts
 MANY = 10**9  # numbers reserved for the partitions of a source of unknown length
 
 BlockIterator = Iterator[Block | None]
-"""Inputs of a pipeline; None where the next one is not there yet."""
+"""Inputs of a pipeline; None if the next one has not arrived yet."""
 
 Put = Callable[[Any], Any]
 """Stores a value in the cluster; returns its ref."""
@@ -116,35 +116,35 @@ class ChainedSources(PipelineSource):
         return _chained([blocks for blocks, _ in started]), any(makes for _, makes in started)
 
 
-def source_of(given: Any) -> PipelineSource:
-    """Return the source for what a user gives; raise `PipelineError` if it is none."""
-    if isinstance(given, dd.Series):
-        given = given.to_frame()
-    if isinstance(given, dd.DataFrame):
-        # tasks with GPUs copy frames on GPUs to the host; stages copy them back where they want
-        on_device = protocol.on_device(given._meta)
-        return DataFrameSource(given.to_backend("pandas") if on_device else given)
-    if isinstance(given, db.Bag):
-        return BagSource(given)
-    single = isinstance(given, (str, bytes, Mapping, pd.DataFrame))
-    if single or hasattr(given, "__dask_graph__") or not isinstance(given, Iterable):
+def source_of(data: Any) -> PipelineSource:
+    """Return the source of a user's data; raise `PipelineError` if they cannot be a source."""
+    if isinstance(data, dd.Series):
+        data = data.to_frame()
+    if isinstance(data, dd.DataFrame):
+        # tasks with GPUs copy frames on GPUs to the host; stages copy them back if they need to
+        on_device = protocol.on_device(data._meta)
+        return DataFrameSource(data.to_backend("pandas") if on_device else data)
+    if isinstance(data, db.Bag):
+        return BagSource(data)
+    single = isinstance(data, (str, bytes, Mapping, pd.DataFrame))
+    if single or hasattr(data, "__dask_graph__") or not isinstance(data, Iterable):
         raise PipelineError(
-            f"a pipeline cannot begin with a {type(given).__name__}: need a Dask dataframe or bag, "
+            f"a pipeline cannot begin with a {type(data).__name__}: need a Dask dataframe or bag, "
             f"or an iterable of frames or refs; of files, see dask_exo.pipeline.from_files"
         )
-    return IterableSource(given)
+    return IterableSource(data)
 
 
 def start_sources(
     sources: Sequence[PipelineSource], config: Config, put: Put
 ) -> dict[int, tuple[BlockIterator, bool]]:
     """Start all sources; return their partitions by id, with numbers that are unique."""
-    found, first = {}, 0
+    inputs, first = {}, 0
     for source in sources:
         blocks, makes = source.start(config, put)
-        found[id(source)] = (_renumbered(blocks, first), makes)
+        inputs[id(source)] = (_renumbered(blocks, first), makes)
         first += MANY if source.count is None else source.count
-    return found
+    return inputs
 
 
 def sum_of(counts: Sequence[int | None]) -> int | None:
@@ -266,45 +266,45 @@ def _shifted(block: Block | None, first: int) -> Block | None:
 
 def prefetch(items: Iterator[Block]) -> BlockIterator:
     """Iterate in a thread, at most a few items ahead; yield None while there is none."""
-    wanted, ended = threading.Semaphore(AHEAD), threading.Event()
+    requests, stop = threading.Semaphore(AHEAD), threading.Event()
     out: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
-    args = (items, wanted, ended, out)
+    args = (items, requests, stop, out)
     threading.Thread(target=_pull, args=args, name="dask_exo-source", daemon=True).start()
     try:
         while True:
             try:
-                got = out.get(timeout=LOOK)
+                item = out.get(timeout=POLL_TIMEOUT)
             except queue.Empty:
                 yield None
                 continue
-            if got is None:
+            if item is None:
                 return
-            if isinstance(got, BaseException):
-                raise got
-            wanted.release()
-            yield got
+            if isinstance(item, BaseException):
+                raise item
+            requests.release()
+            yield item
     finally:
-        ended.set()
-        wanted.release()
+        stop.set()
+        requests.release()
 
 
 def _pull(
     items: Iterator[Block],
-    wanted: threading.Semaphore,
-    ended: threading.Event,
+    requests: threading.Semaphore,
+    stop: threading.Event,
     out: queue.SimpleQueue[Block | BaseException | None],
 ) -> None:
-    end: BaseException | None = None
+    last: BaseException | None = None
     try:
-        while wanted.acquire() and not ended.is_set():
+        while requests.acquire() and not stop.is_set():
             block = next(items, None)
             if block is None:
                 break
             out.put(block)
             del block
     except BaseException as error:  # noqa: BLE001  raised where the next one is requested
-        end = error
-    out.put(end)
+        last = error
+    out.put(last)
 
 
 def list_files(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple[str, int]]:
@@ -322,22 +322,22 @@ def list_files(paths: str | Path | Iterable[str | Path], options: Any) -> list[t
     InputError
         There is no such file.
     """
-    found: list[tuple[str, int]] = []
+    files: list[tuple[str, int]] = []
     for path in [paths] if isinstance(paths, (str, Path)) else paths:
         system, root = url_to_fs(str(path), **options)
         search = system.glob if fsspec.core.has_magic(root) else system.find
-        listed = search(root, detail=True)
-        files = {name: info for name, info in listed.items() if info["type"] == "file"}
-        if not files:
+        entries = search(root, detail=True)
+        sizes = {name: info["size"] for name, info in entries.items() if info["type"] == "file"}
+        if not sizes:
             raise InputError(
                 f"{path}: there is no such file, and none that the pattern matches: give another "
                 f"path"
             )
         local = "file" in system.protocol
-        for name in sorted(files):
-            full = name if local else system.unstrip_protocol(name)
-            found.append((full, int(files[name]["size"] or 0)))
-    return found
+        for name in sorted(sizes):
+            url = name if local else system.unstrip_protocol(name)
+            files.append((url, int(sizes[name] or 0)))
+    return files
 
 
 def group_by_bytes(sizes: Sequence[int], target: int) -> Iterator[range]:

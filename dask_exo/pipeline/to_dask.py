@@ -1,4 +1,4 @@
-"""Dask dataframes of a pipeline: lazy ones, and ones of a run that has ended."""
+"""Dask dataframes of a pipeline: lazy, or of a run that has ended."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class PartitionProducer:
 
     def promises(self, count: int) -> list[Promise]:
         """Return a promise for the output of each partition of the source."""
-        made = [LazyPromise(self.begin) for _ in range(count)]
-        self._promises.update(enumerate(made))
-        return list(made)
+        promises = [LazyPromise(self.begin) for _ in range(count)]
+        self._promises.update(enumerate(promises))
+        return list(promises)
 
     def begin(self) -> None:
         """Start the run, unless it runs or has run."""
@@ -129,8 +129,8 @@ class PartitionProducer:
 
 
 def _concat(*frames: Any) -> Any:
-    full = [frame for frame in frames if len(frame)] or frames[:1]
-    return pd.concat(full)
+    nonempty = [frame for frame in frames if len(frame)] or frames[:1]
+    return pd.concat(nonempty)
 
 
 def lazy_dataframe(start: Start, count: int | None, meta: pd.DataFrame) -> dd.DataFrame:
@@ -146,8 +146,8 @@ def lazy_dataframe(start: Start, count: int | None, meta: pd.DataFrame) -> dd.Da
 def infer_meta(source: Any, steps: Sequence[Operator], meta: Any) -> pd.DataFrame:
     """Return the output without rows: as declared, or of a call with made-up rows."""
     if meta is not None:
-        declared: pd.DataFrame = make_meta(meta)
-        return declared
+        result: pd.DataFrame = make_meta(meta)
+        return result
     if not isinstance(source, DataFrameSource):
         raise PipelineError(
             "to_dask() knows the columns of Dask dataframes only: give those of the output with "
@@ -163,47 +163,47 @@ def infer_meta(source: Any, steps: Sequence[Operator], meta: Any) -> pd.DataFram
     for step in steps:
         frames = apply(step.transform, step.transform.make(), frames)
     try:
-        found = [on_host(frame.data) for frame in frames if frame.data is not None]
+        outputs = [on_host(frame.data) for frame in frames if frame.data is not None]
     except CallError as error:
         raise PipelineError(
             f"to_dask() has called the functions with made-up rows to see which columns come out, "
             f"and {error} failed: give the columns with meta=, as a frame without rows"
         ) from error.__cause__
-    return found[0].iloc[:0] if found else pd.DataFrame()
+    return outputs[0].iloc[:0] if outputs else pd.DataFrame()
 
 
 def collect_dataframes(running: PipelineRun, ends: int = 1) -> list[dd.DataFrame]:
     """Run to the end; return a Dask dataframe of each of ``ends``, in the order of the input."""
     left = running.left
-    found: list[list[tuple[Block, int | None]]] = [[] for _ in range(ends)]
+    outputs: list[list[tuple[Block, int | None]]] = [[] for _ in range(ends)]
     with running:
         for block in running:
             whole = left is None or block.rows <= left
-            found[block.sink].append((block, None if whole else left))
+            outputs[block.sink].append((block, None if whole else left))
             left = None if left is None else max(0, left - block.rows)
-    return [_arranged(running, some) for some in found]
+    return [_arranged(running, blocks) for blocks in outputs]
 
 
-def _arranged(running: PipelineRun, found: list[tuple[Block, int | None]]) -> dd.DataFrame:
+def _arranged(running: PipelineRun, blocks: list[tuple[Block, int | None]]) -> dd.DataFrame:
     """Return a Dask dataframe of blocks, or of some rows of them."""
-    if not found:  # an output without rows is one block
+    if not blocks:  # an output without rows is one block
         empty: dd.DataFrame = dd.from_pandas(pd.DataFrame(), npartitions=1)
         return empty
-    found.sort(key=lambda one: one[0].place)
-    meta = running.fetch(found[0][0]).iloc[:0]
-    promises = [Promise(running.futures, Remote(b.value, b.nbytes)) for b, _ in found]
-    return _collection(promises, meta, [rows for _, rows in found])
+    blocks.sort(key=lambda item: item[0].place)
+    meta = running.fetch(blocks[0][0]).iloc[:0]
+    promises = [Promise(running.futures, Remote(b.value, b.nbytes)) for b, _ in blocks]
+    return _collection(promises, meta, [rows for _, rows in blocks])
 
 
 def _collection(
     promises: Sequence[Promise], meta: pd.DataFrame, rows: Sequence[int | None] = ()
 ) -> dd.DataFrame:
     """Return a Dask dataframe of promised partitions, or of some rows of them."""
-    made = [delayed(fetch)(promise) for promise in promises]
-    for i, some in enumerate(rows):
-        if some is not None:
-            made[i] = delayed(_head)(made[i], some)
-    frame: dd.DataFrame = dd.from_delayed(made, meta=meta, verify_meta=False)
+    parts = [delayed(fetch)(promise) for promise in promises]
+    for i, count in enumerate(rows):
+        if count is not None:
+            parts[i] = delayed(_head)(parts[i], count)
+    frame: dd.DataFrame = dd.from_delayed(parts, meta=meta, verify_meta=False)
     return frame
 
 

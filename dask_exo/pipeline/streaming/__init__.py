@@ -1,4 +1,4 @@
-"""Pipelines of stages with different needs, one partition at a time, under one memory limit.
+"""Pipelines of stages with different resource requests, one partition at a time, in bounded memory.
 
 References: Luan et al., "The streaming batch model"; thesis chapter 2.
 """

@@ -21,7 +21,7 @@ from dask_exo.pipeline.streaming.snapshot import PipelineView, work_per_byte
 from dask_exo.pipeline.streaming.task import StageActor
 
 GPU = "GPU"
-LOOK = 1.0  # seconds between two decisions on sizes
+RESIZE_INTERVAL = 1.0  # seconds between two decisions on sizes
 
 PoolKey = frozenset[tuple[str, float]]
 """Resources that stages request; actors with one key run the tasks of all of them."""
@@ -58,7 +58,7 @@ class StageActorPools:
             kind: tuple(i for i, other in enumerate(kinds) if other == kind) for kind in kinds
         }
         self._sizes: dict[tuple[PoolKey, bool], int] | None = None
-        self._looked = now()
+        self._last_resize = now()
         self._total = Counter(futures.resources())  # the most since an actor died
         self._prestarted = {
             i: 0 for i in range(len(stages)) if may_prestart(i, self._keys, stateless)
@@ -76,10 +76,10 @@ class StageActorPools:
         ``started`` counts the tasks of each stage so far. Once a stage has tasks, these determine
         how many actors it needs; before, it has at most one for each task of the sources.
         """
-        made = sum(started[i] for i in sources)
-        for i, early in self._prestarted.items():
-            room = min(self._capacity(i, resources), made)
-            if not started[i] and early < room > len(self._pool(i)):
+        source_tasks = sum(started[i] for i in sources)
+        for i, count in self._prestarted.items():
+            room = min(self._capacity(i, resources), source_tasks)
+            if not started[i] and count < room > len(self._pool(i)):
                 self._prestarted[i] += 1
                 self.start_actor(i, resources)
 
@@ -89,8 +89,8 @@ class StageActorPools:
         self._total |= Counter(resources)
         for other in self._pools.values():
             left = Counter[str](resources)
-            for one in self._pools.values():
-                left.subtract(one.resources(len(one)))
+            for rival in self._pools.values():
+                left.subtract(rival.resources(len(rival)))
             if not fits(left, pool.request) and other.request.keys() & pool.request.keys():
                 other.stop_idle()
         options = submit_options(pool.request)
@@ -106,7 +106,7 @@ class StageActorPools:
         return 0 if self._stateless[stage] else len(self._pool(stage).idle)
 
     def at_target(self, stage: int, resources: Resources) -> bool:
-        """Return whether a stage has as many actors as it shall or can have."""
+        """Return whether a stage has as many actors as it should or can have."""
         if self._stateless[stage]:
             return False
         target, most = self._target(self._keys[stage]), self._capacity(stage, resources)
@@ -121,7 +121,7 @@ class StageActorPools:
         return stage in self._prestarted
 
     def acquire(self, stage: int) -> PooledActor:
-        """Return the idle actor of a stage that worked last: the others may expire."""
+        """Return the most recently used idle actor of a stage: the others may expire."""
         actor = self._pool(stage).idle[-1]
         actor.calls += 1
         return actor
@@ -154,9 +154,9 @@ class StageActorPools:
         """
         if self._raise_fractions(view):
             return True
-        if self._now() - self._looked < LOOK or all(self._stateless):
+        if self._now() - self._last_resize < RESIZE_INTERVAL or all(self._stateless):
             return False
-        self._looked = self._now()
+        self._last_resize = self._now()
         before = None if self._sizes is None else list(self._sizes.values())
         sizes = pool_sizes(view, list(self._groups.values()), before)
         if sizes is None or sizes == before:
@@ -168,12 +168,12 @@ class StageActorPools:
 
     def idle_resources(self) -> Mapping[str, float]:
         """Return the resources that idle actors hold."""
-        held = Counter[str]()
+        total = Counter[str]()
         for pool in self._pools.values():
             idle = len(pool.idle)
             if idle:
-                held.update(pool.resources(idle))
-        return held
+                total.update(pool.resources(idle))
+        return total
 
     def dismiss_idle(self) -> None:
         """End all idle actors."""
@@ -192,7 +192,7 @@ class StageActorPools:
         return capacity(self.needs(stage), self._stages[stage].limit, resources)
 
     def _target(self, key: PoolKey) -> int | None:
-        """Return the number of actors that a pool shall have, if it is known."""
+        """Return the number of actors that a pool should have, if it is known."""
         if self._sizes is None or (key, False) not in self._sizes:
             return None
         return max(self._sizes[key, False], self._minimum[key])
@@ -206,47 +206,47 @@ class StageActorPools:
     def _raise_fractions(self, view: PipelineView) -> bool:
         """Raise the GPU requests of actors that hold more; return whether any do."""
         groups = list(self._groups.values())
-        more = False
+        changed = False
         for (key, _), group, share in zip(
             self._groups, groups, gpu_fractions(view, groups), strict=True
         ):
             pool = self._pools[key]
             before = pool.request.get(GPU, 0.0)
             if share > before:
-                more = True
+                changed = True
                 pool.request = {**pool.request, GPU: share}
                 self._proven.discard(key)
-                most = max((view.stages[k] for k in group), key=lambda one: one.held)
+                largest = max((view.stages[k] for k in group), key=lambda stage: stage.held)
                 names = ", ".join(self._stages[k].name for k in group)
-                events.emit(events.ShareRaised(names, before, share, most.held, most.device))
+                events.emit(events.ShareRaised(names, before, share, largest.held, largest.device))
         self._replace_outgrown()
-        return more
+        return changed
 
     def _replace_outgrown(self) -> None:
         """End actors with too small a request, where others do some work."""
         for key, pool in self._pools.items():
-            small = [actor for actor in pool.actors if actor.request != pool.request]
+            outgrown = [actor for actor in pool.actors if actor.request != pool.request]
             others = any(
                 other.actors and GPU in other.request
                 for other in self._pools.values()
                 if other is not pool
             )
             least = 0 if others or key in self._proven else 1
-            gone = [actor for actor in small if not actor.calls]
-            pool.stop(gone[: max(0, len(small) - least)])
+            idle = [actor for actor in outgrown if not actor.calls]
+            pool.stop(idle[: max(0, len(outgrown) - least)])
 
 
 def pool_sizes(
     view: PipelineView, groups: Sequence[StageGroup], before: Sequence[int] | None
 ) -> list[int] | None:
-    """Return how many tasks of each group of stages shall run at once, if that is known.
+    """Return how many tasks of each group of stages should run at once, if that is known.
 
     The P groups have all stages, also those without actors, since they share the resources.
     """
-    each = work_per_byte(view)
-    if each is None:
+    work = work_per_byte(view)
+    if work is None:
         return None
-    seconds = [sum(each[k] for k in group if not view.stages[k].finished) for group in groups]
+    seconds = [sum(work[k] for k in group if not view.stages[k].finished) for group in groups]
     requests = [view.stages[group[0]].needs for group in groups]
     limits = [_limit(view, group) for group in groups]
     return balanced_sizes(view.total, requests, seconds, limits, before)
@@ -263,7 +263,7 @@ def gpu_fractions(view: PipelineView, groups: Sequence[StageGroup]) -> list[floa
     """Return the fraction of a GPU, or number of GPUs, that an actor of each group requests."""
     stages = [[view.stages[k] for k in group] for group in groups]
     return [
-        max(gpu_fraction(one.needs.get(GPU, 0.0), one.held, one.device) for one in group)
+        max(gpu_fraction(stage.needs.get(GPU, 0.0), stage.held, stage.device) for stage in group)
         for group in stages
     ]
 
@@ -277,7 +277,7 @@ def may_prestart(i: int, keys: Sequence[PoolKey], stateless: Sequence[bool]) -> 
     >>> [may_prestart(i, [cpu, gpu, cpu, gpu], [True, False, False, False]) for i in range(4)]
     [False, True, False, False]
     """
-    same = [key == keys[i] and not one for key, one in zip(keys, stateless, strict=True)]
+    same = [key == keys[i] and not flag for key, flag in zip(keys, stateless, strict=True)]
     names = {name for name, _ in keys[i]}
-    taken = {name for key, one in zip(keys, same, strict=True) if not one for name, _ in key}
-    return same[i] and i == same.index(True) and not names & taken
+    others = {name for key, flag in zip(keys, same, strict=True) if not flag for name, _ in key}
+    return same[i] and i == same.index(True) and not names & others

@@ -11,7 +11,7 @@ import pandas as pd
 from dask_exo.errors import Failure
 from dask_exo.partitions.gpu.memory import GpuMemoryUse
 
-SHOWN = 3  # ranges that a text names
+MAX_RANGES = 3  # that a text names
 
 
 class RowRange(NamedTuple):
@@ -43,25 +43,25 @@ class Origin(NamedTuple):
         """
         if not self.exact:
             return self
-        found, before = [], 0
+        ranges, before = [], 0
         for rows in self.rows:
             length = (rows.stop or 0) - rows.start
             low, high = max(start - before, 0), min(stop - before, length)
             if low < high:
-                found.append(RowRange(rows.partition, rows.start + low, rows.start + high))
+                ranges.append(RowRange(rows.partition, rows.start + low, rows.start + high))
             before += length
-        return Origin(tuple(found) or self.rows, bool(found))
+        return Origin(tuple(ranges) or self.rows, bool(ranges))
 
-    def made(self, taken: int, given: int, *, alone: bool) -> Origin:
-        """Return the origin of an output; as many rows, in one frame, are taken for the same."""
-        return self if alone and taken == given else self._replace(exact=False)
+    def made(self, input_rows: int, output_rows: int, *, only: bool) -> Origin:
+        """Return the origin of an output; a single frame of as many rows has the same rows."""
+        return self if only and input_rows == output_rows else self._replace(exact=False)
 
     def __str__(self) -> str:
         """Return the rows as text."""
-        texts = [_text(rows) for rows in self.rows[:SHOWN]]
-        more = len(self.rows) - SHOWN
-        what = ", ".join(texts) + (f" and {more} more" if more > 0 else "")
-        return what if self.exact else f"derived from {what}"
+        texts = [_text(rows) for rows in self.rows[:MAX_RANGES]]
+        more = len(self.rows) - MAX_RANGES
+        text = ", ".join(texts) + (f" and {more} more" if more > 0 else "")
+        return text if self.exact else f"derived from {text}"
 
 
 class Frame(NamedTuple):
@@ -90,34 +90,34 @@ def joined(origins: Sequence[Origin]) -> Origin:
     >>> str(joined([Origin((one,)) for one in ranges]))
     'partition 0 rows 0:9, partition 2 rows 0:1'
     """
-    found: list[RowRange] = []
+    ranges: list[RowRange] = []
     for origin in origins:
         for rows in origin.rows:
-            last = found[-1] if found else None
+            last = ranges[-1] if ranges else None
             if last is not None and last.partition == rows.partition and last.stop == rows.start:
-                found[-1] = last._replace(stop=rows.stop)
+                ranges[-1] = last._replace(stop=rows.stop)
             elif last != rows:
-                found.append(rows)
-    return Origin(tuple(found), all(origin.exact for origin in origins))
+                ranges.append(rows)
+    return Origin(tuple(ranges), all(origin.exact for origin in origins))
 
 
 def concat(frames: Sequence[Frame]) -> Frame | None:
     """Return the rows of frames as one frame, which is the last; None if there are no frames."""
-    full = [one for one in frames if len(one.data)] or frames[:1]
-    if len(full) < 2:
-        return full[0]._replace(last=True) if full else None
-    origin = joined([one.origin for one in full])
-    return Frame(pd.concat([one.data for one in full]), last=True, origin=origin)
+    nonempty = [frame for frame in frames if len(frame.data)] or frames[:1]
+    if len(nonempty) < 2:
+        return nonempty[0]._replace(last=True) if nonempty else None
+    origin = joined([frame.origin for frame in nonempty])
+    return Frame(pd.concat([frame.data for frame in nonempty]), last=True, origin=origin)
 
 
 def _text(rows: RowRange) -> str:
-    some = "" if rows.stop is None else f" rows {rows.start}:{rows.stop}"
-    return f"partition {rows.partition}{some}"
+    span = "" if rows.stop is None else f" rows {rows.start}:{rows.stop}"
+    return f"partition {rows.partition}{span}"
 
 
 @dataclass(eq=False)
 class ConsumerCounts:
-    """Numbers of consumers of a shared block that have not taken, and not released it."""
+    """Numbers of consumers of a shared block that have not taken it, and not released it."""
 
     waiting: int
     using: int
@@ -186,7 +186,7 @@ def origin_of(inputs: Sequence[Block]) -> Origin:
     return joined([block.known_origin for block in inputs])
 
 
-AGAIN = Block(None, 0, 0, more=True)
+RETRY = Block(None, 0, 0, more=True)
 """Returned by `StreamRunner.take` for a task that was restarted."""
 
 
@@ -201,7 +201,7 @@ class StageSpec(NamedTuple):
     takes: tuple[int, ...] | None = None  # stages whose outputs it takes; None: the one before
 
 
-To = tuple[int, tuple[int, ...]]
+Destination = tuple[int, tuple[int, ...]]
 """Number of a stage or an end; and of its input, if it has several. That becomes part of the place
 of a block, since the same block could come by two ways.
 """
@@ -211,8 +211,8 @@ class Links(NamedTuple):
     """Neighbours of a stage in the graph."""
 
     before: tuple[int, ...]  # stages whose outputs it takes; none of a source
-    after: tuple[To, ...]  # stages that take its outputs
-    sinks: tuple[To, ...]  # ends of the pipeline at which they come out
+    after: tuple[Destination, ...]  # stages that take its outputs
+    sinks: tuple[Destination, ...]  # ends of the pipeline at which they come out
     later: tuple[int, ...]  # all stages downstream
 
     @property
@@ -249,13 +249,13 @@ def links(stages: Sequence[StageSpec], sinks: Sequence[Sequence[int]] | None = N
     ]
 
 
-def _takers(of: Sequence[Sequence[int]], i: int) -> tuple[To, ...]:
+def _takers(inputs: Sequence[Sequence[int]], i: int) -> tuple[Destination, ...]:
     """Return the takers of the outputs of ``i``, each with the number of that input."""
     return tuple(
-        (k, (n,) if len(some) > 1 else ())
-        for k, some in enumerate(of)
-        for n, b in enumerate(some)
-        if b == i
+        (k, (n,) if len(numbers) > 1 else ())
+        for k, numbers in enumerate(inputs)
+        for n, number in enumerate(numbers)
+        if number == i
     )
 
 

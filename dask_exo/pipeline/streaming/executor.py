@@ -13,7 +13,7 @@ from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.cluster.waiting import Watchdog
 from dask_exo.events import StageSeen
 from dask_exo.pipeline.streaming.blocks import (
-    AGAIN,
+    RETRY,
     Block,
     StageSpec,
     links,
@@ -30,7 +30,7 @@ from dask_exo.pipeline.streaming.snapshot import (
 )
 from dask_exo.pipeline.streaming.stage_state import RunningTask, StageState
 
-SOON = 0.05  # seconds between two polls for an input that was not there
+POLL_INTERVAL = 0.05  # seconds between two polls for an input that was not there
 
 
 class Executor:
@@ -41,7 +41,7 @@ class Executor:
     stages : sequence of StageSpec
         (S,) each after those whose outputs it takes.
     inputs : sequence of iterator of (Block or None)
-        Of each source; None where the next one is not there yet. No two blocks have the same place.
+        Of each source; None if the next one has not arrived yet. No two blocks have the same place.
     runner : StreamRunner
     policy : Policy
     limit : int
@@ -89,7 +89,7 @@ class Executor:
         self._ready: dict[StreamTask, None] = {}  # tasks with an output that was not taken yet
         self._recomputing: dict[StreamTask, Block] = {}  # tasks that recompute an output
         self._had_losses = False  # outputs had to be recomputed: more may follow
-        self._moves = 0  # tasks that were started, and outputs and ends that were taken
+        self._progress = 0  # tasks that were started, and outputs and ends that were taken
         self.recomputed: list[Block] = []
         self.rejects: list[Block] = []
         self.peak = self.forced = 0
@@ -125,15 +125,15 @@ class Executor:
         StalledError
             There is no progress, and none is possible.
         """
-        before = self._moves
+        before = self._progress
         self._start()
         blocked = [task for task in self._ready if not self._may_continue(task)]
-        able = len(blocked) < len(self._ready)
-        forced = None if able or (self._running and not blocked) else self._force(blocked)
-        self._wait(0 if able or forced is not None else timeout)
+        can_continue = len(blocked) < len(self._ready)
+        forced = None if can_continue or (self._running and not blocked) else self._force(blocked)
+        self._wait(0 if can_continue or forced is not None else timeout)
         self._collect(forced)
         if self._watchdog is not None:
-            self._watch(self._watchdog, moved=self._moves != before)
+            self._watch(self._watchdog, moved=self._progress != before)
 
     def cancel(self) -> None:
         """Stop all tasks, and drop all blocks."""
@@ -155,7 +155,7 @@ class Executor:
             state.needs = runner.pools.needs(i)
             for name, need in state.needs.items():
                 free[name] = free.get(name, 0) - need * state.count
-            used += state.held
+            used += state.task_bytes
             flush = all(stages[k].finished for k in state.links.before)
             if i in queues.sources:
                 flush = queues.sources[i].exhausted
@@ -201,7 +201,7 @@ class Executor:
         state = self._states[i]
         inputs = self.queues.take(i, state.stage.least)
         self._running[self._runner.start(i, inputs)] = state.start(inputs)
-        self._moves += 1
+        self._progress += 1
 
     def _may_continue(self, task: StreamTask) -> bool:
         stage = self._running[task].stage
@@ -222,16 +222,16 @@ class Executor:
             self._runner.pools.dismiss_idle()
             return None
         drains = [i for i in range(len(self._states)) if view.drains(i)]
-        able = max((i for i in drains if view.startable(i)), default=-1)
+        startable = max((i for i in drains if view.startable(i)), default=-1)
         ready = [task for task in blocked if self._running[task].stage in drains]
-        # one that has given the most will soon have ended: others then need not be forced
+        # the task with the most outputs ends first: others then need not be forced
         first = max(ready, key=lambda task: self._running[task].progress, default=None)
-        if first is not None and self._running[first].stage >= able:
+        if first is not None and self._running[first].stage >= startable:
             self.forced += 1
             return first
-        if able >= 0:
+        if startable >= 0:
             self.forced += 1
-            self._launch(able)
+            self._launch(startable)
         return None
 
     # wait and collect
@@ -241,7 +241,7 @@ class Executor:
         waiting = self._waiting()
         pending = any(source.pending for source in self.queues.sources.values())
         if not waiting or pending:
-            timeout = SOON if timeout is None else min(timeout, SOON)
+            timeout = POLL_INTERVAL if timeout is None else min(timeout, POLL_INTERVAL)
         if waiting or timeout != 0:
             self._ready.update(dict.fromkeys(self._runner.wait(waiting, timeout)))
 
@@ -259,12 +259,12 @@ class Executor:
 
     def _take(self, task: StreamTask) -> Block | None:
         block = self._runner.take(task)
-        self._moves += 1
+        self._progress += 1
         del self._ready[task]
         return block
 
     def _accept(self, task: StreamTask, block: Block | None) -> None:
-        if block is AGAIN:
+        if block is RETRY:
             return
         running = self._running[task]
         state = self._states[running.stage]
@@ -282,7 +282,7 @@ class Executor:
     def _accept_recomputed(self, task: StreamTask, block: Block | None) -> None:
         if block is None:
             del self._recomputing[task]
-        elif block is not AGAIN:
+        elif block is not RETRY:
             self.recomputed.append(self._recomputing[task]._replace(value=block.value))
 
     # report
@@ -309,7 +309,7 @@ class Executor:
         """Return the number of tasks, and the bottleneck of the last stage that has one."""
         view = self.view()
         reasons = [bottleneck(view, i) for i in range(len(self._states))]
-        return len(self._running), next((one for one in reversed(reasons) if one), "input")
+        return len(self._running), next((reason for reason in reversed(reasons) if reason), "input")
 
     def _watch(self, watchdog: Watchdog, *, moved: bool) -> None:
         """Tell the watchdog whether there is progress, or none is due."""
@@ -324,9 +324,9 @@ class Executor:
         waiting = self._waiting()
         if waiting:
             return self._runner.activity(waiting)
-        needed = [self._states[i].needs for i in self.queues.stages_with_input()]
-        seen = self._runner.activity([])
-        return replace(seen, tasks=[TaskStatus("pending", needs) for needs in needed])
+        requests = [self._states[i].needs for i in self.queues.stages_with_input()]
+        activity = self._runner.activity([])
+        return replace(activity, tasks=[TaskStatus("pending", needs) for needs in requests])
 
     def _waited_for(self) -> list[str]:
         """Return the names of the stages of `_activity`."""

@@ -90,8 +90,8 @@ class Queues:
 
     def __init__(self, links: Sequence[Links], inputs: Sequence[Iterator[Block | None]]) -> None:
         self._links = links
-        first = [i for i, link in enumerate(links) if not link.before]
-        self.sources = {i: SourceQueue(some) for i, some in zip(first, inputs, strict=True)}
+        stages = [i for i, link in enumerate(links) if not link.before]
+        self.sources = {i: SourceQueue(blocks) for i, blocks in zip(stages, inputs, strict=True)}
         self.complete: Callable[[int], object] | None = None
         self.clear()
 
@@ -100,7 +100,7 @@ class Queues:
         self.outputs = BlockQueue()
         self.buffered = [0 for _ in self._links]
         self._stages = [BlockQueue() for _ in self._links]
-        self._shared = 0  # bytes of blocks with several consumers
+        self._shared_bytes = 0  # of blocks with several consumers
         self._remaining: Counter[int] = Counter()  # blocks of each input of a source
 
     def close(self) -> None:
@@ -112,7 +112,8 @@ class Queues:
     @property
     def nbytes(self) -> int:
         """Bytes that wait, and those of shared blocks that are in use."""
-        return self.outputs.nbytes + self._shared + sum(queue.nbytes for queue in self._stages)
+        inputs = sum(queue.nbytes for queue in self._stages)
+        return self.outputs.nbytes + self._shared_bytes + inputs
 
     @property
     def empty(self) -> bool:
@@ -167,18 +168,18 @@ class Queues:
         self._remaining[block.place[0]] += link.takers
         if link.takers > 1:
             block = block._replace(shared=ConsumerCounts(link.takers, link.takers))
-            self._shared += block.nbytes
-        for sink, which in link.sinks:
-            self.outputs.add(block._replace(sink=sink, place=(*block.place, *which)))
-        for k, which in link.after:
-            self._stages[k].add(block._replace(place=(*block.place, *which)))
+            self._shared_bytes += block.nbytes
+        for sink, suffix in link.sinks:
+            self.outputs.add(block._replace(sink=sink, place=(*block.place, *suffix)))
+        for k, suffix in link.after:
+            self._stages[k].add(block._replace(place=(*block.place, *suffix)))
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Record that a consumer has released blocks; report inputs that are complete."""
         for block in blocks:
             if block.shared is not None:
                 block.shared.using -= 1
-                self._shared -= 0 if block.shared.using else block.nbytes
+                self._shared_bytes -= 0 if block.shared.using else block.nbytes
             i = block.place[0]
             self._remaining[i] -= 1
             if not self._remaining[i]:

@@ -271,7 +271,7 @@ class Recovery:
                 block.without_value() if block.can_recompute else block for block in task.inputs
             ]
         else:
-            self._bury(task)
+            self._remove_dead(task)
         task.actor = None
         name = self._stages[task.stage].name
         if task.losses <= MAX_REPLACEMENTS:
@@ -284,7 +284,7 @@ class Recovery:
         task.become(TaskState.SET_ASIDE)
         task.dead_letters = [dead_letter(name, block, last) for block in reversed(task.inputs)]
 
-    def _bury(self, task: StreamTask) -> None:
+    def _remove_dead(self, task: StreamTask) -> None:
         """Remove a task whose process has died."""
         del self._in_flight.by_stream[task.stream]
         if task.actor is None:

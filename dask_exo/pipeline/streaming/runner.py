@@ -14,7 +14,14 @@ from dask_exo.cluster.resources import submit_options
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import NonDeterminismError, WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
-from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec, lineage_of, links, origin_of
+from dask_exo.pipeline.streaming.blocks import (
+    RETRY,
+    Block,
+    StageSpec,
+    lineage_of,
+    links,
+    origin_of,
+)
 from dask_exo.pipeline.streaming.recovery import (
     Recovery,
     StreamTask,
@@ -24,9 +31,9 @@ from dask_exo.pipeline.streaming.recovery import (
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import BlockMetadata, StageActor, StageCode, TaskInputs, run
 
-SHORT = 1.0  # seconds of a task behind which another may wait for the same actor
-SOON = 0.05  # seconds between two polls for an actor, or for a lost input
-FRESH = 1.0  # seconds for which resources of the cluster are taken to be the same
+SHORT_TASK = 1.0  # seconds of the longest task behind which another may wait for the same actor
+POLL_INTERVAL = 0.05  # seconds between two polls for an actor, or for a lost input
+RESOURCES_INTERVAL = 1.0  # seconds between two looks at the resources of the cluster
 
 
 class StreamRunner:
@@ -66,7 +73,7 @@ class StreamRunner:
         self._in_flight = TasksInFlight()
         self._last_event = self.now()
         self._longest = [0.0] * len(stages)  # task; endless if it makes several blocks
-        self._resources, self._looked = futures.resources(), self.now()
+        self._resources, self._last_look = futures.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
         self.pools = StageActorPools(futures, stages, self._codes, self._stateless, self.now)
         self.pools.start_minimum(self._resources)
@@ -86,13 +93,13 @@ class StreamRunner:
         return stage.needs.keys() <= {"CPU"} and not any(t.stateful for t in code.transforms)
 
     def now(self) -> float:
-        """Return seconds since some moment."""
+        """Return seconds since an arbitrary moment."""
         return self._futures.now
 
     def total(self) -> Mapping[str, float]:
-        """Return the resources of the cluster, of a second ago at most: nodes come and go."""
-        if self.now() - self._looked > FRESH:
-            self._resources, self._looked = self._futures.resources(), self.now()
+        """Return the resources of the cluster, at most a second old: nodes come and go."""
+        if self.now() - self._last_look > RESOURCES_INTERVAL:
+            self._resources, self._last_look = self._futures.resources(), self.now()
         return self._resources
 
     def start(self, stage: int, inputs: Sequence[Block]) -> StreamTask:
@@ -126,11 +133,11 @@ class StreamRunner:
         if not tasks:
             self._futures.wait([], timeout or 0)
             return []
-        over = (TaskState.DRAINED, TaskState.SET_ASIDE)
-        ready = [task for task in tasks if task.state in over]
-        streams = self._submitted([task for task in tasks if task.state not in over])
+        final_states = (TaskState.DRAINED, TaskState.SET_ASIDE)
+        ready = [task for task in tasks if task.state in final_states]
+        streams = self._submitted([task for task in tasks if task.state not in final_states])
         if self.recovery.polls or not streams:
-            timeout = SOON if timeout is None else min(timeout, SOON)
+            timeout = POLL_INTERVAL if timeout is None else min(timeout, POLL_INTERVAL)
         if not streams and not ready:
             self._futures.wait([], timeout or 0)
         for stream in self._wait_for(streams, 0 if ready else timeout):
@@ -155,7 +162,7 @@ class StreamRunner:
             ref = task.stream.take()
         except WorkerLostError as error:
             self.recovery.restart(task, error)
-            return AGAIN
+            return RETRY
         lineage = lineage_of(task.inputs, task.taken, metadata.digest)
         task.taken += 1
         self._check_digest(task, metadata)
@@ -181,7 +188,7 @@ class StreamRunner:
 
     def idle(self, stage: int) -> int:
         """Return how many actors can run a task of a stage now, or after a short one."""
-        return self.pools.idle(stage) + len(self._soon(stage))
+        return self.pools.idle(stage) + len(self._soon_idle(stage))
 
     def at_target(self, stage: int) -> bool:
         """Return whether a stage has as many actors as its measured rate needs."""
@@ -203,10 +210,10 @@ class StreamRunner:
     def activity(self, tasks: Sequence[StreamTask]) -> Activity:
         """Return what tasks do at the moment."""
         awaited = [task.awaited() for task in tasks]
-        seen = self._futures.activity([stream.next for stream in self._submitted(tasks)])
-        submitted = iter(seen.tasks)
+        status = self._futures.activity([stream.next for stream in self._submitted(tasks)])
+        submitted = iter(status.tasks)
         return replace(
-            seen,
+            status,
             tasks=[
                 TaskStatus("pending", self.pools.needs(task.stage))
                 if task.stream is None
@@ -258,17 +265,17 @@ class StreamRunner:
         """Return an actor for a task; None if a task that recomputes a block has to wait."""
         stage = task.stage
         if not self.pools.idle(stage):
-            soon = self._soon(stage)
-            if soon:
-                return soon[0]
+            actors = self._soon_idle(stage)
+            if actors:
+                return actors[0]
             if task.only is not None and self.pools.must_wait(stage, self._resources):
                 return None
             self.pools.start_actor(stage, self._resources)
         return self.pools.acquire(stage)
 
-    def _soon(self, stage: int) -> list[Any]:
+    def _soon_idle(self, stage: int) -> list[Any]:
         """Return actors with a single short task, behind which another one may wait."""
-        if not self.pools.can_prestart(stage) or not 0 < self._longest[stage] < SHORT:
+        if not self.pools.can_prestart(stage) or not 0 < self._longest[stage] < SHORT_TASK:
             return []
         if not self.pools.at_target(stage, self._resources):
             return []  # there is room for one more actor
@@ -287,16 +294,16 @@ class StreamRunner:
         if task.reader is None:
             return True
         block = self.take(task)
-        if block is not AGAIN:
+        if block is not RETRY:
             self.recovery.deliver(task, block)
         return False
 
     def _check_digest(self, task: StreamTask, metadata: BlockMetadata) -> None:
         """Check that a task that runs again makes the same outputs as before."""
-        before, taken = metadata.before, task.digest
+        actual, expected = metadata.before, task.digest
         if task.only is not None:
-            before, taken = metadata.digest, task.only.digest
-        if before == taken:
+            actual, expected = metadata.digest, task.only.digest
+        if actual == expected:
             return
         text = (
             f"stage {self._stages[task.stage].name!r} ran again on {origin_of(task.inputs)}, since "

@@ -25,7 +25,7 @@ class StageView(NamedTuple):
     remaining_bytes: float = 0.0  # expected of further outputs of running tasks
     finished: bool = False  # all inputs have come and all tasks have ended
     idle: int = 0  # actors
-    full: bool = False  # it has as many actors as it shall have
+    full: bool = False  # it has as many actors as it should have
     before: tuple[int, ...] = ()  # stages whose outputs it takes; none of a source
     later: tuple[int, ...] = ()  # all stages downstream
     shares: bool = False  # others take its inputs too, so its outputs do not take their place
@@ -36,8 +36,8 @@ class StageView(NamedTuple):
 class PipelineView(NamedTuple):
     """Snapshot of a pipeline.
 
-    ``used`` counts buffered outputs, inputs of running tasks, each once however many take it, and
-    one output of each running task that has more to come.
+    ``used`` counts buffered outputs, inputs of running tasks (each once, however many stages take
+    it), and one output of each running task that will make more.
     """
 
     stages: tuple[StageView, ...]  # (S,) each after those whose outputs it takes
@@ -135,20 +135,20 @@ def is_deadlocked(view: PipelineView, blocked: Sequence[int], others: Sequence[i
     others : sequence of int
         Stages of all other tasks: they run if there are resources for them.
     """
-    held = Counter[str]()
+    reserved = Counter[str]()
     for i in blocked:
-        held.update(view.stages[i].needs)
+        reserved.update(view.stages[i].needs)
     return not any(
-        all(held[name] + need <= view.total.get(name, 0) + 1e-9 for name, need in needs.items())
+        all(reserved[name] + need <= view.total.get(name, 0) + 1e-9 for name, need in needs.items())
         for needs in (view.stages[i].needs for i in set(others))
     )
 
 
 class Policy(Protocol):
-    """Decision which stage runs next; knows no cluster and no clock."""
+    """Decision about which stage runs next; knows neither cluster nor clock."""
 
     def start(self, view: PipelineView) -> int | None:
-        """Return the stage whose next task shall start; None to wait."""
+        """Return the stage whose next task should start; None to wait."""
         ...
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
@@ -161,26 +161,26 @@ def work_per_byte(view: PipelineView) -> list[float] | None:
 
     None until all stages have been measured.
     """
-    found: list[float] = []
+    work: list[float] = []
     outputs: list[float] = []  # bytes
     for stage in view.stages:
         size = stage.input_bytes if stage.before else stage.output_bytes
         if stage.seconds is None or not size:
             return None
         arriving = sum(outputs[k] for k in stage.before) if stage.before else 1.0
-        found.append(stage.seconds * arriving / size)
+        work.append(stage.seconds * arriving / size)
         outputs.append(stage.output_bytes * arriving / size)
-    return found
+    return work
 
 
 def bytes_downstream(view: PipelineView, i: int) -> dict[int, float]:
     """Return the bytes that measured later stages take of a byte that stage ``i`` gives."""
-    outputs, found = {i: 1.0}, {}
+    outputs, result = {i: 1.0}, {}
     for k in view.stages[i].later:
         stage = view.stages[k]
         arriving = sum(outputs.get(b, 0.0) for b in stage.before)
         outputs[k] = arriving
         if stage.seconds is not None and stage.input_bytes:
-            found[k] = arriving
+            result[k] = arriving
             outputs[k] = arriving * stage.output_bytes / stage.input_bytes
-    return found
+    return result

@@ -82,7 +82,7 @@ class StageState:
     Attributes
     ----------
     known : StageEstimate
-    held : int
+    task_bytes : int
         Bytes that its tasks count for: inputs, and the output that each makes.
     needs : mapping
         Resource request of a task at the moment.
@@ -92,7 +92,7 @@ class StageState:
         self, number: int, stage: StageSpec, links: Links, target: int, *, shares: bool
     ) -> None:
         self.stage, self.links, self.known = stage, links, StageEstimate()
-        self.held = 0
+        self.task_bytes = 0
         self.needs = stage.needs
         self._number, self._target, self._shares = number, target, shares
         self._tasks: dict[RunningTask, None] = {}
@@ -106,10 +106,10 @@ class StageState:
     def start(self, inputs: list[Block]) -> RunningTask:
         """Record the start of a task."""
         nbytes = sum(block.nbytes for block in inputs)
-        own = sum(block.nbytes for block in inputs if block.shared is None)
-        running = RunningTask(self._number, inputs, nbytes, own)
+        own_bytes = sum(block.nbytes for block in inputs if block.shared is None)
+        running = RunningTask(self._number, inputs, nbytes, own_bytes)
         self._tasks[running] = None
-        self.held += self._holds(running)
+        self.task_bytes += self._holds(running)
         return running
 
     def add_output(self, running: RunningTask, block: Block) -> None:
@@ -120,7 +120,7 @@ class StageState:
         running.seconds += block.seconds
         running.more = block.more
         self._output_bytes += block.nbytes
-        self.held += self._holds(running) - before
+        self.task_bytes += self._holds(running) - before
         self.known.add_output(block)
         if block.nbytes > self.known.block_bytes:
             self.known.block_bytes = block.nbytes
@@ -129,7 +129,7 @@ class StageState:
     def end_task(self, running: RunningTask) -> None:
         """Record the end of a task."""
         del self._tasks[running]
-        self.held -= self._holds(running)
+        self.task_bytes -= self._holds(running)
         self._output_bytes -= running.output_bytes
         self.known.add_task(running)
         splits = bool(self.known.splits) or running.outputs > 1
@@ -140,7 +140,7 @@ class StageState:
     def clear(self) -> None:
         """Drop all tasks."""
         self._tasks.clear()
-        self.held = self._output_bytes = 0
+        self.task_bytes = self._output_bytes = 0
 
     def view(
         self, *, queued: int, buffered: int, idle: int, full: bool, finished: bool
@@ -182,5 +182,5 @@ class StageState:
         return running.own_bytes + self._block_bytes
 
     def _count(self) -> None:
-        """Recount held bytes after the expected size of outputs has changed."""
-        self.held = sum(map(self._holds, self._tasks))
+        """Recount the bytes of tasks after the expected size of outputs has changed."""
+        self.task_bytes = sum(map(self._holds, self._tasks))

@@ -82,7 +82,7 @@ class BlockMetadata(NamedTuple):
 
 
 Output = tuple[BlockMetadata, Any]
-"""A frame and its metadata, as far as the code that makes it knows."""
+"""A frame and its metadata, as far as its maker knows it."""
 
 
 class StageActor:
@@ -100,7 +100,7 @@ class StageActor:
             with contextlib.suppress(Exception):  # raised where a task needs it
                 self._functions(code)
 
-    def run(self, code: StageCode, start: TaskInputs, *inputs: Any) -> Iterator[Any]:
+    def run(self, code: StageCode, task: TaskInputs, *inputs: Any) -> Iterator[Any]:
         """Run a stage on blocks: frames, or functions that make them.
 
         Yields
@@ -109,29 +109,29 @@ class StageActor:
             In turns a frame, and its `BlockMetadata`.
         """
         try:
-            funcs, digested = self._functions(code), 0
-            since = time.perf_counter()
+            funcs, total = self._functions(code), 0
+            start_time = time.perf_counter()
             memory.begin()
             with dask.config.set(code.settings):
-                for i, (metadata, frame) in enumerate(_outputs(code, funcs, start, inputs)):
-                    before = digested
+                for i, (metadata, frame) in enumerate(_outputs(code, funcs, task, inputs)):
+                    before = total
                     if code.nondeterminism != "ignore":
-                        digested = digest(before.to_bytes(4), frame)
-                    if i < start.skip:
+                        total = digest(before.to_bytes(4), frame)
+                    if i < task.skip:
                         continue
                     reach("piece", code.name)
-                    seconds = time.perf_counter() - since
+                    seconds = time.perf_counter() - start_time
                     yield frame
                     yield metadata._replace(
                         seconds=seconds,
                         before=before,
-                        digest=digested,
+                        digest=total,
                         held=memory.held(),
-                        more=metadata.more and not start.only,
+                        more=metadata.more and not task.only,
                     )
-                    if start.only:
+                    if task.only:
                         return
-                    since = time.perf_counter()  # the driver has taken the block
+                    start_time = time.perf_counter()  # the driver has taken the block
         except CallError as error:
             yield None
             yield BlockMetadata(failure=error.failure)
@@ -148,19 +148,19 @@ class StageActor:
         return funcs
 
 
-def run(code: StageCode, start: TaskInputs, *inputs: Any) -> Iterator[Any]:
+def run(code: StageCode, task: TaskInputs, *inputs: Any) -> Iterator[Any]:
     """Run a stage as `StageActor.run` does, once."""
-    yield from StageActor().run(code, start, *inputs)
+    yield from StageActor().run(code, task, *inputs)
 
 
 def _outputs(
-    code: StageCode, funcs: Sequence[Callable[[Any], Any]], start: TaskInputs, inputs: Sequence[Any]
+    code: StageCode, funcs: Sequence[Callable[[Any], Any]], task: TaskInputs, inputs: Sequence[Any]
 ) -> Iterator[Output]:
     """Yield blocks, and before each the inputs that were set aside meanwhile."""
     calls = UserCalls(code.name)
-    frames = _input_frames(code, calls, start, inputs)
+    frames = _input_frames(code, calls, task, inputs)
     for transform, func in zip(code.transforms, funcs, strict=True):
-        frames = apply(transform, func, frames, start.place, calls)
+        frames = apply(transform, func, frames, task.place, calls)
     for output in repartition(to_host_ahead(frames), code.target):
         yield from _rejects(calls)
         yield output
@@ -177,48 +177,48 @@ def _rejects(calls: UserCalls) -> Iterator[Output]:
 
 
 def _input_frames(
-    code: StageCode, calls: UserCalls, start: TaskInputs, inputs: Sequence[Any]
+    code: StageCode, calls: UserCalls, task: TaskInputs, inputs: Sequence[Any]
 ) -> Frames:
     """Yield the inputs of a task as one frame."""
     frames: list[Frame] = []
-    for one, origin in zip(inputs, start.origins, strict=True):
-        given = Frame(None, last=False, origin=origin)
-        made = calls.outputs("source", code.error_policy, partial(_input, one), given)
-        frames += [Frame(data, last=True, origin=origin.counted(len(data))) for data in made]
+    for value, origin in zip(inputs, task.origins, strict=True):
+        source = Frame(None, last=False, origin=origin)
+        outputs = calls.outputs("source", code.error_policy, partial(_input, value), source)
+        frames += [Frame(data, last=True, origin=origin.counted(len(data))) for data in outputs]
     yield concat(frames) or Frame(None, last=True)
 
 
-def _input(one: Any) -> Iterator[Any]:
-    data = one() if callable(one) else one
+def _input(value: Any) -> Iterator[Any]:
+    data = value() if callable(value) else value
     if isinstance(data, Failure):  # of a task whose reference was known before it ran
         data.reraise()
     yield on_host(frame_of(data))
 
 
 def to_host_ahead(frames: Frames) -> Frames:
-    """Yield frames in host memory, in their order; one copies while the next one is computed.
+    """Yield frames in host memory, in order; each is copied while the next one is computed.
 
     A frame on a device is yielded when the next one has been computed, unless it is the last.
     """
-    copying: Callable[[], Frame] | None = None
+    previous: Callable[[], Frame] | None = None
     for frame in frames:
-        following = _begin_copy(frame)
-        if copying is not None:
-            yield copying()
-        copying = following
+        copy = _begin_copy(frame)
+        if previous is not None:
+            yield previous()
+        previous = copy
         if frame.last or not isinstance(frame.data, DeviceFrame):
-            yield copying()
-            copying = None
-    if copying is not None:
-        yield copying()
+            yield previous()
+            previous = None
+    if previous is not None:
+        yield previous()
 
 
 def _begin_copy(frame: Frame) -> Callable[[], Frame]:
     """Begin to copy a frame to host memory; return a function that waits for it."""
     if not isinstance(frame.data, DeviceFrame):
         return lambda: frame._replace(data=on_host(frame.data))
-    packed = start_copy(frame.data)
-    return lambda: frame._replace(data=packed().frame("numpy").to_pandas())
+    wait = start_copy(frame.data)
+    return lambda: frame._replace(data=wait().frame("numpy").to_pandas())
 
 
 def size(frame: Any) -> int:
@@ -283,13 +283,13 @@ def _cut(frames: list[Frame], nbytes: int, target: int, *, more: bool) -> Iterat
     frame = concat(frames)
     if frame is None:
         return
-    whole, _, origin = frame
-    count = min(max(1, round(nbytes / target)), max(1, len(whole)))
+    data, _, origin = frame
+    count = min(max(1, round(nbytes / target)), max(1, len(data)))
     if count == 1:
-        nbytes = nbytes if len(frames) == 1 else size(whole)
-        yield BlockMetadata(nbytes, len(whole), more=more, origin=origin), whole
+        nbytes = nbytes if len(frames) == 1 else size(data)
+        yield BlockMetadata(nbytes, len(data), more=more, origin=origin), data
         return
-    edges = [len(whole) * i // count for i in range(count + 1)]
+    edges = [len(data) * i // count for i in range(count + 1)]
     for i, (low, high) in enumerate(pairwise(edges), 1):
-        part, rows = whole.iloc[low:high], origin.part(low, high)
+        part, rows = data.iloc[low:high], origin.part(low, high)
         yield BlockMetadata(size(part), high - low, more=more or i < count, origin=rows), part

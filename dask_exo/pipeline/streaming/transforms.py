@@ -1,7 +1,7 @@
 """Transforms of a stage: iterators from frames to frames, one after the other in one task.
 
 Each frame has a flag that says whether it is the last, so that its consumer does not wait for
-another one. Outputs of generators go on at once; the last of them is not known.
+another one. Outputs of generators are passed on at once, so none of them is known to be the last.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ class UserCalls:
         self.rejects: list[tuple[RejectReason, Any]] = []
 
     def outputs(
-        self, function: str, error_policy: ErrorPolicy, call: Callable[[], Iterator[Any]], of: Frame
+        self,
+        function: str,
+        error_policy: ErrorPolicy,
+        call: Callable[[], Iterator[Any]],
+        frame: Frame,
     ) -> Iterator[Any]:
         """Yield the outputs of a call; none if its input ``of`` is set aside.
 
@@ -59,40 +63,44 @@ class UserCalls:
         CallError
             The call has failed, and its input may not be set aside.
         """
-        given = 0
+        count = 0
         for attempt in range(error_policy.retries + 1):
             try:
                 if error_policy.skip:
                     yield from list(call())
                     return
-                for i, one in enumerate(call()):
-                    if i >= given:
-                        given = i + 1
-                        yield one
+                for i, output in enumerate(call()):
+                    if i >= count:
+                        count = i + 1
+                        yield output
             except Exception as error:  # noqa: BLE001  raised in the driver, or set aside
                 if attempt == error_policy.retries:
-                    self.reject(function, error_policy, error, of)
+                    self.reject(function, error_policy, error, frame)
             else:
                 return
 
-    def reject(self, function: str, error_policy: ErrorPolicy, error: Exception, of: Frame) -> None:
+    def reject(
+        self, function: str, error_policy: ErrorPolicy, error: Exception, frame: Frame
+    ) -> None:
         """Set an input aside; raise `CallError` if that is not allowed."""
-        failure = Failure.of(call_name(self._stage, function, of.origin), error)
+        failure = Failure.of(call_name(self._stage, function, frame.origin), error)
         if not error_policy.skip:
             raise CallError(failure) from error
-        self.rejects.append((RejectReason(self._stage, function, of.origin, failure), of.data))
+        self.rejects.append(
+            (RejectReason(self._stage, function, frame.origin, failure), frame.data)
+        )
 
 
 def call_name(stage: str, function: str, origin: Origin) -> str:
     """Return a text that names a call."""
-    where = stage if function == stage else f"{function} in {stage}"
-    return f"{where} on {origin}"
+    place = stage if function == stage else f"{function} in {stage}"
+    return f"{place} on {origin}"
 
 
 Frames = Iterator[Frame]
 
-Given = tuple[Any, bool]
-"""An output of a function, and whether it is the only one: of a generator that is not known."""
+CallOutput = tuple[Any, bool]
+"""An output of a function, and whether it is known to be the only one; never of a generator."""
 
 Place = tuple[int, ...]
 """See `Block.place`."""
@@ -123,8 +131,8 @@ class Transform:
     def make(self) -> Callable[..., Any]:
         """Return the function to call with data."""
         if self.stateful:
-            made: Callable[..., Any] = self.func(*self.args, **self.kwargs)
-            return made
+            instance: Callable[..., Any] = self.func(*self.args, **self.kwargs)
+            return instance
         return lambda *data: self.func(*data, *self.args, **self.kwargs)
 
 
@@ -155,11 +163,11 @@ def apply(
         name = "-".join(map(str, (*place, number)))
         for batch in _batches(transform, frame):
             if transform.kind == "rows":
-                outputs = _of_rows(transform, func, calls, batch)
+                outputs = _call_with_rows(transform, func, calls, batch)
             else:
                 call = partial(_call, transform, func, batch.data, name)
                 outputs = calls.outputs(transform.name, transform.error_policy, call, batch)
-            yield from _given(outputs, batch)
+            yield from _as_frames(outputs, batch)
 
 
 def _batches(transform: Transform, frame: Frame) -> Frames:
@@ -175,60 +183,62 @@ def _batches(transform: Transform, frame: Frame) -> Frames:
         yield Frame(batch, last and stop == len(data), origin.part(start, stop))
 
 
-def _call(transform: Transform, func: Callable[..., Any], data: Any, name: str) -> Iterator[Given]:
+def _call(
+    transform: Transform, func: Callable[..., Any], data: Any, name: str
+) -> Iterator[CallOutput]:
     """Call a function; yield its frames."""
     if transform.kind == "batches":
-        form = FORMATS[transform.format]
-        several = call_in_halves(lambda batch: func(form(batch)), data, transform.name)
+        convert = FORMATS[transform.format]
+        results = call_in_halves(lambda batch: func(convert(batch)), data, transform.name)
     else:
         frame = on_host(data)
         if transform.kind == "write":
-            several = [func(frame, name)]
+            results = [func(frame, name)]
         elif transform.kind == "filter":
-            several = [frame[func(frame)]]
+            results = [frame[func(frame)]]
         else:
-            several = [func(frame)]
-    for made in several:
-        if isinstance(made, Iterator):
-            for one in made:
-                yield frame_of(one), False
+            results = [func(frame)]
+    for result in results:
+        if isinstance(result, Iterator):
+            for output in result:
+                yield frame_of(output), False
         else:
-            yield frame_of(made), len(several) == 1
+            yield frame_of(result), len(results) == 1
 
 
-def _of_rows(
+def _call_with_rows(
     transform: Transform, func: Callable[..., Any], calls: UserCalls, frame: Frame
-) -> Iterator[Given]:
+) -> Iterator[CallOutput]:
     """Call a function with each row; yield one frame of all its outputs, if there are any."""
-    made: list[Any] = []
+    outputs: list[Any] = []
     name, error_policy = transform.name, transform.error_policy
     data = on_host(frame.data)
     for i, row in enumerate(data.to_dict("records")):
         try:
-            made += list(func(row))
+            outputs += list(func(row))
         except Exception as error:  # noqa: BLE001  retried, raised or set aside
-            one = Frame(data.iloc[i : i + 1], last=False, origin=frame.origin.part(i, i + 1))
+            input_row = Frame(data.iloc[i : i + 1], last=False, origin=frame.origin.part(i, i + 1))
             if not error_policy.retries:
-                calls.reject(name, error_policy, error, one)
+                calls.reject(name, error_policy, error, input_row)
                 continue
-            left = error_policy._replace(retries=error_policy.retries - 1)
-            made += calls.outputs(name, left, partial(_iterate, func, row), one)
-    if made:
-        yield pd.DataFrame(made), True
+            remaining = error_policy._replace(retries=error_policy.retries - 1)
+            outputs += calls.outputs(name, remaining, partial(_iterate, func, row), input_row)
+    if outputs:
+        yield pd.DataFrame(outputs), True
 
 
 def _iterate(func: Callable[..., Any], row: Any) -> Iterator[Any]:
     yield from func(row)
 
 
-def _given(outputs: Iterator[Given], batch: Frame) -> Frames:
+def _as_frames(outputs: Iterator[CallOutput], batch: Frame) -> Frames:
     """Yield the outputs of a call as frames; one without data if there are none."""
-    nothing = True
+    is_empty = True
     for data, only in outputs:
-        nothing = False
-        origin = batch.origin.made(len(batch.data), len(data), alone=only)
+        is_empty = False
+        origin = batch.origin.made(len(batch.data), len(data), only=only)
         yield Frame(data, batch.last and only, origin)
-    if nothing:
+    if is_empty:
         yield Frame(None, batch.last, batch.origin)
 
 

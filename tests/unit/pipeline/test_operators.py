@@ -120,9 +120,9 @@ def test_outputs_took_their_paths_and_each_step_is_once(ends, makes):
 def test_what_cannot_run_together():
     limited = begun().limit(3)
     for call in (union, materialize):
-        with pytest.raises(PipelineError, match="needs a pipeline"):
+        with pytest.raises(PipelineError, match="needs at least one pipeline"):
             call()
         with pytest.raises(PipelineError, match="argument 1 ends with limit"):
             call(begun(), limited)
-        with pytest.raises(PipelineError, match="argument 0 is no pipeline"):
+        with pytest.raises(PipelineError, match="argument 0 is not a pipeline"):
             call(pd.DataFrame())

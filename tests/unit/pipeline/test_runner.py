@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dask_exo.errors import WorkerLostError
-from dask_exo.pipeline.streaming.blocks import AGAIN, Block, StageSpec
+from dask_exo.pipeline.streaming.blocks import RETRY, Block, StageSpec
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.task import StageCode
 from dask_exo.pipeline.streaming.transforms import RAISE, Transform
@@ -130,7 +130,7 @@ def test_a_worker_that_dies_between_two_pieces_gives_none_twice():
     assert made.wait([task], 0) == []
     made.wait([task], 0)
     futures.dead.add(task.stream)
-    assert made.take(task) is AGAIN
+    assert made.take(task) is RETRY
     made.wait([task], 0)
     second = made.take(task)
     assert (first.value.value.n.tolist(), second.value.value.n.tolist()) == ([3], [30])

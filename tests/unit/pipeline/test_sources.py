@@ -117,7 +117,7 @@ def test_what_is_no_source_and_an_iterator_that_is_used_up() -> None:
     for wrong in ("a.png", pd.DataFrame({"a": [1]}), 3, {"a": [1]}):
         with pytest.raises(PipelineError, match="cannot begin with a"):
             of(wrong)
-    with pytest.raises(PipelineError, match="needs a source"):
+    with pytest.raises(PipelineError, match="needs at least one source"):
         of()
     frames = [pd.DataFrame({"a": [1]})] * 3
     again = source_of(frames)
