@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 import psutil
 
 Mode = Literal["kill", "pause", "node"]
-WORKER = "ray::"  # what a worker calls itself: followed by what it runs
-QUIET = re.compile(r"ray::(IDLE|.*Agent)")  # has nothing to do, or does not run tasks
+WORKER = "ray::"  # prefix of the name of a worker; the name of its function follows
+IGNORED = re.compile(r"ray::(IDLE|.*Agent)")  # workers that are idle, or do not run tasks
 
 
 class Strike(NamedTuple):
@@ -60,7 +60,7 @@ class Chaos:
         self.strikes: list[Strike] = []
         self._random, self._rate, self._mode = Random(seed), rate, mode
         self._filter, self._most, self._away = re.compile(filter), most, away
-        self._over = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._main, name="dask_exo-chaos", daemon=True)
 
     def __enter__(self) -> Chaos:
@@ -68,18 +68,18 @@ class Chaos:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._stop.set()
         self._thread.join(timeout=self._away + 10)
 
     def _main(self) -> None:
         start = time.perf_counter()
-        while not self._over.wait(self._random.expovariate(self._rate)):
+        while not self._stop.wait(self._random.expovariate(self._rate)):
             if self._most is not None and len(self.strikes) >= self._most:
                 return
-            found = victims(self._mode, self._filter)
-            if not found:
+            processes = victims(self._mode, self._filter)
+            if not processes:
                 continue
-            process, name = self._random.choice(found)
+            process, name = self._random.choice(processes)
             with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
                 self._strike(process)
                 self.strikes.append(Strike(time.perf_counter() - start, name))
@@ -89,23 +89,23 @@ class Chaos:
             process.kill()
             return
         process.suspend()
-        self._over.wait(self._away)
+        self._stop.wait(self._away)
         process.resume()
 
 
 def victims(mode: Mode, pattern: re.Pattern[str]) -> Sequence[tuple[psutil.Process, str]]:
     """Return the child processes that may be struck, oldest first, with their names."""
-    found = []
-    below = psutil.Process().children(recursive=True)
-    for process in sorted(below, key=lambda one: (one.create_time(), one.pid)):
+    processes = []
+    children = psutil.Process().children(recursive=True)
+    for process in sorted(children, key=lambda p: (p.create_time(), p.pid)):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             command = process.cmdline()
-            found.append((process, command[0] if command else process.name()))
+            processes.append((process, command[0] if command else process.name()))
     if mode == "node":
-        return [(p, name) for p, name in found if name.endswith("/raylet")][1:]
+        return [(p, name) for p, name in processes if name.endswith("/raylet")][1:]
     return [
         (process, name.removeprefix(WORKER))
-        for process, name in found
-        if name.startswith(WORKER) and not QUIET.match(name)
+        for process, name in processes
+        if name.startswith(WORKER) and not IGNORED.match(name)
         if pattern.search(name.removeprefix(WORKER))
     ]

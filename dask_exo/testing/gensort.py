@@ -63,8 +63,8 @@ def records(
         "key_lo": lambda: _key_lo(start, count, seed),
         "payload": lambda: _payload(start, count, seed),
     }
-    made = {name: makers[name]() for name in names}
-    return pd.DataFrame(made, index=pd.RangeIndex(start, start + count), copy=False)
+    data = {name: makers[name]() for name in names}
+    return pd.DataFrame(data, index=pd.RangeIndex(start, start + count), copy=False)
 
 
 def frame(nbytes: int, *, seed: int = 0, skew: float = 0.0, partition_bytes: int) -> Any:

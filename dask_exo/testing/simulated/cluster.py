@@ -87,7 +87,7 @@ class SimCluster:
         self.repeats: list[OutputDigest] = []
         self.numbers = count_up(1)
         self.watched: set[SimValue] = set()  # a caller blocks until one of them is finished
-        self.seen = False
+        self.has_finished = False
         self.generators: SimGenerators | None = None
 
     def equip(self, machine: SimNode) -> None:
@@ -108,23 +108,23 @@ class SimCluster:
         """Let the next event happen; return whether there was one."""
         if not self.events:
             return False
-        time, number, what = heapq.heappop(self.events)
-        if not isinstance(what, SimTask):
+        time, number, event = heapq.heappop(self.events)
+        if not isinstance(event, SimTask):
             self.now = time
-            what()
-        elif what.number == number and what.state in (RUNNING, FETCHING):  # else it was stopped
+            event()
+        elif event.number == number and event.state in (RUNNING, FETCHING):  # else it was stopped
             self.now = time
-            if what.state == RUNNING:
-                self._due(what)
-            elif (machine := what.machine) is not None and machine.io is not None:
-                machine.io.arrived(what)
+            if event.state == RUNNING:
+                self._due(event)
+            elif (machine := event.machine) is not None and machine.io is not None:
+                machine.io.arrived(event)
                 self.fill(machine)
         return True
 
-    def plan(self, time: float, what: SimTask | Callable[[], None]) -> int:
+    def plan(self, time: float, event: SimTask | Callable[[], None]) -> int:
         """Schedule an event; return its number."""
         number = next(self.numbers)
-        heapq.heappush(self.events, (time, number, what))
+        heapq.heappush(self.events, (time, number, event))
         return number
 
     def admit(self, task: SimTask) -> None:
@@ -153,22 +153,22 @@ class SimCluster:
             if task.state == DONE:
                 continue
             task.state = DONE
-            for entry in task.outs:
+            for entry in task.outputs:
                 if entry is not None and entry.state == PENDING:
                     entry.state, entry.value, entry.task = FAILED, error, None
-                    self.seen = self.seen or entry in self.watched
+                    self.has_finished = self.has_finished or entry in self.watched
                     todo.extend(task.waiters.pop(entry, ()))
             task.forget(lineage=self.lineage)
 
     def cancel(self, tasks: Iterable[SimTask]) -> None:
         """Stop tasks, running or not, before others get their slots."""
-        vacated = []
+        machines = []
         for task in tasks:
             if task.machine is not None:
-                vacated.append(task.machine)
+                machines.append(task.machine)
                 self.release(task, "cancelled")
             self.fail(task, CancelledError(f"{name(task.fn)} was cancelled"))
-        for machine in vacated:
+        for machine in machines:
             self.fill(machine)
 
     def release(self, task: SimTask, outcome: str) -> None:
@@ -183,10 +183,10 @@ class SimCluster:
             machine.io.leave(task)
         for store, entry in task.pinned:
             store.unpin(entry)
-        task.pinned, task.given = [], []
+        task.pinned, task.inputs = [], []
         task.machine = task.values = None
         task.moved = task.restored = 0
-        task.late, task.held = 0.0, False
+        task.delay, task.is_waiting = 0.0, False
         if self.trace is not None and ran:
             place = machine.node.id
             self.trace.append(TaskRun(task.start, self.now, place, name(task.fn), outcome))
@@ -209,9 +209,9 @@ class SimCluster:
     def _queue(self, task: SimTask) -> None:
         task.state = READY
         task.number = next(self.numbers)
-        wish = task.wish if task.wish is not None and task.wish.alive else None
-        machine = nearest(task, [m for m in self.idle if m.spare > 0]) if wish is None else wish
-        (self.anywhere if wish is None else wish.queue).append(task)
+        target = task.target if task.target is not None and task.target.alive else None
+        machine = nearest(task, [m for m in self.idle if m.spare > 0]) if target is None else target
+        (self.anywhere if target is None else target.queue).append(task)
         if machine is not None:
             self.fill(machine)
 
@@ -239,26 +239,26 @@ class SimCluster:
             del self.idle[machine]
         task.price(self.cost, self.slowness)
         if self.execute:
-            task.given = [a.entry.value if type(a) is SimRef else a for a in task.args]
+            task.inputs = [a.entry.value if type(a) is SimRef else a for a in task.args]
         self._plan_step(task)
 
-    def _waits_for_room(self, task: SimTask, which: range, io: NodeIO) -> bool:
+    def _waits_for_room(self, task: SimTask, indices: range, io: NodeIO) -> bool:
         """Reserve room for new outputs; return whether the task must wait for it."""
-        end = self.now if task.held else io.make_room(task, which, self.now)
-        task.held = end > self.now
-        if task.held:
-            task.late += end - self.now
+        end = self.now if task.is_waiting else io.make_room(task, indices, self.now)
+        task.is_waiting = end > self.now
+        if task.is_waiting:
+            task.delay += end - self.now
             task.number = self.plan(end, task)
         else:
             io.release_room(task)
-        return task.held
+        return task.is_waiting
 
     def _plan_step(self, task: SimTask) -> None:
         """Schedule the next value of a generator, or the end of another task."""
         share = 1.0
         if task.produce is yielded and task.count:
             share = (task.step + 1) / task.count
-        task.number = self.plan(task.start + task.late + task.seconds * share, task)
+        task.number = self.plan(task.start + task.delay + task.seconds * share, task)
 
     def _due(self, task: SimTask) -> None:
         """Store the outputs that are due, and end the task after the last one."""
@@ -276,40 +276,40 @@ class SimCluster:
             self.fill(machine)
             return
         task.step = last
-        made = self._store(task, range(first, last), values, machine.store)
+        entries = self._store(task, range(first, last), values, machine.store)
         if last == task.count:
             self.release(task, "done")
-            again = self.lineage and any(entry is not None for entry in task.outs)
-            if not again:
+            repeats = self.lineage and any(entry is not None for entry in task.outputs)
+            if not repeats:
                 task.forget(lineage=self.lineage)
             self.fill(machine)
-            if again:  # recompute values of earlier steps that were lost meanwhile
+            if repeats:  # recompute values of earlier steps that were lost meanwhile
                 self.admit(task)
         else:
             self._plan_step(task)
         if task.waiters:
-            for entry in made:
+            for entry in entries:
                 self._wake(task, entry)
 
-    def _values(self, task: SimTask, which: range) -> list[Any]:
+    def _values(self, task: SimTask, indices: range) -> list[Any]:
         if not self.execute:
-            return [None] * len(which)
+            return [None] * len(indices)
         if not self.lineage:
             return compute(task)
         call = str(task.serial)
         with collect_outputs(call) as outputs:
             values = compute(task)
-        if task.starts > 1 and not which.start:
+        if task.starts > 1 and not indices.start:
             self.repeats.append(outputs[-1] if outputs else OutputDigest(call, name(task.fn)))
         return values
 
     def _store(
-        self, task: SimTask, which: range, values: list[Any], store: NodeStore
+        self, task: SimTask, indices: range, values: list[Any], store: NodeStore
     ) -> list[SimValue]:
-        outs, sizes, lineage = task.outs, task.sizes, self.lineage
-        made = []
-        for i, value in zip(which, values, strict=True):
-            entry = outs[i]
+        outputs, sizes, lineage = task.outputs, task.sizes, self.lineage
+        entries = []
+        for i, value in zip(indices, values, strict=True):
+            entry = outputs[i]
             if entry is None:
                 continue
             if entry.refs:
@@ -319,13 +319,13 @@ class SimCluster:
             else:
                 entry.state = FREED
             if lineage:
-                outs[i] = None  # comes back if it is lost
+                outputs[i] = None  # comes back if it is lost
             else:
                 entry.task = None
             if entry in self.watched:
-                self.seen = True
-            made.append(entry)
-        return made
+                self.has_finished = True
+            entries.append(entry)
+        return entries
 
     def _wake(self, task: SimTask, entry: SimValue) -> None:
         for waiter in task.waiters.pop(entry, ()):
@@ -363,14 +363,14 @@ def _die(cluster: SimCluster, machine: SimNode) -> None:
         stopped += machine.io.ahead
     for task in stopped:
         cluster.release(task, "killed")
-    queues = [cluster.anywhere, *(each.queue for each in cluster.machines)]
+    queues = [cluster.anywhere, *(other.queue for other in cluster.machines)]
     queued = [task for queue in queues for task in queue if task.state == READY]
     for queue in queues:
         queue.clear()
     stopped += sorted(queued, key=lambda task: task.number)
     for task in stopped:
         task.state = WAITING
-    lost = machine.store.lose()
+    lost = machine.store.drop_all()
     if cluster.generators is not None:
         cluster.generators.kill_node(machine, lost)
         lost = [entry for entry in lost if entry.task is not None]
@@ -398,7 +398,7 @@ def _to_repeat(cluster: SimCluster, lost: Sequence[SimValue]) -> list[SimTask]:
         task = entry.task
         assert task is not None
         entry.state, entry.store, entry.size, entry.value = PENDING, cluster.driver, 0, None
-        task.outs[entry.index] = entry  # type: ignore[attr-defined]  # IndexedSimValue, with lineage
+        task.outputs[entry.index] = entry  # type: ignore[attr-defined]  # IndexedSimValue, with lineage
         if task.state != DONE:
             continue
         task.state = WAITING

@@ -167,8 +167,8 @@ class SimFutures(LocalFutures):
         """Start an actor; one without a class runs its calls in a slot each, as tasks do."""
         if cls is None:
             return InlineActor(self, set())
-        made = cls(*(arg.entry.value if type(arg) is SimRef else arg for arg in args))
-        return SimActor(self.generators, self, resources_of(options), made)
+        instance = cls(*(arg.entry.value if type(arg) is SimRef else arg for arg in args))
+        return SimActor(self.generators, self, resources_of(options), instance)
 
     def _work(self, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[SimOutput]:
         seconds, size = self._cost(Call(fn, tuple(args), (0,) * len(args), 1, "", 0, 0))
@@ -186,7 +186,7 @@ class SimFutures(LocalFutures):
         entry = cluster.entry(None, 0)
         entry.value = value
         cluster.driver.add(entry)
-        self.totals.made(1)
+        self.totals.count_refs(1)
         return SimRef(entry)
 
     def wait(
@@ -264,14 +264,14 @@ class SimFutures(LocalFutures):
         streams = [
             ref.entry.stream() if isinstance(ref.entry, GeneratedValue) else None for ref in refs
         ]
-        found = [
+        statuses = [
             status_of(task) if stream is None else stream.status()
             for task, stream in zip(tasks, streams, strict=True)
         ]
         others = len(running.difference(tasks)) + len(
             self.generators.busy.keys() - {s.actor or s for s in streams if s is not None}
         )
-        return Activity(found, others, nodes)
+        return Activity(statuses, others, nodes)
 
     def resources(self, *, free: bool = False) -> dict[str, float]:
         """Return the resources of live nodes, or what no generator task or actor has of them."""
@@ -295,22 +295,22 @@ class SimFutures(LocalFutures):
         cluster = self._cluster
         task = SimTask(produce, count, fn, args, None if node is None else self._machines[node])
         task.serial = self.calls
-        outs = [cluster.entry(task, i) for i in range(count)]
-        task.outs = list(outs)
-        self.totals.made(count)
+        outputs = [cluster.entry(task, i) for i in range(count)]
+        task.outputs = list(outputs)
+        self.totals.count_refs(count)
         cluster.admit(task)
-        return [SimRef(entry) for entry in outs]
+        return [SimRef(entry) for entry in outputs]
 
     def _pass(self, watched: Sequence[SimValue], deadline: float) -> bool:
         """Let time pass until one of ``watched`` is finished, with all events of that moment."""
         cluster = self._cluster
-        cluster.watched, cluster.seen = set(watched), False
+        cluster.watched, cluster.has_finished = set(watched), False
         events = cluster.events
-        while events and events[0][0] <= (cluster.now if cluster.seen else deadline):
+        while events and events[0][0] <= (cluster.now if cluster.has_finished else deadline):
             cluster.step()
         cluster.watched = set()
-        return cluster.seen
+        return cluster.has_finished
 
     def _why(self, entry: SimValue) -> str:
-        what = explain(entry, self._cluster.machines)
-        return f"nothing can happen any more at {self.now} s: {what}"
+        reason = explain(entry, self._cluster.machines)
+        return f"nothing can happen any more at {self.now} s: {reason}"

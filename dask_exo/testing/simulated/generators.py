@@ -41,13 +41,13 @@ Work = Callable[[Callable[..., Any], Sequence[Any]], Iterator[SimOutput]]
 class GeneratedValue(SimValue):
     """A value of a generator task."""
 
-    __slots__ = ("born", "by_actor", "lost", "stream")
+    __slots__ = ("by_actor", "lost", "stream", "work_seconds")
 
     def __init__(self, stream: SimStream) -> None:
         super().__init__(stream.cluster.driver, None)
-        stream.cluster.ledger.made(1)
+        stream.cluster.ledger.count_refs(1)
         self.stream, self.by_actor = weakref.ref(stream), stream.actor is not None
-        self.born = 0.0  # seconds of all work behind it, one task after the other
+        self.work_seconds = 0.0  # seconds of all work behind it, one task after the other
         self.lost = False  # with its node
 
 
@@ -67,9 +67,9 @@ class SimStream:
         self.node: SimNode | None = None
         self._steps: Iterator[SimOutput] = iter(())
         self._step: SimOutput | None = None
-        self._made = self._taken = self._attempt = 0
-        self._born = 0.0
-        self._is_read = self._over = False
+        self._output_count = self._taken_count = self._attempt = 0
+        self._work_seconds = 0.0
+        self._is_read = self._ended = False
         self._error: Exception | None = None
         self.next = SimRef(GeneratedValue(self))
 
@@ -88,15 +88,15 @@ class SimStream:
             return
         values = [arg.entry.value if type(arg) is SimRef else arg for arg in self.args]
         self._steps = self.generators.work(self.fn, values)
-        self._born = max((entry.born for entry in inputs), default=0.0)
-        before = [next(self._steps) for _ in range(self._made)]
-        late = sum(step.seconds for step in before)
-        self._born += late
-        late += max((entry.born for entry in lost), default=0.0)
-        if self._made == self._taken:
-            self._advance(late)
+        self._work_seconds = max((entry.work_seconds for entry in inputs), default=0.0)
+        steps = [next(self._steps) for _ in range(self._output_count)]
+        delay = sum(step.seconds for step in steps)
+        self._work_seconds += delay
+        delay += max((entry.work_seconds for entry in lost), default=0.0)
+        if self._output_count == self._taken_count:
+            self._advance(delay)
 
-    def _advance(self, late: float = 0.0) -> None:
+    def _advance(self, delay: float = 0.0) -> None:
         """Compute the next value, or end."""
         self._step = next(self._steps, None)
         if self._step is None:
@@ -104,7 +104,7 @@ class SimStream:
             self.cancel()
             return
         attempt = self._attempt
-        at = self.cluster.now + late + self._step.seconds
+        at = self.cluster.now + delay + self._step.seconds
         self.cluster.plan(at, lambda: self._store(attempt))
 
     def _store(self, attempt: int) -> None:
@@ -114,11 +114,12 @@ class SimStream:
         assert self.node is not None
         entry = self.next.entry
         assert isinstance(entry, GeneratedValue)
-        self._made += 1
-        self._born += self._step.seconds
-        entry.size, entry.value, entry.born = self._step.nbytes, self._step.value, self._born
+        self._output_count += 1
+        self._work_seconds += self._step.seconds
+        entry.size, entry.value = self._step.nbytes, self._step.value
+        entry.work_seconds = self._work_seconds
         self.node.store.add(entry)
-        self.cluster.seen |= entry in self.cluster.watched
+        self.cluster.has_finished |= entry in self.cluster.watched
 
     def read(self) -> Any:
         """Return the metadata of the next value; None at the end."""
@@ -134,9 +135,9 @@ class SimStream:
     def take(self) -> SimRef:
         """Return a ref of that value; the task goes on."""
         ref, self.next = self.next, SimRef(GeneratedValue(self))
-        self._taken += 1
+        self._taken_count += 1
         self._is_read = False
-        if self._over:
+        if self._ended:
             self._finish(self._error)
         elif self.node is not None:
             self._advance()
@@ -145,20 +146,20 @@ class SimStream:
     def cancel(self) -> None:
         """Stop the task."""
         self._stop()
-        self._over, self.args, self._steps = True, (), iter(())
+        self._ended, self.args, self._steps = True, (), iter(())
 
     def fail(self, error: Exception) -> None:
         """End with an exception, after the value that can be taken."""
         self._error = error
-        if self._made == self._taken:
+        if self._output_count == self._taken_count:
             self._finish(error)
         self.cancel()
 
     def restart(self, *, node_lost: bool) -> None:
         """Run again after the death of the process, or of the node with the value made last."""
         self._stop()
-        if node_lost and self._made > self._taken and not self._is_read:
-            self._made, self.next = self._taken, SimRef(GeneratedValue(self))
+        if node_lost and self._output_count > self._taken_count and not self._is_read:
+            self._output_count, self.next = self._taken_count, SimRef(GeneratedValue(self))
         self.generators.acquire(self)
 
     def status(self) -> TaskStatus:
@@ -171,7 +172,7 @@ class SimStream:
         """Let `read` return None, or raise."""
         entry = self.next.entry
         entry.state, entry.value = FAILED, error
-        self.cluster.seen |= entry in self.cluster.watched
+        self.cluster.has_finished |= entry in self.cluster.watched
 
     def _stop(self) -> None:
         self._attempt += 1
@@ -275,17 +276,17 @@ class SimGenerators:
                 total.update(self._free[machine] if free else self.whole(machine))
         return dict(total)
 
-    def acquire(self, one: SimStream | SimActor) -> None:
+    def acquire(self, process: SimStream | SimActor) -> None:
         """Begin a task or an actor as soon as a node has its resources."""
-        self._waiting[one] = None
+        self._waiting[process] = None
         self._place()
 
-    def release(self, one: SimStream | SimActor, node: SimNode | None) -> None:
+    def release(self, process: SimStream | SimActor, node: SimNode | None) -> None:
         """Take a task or an actor from its node."""
-        self.busy.pop(one, None)
-        self._waiting.pop(one, None)
+        self.busy.pop(process, None)
+        self._waiting.pop(process, None)
         if node is not None:
-            self._free[node].update(one.needs)
+            self._free[node].update(process.needs)
             self._place()
 
     def note_actors(self) -> None:
@@ -294,9 +295,11 @@ class SimGenerators:
 
     def kill_process(self, node: SimNode | None, *, actors: bool) -> None:
         """Kill the process that has been busy for longest."""
-        for one in self.busy:
-            if (node is None or one.node is node) and not (actors and isinstance(one, SimStream)):
-                self._kill([one])
+        for process in self.busy:
+            if (node is None or process.node is node) and not (
+                actors and isinstance(process, SimStream)
+            ):
+                self._kill([process])
                 return
 
     def kill_node(self, node: SimNode, lost: Iterable[SimValue]) -> None:
@@ -305,7 +308,9 @@ class SimGenerators:
             if isinstance(entry, GeneratedValue):
                 entry.lost = True
         idle = [actor for actor in self.actors if actor.node is node and actor not in self.busy]
-        self._kill([*(one for one in self.busy if one.node is node), *idle], node_lost=True)
+        self._kill(
+            [*(process for process in self.busy if process.node is node), *idle], node_lost=True
+        )
 
     def restore_node(self, node: SimNode) -> None:
         """Let an empty node join."""
@@ -313,17 +318,21 @@ class SimGenerators:
         self._place()
 
     def _kill(self, processes: Sequence[SimStream | SimActor], *, node_lost: bool = False) -> None:
-        for one in processes:
-            self.deaths += one in self.busy
-            if isinstance(one, SimActor):
-                one.die()
+        for process in processes:
+            self.deaths += process in self.busy
+            if isinstance(process, SimActor):
+                process.die()
             else:
-                one.restart(node_lost=node_lost)
+                process.restart(node_lost=node_lost)
 
     def _place(self) -> None:
-        for one in list(self._waiting):
+        for process in list(self._waiting):
             for machine in self.cluster.machines:
-                if one in self._waiting and machine.alive and fits(self._free[machine], one.needs):
-                    del self._waiting[one]
-                    self._free[machine].subtract(one.needs)
-                    one.begin(machine)
+                if (
+                    process in self._waiting
+                    and machine.alive
+                    and fits(self._free[machine], process.needs)
+                ):
+                    del self._waiting[process]
+                    self._free[machine].subtract(process.needs)
+                    process.begin(machine)

@@ -30,17 +30,17 @@ class StoreTotals:
         self.objects = self.live = self.peak_live = 0
         self.spilled = self.writes = self.restored = self.moved = 0
 
-    def made(self, count: int) -> None:
+    def count_refs(self, count: int) -> None:
         """Count new refs."""
         self.objects += count
-        self.held(count)
+        self.count_live(count)
 
-    def wrote(self, nbytes: int) -> None:
+    def count_spill(self, nbytes: int) -> None:
         """Count a value that is written to disk."""
         self.spilled += nbytes
         self.writes += 1
 
-    def held(self, count: int) -> None:
+    def count_live(self, count: int) -> None:
         """Count values that get their first holder."""
         self.live += count
         self.peak_live = max(self.peak_live, self.live)
@@ -95,7 +95,7 @@ def handle(entry: SimValue) -> SimRef:
     """Return one more ref of a value."""
     entry.refs += 1
     if entry.refs == 1:
-        entry.store.ledger.held(1)
+        entry.store.ledger.count_live(1)
     return SimRef(entry)
 
 
@@ -108,8 +108,8 @@ class NodeStore:
     """
 
     __slots__ = (
-        "_age", "_count", "_parked", "_pins", "_released", "capacity", "ledger", "listed", "peak",
-        "used",
+        "_by_age", "_count", "_parked", "_pins", "_released", "capacity", "ledger", "listed",
+        "peak", "used",
     )  # fmt: skip
 
     def __init__(self, capacity: int, ledger: StoreTotals, *, listed: bool) -> None:
@@ -119,7 +119,7 @@ class NodeStore:
         self.used = self.peak = 0
         self._count = 0
         # Oldest first; may hold freed entries, which are dropped when they are too many.
-        self._age: deque[SimValue] = deque()
+        self._by_age: deque[SimValue] = deque()
         self._pins: dict[SimValue, int] = {}
         # Pinned when others were spilled, so that a scan need not meet them again.
         self._parked: dict[SimValue, None] = {}
@@ -131,10 +131,10 @@ class NodeStore:
         if self.listed is not None:
             self.listed[entry] = None
         if self.spill_for(entry.size):
-            self._keep(entry, MEMORY)
+            self._insert(entry, MEMORY)
         else:
             entry.state = SPILLED
-            self.ledger.wrote(entry.size)
+            self.ledger.count_spill(entry.size)
 
     def free(self, entry: SimValue) -> None:
         """Forget a value that nobody holds any more."""
@@ -150,12 +150,12 @@ class NodeStore:
             self.listed.pop(entry, None)
         self._tidy()
 
-    def lose(self) -> list[SimValue]:
+    def drop_all(self) -> list[SimValue]:
         """Forget and return all values that have holders: the node is dead."""
         assert self.listed is not None
         lost = list(self.listed)
         self.listed.clear()
-        self._age.clear()
+        self._by_age.clear()
         self._parked.clear()
         return lost
 
@@ -177,7 +177,7 @@ class NodeStore:
             return 0
         self.ledger.restored += entry.size
         self.spill_for(entry.size)
-        self._keep(entry, RESTORED)
+        self._insert(entry, RESTORED)
         return entry.size
 
     def spill_for(self, size: int) -> bool:
@@ -186,38 +186,38 @@ class NodeStore:
             return True
         if self._released:
             self._released = False
-            loose = [entry for entry in self._parked if entry not in self._pins]
-            self._age.extendleft(reversed(loose))
-            for entry in loose:
+            unpinned = [entry for entry in self._parked if entry not in self._pins]
+            self._by_age.extendleft(reversed(unpinned))
+            for entry in unpinned:
                 del self._parked[entry]
-        while self._age and self.used + size > self.capacity:
-            entry = self._age.popleft()
+        while self._by_age and self.used + size > self.capacity:
+            entry = self._by_age.popleft()
             if entry in self._pins:
                 self._parked[entry] = None
             elif self._holds(entry):
                 if entry.state == MEMORY:  # the copy on disk of a restored value is still good
-                    self.ledger.wrote(entry.size)
+                    self.ledger.count_spill(entry.size)
                 entry.state = SPILLED
                 self.used -= entry.size
                 self._count -= 1
         return self.used + size <= self.capacity
 
-    def _keep(self, entry: SimValue, state: int) -> None:
+    def _insert(self, entry: SimValue, state: int) -> None:
         entry.state = state
         self.used += entry.size
         self._count += 1
         self.peak = max(self.peak, self.used)
-        self._age.append(entry)
+        self._by_age.append(entry)
 
     def _holds(self, entry: SimValue) -> bool:
         return entry.state in (MEMORY, RESTORED) and entry.store is self
 
     def _tidy(self) -> None:
-        age = self._age
+        age = self._by_age
         while age and not self._holds(age[0]):
             age.popleft()
         if len(age) > 1.5 * self._count + 64:
-            self._age = deque(entry for entry in age if self._holds(entry))
+            self._by_age = deque(entry for entry in age if self._holds(entry))
 
 
 def fetched(entry: SimValue, store: NodeStore) -> int:
@@ -232,7 +232,7 @@ def fetched(entry: SimValue, store: NodeStore) -> int:
     return entry.size
 
 
-AHEAD = 0.5  # of the store, for arguments of all tasks, before more are brought ahead
+AHEAD_FRACTION = 0.5  # of the store, for arguments of all tasks, before more are brought ahead
 
 
 class Channel:
@@ -258,12 +258,12 @@ class Channel:
 
 
 @dataclass(slots=True)
-class Taken:
+class FetchedArgument:
     """An argument of tasks of a node."""
 
     nbytes: int
     arrival: float
-    kept: bool = True  # in memory until all of these tasks have ended
+    in_memory: bool = True  # until all of these tasks have ended
     copied: int = 0  # bytes of this node's store, if the value is another node's
     tasks: int = 0
 
@@ -292,28 +292,28 @@ class NodeIO:
         self.ahead: dict[SimTask, None] = {}  # without a slot; arguments in transfer or here
         self.ready: deque[SimTask] = deque()  # those whose arguments are here
         self.unplaced = 0  # those in transfer that requested no node
-        self._store, self._lanes = store, all_io
-        self._taken: dict[SimValue, Taken] = {}
+        self._store, self._all_io = store, all_io
+        self._arguments: dict[SimValue, FetchedArgument] = {}
         self._nbytes = 0  # of all of them
 
     def has_room(self, task: SimTask) -> bool:
         """Return whether the arguments of one more task may be fetched."""
-        new = sum(entry.size for entry in arguments(task) if entry not in self._taken)
-        return not self.ahead or self._nbytes + new <= AHEAD * self._store.capacity
+        new = sum(entry.size for entry in arguments(task) if entry not in self._arguments)
+        return not self.ahead or self._nbytes + new <= AHEAD_FRACTION * self._store.capacity
 
     def fetch(self, task: SimTask, now: float) -> float:
         """Fetch the arguments of a task; return the time of their arrival."""
         self.ahead[task] = None
-        self.unplaced += task.wish is None
+        self.unplaced += task.target is None
         end = now
         for entry in arguments(task):
-            taken = self._taken.get(entry) or self._order(task, entry, now)
-            end = max(end, taken.arrival)
-            if taken.kept:
-                if not taken.tasks:
-                    self._taken[entry] = taken
-                    self._nbytes += taken.nbytes
-                taken.tasks += 1
+            argument = self._arguments.get(entry) or self._fetch_value(task, entry, now)
+            end = max(end, argument.arrival)
+            if argument.in_memory:
+                if not argument.tasks:
+                    self._arguments[entry] = argument
+                    self._nbytes += argument.nbytes
+                argument.tasks += 1
                 entry.store.pin(entry)
                 task.pinned.append((entry.store, entry))
         self._store.ledger.moved += task.moved
@@ -321,13 +321,13 @@ class NodeIO:
 
     def arrived(self, task: SimTask) -> None:
         """Let a task whose arguments have arrived wait for a slot."""
-        self.unplaced -= task.wish is None
+        self.unplaced -= task.target is None
         self.ready.append(task)
 
-    def make_room(self, task: SimTask, which: range, now: float) -> float:
+    def make_room(self, task: SimTask, indices: range, now: float) -> float:
         """Reserve room for outputs of a task; return the time at which it is free."""
-        outs = [(task.outs[i], task.sizes[i]) for i in which]
-        nbytes = sum(size for entry, size in outs if entry is not None and entry.refs)
+        outputs = [(task.outputs[i], task.sizes[i]) for i in indices]
+        nbytes = sum(size for entry, size in outputs if entry is not None and entry.refs)
         written, fits = self._written(nbytes)
         if fits:
             task.reserved = nbytes
@@ -349,45 +349,46 @@ class NodeIO:
             if task in self.ready:
                 self.ready.remove(task)
             else:
-                self.unplaced -= task.wish is None
+                self.unplaced -= task.target is None
         for _, entry in task.pinned:
-            taken = self._taken[entry]
-            taken.tasks -= 1
-            if not taken.tasks:
-                del self._taken[entry]
-                self._nbytes -= taken.nbytes
-                self._store.used -= taken.copied
+            argument = self._arguments[entry]
+            argument.tasks -= 1
+            if not argument.tasks:
+                del self._arguments[entry]
+                self._nbytes -= argument.nbytes
+                self._store.used -= argument.copied
 
-    def _order(self, task: SimTask, entry: SimValue, now: float) -> Taken:
+    def _fetch_value(self, task: SimTask, entry: SimValue, now: float) -> FetchedArgument:
         """Fetch one value that no task of this node takes yet."""
-        here = entry.store is self._store
-        passing = entry.size if entry.state == SPILLED else 0
-        nbytes = passing if here else fetched(entry, self._store)
+        is_local = entry.store is self._store
+        disk_bytes = entry.size if entry.state == SPILLED else 0
+        nbytes = disk_bytes if is_local else fetched(entry, self._store)
         if not nbytes:
-            return Taken(entry.size, now)
-        written, kept = self._written(nbytes)
+            return FetchedArgument(entry.size, now)
+        written, in_memory = self._written(nbytes)
         ends = [now]
-        if here:
+        if is_local:
             written += nbytes
         if written:
             ends.append(self.disk.use(now, written))
-        if not here:
+        if not is_local:
             task.moved += nbytes
             ends.append(self.inward.use(now, nbytes))
-            owner = self._lanes.get(entry.store)
+            owner = self._all_io.get(entry.store)
             if owner is not None:  # else it is the driver's
                 ends.append(owner.outward.use(now, nbytes))
-                if passing:
+                if disk_bytes:
                     ends.append(owner.disk.use(now, nbytes))
-            if kept:
+            if in_memory:
                 self._store.used += nbytes
-        if passing:
+        if disk_bytes:
             task.restored += nbytes
-            if here and kept:
+            if is_local and in_memory:
                 self._store.restore(entry)
             else:
                 self._store.ledger.restored += nbytes
-        return Taken(nbytes, max(ends), kept, copied=nbytes if kept and not here else 0)
+        copied = nbytes if in_memory and not is_local else 0
+        return FetchedArgument(nbytes, max(ends), in_memory, copied)
 
     def _written(self, nbytes: int) -> tuple[int, bool]:
         """Return the bytes spilled to make room, and whether there is room then."""

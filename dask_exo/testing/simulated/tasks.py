@@ -116,7 +116,7 @@ class SimTask:
 
     Attributes
     ----------
-    args, outs
+    args, outputs
         Refs among arguments are handles, so that their values stay; missing outputs.
     missing
         Number of arguments that do not exist yet, while WAITING.
@@ -124,15 +124,15 @@ class SimTask:
         Place in the queue; number of the awaited event, while FETCHING or RUNNING.
     step, serial, starts
         Outputs of this run so far; number among all calls; number of runs.
-    reserved, held, late
+    reserved, is_waiting, delay
         Bytes of store reserved for its outputs; whether it waits for that room while other values
         are spilled; seconds for which it has waited.
     """
 
     __slots__ = (
-        "args", "count", "fn", "given", "held", "late", "machine", "missing", "moved", "number",
-        "outs", "pinned", "produce", "reserved", "restored", "seconds", "serial", "sizes", "start",
-        "starts", "state", "step", "values", "waiters", "wish",
+        "args", "count", "delay", "fn", "inputs", "is_waiting", "machine", "missing", "moved",
+        "number", "outputs", "pinned", "produce", "reserved", "restored", "seconds", "serial",
+        "sizes", "start", "starts", "state", "step", "target", "values", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -141,24 +141,24 @@ class SimTask:
         count: int,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
-        wish: SimNode | None,
+        target: SimNode | None,
     ) -> None:
         self.produce = produce
         self.count = count
         self.fn = fn
         self.args = args
-        self.wish = wish
+        self.target = target
         self.state = WAITING
         self.missing = self.number = self.step = self.serial = self.starts = 0
         self.moved = self.restored = self.reserved = 0
-        self.held = False
-        self.start = self.seconds = self.late = 0.0
+        self.is_waiting = False
+        self.start = self.seconds = self.delay = 0.0
         self.sizes: Sequence[int] = ()
-        self.outs: list[SimValue | None] = []
+        self.outputs: list[SimValue | None] = []
         self.waiters: dict[SimValue, list[SimTask]] = {}
         self.machine: SimNode | None = None
         self.pinned: list[tuple[NodeStore, SimValue]] = []
-        self.given: list[Any] = []
+        self.inputs: list[Any] = []
         self.values: Iterator[Any] | None = None
 
     def price(self, cost: CostModel, slowness: Callable[[str], float]) -> None:
@@ -167,23 +167,23 @@ class SimTask:
         node = self.machine.node.id
         sizes = tuple(arg.entry.size if type(arg) is SimRef else 0 for arg in self.args)
         call = Call(self.fn, self.args, sizes, self.count, node, self.moved, self.restored)
-        seconds, made = cost(call)
-        self.sizes = [made] * self.count if isinstance(made, int) else made
+        seconds, nbytes = cost(call)
+        self.sizes = [nbytes] * self.count if isinstance(nbytes, int) else nbytes
         if seconds < 0 or len(self.sizes) != self.count:
-            raise ValueError(f"{seconds} seconds and {made} bytes are no cost of {call}")
+            raise ValueError(f"{seconds} seconds and {nbytes} bytes are no cost of {call}")
         self.seconds = seconds * slowness(node)
 
     def forget(self, *, lineage: bool) -> None:
         """Drop what a finished task held; with lineage, keep what recomputing it needs."""
         self.state = DONE
         if lineage:
-            self.outs = [None] * self.count
+            self.outputs = [None] * self.count
             self.args = tuple(
                 arg.entry if type(arg) is SimRef and arg.entry.task is not None else arg
                 for arg in self.args
             )
         else:
-            self.outs, self.args = [], ()
+            self.outputs, self.args = [], ()
 
 
 class SimNode:
@@ -254,7 +254,7 @@ def compute(task: SimTask) -> list[Any]:
     assert task.machine is not None
     with on_node(task.machine.node.id):
         if task.values is None:
-            task.values = task.produce(task.count, task.fn, task.given)
+            task.values = task.produce(task.count, task.fn, task.inputs)
         if task.count and task.produce is yielded:
             return [next(task.values)]
         return list(task.values)
@@ -276,12 +276,12 @@ def explain(entry: SimValue, machines: Sequence[SimNode]) -> str:
     while task is not None and len(hops) < 10:
         args = [arg.entry for arg in task.args if isinstance(arg, SimRef)]
         pending = [arg for arg in args if arg.state == PENDING]
-        what = f"a slot on {task.wish.node.id if task.wish else 'any node'}"
-        following = None
-        if pending and (following := pending[0].task) is not None:
-            what = f"{name(following.fn)} ({len(pending)} of {len(args)} arguments are missing)"
-        hops.append(f"{name(task.fn)} waits for {what}")
-        task = following
+        reason = f"a slot on {task.target.node.id if task.target else 'any node'}"
+        next_task = None
+        if pending and (next_task := pending[0].task) is not None:
+            reason = f"{name(next_task.fn)} ({len(pending)} of {len(args)} arguments are missing)"
+        hops.append(f"{name(task.fn)} waits for {reason}")
+        task = next_task
     nodes = ", ".join(
         f"{m.node.id} {'has' if m.alive else 'is dead, had'} {m.node.slots} slots" for m in machines
     )
