@@ -11,16 +11,16 @@ class LoopState:
 
     in_flight: int  # tasks that were submitted and have not finished
     slots: int  # tasks that the cluster runs at the same time
-    held: int  # bytes of the values that the driver holds refs of
-    promised: int  # expected bytes of the outputs of tasks in flight
-    expected: int  # expected bytes of the next task's output
+    stored_bytes: int  # of the values that the driver holds refs of
+    in_flight_bytes: int  # expected, of the outputs of tasks in flight
+    next_bytes: int  # expected, of the next task's output
     behind: bool = False  # tasks that come earlier in Dask's order wait for an actor
     tight: bool = False  # the memory of a machine is nearly full, for any reason
     probing: bool = False  # the first tasks of the group are in flight: durations are not known yet
 
     def fits(self, budget: int) -> bool:
         """Return whether the output of the next task fits into the byte budget."""
-        return self.held + self.promised + self.expected <= budget
+        return self.stored_bytes + self.in_flight_bytes + self.next_bytes <= budget
 
 
 def bottleneck(in_flight: int, most: int, *, ready: bool) -> str:
@@ -48,7 +48,8 @@ def admit(view: LoopState, *, tasks_per_slot: int, budget: int) -> bool:
 
     Examples
     --------
-    >>> full = LoopState(in_flight=2, slots=2, held=90, promised=10, expected=5)
+    >>> bytes_of = {"stored_bytes": 90, "in_flight_bytes": 10, "next_bytes": 5}
+    >>> full = LoopState(in_flight=2, slots=2, **bytes_of)
     >>> admit(full, tasks_per_slot=3, budget=100)
     False
     >>> admit(full, tasks_per_slot=3, budget=1000)

@@ -213,7 +213,7 @@ BUGS = [
         "the store's budget is ignored",
         "execution/admission.py",
         "return view.fits(budget) or (",
-        "return view.held >= 0 or (",
+        "return view.stored_bytes >= 0 or (",
         ("dask_exo/execution/admission.py",),
     ),
     Bug(

@@ -40,7 +40,7 @@ def test_a_task_is_alone_after_two_deaths_at_most(most: int) -> None:
 
 def test_where_memory_is_tight_nothing_starts_beside_what_runs() -> None:
     def view(in_flight: int, *, tight: bool) -> LoopState:
-        return LoopState(in_flight, slots=4, held=0, promised=0, expected=0, tight=tight)
+        return LoopState(in_flight, 4, stored_bytes=0, in_flight_bytes=0, next_bytes=0, tight=tight)
 
     started = [admit(view(n, tight=True), tasks_per_slot=3, budget=100) for n in range(4)]
     assert started == [True, False, False, False]
