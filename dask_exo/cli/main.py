@@ -10,8 +10,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,7 @@ from dask_exo.config import Config
 from dask_exo.shuffle import algorithms
 
 if TYPE_CHECKING:
-    import dask.dataframe as dd
-
+    from dask_exo.cli.sort import SortInput
     from dask_exo.report import Collector
 
 _USAGE = (
@@ -260,6 +258,8 @@ def sort(
     Exits with 0 if the output is right, 1 if it is not or the run failed, 2 if the arguments do
     not allow it.
     """
+    from dask_exo.cli.sort import file_input, generated_input, partition_bytes
+
     if (size is None) == (source is None):
         raise click.UsageError("give either --size (generated records) or --input (files)")
     if source is not None and by is None:
@@ -273,56 +273,17 @@ def sort(
     }
     slots = num_cpus or os.cpu_count() or 1
 
-    def each(nbytes: int) -> int:
+    def choose_size(nbytes: int) -> int:
         return partition_size or partition_bytes(nbytes, slots, object_store_memory)
 
     with _output_directory(output) as place:
-        job = _records(size, seed, skew, each(size)) if size else _files(str(source), each)
+        if size:
+            job = generated_input(size, seed, skew, choose_size(size))
+        else:
+            job = file_input(str(source), choose_size)
         if by is not None:
             job.by = [name.strip() for name in by.split(",")]
         _sort_job(job, place, cluster, slots=slots, overwrite=overwrite, check=not no_validate)
-
-
-@dataclass
-class _Job:
-    """Input of a sort."""
-
-    frame: dd.DataFrame
-    nbytes: int
-    by: list[str] = field(default_factory=list)
-    expected: int | None = None  # bytes of the output, if known
-    options: dict[str, Any] = field(default_factory=dict)  # for `to_parquet`
-
-
-def partition_bytes(nbytes: int, slots: int, store: int | None = None) -> int:
-    """Choose a partition size: 4 for each slot, but of 8 MB to 128 MB, and 32 in a small store.
-
-    Examples
-    --------
-    >>> partition_bytes(10**9, 8), partition_bytes(10**6, 8), partition_bytes(10**12, 8)
-    (31250000, 8000000, 128000000)
-    >>> partition_bytes(10**12, 8, store=2 * 10**9)
-    62500000
-    """
-    most = 128_000_000 if store is None else min(128_000_000, store // 32)
-    return min(max(nbytes // (4 * slots), 8_000_000), max(most, 8_000_000))
-
-
-def _records(size: int, seed: int, skew: float, each: int) -> _Job:
-    from dask_exo.testing import gensort
-
-    frame = gensort.frame(size, seed=seed, skew=skew, partition_bytes=each)
-    nbytes = size // gensort.RECORD_BYTES * gensort.RECORD_BYTES
-    # random bytes: compressing them, or looking for repeated values, is only a waste of time
-    plain = {"compression": None, "use_dictionary": False}
-    return _Job(frame, nbytes, list(gensort.KEYS), nbytes, plain)
-
-
-def _files(source: str, each: Callable[[int], int]) -> _Job:
-    from dask_exo.cli.sort import files, read
-
-    nbytes = sum(f.stat().st_size for f in files(source))
-    return _Job(read(source, partition_bytes=each(nbytes)), nbytes)
 
 
 @contextlib.contextmanager
@@ -348,7 +309,7 @@ def _timed(stages: Stages, name: str, nbytes: int = 0) -> Iterator[None]:
 
 
 def _sort_job(
-    job: _Job,
+    job: SortInput,
     output: Path,
     cluster: dict[str, Any],
     *,
@@ -391,7 +352,7 @@ def _sort_job(
     )
 
 
-def _print_costs(job: _Job, stages: Stages, stats: Collector) -> None:
+def _print_costs(job: SortInput, stages: Stages, stats: Collector) -> None:
     from dask_exo.report.render import describe_recovery
 
     click.echo(f"data            {format_bytes(job.nbytes)}, {job.frame.npartitions} partitions")

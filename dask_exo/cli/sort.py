@@ -7,7 +7,8 @@ import difflib
 import errno
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,48 @@ def read(
         ) from error
     # a stored index is a column like others; one without a name is a row number
     return frame if frame.index.name is None else frame.reset_index()
+
+
+@dataclass
+class SortInput:
+    """Rows to sort, and what is known about them."""
+
+    frame: dd.DataFrame
+    nbytes: int
+    by: list[str] = field(default_factory=list)
+    expected: int | None = None  # bytes of the output, if known
+    options: dict[str, Any] = field(default_factory=dict)  # for `to_parquet`
+
+
+def partition_bytes(nbytes: int, slots: int, store: int | None = None) -> int:
+    """Choose a partition size: 4 for each slot, but of 8 MB to 128 MB, and 32 in a small store.
+
+    Examples
+    --------
+    >>> partition_bytes(10**9, 8), partition_bytes(10**6, 8), partition_bytes(10**12, 8)
+    (31250000, 8000000, 128000000)
+    >>> partition_bytes(10**12, 8, store=2 * 10**9)
+    62500000
+    """
+    most = 128_000_000 if store is None else min(128_000_000, store // 32)
+    return min(max(nbytes // (4 * slots), 8_000_000), max(most, 8_000_000))
+
+
+def generated_input(size: int, seed: int, skew: float, partition_bytes: int) -> SortInput:
+    """Return generated records of the sort benchmark, which are to be sorted by their keys."""
+    from dask_exo.testing import gensort
+
+    frame = gensort.frame(size, seed=seed, skew=skew, partition_bytes=partition_bytes)
+    nbytes = size // gensort.RECORD_BYTES * gensort.RECORD_BYTES
+    # random bytes: compressing them, or looking for repeated values, only takes time
+    plain = {"compression": None, "use_dictionary": False}
+    return SortInput(frame, nbytes, list(gensort.KEYS), nbytes, plain)
+
+
+def file_input(path: str, choose_size: Callable[[int], int]) -> SortInput:
+    """Return the rows of files; ``choose_size`` maps their bytes to those of a partition."""
+    nbytes = sum(file.stat().st_size for file in files(path))
+    return SortInput(read(path, partition_bytes=choose_size(nbytes)), nbytes)
 
 
 def input_checksum(frame: dd.DataFrame) -> Checksum:

@@ -173,7 +173,7 @@ def test_errors_are_one_line(monkeypatch, error, code):
 @pytest.mark.parametrize("nbytes", [1, 10**8, 10**9, 10**10, 10**13])
 @pytest.mark.parametrize("slots", [1, 2, 64])
 def test_partition_bytes(nbytes, slots):
-    each = main.partition_bytes(nbytes, slots)
+    each = sort.partition_bytes(nbytes, slots)
     assert 8_000_000 <= each <= 128_000_000
     assert each == 8_000_000 or nbytes / each >= 4 * slots
 
