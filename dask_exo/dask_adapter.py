@@ -129,7 +129,7 @@ def inferring() -> bool:
     return False
 
 
-_INFERRING = frozenset(one.__code__ for one in (apply_infer_dtype, compute_meta, emulate))
+_INFERRING = frozenset(func.__code__ for func in (apply_infer_dtype, compute_meta, emulate))
 
 
 def is_composite(expr: object) -> bool:

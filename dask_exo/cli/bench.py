@@ -80,8 +80,8 @@ def merge(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:
 
 def group(left: dd.DataFrame, right: dd.DataFrame) -> Checksums:  # noqa: ARG001
     """Sum the spending of each user: a tenth as many groups as rows."""
-    spent = left.groupby("user", sort=False).cents.sum(split_out=left.npartitions)
-    count, most = dask.base.compute(spent.count(), spent.max())
+    totals = left.groupby("user", sort=False).cents.sum(split_out=left.npartitions)
+    count, most = dask.base.compute(totals.count(), totals.max())
     return [int(count), int(most)]
 
 
@@ -126,11 +126,11 @@ def run(system: str, nbytes: int, cores: int) -> BenchResult:
 def measure(system: str, nbytes: int, cores: int) -> BenchResult:
     """Call `run` in a new process."""
     command = [sys.executable, "-m", "dask_exo.cli.bench", system, str(nbytes), str(cores)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
         return BenchResult(system, error=lines[-1])
-    return BenchResult(**json.loads(done.stdout.splitlines()[-1]))
+    return BenchResult(**json.loads(process.stdout.splitlines()[-1]))
 
 
 def table(results: list[BenchResult]) -> tuple[str, bool]:

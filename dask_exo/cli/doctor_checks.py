@@ -223,10 +223,10 @@ def shared_memory(machine: Machine) -> Finding:
 
 def memory(machine: Machine) -> Finding:
     """Check that the object store leaves enough memory for tasks."""
-    whole, store = format_bytes(machine.memory), format_bytes(machine.store)
+    total, store = format_bytes(machine.memory), format_bytes(machine.store)
     remedy = f"lower exo.object-store-memory to {format_bytes(machine.memory // 2)} or less"
     crowded = machine.store > FOR_TASKS * machine.memory
-    what = f"{whole}, of which the object store takes {store}"
+    what = f"{total}, of which the object store takes {store}"
     return _finding("memory", what, remedy if crowded else "")
 
 
@@ -284,8 +284,8 @@ def huge_pages(machine: Machine) -> Finding:
 def allocator(machine: Machine) -> Finding:
     """Check that workers reuse memory for large arrays."""
     if machine.allocator:
-        known = ", ".join(f"{name}={value}" for name, value in machine.allocator.items())
-        return _finding("allocator", known)
+        variables = ", ".join(f"{name}={value}" for name, value in machine.allocator.items())
+        return _finding("allocator", variables)
     remedy = (
         "export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824 before "
         "`ray start`: large copies take up to a third of the time"

@@ -83,10 +83,10 @@ def _ended(
 ) -> tuple[list[Future], list[Future]]:
     """Wait for ``count`` of the futures; return those that have ended, and the others."""
     done, _ = persisted.wait([f.promise for f in futures], timeout=timeout, count=count)
-    ended = set(done)
+    done_promises = set(done)
     return (
-        [f for f in futures if f.promise in ended],
-        [f for f in futures if f.promise not in ended],
+        [f for f in futures if f.promise in done_promises],
+        [f for f in futures if f.promise not in done_promises],
     )
 
 

@@ -63,9 +63,9 @@ def plant(directory: Path, *faults: Fault) -> None:
     """Inject faults from now on, in all processes whose `VARIABLE` names ``directory``."""
     for path in directory.iterdir():
         path.unlink()
-    whole = directory / "faults.new"
-    whole.write_text(dumps([asdict(fault) for fault in faults]))
-    whole.rename(directory / "faults")  # atomic: readers see all faults or none
+    new_file = directory / "faults.new"
+    new_file.write_text(dumps([asdict(fault) for fault in faults]))
+    new_file.rename(directory / "faults")  # atomic: readers see all faults or none
 
 
 def arrivals(directory: Path) -> dict[int, int]:

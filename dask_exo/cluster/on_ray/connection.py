@@ -139,9 +139,9 @@ def token() -> Literal["off", "used", "missing"]:
     return "used" if path.is_file() else "missing"
 
 
-def _same(address: str | None, there: str) -> bool:
+def _same(address: str | None, connected: str) -> bool:
     """Return whether an address may name a cluster; hosts have several names, so ports decide."""
-    return address in (None, "auto") or address.rpartition(":")[2] == there.rpartition(":")[2]
+    return address in (None, "auto") or address.rpartition(":")[2] == connected.rpartition(":")[2]
 
 
 def private() -> bool:

@@ -120,8 +120,8 @@ class _Sealed:
         file = io.BytesIO()
         _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(self._value)
         data = file.getbuffer()
-        whole = pickle.PickleBuffer(data) if len(data) > _LONG else bytes(data)
-        return _opened, (whole, *buffers)
+        body = pickle.PickleBuffer(data) if len(data) > _LONG else bytes(data)
+        return _opened, (body, *buffers)
 
 
 def _opened(data: Any, *buffers: Any) -> Any:
