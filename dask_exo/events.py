@@ -222,11 +222,11 @@ class CheckpointSeen(Event):
 
 
 @dataclass(frozen=True)
-class ShuffleKept(Event):
+class CheckpointDecided(Event):
     """Decision to checkpoint a shuffle or not: its bytes, and seconds of work before it."""
 
     name: str
-    kept: bool
+    stored: bool
     nbytes: int
     work: float
 

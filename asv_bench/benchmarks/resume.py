@@ -92,7 +92,7 @@ def drive(kept: str, out: str, seconds: float) -> None:
         stats = job(out, seconds)
     took = time.perf_counter() - started
     found = sum(one.found for one in stats.checkpoints)
-    kinds = [one.kept for one in stats.kept]
+    kinds = [one.stored for one in stats.checkpoint_decisions]
     print("took", f"{took:.2f}", f"found {found}, shuffles kept: {kinds}", flush=True)
 
 

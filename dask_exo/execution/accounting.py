@@ -98,7 +98,7 @@ class ShuffleAccounting:
             return False
         worth = stage.checkpoint.worth(nbytes, self._work, self._checkpoint_seconds)
         self._checkpoint_seconds += write_seconds(nbytes) if worth else 0.0
-        events.emit(events.ShuffleKept(stage.name, worth, nbytes, self._work))
+        events.emit(events.CheckpointDecided(stage.name, worth, nbytes, self._work))
         return worth
 
     def exempt(self, stage: Key) -> None:

@@ -128,7 +128,7 @@ class Collector:
         self.repeated = Counter[str]()  # group → partitions recomputed after a loss
         self.shuffles: list[events.ShuffleFinished] = []
         self.checkpoints: list[events.CheckpointSeen] = []
-        self.kept: list[events.ShuffleKept] = []
+        self.checkpoint_decisions: list[events.CheckpointDecided] = []
         self.stages: dict[str, events.StageSeen] = {}  # the last of each
         self.gave_way: list[events.GaveWay] = []  # retries of tasks that ran out of memory
         self._lock = threading.Lock()
@@ -308,8 +308,8 @@ class Collector:
         self._recovered[f"{event.group} with fewer neighbours, as memory ran out"] += 1
 
     @_note.register
-    def _(self, event: events.ShuffleKept) -> None:
-        self.kept.append(event)
+    def _(self, event: events.CheckpointDecided) -> None:
+        self.checkpoint_decisions.append(event)
 
     @_note.register
     def _(self, event: events.CheckpointSeen) -> None:

@@ -301,7 +301,7 @@ def test_auto_keeps_what_took_long_and_not_what_is_quick() -> None:
         for overhead, kept in ((0.0, False), (1e6, True)):
             with dask.config.set({"exo.checkpoint.overhead": overhead}), recording() as stats:
                 frame().shuffle("v").compute()
-            assert [one.kept for one in stats.kept] == [kept]
+            assert [one.stored for one in stats.checkpoint_decisions] == [kept]
 
 
 def test_two_runs_of_a_random_function_are_not_mixed(dying) -> None:
