@@ -71,12 +71,12 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True)
-class RanHere(Event):
+class RanInline(Event):
     """A small computation ran on Dask's threads, without a run on the cluster."""
 
 
 @dataclass(frozen=True)
-class PlacesSeen(Event):
+class ResourcesSeen(Event):
     """Resources of a run: nodes, slots, bytes of object store, GPUs."""
 
     nodes: int

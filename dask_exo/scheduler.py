@@ -206,7 +206,7 @@ def _checked_config() -> Config:
 
 
 def _compute_in_process(dsk: Any, keys: Any) -> Any:
-    events.emit(events.RanHere())
+    events.emit(events.RanInline())
     return inline.compute(dsk, keys)
 
 

@@ -37,7 +37,7 @@ def advise(figures: Figures) -> list[str]:
     Nothing stands out: slots were busy 95 % of the time.
     """
     if not figures.runs:
-        return [SMALL] if figures.here else []
+        return [SMALL] if figures.inline else []
     advice = [line for rule in RULES for line in rule(figures)]
     advice.sort(key=lambda advice: -advice[0])
     fine = f"Nothing stands out: slots were busy {_percent(figures.busy)} of the time."

@@ -136,7 +136,7 @@ class Collector:
         self._cluster: events.ClusterSeen | None = None
         self._spilled_before = 0
         self._runs, self._merges = Counter[str](), Counter[Name]()
-        self._places = events.PlacesSeen(0, 0, 0, 0.0)
+        self._resources = events.ResourcesSeen(0, 0, 0, 0.0)
         self._peak = self._peak_rss = 0
         self._rss: dict[tuple[str, int], int] = {}
         self._groups: dict[str, TaskGroup] = {}
@@ -196,12 +196,12 @@ class Collector:
             self._rows[event.run, name] = ProgressRow(name, total=count)
 
     @_note.register
-    def _(self, _event: events.RanHere) -> None:
-        self._runs["here"] += 1
+    def _(self, _event: events.RanInline) -> None:
+        self._runs["inline"] += 1
 
     @_note.register
-    def _(self, event: events.PlacesSeen) -> None:
-        self._places = max(self._places, event, key=lambda places: places.slots)
+    def _(self, event: events.ResourcesSeen) -> None:
+        self._resources = max(self._resources, event, key=lambda resources: resources.slots)
 
     @_note.register
     def _(self, event: events.RunFinished) -> None:
@@ -327,7 +327,7 @@ class Collector:
     def figures(self, price: float | None = None) -> Figures:
         """Return all numbers; ``price`` is that of a node for an hour."""
         with self._lock:
-            places, start = self._places, min(self.started, self._ended)
+            resources, start = self._resources, min(self.started, self._ended)
             shuffles = {(event.run, event.name): event for event in self.shuffles}
             stages = [self._stage(event) for event in self.stages.values()]
             groups = [
@@ -337,12 +337,12 @@ class Collector:
             return Figures(
                 runs=self._runs["started"],
                 failed=self._runs["failed"],
-                here=self._runs["here"],
+                inline=self._runs["inline"],
                 seconds=self.seconds,
-                nodes=places.nodes,
-                slots=places.slots,
-                store=places.store,
-                gpus=places.gpus,
+                nodes=resources.nodes,
+                slots=resources.slots,
+                store=resources.store,
+                gpus=resources.gpus,
                 calls=self.calls,
                 objects=self.objects,
                 spilled=self.spilled,

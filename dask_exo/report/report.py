@@ -65,7 +65,7 @@ class _Last:
         if isinstance(event, events.RunStarted):
             with self._lock:
                 self._running[event.run] = Collector()
-        if isinstance(event, events.RanHere):
+        if isinstance(event, events.RanInline):
             self.record = Collector()
             self.record(event)
             return

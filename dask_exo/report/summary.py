@@ -97,7 +97,7 @@ class Figures:
 
     runs: int = 0  #: computations
     failed: int = 0  #: computations that raised
-    here: int = 0  #: computations on Dask's threads
+    inline: int = 0  #: computations on Dask's threads
     seconds: float = 0.0  #: from the start of the first to the end of the last
     nodes: int = 0  #: machines of the cluster
     slots: int = 0  #: parallel tasks

@@ -342,7 +342,7 @@ def test_last_report_is_not_stale_after_a_run_on_threads(tmp_path) -> None:
     ):
         assert small.v.sum().compute() == 45
     for one in (dask_exo.last_report(), report):
-        assert (one.figures.runs, one.figures.here) == (0, 1)
+        assert (one.figures.runs, one.figures.inline) == (0, 1)
         assert "so small that Dask's threads computed it" in str(one)
         assert "so small that Dask&#x27;s threads computed it" in one._repr_html_()
     assert "so small that" in (tmp_path / "r.html").read_text()
