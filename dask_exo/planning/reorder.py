@@ -41,7 +41,7 @@ from dask_exo.partitions.protocol import PARTITION_COLUMN
 
 
 class PartitionTasks(Expr):
-    """An expression with a task for each partition of its frame, and perhaps some more."""
+    """An expression with a task for each partition of its frame, and perhaps others."""
 
     @property
     def _inputs(self) -> list[TaskRef]:
@@ -139,12 +139,12 @@ class SortRows(Reorder):
         return tuple(keys)
 
     def _lower(self) -> CoreExpr:
-        keys, pieces = self._keys(), self._count_out
-        numbered = NumberRows(self.frame, keys, pieces, self.ignore_index)
+        keys, reducers = self._keys(), self._count_out
+        numbered = NumberRows(self.frame, keys, reducers, self.ignore_index)
         shuffled = Shuffle(
             numbered,
             PARTITION_COLUMN,
-            pieces,
+            reducers,
             # the index is needed if rows are sorted by it
             self.ignore_index and all(key.column is not None for key in keys),
             "tasks",
@@ -156,32 +156,32 @@ class SortRows(Reorder):
 class NumberRows(PartitionTasks):
     """Sorted runs with plain labels, and a column of the output number of each row."""
 
-    _parameters = ["frame", "keys", "pieces", "with_cuts"]  # noqa: RUF012
+    _parameters = ["frame", "keys", "reducers", "with_cuts"]  # noqa: RUF012
 
     @functools.cached_property
     def _meta(self) -> Any:
-        return _number(_plain(self.frame._meta), np.zeros(self.pieces + 1, np.int64))
+        return _number(_plain(self.frame._meta), np.zeros(self.reducers + 1, np.int64))
 
     def cut_key(self, i: int) -> tuple[str, int]:
         """Return the key of the task that computes where run ``i`` is divided (``with_cuts``)."""
         return f"cut-{self._name}", i
 
     def _tasks(self) -> list[Task]:
-        parts, pieces, name = self._inputs, self.pieces, self._name
+        parts, reducers, name = self._inputs, self.reducers, self._name
         keys, tasks = self._known_keys(parts)
         runs = [Task((f"run-{name}", i), _sorted_run, part, keys) for i, part in enumerate(parts)]
-        size = range_partition.sample_size(len(parts), pieces)
+        size = range_partition.sample_size(len(parts), reducers)
         samples = [
             Task((f"sample-{name}", i), range_partition.sample_run, run.ref(), self.keys, i, size)
             for i, run in enumerate(runs)
         ]
         sampled = [sample.ref() for sample in samples]
         bounds = Task(
-            (f"bounds-{name}", 0), range_partition.choose_bounds, self.keys, pieces, *sampled
+            (f"bounds-{name}", 0), range_partition.choose_bounds, self.keys, reducers, *sampled
         )
         tasks += [*runs, *samples, bounds]
         for i, run in enumerate(runs):
-            cut_arguments = (self.keys, i, bounds.ref(), pieces)
+            cut_arguments = (self.keys, i, bounds.ref(), reducers)
             if self.with_cuts:
                 cut = Task(self.cut_key(i), range_partition.cut_run, run.ref(), *cut_arguments)
                 tasks += [cut, Task((name, i), _number, run.ref(), cut.ref())]
@@ -240,9 +240,9 @@ def _sorted_run(part: Any, keys: Sequence[SortKey]) -> Any:
 
 
 def _cut_and_number(
-    run: Any, keys: Sequence[SortKey], number: int, bounds: RangeBounds, pieces: int
+    run: Any, keys: Sequence[SortKey], number: int, bounds: RangeBounds, reducers: int
 ) -> Any:
-    return _number(run, range_partition.cut_run(run, keys, number, bounds, pieces))
+    return _number(run, range_partition.cut_run(run, keys, number, bounds, reducers))
 
 
 def _number(run: Any, edges: np.ndarray) -> Any:
@@ -288,15 +288,15 @@ class ShuffleRows(Reorder):
 class DrawNumbers(PartitionTasks):
     """Rows with plain labels, and a column of the output number of each."""
 
-    _parameters = ["frame", "seed", "pieces"]  # noqa: RUF012
+    _parameters = ["frame", "seed", "reducers"]  # noqa: RUF012
 
     @functools.cached_property
     def _meta(self) -> Any:
-        return _draw(self.frame._meta, self.seed, 0, self.pieces)
+        return _draw(self.frame._meta, self.seed, 0, self.reducers)
 
     def _tasks(self) -> list[Task]:
         return [
-            Task((self._name, i), _draw, part, self.seed, i, self.pieces)
+            Task((self._name, i), _draw, part, self.seed, i, self.reducers)
             for i, part in enumerate(self._inputs)
         ]
 
@@ -317,8 +317,8 @@ class MixRows(PartitionTasks):
         ]
 
 
-def _draw(part: Any, seed: tuple[int, ...], i: int, pieces: int) -> Any:
-    numbers = np.random.default_rng([*seed, 0, i]).integers(0, pieces, len(part))
+def _draw(part: Any, seed: tuple[int, ...], i: int, reducers: int) -> Any:
+    numbers = np.random.default_rng([*seed, 0, i]).integers(0, reducers, len(part))
     return _plain(part).assign(**{PARTITION_COLUMN: numbers})
 
 

@@ -1,4 +1,4 @@
-"""Expressions in which a heavy hitter makes no large partition: joins, and quantiles of groups.
+"""Joins, and quantiles of groups, in which a heavy hitter does not make one partition large.
 
 A join spreads the rows of heavy hitters over several outputs. Both sides get a column of the hashes
 of their keys. Heavy hitters, counted in every partition, are assigned to outputs; all other rows go
@@ -49,7 +49,7 @@ COPY = "_exo_copy"  # column that marks all copies of a row but the first
 
 
 class SkewResistant(PartitionTasks):
-    """Part of an operation in which a heavy hitter makes no large partition."""
+    """Part of an operation in which a heavy hitter does not make one partition large."""
 
     @property
     @abstractmethod
@@ -92,7 +92,9 @@ class SpreadMerge(Merge):
     def _lower(self) -> CoreExpr:
         if self._is_single_partition_broadcast or self.is_broadcast_join:
             return Merge(*self.operands)  # no rows are moved by their keys
-        pieces = self.operand("_npartitions") or max(self.left.npartitions, self.right.npartitions)
+        reducers = self.operand("_npartitions") or max(
+            self.left.npartitions, self.right.npartitions
+        )
         keys = SideKeys(self.left_on or []), SideKeys(self.right_on or [])
         right = self.right
         if self.how == "leftsemi":
@@ -102,15 +104,15 @@ class SpreadMerge(Merge):
             AssignPartitioningIndex(side, columns, PARTITION_COLUMN, HASHES, side._meta, index)
             for side, (columns, index) in zip(sides, (key.hashed for key in keys), strict=True)
         ]
-        placement = PlaceHeavyHitters(*hashed, self.how, pieces, keys)
+        placement = PlaceHeavyHitters(*hashed, self.how, reducers, keys)
         preserved = [name in KEPT[self.how] for name in ("left", "right")]
         shuffled = [
             Shuffle(
                 SpreadRows(
-                    hashed[i], placement, pieces, i == 0, preserved[i], keys[i], preserved[1 - i]
+                    hashed[i], placement, reducers, i == 0, preserved[i], keys[i], preserved[1 - i]
                 ),
                 PARTITION_COLUMN,
-                pieces,
+                reducers,
                 not (self.left_index or self.right_index),  # a join on columns makes a new index
                 "tasks",
                 original_partitioning_index=keys[i].columns or None,
@@ -138,7 +140,7 @@ class JoinOutputs(BlockwiseMerge):
 class PlaceHeavyHitters(SkewResistant):
     """The outputs that heavy hitters go to: one value, from the counts of all partitions."""
 
-    _parameters = ["left", "right", "how", "pieces", "keys"]  # noqa: RUF012  as Dask has it
+    _parameters = ["left", "right", "how", "reducers", "keys"]  # noqa: RUF012  as Dask has it
 
     @property
     def plan(self) -> str:
@@ -149,7 +151,7 @@ class PlaceHeavyHitters(SkewResistant):
         left, right = self.keys
         return (
             f"{self.how} join on {left} = {right}: heavy hitters of {side} are spread over up to "
-            f"{self.pieces:,} partitions, their rows on the other side are copied there{note}"
+            f"{self.reducers:,} partitions, their rows on the other side are copied there{note}"
         )
 
     @functools.cached_property
@@ -170,7 +172,7 @@ class PlaceHeavyHitters(SkewResistant):
             total = Task((f"counts-{side}-{name}", 0), _merge_counts, *refs)
             tasks += [*counts, total]
             sides.append(total.ref())
-        return [*tasks, Task((name, 0), skew.place_keys, *sides, self.how, self.pieces)]
+        return [*tasks, Task((name, 0), skew.place_keys, *sides, self.how, self.reducers)]
 
 
 class DropUnmatched(Blockwise):
@@ -201,7 +203,7 @@ class SpreadRows(PartitionTasks):
     _parameters = [  # noqa: RUF012
         "frame",
         "placement",
-        "pieces",
+        "reducers",
         "is_left",
         "preserved",
         "keys",
@@ -218,7 +220,7 @@ class SpreadRows(PartitionTasks):
             TaskRef((self.placement._name, 0)),
             self.keys if self.other_preserved else None,
         )
-        common = placement, self.pieces, self.is_left, self.preserved, keys
+        common = placement, self.reducers, self.is_left, self.preserved, keys
         return [
             Task((self._name, i), _spread, part, i, *common) for i, part in enumerate(self._inputs)
         ]
@@ -236,7 +238,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     part: Any,
     number: int,
     placement: Placement,
-    pieces: int,
+    reducers: int,
     is_left: bool,  # noqa: FBT001
     preserved: bool,  # noqa: FBT001
     keys: SideKeys | None,
@@ -245,7 +247,7 @@ def _spread(  # noqa: PLR0913, PLR0917  one for each operand
     rows, outputs, copies = skew.route_rows(
         hashes,
         placement,
-        pieces,
+        reducers,
         left=is_left,
         number=number,
         keys=None if keys is None else keys.of(part),
@@ -270,8 +272,8 @@ class GroupRanks(SkewResistant):
         """One line for people that says how groups are divided."""
         shares = ", ".join("median" if q is None else f"quantile {q:g}" for q in self.ranks)
         return (
-            f"{shares} of {self.column} by group: rows are sorted by group and value, large groups "
-            f"span partitions, and the requested values are found by their ranks"
+            f"{shares} of {self.column} by group: sorted by group and value, large groups span "
+            f"partitions, and the requested values are found by their ranks"
         )
 
     @functools.cached_property
