@@ -117,9 +117,9 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
         partitions are half as long as those of the frame; a consumer holds one and fetches the
         next one meanwhile. The object store has the shuffled rows of two epochs, or spills them.
 
-        With ``split`` each consumer gets neighbouring rows of the shuffled epoch, so that the
-        rows do not depend on timing, and all get the same number of batches. No consumer waits
-        for another one: if one is more than an epoch behind, its epochs are shuffled again.
+        With ``split`` each consumer gets neighbouring rows of the shuffled epoch, so the rows do
+        not depend on timing, and all get the same number of batches. No consumer waits for
+        another: if one is more than an epoch behind, its epochs are shuffled again.
         Consumers that are tasks of Ray take slots from the shuffle, unless they request none
         (``num_cpus=0``).
 

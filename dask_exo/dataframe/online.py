@@ -49,7 +49,7 @@ class OnlineGroupBy:
         top: int | None = None,
         seed: int = 0,
     ) -> Iterator[Estimate]:
-        """Aggregate, and yield estimates meanwhile.
+        """Aggregate, and yield estimates on the way.
 
         A round recomputes its inputs: persist the output of a shuffle first.
 

@@ -68,7 +68,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def remove(directory: Path) -> None:
-    """Delete a directory, although tasks that still run may add files meanwhile."""
+    """Delete a directory, even while tasks that still run add files to it."""
     for _ in range(10):
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():

@@ -102,7 +102,7 @@ class SortMethods:
         split_equal: bool = False,
         **options: Any,
     ) -> dd.DataFrame:
-        """Make a column the index, rows sorted by it.
+        """Make a column the index, and sort the rows by it.
 
         Parameters
         ----------

@@ -17,9 +17,9 @@ from dask_exo.planning.rewrite import rewrite
 Key = Any  # Dask's: str, bytes, int, float, or a tuple of keys
 Graph = dict[Key, GraphNode]
 
-# Before Python 3.12 ``cached_property``, of which Dask's expressions have many, takes a lock for
-# each property of a class: two threads that walk expressions can lock each other out.
-_graph_lock = threading.RLock()  # making a graph may compute: metadata of `from_map`, say
+# Before Python 3.12 ``cached_property`` takes a lock for each property of a class, and Dask's
+# expressions have many: two threads that walk expressions can lock each other out.
+_graph_lock = threading.RLock()  # making a graph may compute: metadata of `from_map`, for example
 
 
 def group_of(key: Key) -> str:
@@ -53,7 +53,7 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
 
 
 def _future(key: Key) -> GraphNode:
-    """Return the node for a future, of which a graph has only the key."""
+    """Return the node for a future: the graph has only its key."""
     future = live_futures.get(key)
     if future is None:
         raise KeyError(f"{key!r} is neither in the graph nor the key of a live future")

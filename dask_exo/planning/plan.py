@@ -135,7 +135,7 @@ def summarize(plan: Plan) -> tuple[list[GroupSummary], list[tuple[str, str]]]:
     """Group the units of a plan by collection; return the groups and the edges between them.
 
     Each group is after those that it reads, as far as there is such an order. An edge has the keys
-    of two groups, of which the second reads values of the first.
+    of two groups: the second reads values of the first.
     """
     members: dict[str, list[Bundle]] = {}
     for bundle in plan.bundles:
@@ -177,7 +177,7 @@ def _text(options: TaskOptions) -> str:
 
 
 def _ordered(groups: list[GroupSummary], edges: list[tuple[str, str]]) -> list[GroupSummary]:
-    """Sort groups after those that they read; groups that read each other keep their order."""
+    """Sort each group after those that it reads; groups that read each other keep their order."""
     remaining = {group.key: group for group in groups}
     ordered: list[GroupSummary] = []
     while remaining:

@@ -158,7 +158,7 @@ class _TreeFusion:
 
 
 def _names_agree(bundles: list[Bundle]) -> bool:
-    """Return whether one name means the same value to all: outputs of one shuffle share theirs."""
+    """Return whether each name means one value to all: outputs of one shuffle share a name."""
     source_of: dict[Key, Key] = {}
     inputs = (item for bundle in bundles for item in bundle.inputs.items())
     return all(source_of.setdefault(name, source) == source for name, source in inputs)

@@ -149,7 +149,7 @@ class _Planner:
                 bundle.priority = priority
 
     def _private(self, source: Key, options: TaskOptions) -> bool:
-        """Return whether only one node reads a bundle's value, and their options are equal."""
+        """Return whether only one node reads a bundle's value, with equal options."""
         if (
             source not in self.bundles
             or self.bundles[source].options != options

@@ -1,4 +1,4 @@
-"""Resume: read the checkpoints of earlier programs in place of computing them again.
+"""Resume: read the checkpoints of earlier programs instead of recomputing their values.
 
 The pass finds values that may be checkpointed: inputs and outputs of shuffles, and marked
 collections. Those that are stored become tasks that read them, and culling drops whatever only they
@@ -6,7 +6,7 @@ needed. The others are told where to store their values. If only some values of 
 stored, one of them is recomputed and compared. So a function that is not deterministic cannot mix
 old and new partitions that do not belong together.
 
-References: ExoFlow (Ray's exactly-once workflows), of which this is the case without side effects.
+References: ExoFlow (Ray's exactly-once workflows); this is its case without side effects.
 """
 
 from __future__ import annotations

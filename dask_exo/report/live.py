@@ -221,7 +221,7 @@ CLEAR = "\x1b[H\x1b[J"  # clears a terminal
 
 
 def poll(url: str | None) -> Iterator[list[str]]:
-    """Yield the lines of the page at ``url``, by default `latest_url`, again and again."""
+    """Yield the lines of the page at ``url``, by default `latest_url`, each time anew."""
     address = latest_url() if url is None else url
     if urlsplit(address).hostname not in {LOOPBACK, "localhost"}:
         raise LiveError(

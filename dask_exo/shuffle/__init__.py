@@ -1,4 +1,4 @@
-"""Shuffles: any parts, any blocks, any algorithm, also for programs that do not use Dask.
+"""Shuffles of any parts and any blocks by any algorithm, also for programs without Dask.
 
 >>> from dask_exo.testing import InlineFutures
 >>> def by_length(words):
@@ -147,8 +147,8 @@ def stream(
 ) -> Iterator[PartialResult]:
     """Shuffle parts by `streaming`, and yield the outputs so far after each round.
 
-    The first maps of the next round run meanwhile. If the program can ``combine``, a reducer holds
-    one combined block, and a late round costs no more than an early one.
+    The first maps of the next round run at the same time. If the program can ``combine``, a reducer
+    holds one combined block, and a late round costs no more than an early one.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Riffle: blocks are merged before they are sent, on the node of their maps.
 
 One node maps ``factor`` consecutive parts, and merges their blocks for all reducers. So the
-reducers read M / F larger blocks instead of M small ones. It writes everything once more than
+reducers read M / F larger blocks instead of M small ones. It writes all data one time more than
 `simple` and sends no less; it wins if many small blocks on slow disks are the bottleneck.
 
 References: Exoshuffle section 3.3.2.2, after Riffle (Zhang et al., EuroSys 2018).
