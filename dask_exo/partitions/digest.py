@@ -95,10 +95,10 @@ def _of_array(array: np.ndarray) -> Iterator[Any]:
 
 def _lanes(array: np.ndarray) -> Iterator[Any]:
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    whole = len(data) - len(data) % (_LANES * _WORD)
-    if whole:
-        yield data[:whole].view(np.uint64).reshape(-1, _LANES).sum(axis=0)
-    yield data[whole:]
+    lane_bytes = len(data) - len(data) % (_LANES * _WORD)
+    if lane_bytes:
+        yield data[:lane_bytes].view(np.uint64).reshape(-1, _LANES).sum(axis=0)
+    yield data[lane_bytes:]
 
 
 def _of_columns(frame: pd.DataFrame) -> Iterator[Any]:

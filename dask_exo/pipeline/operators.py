@@ -232,13 +232,13 @@ def planned(
 
     Returns
     -------
-    parts : list of PlannedStage
+    stages : list of PlannedStage
         (S,) each after those that it takes from.
     sinks : list of tuple of int
         Stages whose outputs are those of each of ``ends``.
     """
-    plan = _Plan(ends, makes)
-    return plan.parts, [plan.upto(end, len(end.steps)) for end in ends]
+    planner = _Plan(ends, makes)
+    return planner.stages, [planner.upto(end, len(end.steps)) for end in ends]
 
 
 Key = tuple[int, ...]
@@ -251,7 +251,7 @@ def _key(pipeline: Pipeline, count: int) -> Key:
 
 class _Plan:
     def __init__(self, ends: Sequence[Pipeline], makes: Callable[[PipelineSource], bool]) -> None:
-        self.parts: list[PlannedStage] = []
+        self.stages: list[PlannedStage] = []
         self._makes = makes
         self._last_stages: dict[Key, tuple[int, ...]] = {}
         self._successors: defaultdict[Key, set[Any]] = defaultdict(set)
@@ -297,6 +297,6 @@ class _Plan:
         if source is None and not steps:
             return takes
         for group in groups(steps, makes=source is not None and self._makes(source)):
-            self.parts.append(PlannedStage(group, takes, source, pipeline.error_policy))
-            takes, source = (len(self.parts) - 1,), None
+            self.stages.append(PlannedStage(group, takes, source, pipeline.error_policy))
+            takes, source = (len(self.stages) - 1,), None
         return takes

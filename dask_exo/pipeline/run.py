@@ -56,18 +56,18 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
     config, futures = Config.current(), Scheduler().cluster()
     total = futures.resources()
     simulate = config.gpu_simulate and not total.get("GPU")
-    parts, _ = _planned(pipelines, lambda _: True, simulate=simulate)
-    check_needs([part.steps for part in parts], total, list(futures.activity([]).nodes.values()))
+    plan, _ = _planned(pipelines, lambda _: True, simulate=simulate)
+    check_needs([stage.steps for stage in plan], total, list(futures.activity([]).nodes.values()))
     first, store = pipelines[0], sum(node.store for node in futures.nodes())
     memory = first.memory or int(config.stream_memory_fraction * store)
     target = min(first.target or config.stream_target, max(1, memory // 8))
     inputs = start_sources(sources_of(pipelines), config, futures.put)
-    parts, sinks = _planned(pipelines, lambda source: inputs[id(source)][1], simulate=simulate)
-    stages = [stage_of(part.steps)._replace(takes=part.takes) for part in parts]
-    codes = [code_of(part.steps, target, part.error_policy, config) for part in parts]
+    plan, sinks = _planned(pipelines, lambda source: inputs[id(source)][1], simulate=simulate)
+    stages = [stage_of(stage.steps)._replace(takes=stage.takes) for stage in plan]
+    codes = [code_of(stage.steps, target, stage.error_policy, config) for stage in plan]
     executor = Executor(
         stages,
-        [inputs[id(part.source)][0] for part in parts if part.source is not None],
+        [inputs[id(stage.source)][0] for stage in plan if stage.source is not None],
         StreamRunner(futures, stages, codes),
         POLICIES[config.stream_policy](),
         limit=memory,
@@ -85,10 +85,10 @@ def _planned(
     ends: Sequence[Pipeline], makes: Callable[[PipelineSource], bool], *, simulate: bool
 ) -> tuple[list[PlannedStage], list[tuple[int, ...]]]:
     """Return the result of `planned`, without requests of GPUs if these are simulated."""
-    parts, sinks = planned(ends, makes)
+    plan, sinks = planned(ends, makes)
     if simulate:
-        parts = [part._replace(steps=without_gpus(part.steps)) for part in parts]
-    return parts, sinks
+        plan = [stage._replace(steps=without_gpus(stage.steps)) for stage in plan]
+    return plan, sinks
 
 
 class StageReporter:

@@ -112,8 +112,8 @@ class ChainedSources(PipelineSource):
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""
-        started = [source.start(config, put) for source in self._sources]
-        return _chained([blocks for blocks, _ in started]), any(makes for _, makes in started)
+        inputs = [source.start(config, put) for source in self._sources]
+        return _chained([blocks for blocks, _ in inputs]), any(makes for _, makes in inputs)
 
 
 def source_of(data: Any) -> PipelineSource:

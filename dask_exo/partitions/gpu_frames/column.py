@@ -114,8 +114,8 @@ class Column:
             column = Column(self.values.astype(np.float64), np.dtype(np.float64))
         if not len(column):
             return column.all_null(len(rows))
-        taken = column.take(self.xp.where(missing, 0, rows))
-        return taken.with_nulls(missing)
+        result = column.take(self.xp.where(missing, 0, rows))
+        return result.with_nulls(missing)
 
     def all_null(self, length: int) -> Column:
         """Make a column of nulls."""
@@ -180,9 +180,9 @@ def kind_of(dtype: Any) -> str:
 ON_HOST = "do it on the host after .to_backend('pandas')"
 
 
-def unsupported(what: str, instead: str = ON_HOST) -> DeviceOperationError:
+def unsupported(operation: str, instead: str = ON_HOST) -> DeviceOperationError:
     """Return the error for an operation that only the host supports."""
-    return DeviceOperationError(f"{what} is not supported on a GPU: {instead}")
+    return DeviceOperationError(f"{operation} is not supported on a GPU: {instead}")
 
 
 def only(column: Column, kinds: str, name: str) -> None:

@@ -299,10 +299,10 @@ class Operators:
 
 def refuse(owner: object, kind: type, name: str) -> Any:
     """Raise `DeviceOperationError` for an attribute that only pandas has, else AttributeError."""
-    what = type(owner).__name__
+    owner_name = type(owner).__name__
     if not name.startswith("_") and hasattr(kind, name):
         raise DeviceOperationError(
-            f"{what} has no {name!r}, which {kind.__name__} of pandas has: do that step on the "
-            f"host, between .to_backend('pandas') and .to_backend('exo-cupy')"
+            f"{owner_name} has no {name!r}, which {kind.__name__} of pandas has: do that step on "
+            f"the host, between .to_backend('pandas') and .to_backend('exo-cupy')"
         )
-    raise AttributeError(f"{what!r} object has no attribute {name!r}")
+    raise AttributeError(f"{owner_name!r} object has no attribute {name!r}")

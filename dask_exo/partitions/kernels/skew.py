@@ -148,12 +148,12 @@ class RowRoutes(NamedTuple):
 
     rows: np.ndarray | None  # (m,) repeated for each copy; None for each row once
     outputs: np.ndarray  # (m,)
-    again: np.ndarray | None  # (m,) whether it is a copy after the first; None without copies
+    is_copy: np.ndarray | None  # (m,) whether it is a copy after the first; None without copies
 
 
 def route_rows(
     hashes: np.ndarray,
-    placed: Placement,
+    placement: Placement,
     npartitions: int,
     *,
     left: bool,
@@ -175,22 +175,22 @@ def route_rows(
     >>> route_rows(np.array([5, 4, 5, 5]), placed, 3, left=True, number=1, keys=keys).outputs
     array([0, 1, 0, 0])
     >>> route_rows(np.array([5, 4]), placed, 3, left=False, number=0)
-    RowRoutes(rows=array([0, 0, 1]), outputs=array([0, 2, 1]), again=array([False,  True, False]))
+    RowRoutes(rows=array([0, 0, 1]), outputs=array([0, 2, 1]), is_copy=array([False,  True, False]))
     """
     outputs = hashes % npartitions
-    if not len(placed.keys):
+    if not len(placement.keys):
         return RowRoutes(None, outputs, None)
-    at = np.searchsorted(placed.keys, hashes).clip(max=len(placed.keys) - 1)
-    frequent = np.flatnonzero(placed.keys[at] == hashes)
+    at = np.searchsorted(placement.keys, hashes).clip(max=len(placement.keys) - 1)
+    frequent = np.flatnonzero(placement.keys[at] == hashes)
     key = at[frequent]
-    counts = np.diff(placed.first)
-    deals = (placed.left[key] == left) | (counts[key] == 1)
+    counts = np.diff(placement.first)
+    deals = (placement.left[key] == left) | (counts[key] == 1)
 
     dealt_rows, ids = frequent[deals], key[deals]
     turn = (pd.Series(ids).groupby(ids).cumcount().to_numpy() + number) % counts[ids]
     if keys is not None:
         turn[~keys.iloc[dealt_rows].duplicated().to_numpy()] = 0
-    outputs[dealt_rows] = placed.outputs[placed.first[ids] + turn]
+    outputs[dealt_rows] = placement.outputs[placement.first[ids] + turn]
     if deals.all():
         return RowRoutes(None, outputs, None)
 
@@ -200,7 +200,9 @@ def route_rows(
     copy = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
     outputs = outputs[rows]
     has_copies = copies[rows] > 1
-    outputs[has_copies] = placed.outputs[placed.first[at[rows[has_copies]]] + copy[has_copies]]
+    outputs[has_copies] = placement.outputs[
+        placement.first[at[rows[has_copies]]] + copy[has_copies]
+    ]
     return RowRoutes(rows, outputs, copy > 0)
 
 

@@ -291,17 +291,17 @@ def recode(frame: Any, keys: Sequence[SortKey]) -> Any:
     return frame
 
 
-def _is_same(dtype: object, wanted: pd.CategoricalDtype) -> bool:
+def _is_same(dtype: object, expected: pd.CategoricalDtype) -> bool:
     # dtypes that are not ordered compare equal whatever the order of their categories
-    return dtype == wanted and dtype.categories.equals(wanted.categories)  # type: ignore[attr-defined]
+    return dtype == expected and dtype.categories.equals(expected.categories)  # type: ignore[attr-defined]
 
 
 def _with(frame: Any, key: SortKey, values: pd.Series | pd.Index) -> Any:
     assert key.dtype is not None
     old = pd.Categorical(values)
     places = np.append(key.dtype.categories.get_indexer(old.categories), -1)  # -1: of a null
-    recoded = pd.Categorical.from_codes(places[old.codes], dtype=key.dtype)
-    unknown = recoded.isna() & ~old.isna()
+    result = pd.Categorical.from_codes(places[old.codes], dtype=key.dtype)
+    unknown = result.isna() & ~old.isna()
     if unknown.any():
         raise SortKeyError(
             f"sort key {key.name!r} has the value {old[unknown][0]!r}, which is not among the "
@@ -309,5 +309,5 @@ def _with(frame: Any, key: SortKey, values: pd.Series | pd.Index) -> Any:
             f"unknown with .cat.as_unknown(), or find all with .categorize()"
         )
     if key.column is None:
-        return frame.set_axis(pd.CategoricalIndex(recoded, name=frame.index.name))
-    return frame.assign(**{key.column: recoded})
+        return frame.set_axis(pd.CategoricalIndex(result, name=frame.index.name))
+    return frame.assign(**{key.column: result})

@@ -81,7 +81,7 @@ class StageState:
 
     Attributes
     ----------
-    known : StageEstimate
+    estimate : StageEstimate
     task_bytes : int
         Bytes that its tasks count for: inputs, and the output that each makes.
     needs : mapping
@@ -91,7 +91,7 @@ class StageState:
     def __init__(
         self, number: int, stage: StageSpec, links: Links, target: int, *, shares: bool
     ) -> None:
-        self.stage, self.links, self.known = stage, links, StageEstimate()
+        self.stage, self.links, self.estimate = stage, links, StageEstimate()
         self.task_bytes = 0
         self.needs = stage.needs
         self._number, self._target, self._shares = number, target, shares
@@ -121,9 +121,9 @@ class StageState:
         running.more = block.more
         self._output_bytes += block.nbytes
         self.task_bytes += self._holds(running) - before
-        self.known.add_output(block)
-        if block.nbytes > self.known.block_bytes:
-            self.known.block_bytes = block.nbytes
+        self.estimate.add_output(block)
+        if block.nbytes > self.estimate.block_bytes:
+            self.estimate.block_bytes = block.nbytes
             self._count()
 
     def end_task(self, running: RunningTask) -> None:
@@ -131,10 +131,10 @@ class StageState:
         del self._tasks[running]
         self.task_bytes -= self._holds(running)
         self._output_bytes -= running.output_bytes
-        self.known.add_task(running)
-        splits = bool(self.known.splits) or running.outputs > 1
-        if splits != self.known.splits:
-            self.known.splits = splits
+        self.estimate.add_task(running)
+        splits = bool(self.estimate.splits) or running.outputs > 1
+        if splits != self.estimate.splits:
+            self.estimate.splits = splits
             self._count()
 
     def clear(self) -> None:
@@ -146,38 +146,38 @@ class StageState:
         self, *, queued: int, buffered: int, idle: int, full: bool, finished: bool
     ) -> StageView:
         """Return the snapshot of this stage."""
-        known = self.known
+        estimate = self.estimate
         return StageView(
             queued=queued,
             running=self.count,
             buffered=buffered,
             block_bytes=self._block_bytes,
-            splits=known.splits is not False,
+            splits=estimate.splits is not False,
             needs=self.needs,
             limit=self.stage.limit,
-            seconds=known.seconds if known.count else None,
-            input_bytes=known.input_bytes,
-            output_bytes=known.output_bytes,
-            remaining_bytes=max(0.0, self.count * known.output_bytes - self._output_bytes),
+            seconds=estimate.seconds if estimate.count else None,
+            input_bytes=estimate.input_bytes,
+            output_bytes=estimate.output_bytes,
+            remaining_bytes=max(0.0, self.count * estimate.output_bytes - self._output_bytes),
             finished=finished,
             idle=idle,
             full=full,
             before=self.links.before,
             later=self.links.later,
             shares=self._shares,
-            held=known.held,
-            device=known.device,
+            held=estimate.held,
+            device=estimate.device,
         )
 
     @property
     def _block_bytes(self) -> int:
         """Expected bytes of an output."""
-        return self.known.block_bytes or self._target
+        return self.estimate.block_bytes or self._target
 
     def _holds(self, running: RunningTask) -> int:
         if not running.more:
             return 0  # it is about to end
-        if self.known.splits is False:
+        if self.estimate.splits is False:
             return max(running.own_bytes, self._block_bytes)  # one takes the place of the other
         return running.own_bytes + self._block_bytes
 

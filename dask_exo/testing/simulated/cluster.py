@@ -175,7 +175,7 @@ class SimCluster:
         """Take a task from its slot."""
         machine = task.machine
         assert machine is not None
-        ran = task in machine.running
+        was_running = task in machine.running
         machine.running.pop(task, None)
         if machine.alive and machine.free:
             self.idle[machine] = None
@@ -187,7 +187,7 @@ class SimCluster:
         task.machine = task.values = None
         task.moved = task.restored = 0
         task.delay, task.is_waiting = 0.0, False
-        if self.trace is not None and ran:
+        if self.trace is not None and was_running:
             place = machine.node.id
             self.trace.append(TaskRun(task.start, self.now, place, name(task.fn), outcome))
 

@@ -328,13 +328,13 @@ class NodeIO:
         """Reserve room for outputs of a task; return the time at which it is free."""
         outputs = [(task.outputs[i], task.sizes[i]) for i in indices]
         nbytes = sum(size for entry, size in outputs if entry is not None and entry.refs)
-        written, fits = self._written(nbytes)
+        write_bytes, fits = self._spill_for(nbytes)
         if fits:
             task.reserved = nbytes
             self._store.used += nbytes
         else:
-            written += nbytes  # it goes to disk itself
-        return self.disk.use(now, written) if written else now
+            write_bytes += nbytes  # it goes to disk itself
+        return self.disk.use(now, write_bytes) if write_bytes else now
 
     def release_room(self, task: SimTask) -> None:
         """Release the room that was reserved."""
@@ -365,12 +365,12 @@ class NodeIO:
         nbytes = disk_bytes if is_local else fetched(entry, self._store)
         if not nbytes:
             return FetchedArgument(entry.size, now)
-        written, in_memory = self._written(nbytes)
+        write_bytes, in_memory = self._spill_for(nbytes)
         ends = [now]
         if is_local:
-            written += nbytes
-        if written:
-            ends.append(self.disk.use(now, written))
+            write_bytes += nbytes
+        if write_bytes:
+            ends.append(self.disk.use(now, write_bytes))
         if not is_local:
             task.moved += nbytes
             ends.append(self.inward.use(now, nbytes))
@@ -390,7 +390,7 @@ class NodeIO:
         copied = nbytes if in_memory and not is_local else 0
         return FetchedArgument(nbytes, max(ends), in_memory, copied)
 
-    def _written(self, nbytes: int) -> tuple[int, bool]:
+    def _spill_for(self, nbytes: int) -> tuple[int, bool]:
         """Return the bytes spilled to make room, and whether there is room then."""
         before = self._store.ledger.spilled
         fits = self._store.spill_for(nbytes)

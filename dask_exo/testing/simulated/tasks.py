@@ -214,14 +214,14 @@ class SimNode:
 
 def nearest(task: SimTask, idle: Collection[SimNode]) -> SimNode | None:
     """Return the idle node with most bytes of the arguments, else the least loaded."""
-    held: dict[NodeStore, int] = {}
+    local_bytes: dict[NodeStore, int] = {}
     if not idle:
         return None
     for arg in task.args:
         if type(arg) is SimRef:
             store = arg.entry.store
-            held[store] = held.get(store, 0) + arg.entry.size
-    return max(idle, key=lambda m: (held.get(m.store, 0), m.free / m.node.slots, -m.index))
+            local_bytes[store] = local_bytes.get(store, 0) + arg.entry.size
+    return max(idle, key=lambda m: (local_bytes.get(m.store, 0), m.free / m.node.slots, -m.index))
 
 
 def next_queue(machine: SimNode, anywhere: deque[SimTask]) -> deque[SimTask] | None:
