@@ -153,7 +153,7 @@ class Ledger:
             for _ in range(spec.outputs)
         ]
         seconds, taken = sum(one for one, _ in made), sum(piece.nbytes for piece in inputs)
-        (name,) = case.stages[stage].needs
+        (name,) = case.stages[stage].request
         self.busy[name] += seconds
         of_outputs = sum(one * nbytes for one, nbytes in made)
         if self._shares[stage]:

@@ -28,7 +28,7 @@ class Operator:
     """A transform, its resource request, and how many of its calls run at least and at most."""
 
     transform: Transform
-    needs: Mapping[str, float]
+    request: Mapping[str, float]
     concurrency: tuple[int, int | None]
 
     def joins(self, other: Operator) -> bool:
@@ -37,7 +37,7 @@ class Operator:
         Classes have actors of their own, unless both operators take frames on a device: then the
         output of one can stay there for the next one.
         """
-        if (self.needs, self.concurrency) != (other.needs, other.concurrency):
+        if (self.request, self.concurrency) != (other.request, other.concurrency):
             return False
         both = (self.transform, other.transform)
         on_device = all(transform.format == "device" for transform in both)
@@ -99,11 +99,12 @@ def without_gpus(steps: Sequence[Operator]) -> list[Operator]:
     --------
     >>> from dask_exo.pipeline.streaming.transforms import Transform
     >>> step = Operator(Transform("batches", len), {"GPU": 1.0}, (0, None))
-    >>> without_gpus([step])[0].needs
+    >>> without_gpus([step])[0].request
     {'CPU': 1.0}
     """
-    rest = [{n: a for n, a in step.needs.items() if n != "GPU"} for step in steps]
-    return [replace(step, needs=needs or ONE_CPU) for step, needs in zip(steps, rest, strict=True)]
+    requests = [{n: a for n, a in step.request.items() if n != "GPU"} for step in steps]
+    pairs = zip(steps, requests, strict=True)
+    return [replace(step, request=request or ONE_CPU) for step, request in pairs]
 
 
 MAKING = Operator(Transform("partitions", None), ONE_CPU, (0, None))
@@ -127,7 +128,9 @@ def stage_of(steps: Sequence[Operator]) -> StageSpec:
     if not steps:
         return StageSpec(name_of(steps), ONE_CPU)
     low, high = steps[0].concurrency
-    return StageSpec(name_of(steps), steps[0].needs, steps[0].transform.batch_size or 0, high, low)
+    return StageSpec(
+        name_of(steps), steps[0].request, steps[0].transform.batch_size or 0, high, low
+    )
 
 
 def code_of(
@@ -146,11 +149,11 @@ def name_of(steps: Sequence[Operator]) -> str:
 
 def amounts(steps: Sequence[Operator]) -> str:
     """Return the request of a stage as text."""
-    needs = steps[0].needs if steps else ONE_CPU
-    return ", ".join(f"{amount:g} {name}" for name, amount in needs.items()) or "nothing"
+    request = steps[0].request if steps else ONE_CPU
+    return ", ".join(f"{amount:g} {name}" for name, amount in request.items()) or "nothing"
 
 
-def check_needs(
+def check_requests(
     groups: Sequence[Sequence[Operator]], total: Resources, nodes: Sequence[Resources]
 ) -> None:
     """Raise `PipelineError` if a task of a stage does not fit any node.
@@ -165,17 +168,17 @@ def check_needs(
         Resources of each node.
     """
     for steps in groups:
-        needs = steps[0].needs if steps else ONE_CPU
-        for name, amount in needs.items():
+        request = steps[0].request if steps else ONE_CPU
+        for name, amount in request.items():
             if amount > total.get(name, 0):
                 raise PipelineError(
                     f"stage {name_of(steps)} needs {amount:g} {name}, the cluster has "
                     f"{total.get(name, 0):g}: add nodes (exo.num-cpus, exo.num-gpus), or request "
                     f"less"
                 )
-        if not any(fits(node, needs) for node in nodes):
+        if not any(fits(node, request) for node in nodes):
             capacities = "; ".join(
-                ", ".join(f"{node.get(name, 0):g} {name}" for name in needs) for node in nodes[:4]
+                ", ".join(f"{node.get(name, 0):g} {name}" for name in request) for node in nodes[:4]
             )
             raise PipelineError(
                 f"stage {name_of(steps)} needs {amounts(steps)} on one node, and no node has that "

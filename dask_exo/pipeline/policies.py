@@ -66,8 +66,8 @@ def _fair(view: PipelineView, i: int) -> int:
     shares = [
         view.total.get(name, 0)
         * work[i]
-        / sum(w * s.needs.get(name, 0) for w, s in zip(work, view.stages, strict=True))
-        for name, need in view.stages[i].needs.items()
+        / sum(w * s.request.get(name, 0) for w, s in zip(work, view.stages, strict=True))
+        for name, need in view.stages[i].request.items()
         if need and work[i]
     ]
     return int(min(shares, default=0))
@@ -115,11 +115,11 @@ def drain(view: PipelineView, i: int) -> float:
         for k, arriving in later.items():
             stage = view.stages[k]
             assert stage.seconds is not None
-            seconds += stage.seconds * stage.needs.get(name, 0) * arriving / stage.input_bytes
+            seconds += stage.seconds * stage.request.get(name, 0) * arriving / stage.input_bytes
         used = sum(
-            s.running * s.needs.get(name, 0) for k, s in enumerate(view.stages) if k not in later
+            s.running * s.request.get(name, 0) for k, s in enumerate(view.stages) if k not in later
         )
-        left = total - used - view.stages[i].needs.get(name, 0)
+        left = total - used - view.stages[i].request.get(name, 0)
         if seconds:
             slowest = min(slowest, max(left, 0) / seconds)
     return slowest
@@ -129,8 +129,8 @@ def _share(view: PipelineView, i: int) -> float:
     """Return the slots of stage ``i``, if it and all later stages share them equally."""
     stages = [view.stages[k] for k in view.with_downstream(i)]
     shares = [
-        view.total.get(name, 0) / need / sum(bool(stage.needs.get(name)) for stage in stages)
-        for name, need in view.stages[i].needs.items()
+        view.total.get(name, 0) / need / sum(bool(stage.request.get(name)) for stage in stages)
+        for name, need in view.stages[i].request.items()
         if need
     ]
     return min(shares, default=1.0)
@@ -138,9 +138,9 @@ def _share(view: PipelineView, i: int) -> float:
 
 def _leaves_slots(view: PipelineView, i: int) -> bool:
     """Return whether a task of stage ``i`` leaves each later stage resources for one."""
-    for name, need in view.stages[i].needs.items():
+    for name, need in view.stages[i].request.items():
         idle = (view.stages[k] for k in view.stages[i].later if not view.stages[k].running)
-        later = sum(stage.needs.get(name, 0) for stage in idle)
+        later = sum(stage.request.get(name, 0) for stage in idle)
         # an idle actor has the resources
         free = view.free.get(name, 0) + (need if view.stages[i].idle else 0)
         if need and view.total.get(name, 0) >= need + later > free + 1e-9:
@@ -208,7 +208,7 @@ def _pace(view: PipelineView, i: int, size: float) -> float:
     total = 0.0
     for k, arriving in bytes_downstream(view, i).items():
         stage = view.stages[k]
-        free = (view.free.get(name, 0) / need for name, need in stage.needs.items() if need)
+        free = (view.free.get(name, 0) / need for name, need in stage.request.items() if need)
         slots = max(1.0, stage.running + int(min(free, default=1.0)))
         total += (stage.seconds or 0.0) * arriving * size / stage.input_bytes / slots
     return total

@@ -23,7 +23,7 @@ from dask_exo.execution.background import stop_with_all
 from dask_exo.partitions.batching import rebatch
 from dask_exo.pipeline.operators import (
     PlannedStage,
-    check_needs,
+    check_requests,
     code_of,
     planned,
     sources_of,
@@ -57,7 +57,9 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
     total = futures.resources()
     simulate = config.gpu_simulate and not total.get("GPU")
     plan, _ = _planned(pipelines, lambda _: True, simulate=simulate)
-    check_needs([stage.steps for stage in plan], total, list(futures.activity([]).nodes.values()))
+    check_requests(
+        [stage.steps for stage in plan], total, list(futures.activity([]).nodes.values())
+    )
     first, store = pipelines[0], sum(node.store for node in futures.nodes())
     memory = first.memory or int(config.stream_memory_fraction * store)
     target = min(first.target or config.stream_target, max(1, memory // 8))

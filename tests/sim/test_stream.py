@@ -127,7 +127,7 @@ def test_any_pipeline_ends_with_everything_once(pipeline, room, policy) -> None:
         each = [
             (len(inputs) * seconds / count * rng.uniform(0.5, 1.5), nbytes) for _ in range(count)
         ]
-        (name,) = stages[stage].needs
+        (name,) = stages[stage].request
         busy[name] += sum(one for one, _ in each)
         return each
 

@@ -46,7 +46,7 @@ class StageActorPools:
     ) -> None:
         self._futures, self._stages, self._codes = futures, stages, codes
         self._stateless, self._now = stateless, now
-        self._keys: list[PoolKey] = [frozenset(stage.needs.items()) for stage in stages]
+        self._keys: list[PoolKey] = [frozenset(stage.request.items()) for stage in stages]
         self._pools = {key: ActorPool(dict(key), methodcaller("retire"), now) for key in self._keys}
         self._proven: set[PoolKey] = set()  # an actor with the larger request has finished a task
         self._minimum: dict[PoolKey, int] = {
@@ -97,7 +97,7 @@ class StageActorPools:
         pool.add(self._futures.actor(options, StageActor, self._codes[stage]))
         self._replace_outgrown()
 
-    def needs(self, stage: int) -> Resources:
+    def request(self, stage: int) -> Resources:
         """Return the request of an actor: its stage's, or more GPU if it was seen to hold more."""
         return self._pool(stage).request
 
@@ -189,7 +189,7 @@ class StageActorPools:
         return self._pools[self._keys[stage]]
 
     def _capacity(self, stage: int, resources: Resources) -> int:
-        return capacity(self.needs(stage), self._stages[stage].limit, resources)
+        return capacity(self.request(stage), self._stages[stage].limit, resources)
 
     def _target(self, key: PoolKey) -> int | None:
         """Return the number of actors that a pool should have, if it is known."""
@@ -247,7 +247,7 @@ def pool_sizes(
     if work is None:
         return None
     seconds = [sum(work[k] for k in group if not view.stages[k].finished) for group in groups]
-    requests = [view.stages[group[0]].needs for group in groups]
+    requests = [view.stages[group[0]].request for group in groups]
     limits = [_limit(view, group) for group in groups]
     return balanced_sizes(view.total, requests, seconds, limits, before)
 
@@ -256,14 +256,14 @@ def _limit(view: PipelineView, group: StageGroup) -> float:
     """Return the limit of tasks at once: the user's, or the capacity of the cluster."""
     limits = [view.stages[k].limit for k in group]
     most = sum(limit if limit is not None else float("inf") for limit in limits)
-    return min(most, max(1, capacity(view.stages[group[0]].needs, None, view.total)))
+    return min(most, max(1, capacity(view.stages[group[0]].request, None, view.total)))
 
 
 def gpu_fractions(view: PipelineView, groups: Sequence[StageGroup]) -> list[float]:
     """Return the fraction of a GPU, or number of GPUs, that an actor of each group requests."""
     stages = [[view.stages[k] for k in group] for group in groups]
     return [
-        max(gpu_fraction(stage.needs.get(GPU, 0.0), stage.held, stage.device) for stage in group)
+        max(gpu_fraction(stage.request.get(GPU, 0.0), stage.held, stage.device) for stage in group)
         for group in stages
     ]
 

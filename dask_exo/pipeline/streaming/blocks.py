@@ -194,7 +194,7 @@ class StageSpec(NamedTuple):
     """Requirements of a stage."""
 
     name: str
-    needs: Mapping[str, float]  # resources of one task
+    request: Mapping[str, float]  # resources of one task
     least: int = 0  # rows that one task takes at least, if necessary of several blocks
     limit: int | None = None  # tasks at once
     least_workers: int = 0  # actors that start before there is any input

@@ -152,8 +152,8 @@ class Executor:
         free, used = dict(total), queues.nbytes
         stages: list[StageView] = []
         for i, state in enumerate(self._states):
-            state.needs = runner.pools.needs(i)
-            for name, need in state.needs.items():
+            state.request = runner.pools.request(i)
+            for name, need in state.request.items():
                 free[name] = free.get(name, 0) - need * state.count
             used += state.task_bytes
             flush = all(stages[k].finished for k in state.links.before)
@@ -300,7 +300,7 @@ class Executor:
                 state.estimate.nbytes,
                 state.estimate.busy_seconds,
                 bottleneck(view, i),
-                state.stage.needs.get("GPU", 0.0),
+                state.stage.request.get("GPU", 0.0),
             )
             for i, state in enumerate(self._states)
         ]
@@ -324,9 +324,9 @@ class Executor:
         waiting = self._waiting()
         if waiting:
             return self._runner.activity(waiting)
-        requests = [self._states[i].needs for i in self.queues.stages_with_input()]
+        requests = [self._states[i].request for i in self.queues.stages_with_input()]
         activity = self._runner.activity([])
-        return replace(activity, tasks=[TaskStatus("pending", needs) for needs in requests])
+        return replace(activity, tasks=[TaskStatus("pending", request) for request in requests])
 
     def _waited_for(self) -> list[str]:
         """Return the names of the stages of `_activity`."""

@@ -229,8 +229,8 @@ class Recovery:
         free = self._futures.resources(free=True)
         for actor, tasks in list(self._in_flight.by_actor.items()):
             first = tasks[0]
-            makers = [self._stages[max(block.stage, 0)].needs for block in first.inputs]
-            if first.has_begun or all(fits(free, needs) for needs in makers):
+            requests = [self._stages[max(block.stage, 0)].request for block in first.inputs]
+            if first.has_begun or all(fits(free, request) for request in requests):
                 continue
             if not self._stored(first):
                 self._discard(actor)

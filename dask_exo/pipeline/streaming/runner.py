@@ -90,7 +90,7 @@ class StreamRunner:
 
     def is_stateless(self, stage: StageSpec, code: StageCode) -> bool:
         """Return whether the tasks of a stage run on processes that all tasks share."""
-        return stage.needs.keys() <= {"CPU"} and not any(t.stateful for t in code.transforms)
+        return stage.request.keys() <= {"CPU"} and not any(t.stateful for t in code.transforms)
 
     def now(self) -> float:
         """Return seconds since an arbitrary moment."""
@@ -215,7 +215,7 @@ class StreamRunner:
         return replace(
             status,
             tasks=[
-                TaskStatus("pending", self.pools.needs(task.stage))
+                TaskStatus("pending", self.pools.request(task.stage))
                 if task.stream is None
                 else next(submitted)
                 for task in awaited
@@ -250,7 +250,7 @@ class StreamRunner:
         args = (self._codes[stage], start, *values)
         seed = f"{self._names[stage]} {start.place}"
         if self._stateless[stage]:
-            options = submit_options(self._stages[stage].needs)
+            options = submit_options(self._stages[stage].request)
             task.stream = self._futures.generate(run, *args, options=options, seed=seed)
         else:
             task.actor = self._acquire(task)

@@ -17,7 +17,7 @@ class StageView(NamedTuple):
     buffered: int  # bytes of its outputs that were not taken yet
     block_bytes: int  # expected of an output: those of the largest so far, or the target
     splits: bool  # a task may give several outputs, and so wait between them for room
-    needs: Mapping[str, float]  # resources of one task
+    request: Mapping[str, float]  # resources of one task
     limit: int | None = None  # tasks at once
     seconds: float | None = None  # mean duration of a task, without waiting; None: not measured
     input_bytes: float = 0.0  # mean of a task
@@ -58,7 +58,7 @@ class PipelineView(NamedTuple):
             return False
         if stage.idle:
             return True
-        return not stage.full and fits(self.free, stage.needs)
+        return not stage.full and fits(self.free, stage.request)
 
     def growth(self, i: int) -> int:
         """Return the bytes that a task of stage ``i`` needs beside those of its input.
@@ -78,8 +78,8 @@ class PipelineView(NamedTuple):
         """Return whether stage ``i`` and all later ones do not fit the cluster together."""
         stages = [self.stages[k] for k in self.with_downstream(i)]
         return any(
-            need and self.total.get(name, 0) < sum(s.needs.get(name, 0) for s in stages)
-            for name, need in self.stages[i].needs.items()
+            need and self.total.get(name, 0) < sum(s.request.get(name, 0) for s in stages)
+            for name, need in self.stages[i].request.items()
         )
 
     def has_room(self, i: int) -> bool:
@@ -103,7 +103,7 @@ class PipelineView(NamedTuple):
 
     def drains(self, i: int) -> bool:
         """Return whether stage ``i`` and each later one fit the cluster, in use or not."""
-        return all(fits(self.total, self.stages[k].needs) for k in self.with_downstream(i))
+        return all(fits(self.total, self.stages[k].request) for k in self.with_downstream(i))
 
     def _fits(self, nbytes: int) -> bool:
         return not nbytes or self.used + nbytes <= self.limit
@@ -137,10 +137,13 @@ def is_deadlocked(view: PipelineView, blocked: Sequence[int], others: Sequence[i
     """
     reserved = Counter[str]()
     for i in blocked:
-        reserved.update(view.stages[i].needs)
+        reserved.update(view.stages[i].request)
     return not any(
-        all(reserved[name] + need <= view.total.get(name, 0) + 1e-9 for name, need in needs.items())
-        for needs in (view.stages[i].needs for i in set(others))
+        all(
+            reserved[name] + need <= view.total.get(name, 0) + 1e-9
+            for name, need in request.items()
+        )
+        for request in (view.stages[i].request for i in set(others))
     )
 
 

@@ -84,7 +84,7 @@ class StageState:
     estimate : StageEstimate
     task_bytes : int
         Bytes that its tasks count for: inputs, and the output that each makes.
-    needs : mapping
+    request : mapping
         Resource request of a task at the moment.
     """
 
@@ -93,7 +93,7 @@ class StageState:
     ) -> None:
         self.stage, self.links, self.estimate = stage, links, StageEstimate()
         self.task_bytes = 0
-        self.needs = stage.needs
+        self.request = stage.request
         self._number, self._target, self._shares = number, target, shares
         self._tasks: dict[RunningTask, None] = {}
         self._output_bytes = 0  # of running tasks, so far
@@ -153,7 +153,7 @@ class StageState:
             buffered=buffered,
             block_bytes=self._block_bytes,
             splits=estimate.splits is not False,
-            needs=self.needs,
+            request=self.request,
             limit=self.stage.limit,
             seconds=estimate.seconds if estimate.count else None,
             input_bytes=estimate.input_bytes,

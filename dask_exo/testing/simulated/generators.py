@@ -59,11 +59,11 @@ class SimStream:
         generators: SimGenerators,
         fn: Callable[..., Any],
         args: Sequence[Any],
-        needs: dict[str, float],
+        request: dict[str, float],
         actor: SimActor | None,
     ) -> None:
         self.generators, self.cluster = generators, generators.cluster
-        self.fn, self.args, self.needs, self.actor = fn, args, needs, actor
+        self.fn, self.args, self.request, self.actor = fn, args, request, actor
         self.node: SimNode | None = None
         self._steps: Iterator[SimOutput] = iter(())
         self._step: SimOutput | None = None
@@ -166,7 +166,7 @@ class SimStream:
         """Return the status of the task."""
         if self.next.entry.state != PENDING:
             return TaskStatus("finished")
-        return TaskStatus("running" if self.node is not None else "pending", self.needs)
+        return TaskStatus("running" if self.node is not None else "pending", self.request)
 
     def _finish(self, error: Exception | None) -> None:
         """Let `read` return None, or raise."""
@@ -187,10 +187,10 @@ class SimActor(InlineActor):
     """An actor with resources that runs one generator at a time; see `Actor`."""
 
     def __init__(
-        self, generators: SimGenerators, futures: Any, needs: dict[str, float], *instance: Any
+        self, generators: SimGenerators, futures: Any, request: dict[str, float], *instance: Any
     ) -> None:
         super().__init__(futures, generators.actors, *instance)
-        self.needs = needs
+        self.request = request
         self.node: SimNode | None = None
         self.calls: list[SimStream] = []
         self._generators = generators
@@ -211,7 +211,7 @@ class SimActor(InlineActor):
 
     def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> SimStream:  # noqa: ARG002
         """Call a generator function after the calls before it."""
-        stream = SimStream(self._generators, fn, (*self._instance, *args), self.needs, self)
+        stream = SimStream(self._generators, fn, (*self._instance, *args), self.request, self)
         self.calls.append(stream)
         if self._dead:
             stream.fail(WorkerLostError("the actor has died"))
@@ -286,7 +286,7 @@ class SimGenerators:
         self.busy.pop(process, None)
         self._waiting.pop(process, None)
         if node is not None:
-            self._free[node].update(process.needs)
+            self._free[node].update(process.request)
             self._place()
 
     def note_actors(self) -> None:
@@ -331,8 +331,8 @@ class SimGenerators:
                 if (
                     process in self._waiting
                     and machine.alive
-                    and fits(self._free[machine], process.needs)
+                    and fits(self._free[machine], process.request)
                 ):
                     del self._waiting[process]
-                    self._free[machine].subtract(process.needs)
+                    self._free[machine].subtract(process.request)
                     process.begin(machine)

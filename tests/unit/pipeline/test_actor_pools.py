@@ -35,7 +35,7 @@ def view(stages, total):
             buffered=0,
             block_bytes=100,
             splits=False,
-            needs=needs,
+            request=needs,
             limit=most,
             seconds=seconds,
             input_bytes=100.0,
@@ -126,7 +126,7 @@ DEVICE = 1600  # bytes of a GPU
 def gpu_view(*stages: tuple[float, int]) -> PipelineView:
     """Stages that ask for some share of a GPU, and have been seen to hold some bytes of it."""
     made = [
-        StageView(1, 0, 0, 100, splits=False, needs={"GPU": asked}, held=held, device=DEVICE)
+        StageView(1, 0, 0, 100, splits=False, request={"GPU": asked}, held=held, device=DEVICE)
         for asked, held in stages
     ]
     return PipelineView(tuple(made), used=0, limit=10**6, free={"GPU": 1.0}, total={"GPU": 1.0})

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.errors import PipelineError
-from dask_exo.pipeline.operators import Operator, check_needs, groups
+from dask_exo.pipeline.operators import Operator, check_requests, groups
 from dask_exo.pipeline.streaming.blocks import Frame, Origin, RowRange
 from dask_exo.pipeline.streaming.task import (
     BlockMetadata,
@@ -176,12 +176,12 @@ def test_neighbours_with_equal_requests_share_tasks():
 def test_a_stage_that_fits_the_cluster_and_no_node_is_refused():
     both, apart = {"CPU": 4.0, "GPU": 1.0}, [{"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0}]
     total = {"CPU": 6.0, "GPU": 1.0}
-    check_needs([[step({"CPU": 4.0})], [step({"GPU": 1.0})], []], total, apart)
+    check_requests([[step({"CPU": 4.0})], [step({"GPU": 1.0})], []], total, apart)
     with pytest.raises(PipelineError, match=r"4 CPU, 1 GPU on one node.* 4 CPU, 0 GPU; 2"):
-        check_needs([[step(both)]], total, apart)
+        check_requests([[step(both)]], total, apart)
     with pytest.raises(PipelineError, match="needs 2 GPU, the cluster has 1"):
-        check_needs([[], [step({"GPU": 2.0})]], total, apart)
-    check_needs([[step(both)]], total, [*apart, both])
+        check_requests([[], [step({"GPU": 2.0})]], total, apart)
+    check_requests([[step(both)]], total, [*apart, both])
 
 
 @settings(max_examples=30)

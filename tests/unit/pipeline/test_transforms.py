@@ -179,7 +179,7 @@ def test_a_stage_on_a_device_asks_for_a_gpu_by_itself() -> None:
         made = ddf.exo.pipeline().map_batches(double, [], format="device", num_cpus=0)
         assert "(0.5 GPU)" in repr(made)
         fixed = ddf.exo.pipeline().map_batches(double, [], format="device", num_gpus=0.25)
-    assert fixed.steps[0].needs == {"CPU": 1.0, "GPU": 0.25}
+    assert fixed.steps[0].request == {"CPU": 1.0, "GPU": 0.25}
 
 
 def test_columns_on_the_gpu_equal_those_on_the_host() -> None:
