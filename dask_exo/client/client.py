@@ -34,9 +34,7 @@ from dask_exo.scheduler import Scheduler, connect
 _lock = threading.RLock()
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _defaults: list[weakref.ref[Client]] = []
-_settings: list[
-    dask.config.set
-] = []  # set by the first default client; leaving them restores the previous ones
+_settings: list[dask.config.set] = []  # of the first default client; their exit restores Dask's
 _implicit_client: Client | None = None  # in tasks, and in programs that only called `enable`
 
 

@@ -33,13 +33,7 @@ from dask_exo.dask_adapter import get_annotations
 from dask_exo.errors import ClusterError, Failure, SerializationError, UnsupportedError
 from dask_exo.execution import messages
 from dask_exo.execution.background import PromiseCallbacks
-from dask_exo.execution.persisted import (
-    Local,
-    Promise,
-    Remote,
-    live_futures,
-    substituting_values,
-)
+from dask_exo.execution.persisted import Local, Promise, Remote, live_futures, substituting_values
 from dask_exo.execution.submission import serialize
 from dask_exo.execution.worker import write_or_copy
 from dask_exo.planning.annotations import KNOWN, options_from, request_of

@@ -156,17 +156,7 @@ def amounts(steps: Sequence[Operator]) -> str:
 def check_requests(
     groups: Sequence[Sequence[Operator]], total: Resources, nodes: Sequence[Resources]
 ) -> None:
-    """Raise `PipelineError` if a task of a stage does not fit any node.
-
-    Parameters
-    ----------
-    groups : sequence of sequence of Operator
-        Steps of each stage.
-    total : mapping
-        Resources of the cluster.
-    nodes : sequence of mapping
-        Resources of each node.
-    """
+    """Raise `PipelineError` if a task of a stage, given by its steps, does not fit any node."""
     for steps in groups:
         request = steps[0].request if steps else ONE_CPU
         for name, amount in request.items():
@@ -222,23 +212,11 @@ def sources_of(pipelines: Sequence[Pipeline]) -> list[PipelineSource]:
 def planned(
     ends: Sequence[Pipeline], makes: Callable[[PipelineSource], bool]
 ) -> tuple[list[PlannedStage], list[tuple[int, ...]]]:
-    """Return the stages of pipelines that run together.
+    """Return the stages of pipelines that run together, and those that make the output of each.
 
-    Pipelines that were made from the same one have its stages in common. Stages are cut where
-    pipelines part, since each block goes to both.
-
-    Parameters
-    ----------
-    ends : sequence of Pipeline
-    makes : callable
-        Returns whether a stage has to make the partitions of a source.
-
-    Returns
-    -------
-    stages : list of PlannedStage
-        (S,) each after those that it takes from.
-    sinks : list of tuple of int
-        Stages whose outputs are those of each of ``ends``.
+    Each stage comes after those that it takes from. Pipelines that were made from the same one have
+    its stages in common. Stages are cut where pipelines part, since each block goes to both.
+    ``makes`` returns whether a stage has to make the partitions of a source.
     """
     planner = _Plan(ends, makes)
     return planner.stages, [planner.upto(end, len(end.steps)) for end in ends]

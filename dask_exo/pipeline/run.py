@@ -113,19 +113,11 @@ class StageReporter:
 
 
 class PipelineRun(Iterator[Block]):
-    """A pipeline that runs in a thread of its own; iterates over blocks of its last stage.
-
-    Attributes
-    ----------
-    left : int or None
-        Rows that are still wanted; None for all.
-    futures : Futures
-        The cluster that stores its blocks.
-    """
+    """A pipeline that runs in a thread of its own; iterates over blocks of its last stage."""
 
     def __init__(self, executor: Executor, futures: Futures, rows: int | None) -> None:
         self._executor, self.futures = executor, futures
-        self.left = rows
+        self.left = rows  # that are still wanted; None for all
         self._patience = Config.current().stall_timeout
         self._outputs: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
         self._lost: queue.SimpleQueue[Block] = queue.SimpleQueue()

@@ -119,16 +119,7 @@ class Sharder:
 
 
 class SharedRun(LocalShards):
-    """A run whose blocks go to several consumers; it begins with the first request.
-
-    Parameters
-    ----------
-    start : callable
-        Starts the run.
-    consumers : int
-    equal : bool
-        See `Sharder`.
-    """
+    """A run whose blocks go to several consumers; ``start`` begins it with the first request."""
 
     def __init__(self, start: Callable[[], PipelineRun], consumers: int, *, equal: bool) -> None:
         super().__init__(consumers)
@@ -141,20 +132,10 @@ class SharedRun(LocalShards):
         self._failure: Failure | None = None  # an exception would reference frames
 
     def share(self, consumer: int, request: int) -> list[ShardRows]:
-        """Wait for rows for a consumer; return none at its end.
+        """Wait for rows for a consumer; return none at its end. Raise the error of the pipeline.
 
-        Parameters
-        ----------
-        consumer : int
-        request : int
-            Number of its requests before.
-
-        Raises
-        ------
-        PipelineError
-            The consumer did not get the rows of its last request.
-        Exception
-            The error of the pipeline.
+        ``request`` is the number of its requests before. If it did not get the rows of the last
+        one, raise `PipelineError`.
         """
         with self._changed:
             if request != self._requests[consumer]:

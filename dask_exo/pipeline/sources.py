@@ -45,15 +45,9 @@ Put = Callable[[Any], Any]
 
 
 class PipelineSource:
-    """Source of the partitions of a pipeline.
+    """Source of the partitions of a pipeline."""
 
-    Attributes
-    ----------
-    count : int or None
-        Number of partitions, if known.
-    """
-
-    count: int | None
+    count: int | None  # number of partitions, if known
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Return partitions, and whether a stage has to make them; see `collection_blocks`."""
@@ -308,20 +302,7 @@ def _pull(
 
 
 def list_files(paths: str | Path | Iterable[str | Path], options: Any) -> list[tuple[str, int]]:
-    """Return names and sizes of files.
-
-    Parameters
-    ----------
-    paths : path, or iterable of paths
-        Or URLs; each a file, a directory (all files in it) or a pattern such as ``"img/*.png"``.
-    options : mapping
-        For `fsspec`.
-
-    Raises
-    ------
-    InputError
-        There is no such file.
-    """
+    """Return names and sizes of files; see `dask_exo.pipeline.from_files`."""
     files: list[tuple[str, int]] = []
     for path in [paths] if isinstance(paths, (str, Path)) else paths:
         system, root = url_to_fs(str(path), **options)

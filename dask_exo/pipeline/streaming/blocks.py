@@ -222,14 +222,10 @@ class Links(NamedTuple):
 
 
 def links(stages: Sequence[StageSpec], sinks: Sequence[Sequence[int]] | None = None) -> list[Links]:
-    """Return the links of each stage.
+    """Return the links of each stage; each stage comes after those whose outputs it takes.
 
-    Parameters
-    ----------
-    stages : sequence of StageSpec
-        (S,) each after those whose outputs it takes.
-    sinks : sequence of sequence of int, optional
-        For each end of the pipeline the stages whose outputs come out there; by default the last.
+    ``sinks`` are for each end of the pipeline the stages whose outputs come out there; by default
+    the last.
 
     Examples
     --------

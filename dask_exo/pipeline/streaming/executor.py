@@ -12,12 +12,7 @@ from dataclasses import replace
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.cluster.waiting import Watchdog
 from dask_exo.events import StageSeen
-from dask_exo.pipeline.streaming.blocks import (
-    RETRY,
-    Block,
-    StageSpec,
-    links,
-)
+from dask_exo.pipeline.streaming.blocks import RETRY, Block, StageSpec, links
 from dask_exo.pipeline.streaming.queues import Queues
 from dask_exo.pipeline.streaming.recovery import StreamTask
 from dask_exo.pipeline.streaming.runner import StreamRunner
@@ -36,33 +31,9 @@ POLL_INTERVAL = 0.05  # seconds between two polls for an input that was not ther
 class Executor:
     """Executor of one pipeline.
 
-    Parameters
-    ----------
-    stages : sequence of StageSpec
-        (S,) each after those whose outputs it takes.
-    inputs : sequence of iterator of (Block or None)
-        Of each source; None if the next one has not arrived yet. No two blocks have the same place.
-    runner : StreamRunner
-    policy : Policy
-    limit : int
-        Bytes; see `PipelineView.used`.
-    target : int
-        Bytes that an output is assumed to have before one has been seen.
-    sinks : sequence of sequence of int, optional
-        See `links`.
-    watchdog : Watchdog, optional
-        Diagnoses stalls.
-
-    Attributes
-    ----------
-    peak : int
-        Peak of `PipelineView.used`.
-    forced : int
-        Number of tasks that went on without room, since no other task could.
-    rejects : list of Block
-        Inputs that were set aside.
-    recomputed : list of Block
-        Outputs that were recomputed; see `recompute`.
+    ``inputs`` are those of each source; None if the next one has not arrived yet. No two blocks
+    have the same place. ``limit`` is that of `PipelineView.used`, and ``target`` the bytes that an
+    output is assumed to have before one has been seen. For stages and sinks, see `links`.
     """
 
     def __init__(  # noqa: PLR0913  one of each
@@ -90,9 +61,10 @@ class Executor:
         self._recomputing: dict[StreamTask, Block] = {}  # tasks that recompute an output
         self._had_losses = False  # outputs had to be recomputed: more may follow
         self._progress = 0  # tasks that were started, and outputs and ends that were taken
-        self.recomputed: list[Block] = []
-        self.rejects: list[Block] = []
-        self.peak = self.forced = 0
+        self.recomputed: list[Block] = []  # see `recompute`
+        self.rejects: list[Block] = []  # inputs that were set aside
+        self.peak = 0  # of `PipelineView.used`
+        self.forced = 0  # tasks that went on without room, since no other task could
 
     @property
     def finished(self) -> bool:

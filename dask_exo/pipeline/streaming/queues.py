@@ -74,18 +74,8 @@ class Queues:
     """Queues of all sources, stages and sinks.
 
     A block with several consumers waits in the queue of each, and its bytes count once until the
-    last one has released it.
-
-    Attributes
-    ----------
-    sources : dict of SourceQueue
-        By stage.
-    outputs : BlockQueue
-        Outputs of the pipeline that the consumer has not taken.
-    buffered : list of int
-        (S,) Bytes of the outputs of each stage that some consumer has not taken.
-    complete : callable, optional
-        Called with the number of each input of a source when all its outputs have been taken.
+    last one has released it. ``complete`` is called with the number of each input of a source when
+    all its outputs have been taken.
     """
 
     def __init__(self, links: Sequence[Links], inputs: Sequence[Iterator[Block | None]]) -> None:
@@ -97,8 +87,8 @@ class Queues:
 
     def clear(self) -> None:
         """Drop all blocks."""
-        self.outputs = BlockQueue()
-        self.buffered = [0 for _ in self._links]
+        self.outputs = BlockQueue()  # those that the consumer of the pipeline has not taken
+        self.buffered = [0 for _ in self._links]  # bytes that some consumer has not taken
         self._stages = [BlockQueue() for _ in self._links]
         self._shared_bytes = 0  # of blocks with several consumers
         self._remaining: Counter[int] = Counter()  # blocks of each input of a source

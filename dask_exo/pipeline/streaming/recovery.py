@@ -137,17 +137,8 @@ class TasksInFlight:
 class Recovery:
     """Restarts lost tasks and recomputes their lost inputs.
 
-    Parameters
-    ----------
-    futures : Futures
-    stages : sequence of StageSpec
-        (S,)
-    skips : sequence of bool
-        (S,) True to set the inputs of a task aside that was lost too often.
-    pools : StageActorPools
-    in_flight : TasksInFlight
-    submit, release : callable
-        Submit a task; remove a task that has ended, and release its actor.
+    ``skips`` says of each stage whether to set the inputs of a task aside that was lost too often.
+    ``submit`` submits a task; ``release`` removes one that has ended, and releases its actor.
     """
 
     def __init__(  # noqa: PLR0913  one of each
@@ -252,16 +243,8 @@ class Recovery:
     def restart(self, task: StreamTask, error: WorkerLostError) -> None:
         """Restart a lost task, or set its inputs aside if it was lost too often.
 
-        Parameters
-        ----------
-        task : StreamTask
-        error : WorkerLostError
-            `ValueLostError` if its process is alive, and an input was lost.
-
-        Raises
-        ------
-        WorkerLostError
-            It was lost too often, and its inputs may not be set aside.
+        If its process is alive, and an input was lost, ``error`` is a `ValueLostError`. Raise one
+        of the same class if the inputs may not be set aside.
         """
         task.become(TaskState.LOST)
         if isinstance(error, ValueLostError):

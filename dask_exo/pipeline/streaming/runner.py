@@ -14,20 +14,8 @@ from dask_exo.cluster.resources import submit_options
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import NonDeterminismError, WorkerLostError
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
-from dask_exo.pipeline.streaming.blocks import (
-    RETRY,
-    Block,
-    StageSpec,
-    lineage_of,
-    links,
-    origin_of,
-)
-from dask_exo.pipeline.streaming.recovery import (
-    Recovery,
-    StreamTask,
-    TasksInFlight,
-    TaskState,
-)
+from dask_exo.pipeline.streaming.blocks import RETRY, Block, StageSpec, lineage_of, links, origin_of
+from dask_exo.pipeline.streaming.recovery import Recovery, StreamTask, TasksInFlight, TaskState
 from dask_exo.pipeline.streaming.snapshot import PipelineView
 from dask_exo.pipeline.streaming.task import BlockMetadata, StageActor, StageCode, TaskInputs, run
 
@@ -40,22 +28,8 @@ class StreamRunner:
     """Tasks of a pipeline on a cluster.
 
     Stages without state that request only CPUs run on processes that all tasks of the cluster
-    share; the others run on actors.
-
-    Parameters
-    ----------
-    futures : Futures
-    stages : sequence of StageSpec
-        (S,)
-    codes : sequence of StageCode
-        (S,)
-    patience : float
-        Seconds without an output after which the runner checks for lost inputs.
-
-    Attributes
-    ----------
-    pools : StageActorPools
-    recovery : Recovery
+    share; the others run on actors. After ``patience`` seconds without an output, the runner checks
+    for lost inputs.
     """
 
     def __init__(

@@ -125,15 +125,7 @@ def is_deadlocked(view: PipelineView, blocked: Sequence[int], others: Sequence[i
     """Return whether no task can end.
 
     After the loss of a node, more tasks may have started than there are resources. Those that wait
-    for room then hold what the others need to begin.
-
-    Parameters
-    ----------
-    view : PipelineView
-    blocked : sequence of int
-        Stages of tasks that wait for room.
-    others : sequence of int
-        Stages of all other tasks: they run if there are resources for them.
+    for room, of the stages ``blocked``, then hold what the tasks of ``others`` need to begin.
     """
     reserved = Counter[str]()
     for i in blocked:

@@ -69,31 +69,16 @@ class StageEstimate:
 class StageState:
     """Tasks of one stage.
 
-    Parameters
-    ----------
-    number : int
-    stage : StageSpec
-    links : Links
-    shares : bool
-        True if other stages take its inputs too.
-    target : int
-        Bytes that an output is assumed to have before one has been seen.
-
-    Attributes
-    ----------
-    estimate : StageEstimate
-    task_bytes : int
-        Bytes that its tasks count for: inputs, and the output that each makes.
-    request : mapping
-        Resource request of a task at the moment.
+    ``target`` is the bytes that an output is assumed to have before one has been seen, and
+    ``shares`` says whether other stages take its inputs too.
     """
 
     def __init__(
         self, number: int, stage: StageSpec, links: Links, target: int, *, shares: bool
     ) -> None:
         self.stage, self.links, self.estimate = stage, links, StageEstimate()
-        self.task_bytes = 0
-        self.request = stage.request
+        self.task_bytes = 0  # inputs of its tasks, and the output that each makes
+        self.request = stage.request  # of a task at the moment
         self._number, self._target, self._shares = number, target, shares
         self._tasks: dict[RunningTask, None] = {}
         self._output_bytes = 0  # of running tasks, so far
