@@ -64,11 +64,6 @@ class Summary:
         """Number of rows."""
         return self.checksum.rows
 
-    @property
-    def ordered(self) -> bool:
-        """True if no row is smaller than the row before it."""
-        return self.first_disorder is None
-
 
 def checksum(frames: Iterable[pd.DataFrame | pa.Table]) -> Checksum:
     """Compute the checksum of the rows of ``frames``, over all their columns, without index.
@@ -303,7 +298,7 @@ def _words(column: pa.Array) -> tuple[Array | None, Iterable[Array]]:
     if pa.types.is_null(kind):
         return null, []
     if pa.types.is_floating(kind):
-        return _floats(column, null)
+        return _floats(column)
     if pa.types.is_fixed_size_binary(kind):
         return null, _fixed(column)
     if pa.types.is_integer(kind) or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind)):
@@ -311,35 +306,24 @@ def _words(column: pa.Array) -> tuple[Array | None, Iterable[Array]]:
     return null, [_objects(column)]
 
 
-def _values(column: pa.Array, dtype: Any) -> Array:
-    """Return a view of all values, also those of nulls."""
-    data, dtype = column.buffers()[1], np.dtype(dtype)
-    if data is None or not len(column):
-        return np.zeros(len(column), dtype)
-    return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
-
-
 def _integers(column: pa.Array) -> Array:
     kind = column.type
-    signed = "u" if pa.types.is_unsigned_integer(kind) else "i"
-    values = _values(column, f"{signed}{kind.bit_width // 8}")
-    if signed == "i":
-        values = values.astype(np.int64, copy=False).view(np.uint64)
+    if pa.types.is_temporal(kind):
+        column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    wide = np.uint64 if pa.types.is_unsigned_integer(kind) else np.int64
+    values: Array = column.fill_null(0).to_numpy().astype(wide, copy=False).view(np.uint64)
     if pa.types.is_date(kind):
         return values * np.uint64(86_400 * 10**9 if kind == pa.date32() else 10**6)
     # modulo 2**64, so that no unit overflows
     return values * np.uint64(_NANOSECONDS[kind.unit]) if pa.types.is_temporal(kind) else values
 
 
-def _floats(column: pa.Array, null: Array | None) -> tuple[Array | None, list[Array]]:
-    values = _values(column, f"f{column.type.bit_width // 8}").astype(np.float64, copy=False)
-    nan = np.isnan(values)
-    if nan.any():
-        null = nan if null is None else null | nan
+def _floats(column: pa.Array) -> tuple[Array, list[Array]]:
+    values = column.to_numpy(zero_copy_only=False).astype(np.float64)
     whole = (np.trunc(values) == values) & (np.abs(values) < 2.0**63)
     words = values.view(np.uint64).copy()
     words[whole] = values[whole].astype(np.int64).view(np.uint64)
-    return null, [words]
+    return np.isnan(values), [words]
 
 
 def _fixed(column: pa.Array) -> Iterator[Array]:
@@ -353,8 +337,7 @@ def _fixed(column: pa.Array) -> Iterator[Array]:
 
 def _objects(column: pa.Array) -> Array:
     """Hash values without a fixed width: bytes of strings, else the text of the Python value."""
-    kind = column.type
-    if any(test(kind) for test in _BYTES):
+    if column.type in _BYTES:
         coded = column.dictionary_encode()
         distinct = coded.dictionary.to_numpy(zero_copy_only=False)
         codes = coded.indices.fill_null(0).to_numpy()
@@ -367,12 +350,7 @@ def _objects(column: pa.Array) -> Array:
     return hashes
 
 
-_BYTES = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-)
+_BYTES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _text(value: Any) -> str:
