@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _USAGE = (
     errors.CheckpointError,
+    errors.ColumnError,
     errors.ConfigError,
     errors.InputError,
     errors.OutputError,

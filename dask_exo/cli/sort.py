@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import secrets
 import shutil
@@ -18,9 +17,10 @@ import pandas as pd
 import pyarrow as pa
 from dask.utils import format_bytes
 
+from dask_exo import validation
 from dask_exo.cli.validate import Checksum, checksum
-from dask_exo.dataframe import parquet_commit
-from dask_exo.errors import ExoError, InputError, OutputError, OutputExistsError, SortKeyError
+from dask_exo.dataframe.parquet_commit import LocalCommitter, check_target, publish
+from dask_exo.errors import ExoError, InputError, OutputError, SortKeyError
 from dask_exo.partitions.kernels.parquet import ParquetEngine
 from dask_exo.partitions.ownership import PANDAS_3
 from dask_exo.partitions.wire_format import to_wire
@@ -54,29 +54,20 @@ def _is_visible(path: Path) -> bool:
     return path.is_file() and path.name[0] not in "._"
 
 
-def read(
-    path: str | Path,
-    format: str | None = None,  # noqa: A002  as everybody calls it
-    *,
-    partition_bytes: int | None = None,
-) -> dd.DataFrame:
-    """Read Parquet or CSV files: a file, a directory or a glob.
+def read(path: str | Path, *, partition_bytes: int | None = None) -> dd.DataFrame:
+    """Read Parquet or CSV files, by their suffix: a file, a directory or a glob.
 
-    ``format`` is ``"parquet"`` or ``"csv"``, by default that of the files' suffix;
     ``partition_bytes`` is the approximate size of a partition in the files.
     """
     paths = files(path)
-    kinds = {format} if format else {_SUFFIXES.get(f.suffix, f.suffix) for f in paths}
-    kind = kinds.pop()
-    if kinds or kind not in _SUFFIXES.values():
-        actual = f"format {format!r}" if format else f"suffixes {sorted({f.suffix for f in paths})}"
+    kind, *others = {_SUFFIXES.get(f.suffix, f.suffix) for f in paths}
+    if others or kind not in _SUFFIXES.values():
+        actual = f"suffixes {sorted({f.suffix for f in paths})}"
         raise InputError(f"cannot read {str(path)!r}: {actual}, need all parquet or all csv")
-    names = [str(f) for f in paths]
+    read_files = dd.read_csv if kind == "csv" else dd.read_parquet
     try:
-        frame: dd.DataFrame = (
-            dd.read_csv(names, blocksize=partition_bytes or "default")
-            if kind == "csv"
-            else dd.read_parquet(names, blocksize=partition_bytes or "default")
+        frame: dd.DataFrame = read_files(
+            [str(f) for f in paths], blocksize=partition_bytes or "default"
         )
     except (OSError, ValueError, NotImplementedError, pa.ArrowException) as error:
         raise InputError(
@@ -162,7 +153,7 @@ def sort_to_parquet(
 
     ``overwrite`` replaces an existing output, if it contains only Parquet files. With ``nbytes``,
     the size of the output, refuse to start if it does not fit on the disk. Other options are those
-    of `dask.dataframe.DataFrame.to_parquet`. Raises `InputError`, `SortKeyError`,
+    of `dask.dataframe.DataFrame.to_parquet`. Raises `ColumnError`, `SortKeyError`,
     `OutputExistsError` or `OutputError`.
     """
     keys = [by] if isinstance(by, str) else list(by)
@@ -195,18 +186,7 @@ def check(
         raise OutputError(
             f"cannot write {str(target)!r}: no directory {str(target.parent)!r}; make it first"
         )
-    if target.exists():
-        if not overwrite:
-            raise OutputExistsError(
-                f"the output {str(target)!r} is already there: give another one, or --overwrite"
-            )
-        other = [target] if not target.is_dir() else sorted(target.iterdir())
-        other = [f for f in other if f.is_dir() or f.suffix != ".parquet"]
-        if other:
-            raise OutputError(
-                f"will not overwrite {str(target)!r}: {other[0].name!r} is not a Parquet file; "
-                f"choose another output"
-            )
+    check_target(target, overwrite=overwrite)
     free = shutil.disk_usage(target.parent).free
     if nbytes is not None and nbytes > free:
         raise OutputError(
@@ -260,14 +240,8 @@ def _has_name(dtype: Any) -> bool:
 
 
 def _check_columns(frame: dd.DataFrame, keys: Sequence[str]) -> None:
-    columns = [str(name) for name in frame.columns]
-    if not keys:
-        raise InputError(f"no column to sort by: give one of {', '.join(columns)}")
+    validation.check_columns(keys, frame, "to sort by")
     for name in keys:
-        if name not in columns:
-            near = difflib.get_close_matches(name, columns, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(columns)}"
-            raise InputError(f"no column {name!r} to sort by: {hint}")
         if isinstance(frame.dtypes[name], pd.CategoricalDtype):
             raise SortKeyError(
                 f"column {name!r} is categorical, and Parquet does not keep the order of its "
@@ -313,20 +287,15 @@ def _named_null_keys(keys: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replacing(target: Path, *, overwrite: bool) -> Iterator[Path]:
+def _replacing(target: Path, *, overwrite: bool) -> Iterator[str]:
     """Yield a directory to write to, which becomes ``target`` at the end or is removed."""
-    temporary = target.parent / f".{target.name}.tmp-{secrets.token_hex(4)}"
+    committer = LocalCommitter(str(target), secrets.token_hex(4))
+    committer.begin(overwrite=overwrite)
     try:
-        temporary.mkdir()
-    except OSError as error:
-        raise OutputError(
-            f"cannot write to {str(target.parent)!r}: {error.strerror}; choose another output"
-        ) from error
-    try:
-        yield temporary
-        parquet_commit.publish(temporary, target, overwrite=overwrite)
+        yield committer.staging
+        publish(Path(committer.staging), target, overwrite=overwrite)
     except BaseException as error:
-        parquet_commit.remove(temporary)
+        committer.abandon()
         if isinstance(error, ExoError) or not _is_full(error):
             raise
         free = format_bytes(shutil.disk_usage(target.parent).free)

@@ -75,6 +75,27 @@ def remove(directory: Path) -> None:
             return
 
 
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Recover an interrupted commit; raise an error if the output may not be written."""
+    for old in target.parent.glob(f".{glob.escape(target.name)}.exo-*{OLD}"):
+        if target.exists():
+            remove(old)
+        else:
+            old.rename(target)
+    if target.exists() and not overwrite:
+        raise OutputExistsError(
+            f"the output {str(target)!r} exists: give another one, or overwrite it "
+            f"(overwrite=True, --overwrite)"
+        )
+    foreign = [] if target.is_dir() or not target.exists() else [target]
+    foreign += [file for file in target.rglob("*") if file.is_file() and not _is_parquet(file)]
+    if foreign:  # replacing would remove it
+        raise OutputError(
+            f"will not overwrite {str(target)!r}: {foreign[0].name!r} is not a Parquet file; "
+            f"give another path, or move that file away"
+        )
+
+
 class LocalCommitter:
     """Commit to a local file system.
 
@@ -92,28 +113,13 @@ class LocalCommitter:
 
     def begin(self, *, overwrite: bool) -> None:
         """Recover an interrupted commit; check that the output may be written."""
-        target = self._target
-        for old in target.parent.glob(f".{glob.escape(target.name)}.exo-*{OLD}"):
-            if target.exists():
-                remove(old)
-            else:
-                old.rename(target)
-        if target.exists() and not overwrite:
-            raise OutputExistsError(
-                f"the output {str(target)!r} exists: give another one, or overwrite=True"
-            )
-        foreign = [] if target.is_dir() or not target.exists() else [target]
-        foreign += [file for file in target.rglob("*") if file.is_file() and not _is_parquet(file)]
-        if foreign:  # replacing would remove it
-            raise OutputError(
-                f"will not overwrite {str(target)!r}: {foreign[0].name!r} is not a Parquet file; "
-                f"give another path, or move that file away"
-            )
+        check_target(self._target, overwrite=overwrite)
         try:
             self._temporary.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
-                f"cannot write to {str(target.parent)!r}: {error.strerror}; choose another output"
+                f"cannot write to {str(self._target.parent)!r}: {error.strerror}; choose another "
+                f"output"
             ) from error
 
     def commit(self, written: Collection[str], *, overwrite: bool) -> None:

@@ -194,7 +194,7 @@ CASES: list[tuple[str, Callable[[], object], list[str]]] = [
     ("OutputError", lambda: sort.check(frame(), ["k"], Path("/no/such/out"), overwrite=False),
      ["'/no/such/out'", "no directory '/no/such'", "make it first"]),
     ("OutputExistsError", lambda: sort.check(frame(), ["k"], Path("/"), overwrite=False),
-     ["'/'", "already there", "--overwrite"]),
+     ["'/'", "exists", "--overwrite"]),
     ("InputError", lambda: validate.validate(PACKAGE / "report", ["k"]),
      ["no *.parquet", "report", "give another directory"]),
     ("ResultError", lacking, ["'sum-1'", "gone wrong", "raise one of a class in a module"]),

@@ -140,7 +140,7 @@ def test_report_of_shuffles(clusters, monkeypatch):
         (["--input", "/no/such/file", "--by", "a"], "matches '/no/such/file'"),
         (["--size", "1kB", "--output", "/no/such/dir/out"], "no directory '/no/such/dir'"),
         (["--size", "1PB", "--partition-size", "100TB"], "too small: need"),
-        (["--size", "1kB", "--output", "/"], "already there"),
+        (["--size", "1kB", "--output", "/"], "output '/' exists"),
     ],
 )
 def test_bad_usage(clusters, args, message):

@@ -19,7 +19,7 @@ from dask_exo.cli import sort
 from dask_exo.cli.sort import input_checksum, read, sort_rows, sort_to_parquet
 from dask_exo.cli.validate import checksum, require, validate
 from dask_exo.dataframe import parquet_commit
-from dask_exo.errors import InputError, OutputError, OutputExistsError, SortKeyError
+from dask_exo.errors import ColumnError, InputError, OutputError, OutputExistsError, SortKeyError
 from dask_exo.testing.gensort import KEYS, frame, records
 
 # Dask 2026.8 reads Parquet with a call that pandas 3.1 will give up
@@ -174,7 +174,7 @@ def test_failure_leaves_things_as_they_were(tmp_path, monkeypatch, error, stage,
 
         def break_second(df, **kwargs):
             if len(seen) == 1:
-                assert list(tmp_path.glob(".out.tmp-*/part.*.parquet"))
+                assert list(tmp_path.glob(".out.exo-*/part.*.parquet"))
                 raise error
             seen.append(len(df))
             return original(df, **kwargs)
@@ -234,7 +234,7 @@ def test_overwrite_of_the_input(tmp_path):
 
 def test_existing_output_is_refused_before_anything_runs(tmp_path):
     (tmp_path / "out").mkdir()
-    with pytest.raises(OutputExistsError, match=r"out' is already there.*--overwrite"):
+    with pytest.raises(OutputExistsError, match=r"out' exists.*--overwrite"):
         sort_to_parquet(failing(ZeroDivisionError()), "a", tmp_path / "out")
     assert names(tmp_path) == ["out"]
 
@@ -293,13 +293,12 @@ def test_disk_known_to_be_too_small(tmp_path):
 @pytest.mark.parametrize(
     ("by", "message"),
     [
-        ("A", "there are: a, s|did you mean 'a'"),
+        ("A", r"there are \['a', 's'\]|did you mean 'a'"),
         ("amount", "no column 'amount'"),
-        ([], "one of a, s"),
     ],
 )
 def test_missing_column(tmp_path, by, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ColumnError, match=message):
         sort_to_parquet(small(), by, tmp_path / "out")
 
 
@@ -374,10 +373,6 @@ def test_read(inputs, monkeypatch, kind, where, relative):
     assert sorted(have["a"]) == ([3, 4, 5] if "1." in path else [0, 1, 2, 3, 4, 5])
 
 
-def test_read_of_a_format_that_the_suffix_does_not_say(inputs):
-    assert read(inputs / "0.txt", "csv").compute().to_dict("list") == {"a": [1], "s": ["x"]}
-
-
 def test_read_in_partitions(inputs):
     rows = pd.DataFrame({"a": np.arange(20_000)})
     rows.to_csv(inputs / "big.csv", index=False)
@@ -385,20 +380,21 @@ def test_read_in_partitions(inputs):
 
 
 @pytest.mark.parametrize(
-    ("path", "kind", "message"),
+    ("path", "message"),
     [
-        ("nothing", None, "matches"),
-        ("*.nothing", None, "matches"),
-        ("0.txt", None, r"suffixes \['.txt'\]"),
-        ("0.txt", "xml", "format 'xml'"),
-        ("0.txt", "parquet", "as parquet"),
-        ("*/0.*", None, "need all parquet or all csv"),
-        (".", None, "no Parquet or CSV files in the directory"),
+        ("nothing", "matches"),
+        ("*.nothing", "matches"),
+        ("0.txt", r"suffixes \['.txt'\]"),
+        ("broken.parquet", "as parquet"),
+        ("*/0.*", "need all parquet or all csv"),
+        ("empty", "no Parquet or CSV files in the directory"),
     ],
 )
-def test_read_of_what_is_not_there(inputs, path, kind, message):
+def test_read_of_what_is_not_there(inputs, path, message):
+    (inputs / "empty").mkdir()
+    (inputs / "broken.parquet").write_text("a,s")
     with pytest.raises(InputError, match=message):
-        read(inputs / path, kind).compute()
+        read(inputs / path).compute()
 
 
 def test_engine_keeps_the_type_names_that_pandas_can_read():
