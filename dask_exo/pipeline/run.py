@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,25 +92,6 @@ def _planned(
     return plan, sinks
 
 
-class StageReporter:
-    """Reporter of events about the stages of a pipeline."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._last_report = 0.0
-
-    def report(self) -> None:
-        """Emit an event for each stage."""
-        self._last_report = time.monotonic()
-        for event in self._executor.stage_events():
-            events.emit(event)
-
-    def report_occasionally(self) -> None:
-        """Report, unless there was a report lately."""
-        if time.monotonic() - self._last_report > REPORT_INTERVAL:
-            self.report()
-
-
 class PipelineRun(Iterator[Block]):
     """A pipeline that runs in a thread of its own; iterates over blocks of its last stage."""
 
@@ -192,7 +172,7 @@ class PipelineRun(Iterator[Block]):
             self._recomputed.put(error)
 
     def _run(self, sampler: StoreSampler) -> None:
-        executor, open_requests, reporter = self._executor, 0, StageReporter(self._executor)
+        executor, open_requests = self._executor, 0
         try:
             while not self._stopped:
                 while self._requests.acquire(blocking=False):
@@ -211,10 +191,10 @@ class PipelineRun(Iterator[Block]):
                     open_requests += self._requests.acquire(timeout=POLL_INTERVAL)
                     continue
                 executor.step(POLL_INTERVAL if open_requests or executor.outputs else 0.1)
-                reporter.report_occasionally()
+                executor.report(REPORT_INTERVAL)
                 sampler.sample(executor.bottleneck)
         finally:
-            reporter.report()
+            executor.report()
             executor.cancel()
 
 

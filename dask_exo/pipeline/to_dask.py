@@ -19,7 +19,7 @@ from dask_exo.errors import CancelledError, PipelineError
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
 from dask_exo.pipeline.operators import Operator
-from dask_exo.pipeline.run import PipelineRun, StageReporter
+from dask_exo.pipeline.run import REPORT_INTERVAL, PipelineRun
 from dask_exo.pipeline.sources import DataFrameSource
 from dask_exo.pipeline.streaming.blocks import Block, Frame
 from dask_exo.pipeline.streaming.executor import Executor
@@ -98,7 +98,7 @@ class PartitionProducer:
             promise.fail(error)
 
     def _run(self, executor: Executor, futures: Futures) -> None:
-        reporter, blocks = StageReporter(executor), defaultdict[int, list[Block]](list)
+        blocks = defaultdict[int, list[Block]](list)
         complete: list[int] = []
         executor.queues.complete = complete.append
         while not self._stopped and self._promises and not executor.finished:
@@ -109,8 +109,8 @@ class PartitionProducer:
             while complete:
                 i = complete.pop()
                 self._fulfil(i, blocks.pop(i, []), futures)
-            reporter.report_occasionally()
-        reporter.report()
+            executor.report(REPORT_INTERVAL)
+        executor.report()
 
     def _fulfil(self, i: int, blocks: Sequence[Block], futures: Futures) -> None:
         """Fulfil the promise of a partition with all its blocks."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
+from dask_exo import events
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.cluster.waiting import Watchdog
-from dask_exo.events import StageSeen
 from dask_exo.pipeline.streaming.blocks import RETRY, Block, StageSpec, links
 from dask_exo.pipeline.streaming.queues import Queues
 from dask_exo.pipeline.streaming.recovery import StreamTask
@@ -60,6 +61,7 @@ class Executor:
         self._ready: dict[StreamTask, None] = {}  # tasks with an output that was not taken yet
         self._recomputing: dict[StreamTask, Block] = {}  # tasks that recompute an output
         self._had_losses = False  # outputs had to be recomputed: more may follow
+        self._last_report = -inf
         self._progress = 0  # tasks that were started, and outputs and ends that were taken
         self.recomputed: list[Block] = []  # see `recompute`
         self.rejects: list[Block] = []  # inputs that were set aside
@@ -259,23 +261,27 @@ class Executor:
 
     # report
 
-    def stage_events(self) -> list[StageSeen]:
-        """Return the state of each stage, as events."""
-        view = self.view()
-        return [
-            StageSeen(
-                state.stage.name,
-                view.stages[i].queued,
-                view.stages[i].running,
-                state.estimate.count,
-                state.estimate.outputs,
-                state.estimate.nbytes,
-                state.estimate.busy_seconds,
-                bottleneck(view, i),
-                state.stage.request.get("GPU", 0.0),
+    def report(self, interval: float = 0.0) -> None:
+        """Emit an event for each stage, unless that was done in the last ``interval`` seconds."""
+        now = self._runner.now()
+        if now - self._last_report < interval:
+            return
+        self._last_report, view = now, self.view()
+        for i, state in enumerate(self._states):
+            estimate = state.estimate
+            events.emit(
+                events.StageSeen(
+                    state.stage.name,
+                    view.stages[i].queued,
+                    view.stages[i].running,
+                    estimate.count,
+                    estimate.outputs,
+                    estimate.nbytes,
+                    estimate.busy_seconds,
+                    bottleneck(view, i),
+                    state.stage.request.get("GPU", 0.0),
+                )
             )
-            for i, state in enumerate(self._states)
-        ]
 
     def bottleneck(self) -> tuple[int, str]:
         """Return the number of tasks, and the bottleneck of the last stage that has one."""
