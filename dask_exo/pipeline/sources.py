@@ -18,6 +18,7 @@ import pandas as pd
 from dask.core import flatten
 from dask.delayed import delayed
 from fsspec.core import url_to_fs
+from tlz import identity
 
 from dask_exo.client.future import Future
 from dask_exo.cluster.futures import LARGE
@@ -221,11 +222,7 @@ def as_completed(promises: Sequence[Promise]) -> BlockIterator:
 def _block_of_value(location: Local | Remote, number: int) -> Block:
     if isinstance(location, Remote):
         return Block(location.ref, location.nbytes, 0, (number,))
-    return Block(partial(_same, location.value), 0, 0, (number,), small=True)
-
-
-def _same(value: Any) -> Any:
-    return value
+    return Block(partial(identity, location.value), 0, 0, (number,), small=True)
 
 
 def _block_of_item(item: Any, number: int, put: Put) -> Block:

@@ -202,10 +202,6 @@ def _collection(
     parts = [delayed(fetch)(promise) for promise in promises]
     for i, count in enumerate(rows):
         if count is not None:
-            parts[i] = delayed(_head)(parts[i], count)
+            parts[i] = parts[i].head(count)
     frame: dd.DataFrame = dd.from_delayed(parts, meta=meta, verify_meta=False)
     return frame
-
-
-def _head(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
-    return frame.iloc[:rows]

@@ -197,10 +197,11 @@ class Executor:
             return None
         drains = [i for i in range(len(self._states)) if view.drains(i)]
         startable = max((i for i in drains if view.startable(i)), default=-1)
-        ready = [task for task in blocked if self._running[task].stage in drains]
+        running = self._running
+        ready = [task for task in blocked if running[task].stage in drains]
         # the task with the most outputs ends first: others then need not be forced
-        first = max(ready, key=lambda task: self._running[task].progress, default=None)
-        if first is not None and self._running[first].stage >= startable:
+        first = max(ready, key=lambda t: (running[t].stage, running[t].outputs), default=None)
+        if first is not None and running[first].stage >= startable:
             self.forced += 1
             return first
         if startable >= 0:

@@ -5,10 +5,12 @@ The figures of a snapshot are updated as they change, so that a snapshot does no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dask_exo.pipeline.streaming.blocks import Block, Links, StageSpec
 from dask_exo.pipeline.streaming.snapshot import StageView
+
+WEIGHT = 0.2  # of the last task in a moving average
 
 
 @dataclass(eq=False)
@@ -23,11 +25,6 @@ class RunningTask:
     outputs: int = 0  # so far
     output_bytes: int = 0  # of these
     seconds: float = 0.0  # work that they took
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """Rank of the task: nearer to the end of the pipeline, then to its own end."""
-        return self.stage, self.outputs
 
 
 @dataclass
@@ -45,7 +42,6 @@ class StageEstimate:
     splits: bool | None = None  # a task has given several outputs; None until one has ended
     held: int = 0  # see `StageView`
     device: int = 0
-    weight: float = field(default=0.2, repr=False)
 
     def add_output(self, block: Block) -> None:
         """Count an output, and record the GPU memory that its task has used."""
@@ -60,7 +56,7 @@ class StageEstimate:
     def add_task(self, task: RunningTask) -> None:
         """Count a task that has ended."""
         self.count += 1
-        share = max(self.weight, 1 / self.count)  # recent tasks count most
+        share = max(WEIGHT, 1 / self.count)  # recent tasks count most
         self.seconds += (task.seconds - self.seconds) * share
         self.input_bytes += (task.input_bytes - self.input_bytes) * share
         self.output_bytes += (task.output_bytes - self.output_bytes) * share

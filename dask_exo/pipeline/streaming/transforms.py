@@ -7,7 +7,7 @@ another one. Outputs of generators are passed on at once, so none of them is kno
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -51,10 +51,10 @@ class UserCalls:
         self,
         function: str,
         error_policy: ErrorPolicy,
-        call: Callable[[], Iterator[Any]],
+        call: Callable[[], Iterable[Any]],
         frame: Frame,
     ) -> Iterator[Any]:
-        """Yield the outputs of a call; none if its input ``of`` is set aside.
+        """Yield the outputs of a call; none if its input ``frame`` is set aside.
 
         With ``skip``, all outputs are made before the first is yielded.
 
@@ -222,13 +222,9 @@ def _call_with_rows(
                 calls.reject(name, error_policy, error, input_row)
                 continue
             remaining = error_policy._replace(retries=error_policy.retries - 1)
-            outputs += calls.outputs(name, remaining, partial(_iterate, func, row), input_row)
+            outputs += calls.outputs(name, remaining, partial(func, row), input_row)
     if outputs:
         yield pd.DataFrame(outputs), True
-
-
-def _iterate(func: Callable[..., Any], row: Any) -> Iterator[Any]:
-    yield from func(row)
 
 
 def _as_frames(outputs: Iterator[CallOutput], batch: Frame) -> Frames:
