@@ -13,7 +13,7 @@ from dask_exo.pipeline.streaming.snapshot import (
 )
 
 
-class PartitionAdmission:
+class PartitionAdmission(Policy):
     """The default: a hard limit of memory, and sources at the pace of the rest.
 
     A stage may make one more output as long as one output of each later stage would still fit. So
@@ -41,10 +41,6 @@ class PartitionAdmission:
         if len(candidates) < 2:
             return candidates[0] if candidates else None
         return max(candidates, key=lambda i: (view.stages[i].running < _fair(view, i), i))
-
-    def may_continue(self, view: PipelineView, i: int) -> bool:
-        """Return whether there is room; see `Policy.may_continue`."""
-        return view.has_room(i)
 
 
 def _waiting(view: PipelineView) -> set[int]:
@@ -151,7 +147,7 @@ def _leaves_slots(view: PipelineView, i: int) -> bool:
 REPLENISH_INTERVAL = 1.0  # seconds after which `Adaptive` adds to its budget
 
 
-class Adaptive:
+class Adaptive(Policy):
     """Adaptive scheduler of the thesis: sources spend a budget of bytes.
 
     Once a second the budget grows by the bytes that later stages can take, by their measured
@@ -185,10 +181,6 @@ class Adaptive:
         ]
         return min(candidates, key=lambda i: view.stages[i].buffered, default=None)
 
-    def may_continue(self, view: PipelineView, i: int) -> bool:
-        """Return whether there is room."""
-        return view.has_room(i)
-
     def _replenish(self, view: PipelineView) -> None:
         if self._budget is None:
             self._budget, self._last_replenished = view.limit, view.now
@@ -214,7 +206,7 @@ def _pace(view: PipelineView, i: int, size: float) -> float:
     return total
 
 
-class Conservative:
+class Conservative(Policy):
     """Start a task only if all its outputs fit: a hard limit, and idle slots.
 
     References: thesis section 2.4.3.2, "conservative policy"; the ablation of figure 2.11.
@@ -238,7 +230,7 @@ class Conservative:
         return True
 
 
-class StagedPolicy:
+class StagedPolicy(Policy):
     """One stage after the other, as batch systems do; memory is not limited.
 
     References: thesis section 2.5.

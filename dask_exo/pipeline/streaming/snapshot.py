@@ -147,8 +147,8 @@ class Policy(Protocol):
         ...
 
     def may_continue(self, view: PipelineView, i: int) -> bool:
-        """Return whether a task of stage ``i`` may make its next output."""
-        ...
+        """Return whether a task of stage ``i`` may make its next output; by default with room."""
+        return view.has_room(i)
 
 
 def work_per_byte(view: PipelineView) -> list[float] | None:
