@@ -116,17 +116,10 @@ class SyncService:
         event = self._events[name]
         return event.is_set() or await _within(timeout, event.wait())
 
-    async def event_set(self, name: str) -> None:
-        """Set an event."""
-        self._events[name].set()
-
-    async def event_clear(self, name: str) -> None:
-        """Clear an event."""
-        self._events[name].clear()
-
-    async def event_is_set(self, name: str) -> bool:
-        """Return whether an event is set."""
-        return name in self._events and self._events[name].is_set()
+    async def event(self, name: str, method: str) -> bool | None:
+        """Call a method of an event that does not wait: set, clear or is_set."""
+        result: bool | None = getattr(self._events[name], method)()
+        return result
 
     def _queue(self, name: str, maxsize: int) -> asyncio.Queue[SyncRecord]:
         return self._queues.setdefault(name, asyncio.Queue(maxsize))

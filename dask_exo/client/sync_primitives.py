@@ -192,15 +192,15 @@ class Event(NamedPrimitive):
 
     def set(self) -> None:
         """Set it, and wake all waiting processes."""
-        self._call("event_set")
+        self._call("event", "set")
 
     def clear(self) -> None:
         """Reset it."""
-        self._call("event_clear")
+        self._call("event", "clear")
 
     def is_set(self) -> bool:
         """Return whether it is set."""
-        return bool(self._call("event_is_set"))
+        return bool(self._call("event", "is_set"))
 
 
 class Queue(NamedPrimitive):
