@@ -25,7 +25,7 @@ import pyarrow.dataset
 from asv_bench.benchmarks.common import OnRay
 from dask_exo.partitions.batching import rebatch
 from dask_exo.training import spread
-from dask_exo.training.iterator import fetch_each, prefetch
+from dask_exo.training.iterator import prefetch
 
 ROWS, FEATURES, CLASSES, FILES = 1_200_000, 20, 10, 44
 BATCH, EPOCHS = 8192, 3
@@ -113,8 +113,8 @@ def unshuffled(ddf: dd.DataFrame) -> Batches:
 
     def epoch(_: int) -> Iterator[Batch]:
         with ThreadPoolExecutor(1) as pool:
-            reads = [ddf.partitions[i].compute for i in range(ddf.npartitions)]
-            for batch in rebatch(prefetch(fetch_each(reads), pool), BATCH):
+            parts = (ddf.partitions[i].compute() for i in range(ddf.npartitions))
+            for batch in rebatch(prefetch(parts, pool), BATCH):
                 yield {name: batch[name].to_numpy() for name in batch.columns}
 
     return epoch

@@ -11,7 +11,10 @@ import contextlib
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
+
+import pandas as pd
 
 from dask_exo.client.future import Future
 from dask_exo.client.sync_primitives import REFRESH, Queue, Semaphore
@@ -172,6 +175,18 @@ def _wait_for_answer(answer: Queue, requests: Queue) -> Any:
                     "the driver does not answer requests for rows: it has ended, or all of "
                     "its consumers had finished. Pickle the iterator again in the driver"
                 ) from None
+
+
+def fetch_rows(spans: list[ShardRows]) -> Iterator[pd.DataFrame]:
+    """Fetch rows, and remove them from the list, which references their partitions in the store."""
+    spans.reverse()
+    while spans:
+        yield _fetch(*spans.pop())
+
+
+def _fetch(part: GraphNode, start: int, stop: int) -> pd.DataFrame:
+    frame: pd.DataFrame = part({}).iloc[start:stop]
+    return frame
 
 
 def lease_of(name: str, consumer: int) -> Semaphore:

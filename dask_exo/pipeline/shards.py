@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from dask_exo.client.shard_server import LocalShards, ShardRows, ShardSource
+from dask_exo.client.shard_server import LocalShards, ShardRows, ShardSource, fetch_rows
 from dask_exo.dask_adapter import Task
 from dask_exo.errors import Failure, PipelineError
 from dask_exo.execution.persisted import Promise, Remote, fetch
@@ -249,7 +249,4 @@ def _frames(source: ShardSource, consumer: int) -> Iterator[pd.DataFrame]:
     count = 0
     while rows := source.share(consumer, count):
         count += 1
-        while rows:
-            part, start, stop = rows.pop(0)
-            yield part({}).iloc[start:stop]
-            del part
+        yield from fetch_rows(rows)

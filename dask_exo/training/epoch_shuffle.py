@@ -18,8 +18,9 @@ import dask.dataframe as dd
 import numpy as np
 
 from dask_exo.client.shard_server import LocalShards, ShardRows
-from dask_exo.dask_adapter import Alias, GraphNode, convert_legacy_graph
+from dask_exo.dask_adapter import GraphNode, convert_legacy_graph
 from dask_exo.partitions.batching import RowSpan
+from dask_exo.planning.graph_passes import final_target
 from dask_exo.validation import number_from
 
 MAX_EPOCHS = 3  # a consumer's current one, the next one, and that of a slower consumer
@@ -157,14 +158,8 @@ def _persisted(frame: dd.DataFrame) -> tuple[list[GraphNode], list[int]]:
     persisted = frame.persist()
     graph: dict[Any, GraphNode] = convert_legacy_graph(persisted.__dask_graph__())
     lengths = persisted.map_partitions(len, meta=(None, "int64")).compute()
-    return [_target(graph, key) for key in persisted.__dask_keys__()], [int(n) for n in lengths]
-
-
-def _target(graph: dict[Any, GraphNode], key: Any) -> GraphNode:
-    node = graph[key]
-    while isinstance(node, Alias):
-        node = graph[node.target]
-    return node
+    nodes = [graph[final_target(graph, key)] for key in persisted.__dask_keys__()]
+    return nodes, [int(n) for n in lengths]
 
 
 def split_rows(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list[range]:

@@ -12,13 +12,12 @@ import numpy as np
 import pandas as pd
 from dask.tokenize import tokenize
 
-from dask_exo.client.shard_server import ShardRows, ShardSource
+from dask_exo.client.shard_server import ShardRows, ShardSource, fetch_rows
 from dask_exo.errors import ShuffleArgumentError
 from dask_exo.partitions.batching import as_numpy, rebatch
 from dask_exo.training.epoch_shuffle import EpochShuffles, EpochSpec, skip_rows
 
 Item = TypeVar("Item")
-Fetch = Callable[[], pd.DataFrame]
 Step = tuple[int, int, int, Any]
 """Epoch, number of its batches so far and in all, and the last batch."""
 
@@ -129,24 +128,14 @@ def _steps(
     with ThreadPoolExecutor(2, "exo-epochs") as pool:  # a batch, and a partition for it
         for epoch in range(first, spec.count):
             done = done if epoch == first else 0
-            skip = done * spec.batch_size
-            fetches, rows = _fetches(share(epoch), skip)
+            spans = skip_rows(share(epoch), done * spec.batch_size)
+            rows = sum(span.stop - span.start for span in spans)
             steps = done + -(-rows // spec.batch_size)
-            parts = prefetch(fetch_each(fetches), pool)
+            parts = prefetch(fetch_rows(spans), pool)
             batches = map(FORMATS[format], rebatch(parts, spec.batch_size))
             for batch in prefetch(batches, pool):
                 done += 1
                 yield epoch, done, steps, batch
-
-
-def _fetches(spans: list[ShardRows], skip: int) -> tuple[list[Fetch], int]:
-    """Return functions that fetch the rows after the first ``skip``, and their number."""
-    remaining = skip_rows(spans, skip)
-    return [partial(_fetch, span) for span in remaining], sum(s.stop - s.start for s in remaining)
-
-
-def _fetch(span: ShardRows) -> pd.DataFrame:
-    return span.part({}).iloc[span.start : span.stop]
 
 
 def _restore(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
@@ -172,13 +161,6 @@ def epochs(
         Epochs(source, spec, format, i, f"{identity} {i} of {spec.consumers}")
         for i in range(spec.consumers)
     ]
-
-
-def fetch_each(fetches: list[Fetch]) -> Iterator[pd.DataFrame]:
-    """Fetch partitions; drop each function, which references its partition in the store."""
-    fetches.reverse()
-    while fetches:
-        yield fetches.pop()()
 
 
 def prefetch(items: Iterator[Item], pool: Executor) -> Iterator[Item]:

@@ -12,9 +12,10 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_exo.client.shard_server import fetch_rows
 from dask_exo.partitions.batching import RowSpan, rebatch
 from dask_exo.training.epoch_shuffle import locate_rows, skip_rows, split_rows
-from dask_exo.training.iterator import fetch_each, prefetch
+from dask_exo.training.iterator import prefetch
 
 
 class Memory:
@@ -65,14 +66,15 @@ def test_two_partitions_are_in_memory_and_no_more(lengths, size) -> None:
     alive: weakref.WeakSet[Memory] = weakref.WeakSet()
     most = 0
 
-    def part(length: int) -> pd.DataFrame:
+    def part(length: int, _: dict) -> pd.DataFrame:
         nonlocal most
         memory = Memory(np.arange(2.0 * length).reshape(length, 2))
         alive.add(memory)
         most = max(most, sum(len(one.array) for one in alive))
         return pd.DataFrame(np.asarray(memory), copy=False)
 
-    parts = prefetch(fetch_each([partial(part, length) for length in lengths]), AtOnce())
+    spans = [RowSpan(partial(part, length), 0, length) for length in lengths]
+    parts = prefetch(fetch_rows(spans), AtOnce())
     rows = sum(len(batch) for batch in prefetch(rebatch(parts, size), AtOnce()))
     assert rows == sum(lengths)
     assert most <= 2 * max(lengths, default=0) + size
