@@ -123,14 +123,11 @@ def groups(steps: Sequence[Operator], *, makes: bool) -> list[list[Operator]]:
     return groups or [[]]
 
 
-def stage_of(steps: Sequence[Operator]) -> StageSpec:
+def stage_of(stage: PlannedStage) -> StageSpec:
     """Return the requirements of a stage."""
-    if not steps:
-        return StageSpec(name_of(steps), ONE_CPU)
-    low, high = steps[0].concurrency
-    return StageSpec(
-        name_of(steps), steps[0].request, steps[0].transform.batch_size or 0, high, low
-    )
+    first = stage.steps[0] if stage.steps else MAKING
+    rows, (low, high) = first.transform.batch_size or 0, first.concurrency
+    return StageSpec(name_of(stage.steps), first.request, rows, high, low, stage.takes)
 
 
 def code_of(

@@ -64,7 +64,7 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
     target = min(first.target or config.stream_target, max(1, memory // 8))
     inputs = start_sources(sources_of(pipelines), config, futures.put)
     plan, sinks = _planned(pipelines, lambda source: inputs[id(source)][1], simulate=simulate)
-    stages = [stage_of(stage.steps)._replace(takes=stage.takes) for stage in plan]
+    stages = [stage_of(stage) for stage in plan]
     codes = [code_of(stage.steps, target, stage.error_policy, config) for stage in plan]
     executor = Executor(
         stages,

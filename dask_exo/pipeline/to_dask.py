@@ -58,8 +58,7 @@ class PartitionProducer:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._promises: weakref.WeakValueDictionary[int, LazyPromise]
-        self._promises = weakref.WeakValueDictionary()
+        self._promises = weakref.WeakValueDictionary[int, LazyPromise]()
 
     def promises(self, count: int) -> list[Promise]:
         """Return a promise for the output of each partition of the source."""
