@@ -7,7 +7,7 @@ import heapq
 import re
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from typing import Any
@@ -80,10 +80,6 @@ class ProgressRow:
         """True if it has started and not finished."""
         return self.done > 0 and (not self.total or self.done < self.total)
 
-    def rate(self, now: float) -> float:
-        """Return bytes per second."""
-        return self.nbytes / max(now - self.since, 1e-3)
-
     def left(self, now: float) -> float | None:
         """Return the remaining seconds at the present rate; None if unknown.
 
@@ -99,9 +95,15 @@ class ProgressRow:
     def cells(self, now: float) -> tuple[str, str, str, str]:
         """Return progress, rate, remaining time and note."""
         progress = f"{self.done:,}/{self.total:,}" if self.total else f"{self.done:,}"
-        rate = f"{format_bytes(int(self.rate(now)))}/s" if self.nbytes else ""
+        rate = int(self.nbytes / max(now - self.since, 1e-3))
+        speed = f"{format_bytes(rate)}/s" if self.nbytes else ""
         remaining = self.left(now)
-        return progress, rate, "" if remaining is None else f"{duration(remaining)} left", self.note
+        return (
+            progress,
+            speed,
+            "" if remaining is None else f"{duration(remaining)} left",
+            self.note,
+        )
 
 
 Name = tuple[int, str]
@@ -382,11 +384,8 @@ _OF_ALL = ("run", "time")
 
 
 @contextlib.contextmanager
-def recording(observe: Callable[[events.Event], None] | None = None) -> Iterator[Collector]:
-    """Count the events of all runs inside the block; ``observe`` is called with each, too."""
+def recording() -> Iterator[Collector]:
+    """Count the events of all runs inside the block."""
     collector = Collector()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(events.observing(collector))
-        if observe is not None:
-            stack.enter_context(events.observing(observe))
+    with events.observing(collector):
         yield collector

@@ -19,7 +19,7 @@ from dask_exo.partitions.gpu.memory import GpuMemoryUse
 from dask_exo.pipeline.streaming.actor_pools import gpu_fractions, pool_sizes
 from dask_exo.pipeline.streaming.blocks import StageSpec
 from dask_exo.pipeline.streaming.snapshot import PipelineView, StageView
-from dask_exo.report import recording
+from dask_exo.report import observing
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
 from dask_exo.report.summary import Figures, GpuShare
@@ -210,7 +210,7 @@ def test_no_more_workers_are_on_a_gpu_than_fit_it(
 ) -> None:
     futures = Devices(lambda *_: held, gpus=1.0, loading=1.0, deaths=deaths)
     seen: list[Any] = []
-    with recording(seen.append):
+    with observing(seen.append):
         assert played(futures, {"model": 0.25}) == set(range(24))
     assert workers(futures, since=9.0) == together
     raised = [event for event in seen if isinstance(event, ShareRaised)]
@@ -237,7 +237,7 @@ def test_the_last_small_actor_ends_once_a_large_one_worked() -> None:
 def test_stages_that_do_not_fit_one_gpu_take_turns() -> None:
     futures = Devices(lambda name, _: {"one": 1000, "two": 900}[name], gpus=1.0)
     seen: list[Any] = []
-    with recording(seen.append):
+    with observing(seen.append):
         assert played(futures, {"one": 0.5, "two": 0.25}, inputs=8) == set(range(8))
     raised = {event.name: event.share for event in seen if isinstance(event, ShareRaised)}
     assert raised == {"one": 0.625, "two": 0.5625}
