@@ -354,8 +354,6 @@ def _sort_job(
 
 
 def _print_costs(job: SortInput, stages: Stages, stats: Collector) -> None:
-    from dask_exo.report.render import describe_recovery
-
     click.echo(f"data            {format_bytes(job.nbytes)}, {job.frame.npartitions} partitions")
     for name, seconds, nbytes in stages:
         rate = f"{nbytes / seconds / 1e9:8.2f} GB/s" if nbytes else ""
@@ -370,7 +368,11 @@ def _print_costs(job: SortInput, stages: Stages, stats: Collector) -> None:
         if written:
             click.echo(f"                {format_bytes(written)} to {path}")
     if stats.repeated:
-        click.echo(describe_recovery(stats.repeated, sum(stats.tasks.values())))
+        names = ", ".join(f"{name} {n}" for name, n in stats.repeated.items())
+        click.echo(
+            f"recovered {stats.repeated.total()} of {sum(stats.tasks.values())} partitions after a "
+            f"loss of workers or nodes: {names}"
+        )
     for shuffle in stats.shuffles:
         click.echo(
             f"shuffle         {shuffle.algorithm}, {shuffle.maps} maps → "

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST_SPANS = 20_000  # more are merged
+MOST_SPANS = 5_000  # a page with more is slow to draw
 CELLS = 64  # along each side of a matrix
 
 

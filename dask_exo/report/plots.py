@@ -15,12 +15,11 @@ from bokeh.plotting import figure
 from dask.utils import format_bytes
 
 from dask_exo.report.collector import Collector
-from dask_exo.report.plot_data import Sample, ShuffleMatrix, TaskSpan, merge_spans
+from dask_exo.report.plot_data import Sample, ShuffleMatrix, TaskSpan
 from dask_exo.report.render import duration
 from dask_exo.report.summary import TaskGroup
 
 COLORS = Category20[20]
-SHOWN = 5_000  # spans
 LONGEST = 48  # characters of a name
 TOOLS = "xpan,xwheel_zoom,box_zoom,reset"
 
@@ -107,9 +106,7 @@ def _bars(
 
 
 def _stream(record: Collector, colors: dict[str, str]) -> Any:
-    spans, gap, start = record.spans.all, 0.001, record.started
-    while len(spans) > SHOWN:
-        spans, gap = merge_spans(spans, gap), 2 * gap
+    spans, start = record.spans.all, record.started
     workers = sorted({(span.node, span.process) for span in spans})
     lanes = {worker: i for i, worker in enumerate(workers)}
     nodes = {node: i for i, node in enumerate(sorted({node for node, _ in workers}))}
@@ -168,8 +165,7 @@ def _memory(samples: Sequence[Sample], started: float) -> Any:
 
 def _skew(matrix: ShuffleMatrix) -> str:
     totals = matrix.totals
-    largest = int(totals.argmax())
-    mean = totals.mean()
+    largest, mean = int(totals.argmax()), totals.mean()
     return (
         f"Outputs get {format_bytes(int(mean))} in the mean; the largest, number {largest}, "
         f"{format_bytes(int(totals[largest]))}, {totals[largest] / mean:.1f} times as much. "
@@ -188,14 +184,8 @@ def _heat(matrix: ShuffleMatrix) -> Any:
         tools="reset",
     )
     mapper = LinearColorMapper(palette=Viridis256, low=0, high=max(float(cells.max()), 1.0))
-    image = plot.image(
-        image=[cells],
-        x=0,
-        y=0,
-        dw=len(matrix.totals),
-        dh=matrix.parts,
-        color_mapper=mapper,
-    )
+    size = {"dw": len(matrix.totals), "dh": matrix.parts}
+    image = plot.image(image=[cells], x=0, y=0, **size, color_mapper=mapper)
     tooltips = [("output", "$x{0}"), ("part", "$y{0}"), ("bytes of the cell", "@image{0,0}")]
     plot.add_tools(HoverTool(tooltips=tooltips))
     plot.add_layout(image.construct_color_bar(width=10), "right")

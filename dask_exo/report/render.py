@@ -75,19 +75,6 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def describe_recovery(repeated: Mapping[str, int], total: int) -> str:
-    """Describe recomputed partitions of each group; ``total`` counts all, or is 0 if unknown.
-
-    Examples
-    --------
-    >>> describe_recovery({"read": 2, "merge": 1}, 100)
-    'recovered 3 of 100 partitions after a loss of workers or nodes: read 2, merge 1'
-    """
-    count, of = sum(repeated.values()), f" of {total}" if total else ""
-    names = ", ".join(f"{name} {n}" for name, n in repeated.items())
-    return f"recovered {count}{of} partitions after a loss of workers or nodes: {names}"
-
-
 def _totals(figures: Figures) -> Iterator[str]:
     failed = f", {figures.failed} failed" if figures.failed else ""
     yield f"{figures.runs} computation(s){failed}"
@@ -181,6 +168,7 @@ def page(record: Collector, figures: Figures, title: str) -> str:
         f"<h2>{escape(heading)}</h2><p>{escape(caption)}</p>{div}"
         for (heading, caption, _), div in zip(plotted, divs, strict=True)
     ]
+    embedded = json.dumps(as_json(figures)).replace("<", "\\u003c")  # in a script element
     return "\n".join(
         [
             "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
@@ -194,7 +182,7 @@ def page(record: Collector, figures: Figures, title: str) -> str:
             *_tables_html(figures),
             "</div>",
             script,
-            f"<script type='application/json' id='figures'>{_json(figures)}</script>",
+            f"<script type='application/json' id='figures'>{embedded}</script>",
             "</body></html>",
         ]
     )
@@ -209,11 +197,6 @@ def require_bokeh() -> None:
             "bokeh draws the plots of a report and is not installed: add it by pip install "
             "'dask-exo[report]'. dask_exo.last_report() has the figures without it"
         ) from error
-
-
-def _json(figures: Figures) -> str:
-    """Return JSON that can be embedded in a script element."""
-    return json.dumps(as_json(figures)).replace("<", "\\u003c")
 
 
 def _summary_html(figures: Figures) -> str:
