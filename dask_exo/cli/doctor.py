@@ -99,17 +99,7 @@ def _lines(findings: tuple[Finding, ...]) -> Iterator[str]:
 
 
 def diagnose(facts: Facts) -> Diagnosis:
-    """Check facts.
-
-    Examples
-    --------
-    >>> from dask_exo.cli.doctor_checks import Machine, ProgramFacts
-    >>> sizes = {"memory": 8 * 2**30, "store": 2**30, "shared": 2**26}
-    >>> machine = Machine("n1", {}, **sizes, allocator={"MALLOC_TRIM_THRESHOLD_": "1000000000"})
-    >>> diagnosis = diagnose(Facts(ProgramFacts({}, {}), (machine,)))
-    >>> [f.name for f in diagnosis.findings if f.level != "ok"]
-    ['/dev/shm']
-    """
+    """Check facts."""
     program = tuple(finding for check in OF_ALL for finding in check(facts))
     machines = [(m.name, tuple(check(m) for check in OF_EACH)) for m in facts.machines]
     return Diagnosis(program, tuple(machines))

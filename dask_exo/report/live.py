@@ -69,14 +69,7 @@ refresh();
 
 
 class Live(contextlib.AbstractContextManager["Live"]):
-    """The page, while the program runs, at ``url``, which has the token.
-
-    Examples
-    --------
-    >>> with Live() as live:
-    ...     live.url.startswith("http://127.0.0.1:")
-    True
-    """
+    """The page, while the program runs, at ``url``, which has the token."""
 
     def __init__(self) -> None:
         self._token = secrets.token_urlsafe(16)

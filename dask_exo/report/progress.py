@@ -140,11 +140,6 @@ def kind_of_display(setting: str, *, terminal: bool, notebook: bool, quiet: bool
 
     ``setting`` is ``exo.progress``; ``terminal`` is True if standard error is one; ``quiet`` is
     True in a background thread, or a task.
-
-    Examples
-    --------
-    >>> kind_of_display("auto", terminal=True, notebook=False, quiet=False)
-    'terminal'
     """
     if setting == "off" or (setting == "auto" and quiet):
         return ""

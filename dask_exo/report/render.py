@@ -319,12 +319,6 @@ def svg(boxes: Mapping[str, Box], edges: Sequence[tuple[str, str]]) -> str:
     """Return an ``<svg>`` element with boxes, by name, and a line for each edge.
 
     It is at most as wide as its container. Boxes come in topological order, if there is one.
-
-    Examples
-    --------
-    >>> text = svg({"a": Box("tasks", ("read <x>",)), "b": Box("shuffle", ("sort",))}, [("a", "b")])
-    >>> text.count("<rect"), text.count("<path"), "read &lt;x&gt;" in text
-    (2, 1, True)
     """
     rows = layers(list(boxes), edges)
     widths = [sum(boxes[n].width for n in row) + ACROSS * (len(row) - 1) for row in rows]

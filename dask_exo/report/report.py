@@ -39,13 +39,7 @@ class Report:
         return fragment(self.figures)
 
     def to_json(self) -> str:
-        """Return all numbers as JSON, with their units.
-
-        Examples
-        --------
-        >>> json.loads(Report(Collector()).to_json())["units"]["nbytes"]
-        'bytes'
-        """
+        """Return all numbers as JSON, with their units."""
         return json.dumps(as_json(self.figures), indent=1)
 
     def to_html(self, title: str = "dask_exo report") -> str:

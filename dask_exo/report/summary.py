@@ -150,13 +150,7 @@ class Figures:
 
     @property
     def cost(self) -> float | None:
-        """Cost of the node hours; None without a price.
-
-        Examples
-        --------
-        >>> round(Figures(nodes=10, seconds=360.0, price=2.5).cost, 6)
-        2.5
-        """
+        """Cost of the node hours; None without a price."""
         return None if self.price is None else self.node_hours * self.price
 
     @property
@@ -186,14 +180,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Figures:
-    """Restore figures from the values of `as_json`; raise `ValueError` for others.
-
-    Examples
-    --------
-    >>> figures = Figures(nodes=2, groups=(TaskGroup("read", 8, 1.0, 800, 0.0, 1.0),))
-    >>> from_json(as_json(figures)) == figures
-    True
-    """
+    """Restore figures from the values of `as_json`; raise `ValueError` for others."""
     if values.get("version") != VERSION:
         raise ValueError(f"version {values.get('version')!r} is not {VERSION}")
     plain = {item.name: values[item.name] for item in fields(Figures)}
