@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask.dataframe as dd
 import numpy as np
@@ -56,26 +56,17 @@ def missing(name: Any, columns: Sequence[Any], purpose: str) -> ColumnError:
     return ColumnError(f"no column {name!r} {purpose}: {hint}")
 
 
-class JoinKeys(NamedTuple):
-    """Join keys of both sides, with the names of `pandas.DataFrame.merge`."""
-
-    left_on: list[Any] | None
-    right_on: list[Any] | None
-    left_index: bool
-    right_index: bool
-
-
 def join_keys(  # noqa: PLR0913  as pandas has them
     left: Any,
     right: Any,
-    on: Any = None,
     *,
-    left_on: Any = None,
-    right_on: Any = None,
-    left_index: bool = False,
-    right_index: bool = False,
-) -> JoinKeys:
-    """Return the columns of both sides, or the index, that are compared."""
+    on: Any,
+    left_on: Any,
+    right_on: Any,
+    left_index: bool,
+    right_index: bool,
+) -> dict[str, Any]:
+    """Return the keys of both sides, as arguments of `pandas.DataFrame.merge` other than ``on``."""
     by_side = left_on is not None or right_on is not None or left_index or right_index
     if on is None and not by_side:
         on = [name for name in left.columns if name in right.columns]
@@ -97,7 +88,8 @@ def join_keys(  # noqa: PLR0913  as pandas has them
         raise MergeArgumentError(
             f"{given}: need as many keys of one side as of the other, at least one; an index is one"
         )
-    return JoinKeys(keys[0], keys[1], bool(left_index), bool(right_index))
+    indexes = {"left_index": bool(left_index), "right_index": bool(right_index)}
+    return {"left_on": keys[0], "right_on": keys[1], **indexes}
 
 
 def _side_keys(frame: Any, names: Any, index: bool, side: str) -> list[Any] | None:  # noqa: FBT001

@@ -83,7 +83,7 @@ class MergeMethods:
         keys = validation.join_keys(
             self._frame,
             right,
-            on,
+            on=on,
             left_on=left_on,
             right_on=right_on,
             left_index=left_index,
@@ -97,7 +97,7 @@ class MergeMethods:
         merged = self._frame.merge(
             right,
             how=how,
-            **keys._asdict(),
+            **keys,
             suffixes=suffixes,
             indicator=indicator,
             npartitions=npartitions,
