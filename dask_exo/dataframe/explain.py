@@ -16,12 +16,12 @@ from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import InputError
 from dask_exo.events import CheckpointSeen
-from dask_exo.planning.plan import GroupSummary, Plan, Stage, summarize
+from dask_exo.planning.plan import GroupSummary, summarize
 from dask_exo.planning.skew_resistant import SkewResistant
 from dask_exo.report.render import Box, svg
 from dask_exo.scheduler import plan_of
 from dask_exo.shuffle.algorithms import choose_algorithm
-from dask_exo.shuffle.choose import Choice, Limits, Shape, ShuffleCost
+from dask_exo.shuffle.choose import Choice, Shape, ShuffleCost
 from dask_exo.shuffle.run_shuffle import limits_of
 
 
@@ -193,15 +193,20 @@ def explain(
     limits = limits_of(config)
     fits = limits.memory_fraction * store
     sizes = [int(fits), int(3 * fits)] if size is None else [size]
-    shuffles = [
-        _shuffle(stage, [_shape(stage, size, len(nodes), slots, store) for size in sizes], limits)
-        for stage in plan.stages
-    ]
+    shuffles = []
+    for stage in plan.stages:
+        parts, reducers = len(stage.parts), len(stage.columns)
+        shapes = [Shape(size, parts, reducers, len(nodes), slots, store) for size in sizes]
+        estimates = [(shape, *choose_algorithm(shape, limits)) for shape in shapes]
+        key, name = str(stage.key), stage.name
+        shuffles.append(ShuffleEstimate(key, name, parts, reducers, estimates))
+    tasks = dict(Counter(key_split(bundle.key) for bundle in plan.bundles))
     plans = [node.plan for node in expr.walk() if isinstance(node, SkewResistant)]
     hitters = list(dict.fromkeys(plans))
     groups, edges = summarize(plan)
+    checkpoints = list(plan.seen)
     return Explanation(
-        _tasks(plan), shuffles, hitters, groups, edges, list(plan.seen), len(nodes), slots, store
+        tasks, shuffles, hitters, groups, edges, checkpoints, len(nodes), slots, store
     )
 
 
@@ -229,19 +234,6 @@ def _checkpoint_line(seen: CheckpointSeen) -> str:
     if seen.refused:
         return f"checkpoint {seen.group}: not stored, since {seen.refused}"
     return f"checkpoint {seen.group}: {seen.found:,} of {seen.values:,} partitions are stored"
-
-
-def _tasks(plan: Plan) -> dict[str, int]:
-    return dict(Counter(key_split(bundle.key) for bundle in plan.bundles))
-
-
-def _shape(stage: Stage, nbytes: int, nodes: int, slots: int, store: int) -> Shape:
-    return Shape(nbytes, len(stage.parts), len(stage.columns), nodes, slots, store)
-
-
-def _shuffle(stage: Stage, shapes: list[Shape], limits: Limits) -> ShuffleEstimate:
-    sizes = [(shape, *choose_algorithm(shape, limits)) for shape in shapes]
-    return ShuffleEstimate(str(stage.key), stage.name, len(stage.parts), len(stage.columns), sizes)
 
 
 def _lines(shape: Shape, choice: Choice, costs: dict[str, ShuffleCost]) -> list[str]:
