@@ -23,7 +23,10 @@ _OF_DASK = frozenset({*inspect.signature(dd.map_partitions).parameters, "token"}
 
 
 class Accessor:
-    """A namespace whose repr lists its methods."""
+    """Methods of DataFrame and Series; the repr lists all of a namespace."""
+
+    def __init__(self, collection: Any) -> None:
+        self._frame = collection
 
     def __repr__(self) -> str:
         methods = [
@@ -33,37 +36,7 @@ class Accessor:
         ]
         return "\n".join([f"{type(self).__name__} of dask_exo:", *methods])
 
-
-def _untyped(method: Any) -> inspect.Signature:
-    """Return the signature without types and self."""
-    parameters = list(inspect.signature(method).parameters.values())[1:]
-    return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
-
-
-class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
-    """Methods of a Dask DataFrame under ``.exo``.
-
-    ``import dask_exo`` registers it. It hides a column "exo", which ``ddf["exo"]`` still returns.
-    """
-
-    def __init__(self, frame: dd.DataFrame) -> None:
-        self._frame = frame
-
-    def groupby(self, by: Any) -> GroupBy:
-        """Group rows by a column or a list of columns; rows with a null among them are left out.
-
-        ``agg`` and ``quantile`` of the result are lazy and exact, and a heavy hitter does not make
-        one partition larger. ``agg_online`` yields estimates while it runs, and the exact result at
-        the end.
-
-        Raises
-        ------
-        ColumnError
-            There is no such column.
-        """
-        return GroupBy(self._frame, by)
-
-    def to_gpu(self) -> dd.DataFrame:
+    def to_gpu(self) -> Any:
         """Copy every partition to the memory of a GPU, as ``to_backend("exo-cupy")`` does.
 
         Tasks on such partitions run on workers with a GPU, ``exo.gpu.per-task`` of one for each.
@@ -88,9 +61,36 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
         """
         return self._frame.to_backend("exo-cupy")
 
-    def to_pandas(self) -> dd.DataFrame:
+    def to_pandas(self) -> Any:
         """Copy every partition to host memory, if it is on a GPU."""
         return self._frame.to_backend("pandas")
+
+
+def _untyped(method: Any) -> inspect.Signature:
+    """Return the signature without types and self."""
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
+
+
+class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
+    """Methods of a Dask DataFrame under ``.exo``.
+
+    ``import dask_exo`` registers it. It hides a column "exo", which ``ddf["exo"]`` still returns.
+    """
+
+    def groupby(self, by: Any) -> GroupBy:
+        """Group rows by a column or a list of columns; rows with a null among them are left out.
+
+        ``agg`` and ``quantile`` of the result are lazy and exact, and a heavy hitter does not make
+        one partition larger. ``agg_online`` yields estimates while it runs, and the exact result at
+        the end.
+
+        Raises
+        ------
+        ColumnError
+            There is no such column.
+        """
+        return GroupBy(self._frame, by)
 
     def pipeline(self, **options: Any) -> Pipeline:
         """Start a pipeline of stages with different resource requests, such as CPUs and GPUs.
@@ -207,9 +207,6 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
 class SeriesAccessor(Accessor):
     """Methods of a Dask Series under ``.exo``."""
 
-    def __init__(self, series: dd.Series) -> None:
-        self._series = series
-
     def sort_values(
         self,
         *,
@@ -229,7 +226,7 @@ class SeriesAccessor(Accessor):
         >>> s.exo.sort_values(ascending=False).compute().tolist()
         [3, 2, 1]
         """
-        frame = self._series.to_frame(name=_VALUES)
+        frame = self._frame.to_frame(name=_VALUES)
         ordered = FrameAccessor(frame).sort_values(
             [_VALUES],
             ascending=ascending,
@@ -238,16 +235,8 @@ class SeriesAccessor(Accessor):
             ignore_index=ignore_index,
             key=key,
         )
-        meta = ordered._meta[_VALUES].rename(self._series.name)
-        return ordered[_VALUES].map_partitions(M.rename, self._series.name, meta=meta)
-
-    def to_gpu(self) -> dd.Series:
-        """Copy every partition to the memory of a GPU; see `FrameAccessor.to_gpu`."""
-        return self._series.to_backend("exo-cupy")
-
-    def to_pandas(self) -> dd.Series:
-        """Copy every partition to host memory, if it is on a GPU."""
-        return self._series.to_backend("pandas")
+        meta = ordered._meta[_VALUES].rename(self._frame.name)
+        return ordered[_VALUES].map_partitions(M.rename, self._frame.name, meta=meta)
 
 
 def register_accessors() -> None:
