@@ -367,7 +367,8 @@ class Collector:
 
     def _shuffle(self, event: events.ShuffleFinished) -> ShuffleSummary:
         matrix = self.matrices.get((event.run, event.name))
-        shared = {name: value for name, value in vars(event).items() if name not in _OF_ALL}
+        fields = vars(event).items()
+        shared = {name: value for name, value in fields if name not in ("run", "time")}
         merges = self._merges[event.run, event.name]
         largest = None if matrix is None else int(matrix.totals.max(initial=0.0))
         return ShuffleSummary(**shared, merges=merges, largest=largest)
@@ -378,9 +379,6 @@ class Collector:
         return StageSummary(
             event.name, event.outputs, event.nbytes, event.seconds, event.gpus, shares
         )
-
-
-_OF_ALL = ("run", "time")
 
 
 @contextlib.contextmanager

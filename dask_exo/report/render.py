@@ -12,7 +12,7 @@ from dask.utils import format_bytes
 
 from dask_exo.errors import MissingPackageError
 from dask_exo.report.advice import advise
-from dask_exo.report.summary import Figures, TaskSummary, as_json
+from dask_exo.report.summary import Figures, as_json
 
 if TYPE_CHECKING:
     from dask_exo.report.collector import Collector
@@ -247,13 +247,9 @@ def _tables_html(figures: Figures) -> Iterator[str]:
             for row in figures.stages
         ),
     )
-    yield _top("Slowest", figures.slowest)
-    yield _top("Largest", figures.largest)
-
-
-def _top(heading: str, tasks: Sequence[TaskSummary]) -> str:
-    rows = ([task.name, duration(task.seconds), format_bytes(task.nbytes)] for task in tasks)
-    return _table(heading, ["", "time", "bytes"], rows)
+    for heading, tasks in (("Slowest", figures.slowest), ("Largest", figures.largest)):
+        rows = ([task.name, duration(task.seconds), format_bytes(task.nbytes)] for task in tasks)
+        yield _table(heading, ["", "time", "bytes"], rows)
 
 
 def _table(heading: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
