@@ -247,12 +247,9 @@ def sort(
     output: str | None,
     overwrite: bool,
     partition_size: int | None,
-    num_cpus: int | None,
-    object_store_memory: int | None,
-    spill_directory: str | None,
-    address: str | None,
     algorithm: str,
     no_validate: bool,
+    **cluster: Any,
 ) -> None:
     """Sort records or files into Parquet, check the result, and report times and sizes.
 
@@ -265,17 +262,11 @@ def sort(
         raise click.UsageError("give either --size (generated records) or --input (files)")
     if source is not None and by is None:
         raise click.UsageError("--input needs --by: the columns to sort by")
-    cluster = {
-        "address": address,
-        "num_cpus": num_cpus,
-        "object_store_memory": object_store_memory,
-        "spill_directory": spill_directory,
-        "shuffle.algorithm": algorithm,
-    }
-    slots = num_cpus or os.cpu_count() or 1
+    cluster["shuffle.algorithm"] = algorithm
+    slots = cluster["num_cpus"] or os.cpu_count() or 1
 
     def choose_size(nbytes: int) -> int:
-        return partition_size or partition_bytes(nbytes, slots, object_store_memory)
+        return partition_size or partition_bytes(nbytes, slots, cluster["object_store_memory"])
 
     with _output_directory(output) as place:
         if size:

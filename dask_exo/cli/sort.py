@@ -121,19 +121,12 @@ def file_input(path: str, choose_size: Callable[[int], int]) -> SortInput:
 
 def input_checksum(frame: dd.DataFrame) -> Checksum:
     """Compute the checksum of a Dask DataFrame in a pass of its own."""
-    meta = pd.DataFrame({name: pd.Series([], dtype=np.uint64) for name in ("rows", "high", "low")})
-    sums = frame.map_partitions(_partition_checksum, meta=meta, enforce_metadata=False).compute()
-    pieces = (
-        Checksum(int(rows), (int(high) << 64) + int(low))
-        for rows, high, low in zip(sums["rows"], sums["high"], sums["low"], strict=True)
-    )
-    return sum(pieces, Checksum())
+    meta = pd.Series([], dtype=object)
+    return sum(frame.map_partitions(_partition_checksum, meta=meta).compute(), Checksum())
 
 
-def _partition_checksum(partition: pd.DataFrame) -> pd.DataFrame:
-    value = checksum([partition])
-    row = {"rows": [value.rows], "high": [value.total >> 64], "low": [value.total % 2**64]}
-    return pd.DataFrame(row, dtype=np.uint64)
+def _partition_checksum(partition: pd.DataFrame) -> pd.Series[Any]:
+    return pd.Series([checksum([partition])], dtype=object)
 
 
 def sort_to_parquet(
