@@ -130,11 +130,6 @@ class DeviceFrame(Values, SummaryOfFrame):
         return len(self) * len(self.arrays)
 
     @property
-    def axes(self) -> list[Any]:
-        """Index and labels of the columns."""
-        return [self._index, self.labels]
-
-    @property
     def nbytes(self) -> int:
         """Bytes in memory, with the index."""
         return sum(column.nbytes for column in self.arrays) + self._index.nbytes
@@ -287,10 +282,6 @@ class DeviceFrame(Values, SummaryOfFrame):
         else:
             self.insert(len(self.arrays), key, value)
 
-    def __delitem__(self, key: Any) -> None:
-        rest = self.drop(columns=[key])
-        self.arrays, self.labels = rest.arrays, rest.labels
-
     def insert(self, loc: int, column: Any, value: Any, allow_duplicates: bool = False) -> None:  # noqa: FBT001, FBT002
         """Insert a column at a position."""
         if column in self.labels and not allow_duplicates:
@@ -321,12 +312,6 @@ class DeviceFrame(Values, SummaryOfFrame):
         if columns is None:
             raise unsupported("drop of rows by label", "use df[~df.index.isin(...)]")
         return self._at(self._places().drop(columns=columns, errors=errors).iloc[0])
-
-    def pop(self, item: Any) -> DeviceSeries:
-        """Remove and return a column."""
-        column: DeviceSeries = self[item]
-        del self[item]
-        return column
 
     def rename(self, mapper: Any = None, *, columns: Any = None, axis: Any = None, **_: Any) -> Any:
         """Rename columns."""

@@ -151,31 +151,6 @@ class DeviceGroupBy:
         """Return the distinct values of each group; ``explode`` makes rows of them."""
         return Uniques(self)
 
-    def cumcount(self, ascending: bool = True) -> DeviceSeries:  # noqa: FBT001, FBT002
-        """Enumerate the rows within each group."""
-        groups = self.row_groups
-        xp, order = groups.xp, groups.order
-        counts = xp.append(groups.tally(), np.int64(0))
-        starts = xp.cumsum(counts) - counts
-        places = xp.empty(len(order), np.int64)
-        places[order] = xp.arange(len(order)) - starts[groups.ids[order]]
-        if not ascending:
-            places = counts[groups.ids] - 1 - places
-        return DeviceSeries.of(Column(places, np.dtype(np.int64)), self.obj.index)
-
-    def head(self, n: int = 5) -> Any:
-        """Return the first rows of each group."""
-        return self._rows_below(n, self.cumcount())
-
-    def tail(self, n: int = 5) -> Any:
-        """Return the last rows of each group."""
-        return self._rows_below(n, self.cumcount(ascending=False))
-
-    def _rows_below(self, n: int, numbers: DeviceSeries) -> Any:
-        values = self.obj if self._selection is None else self.obj[self._selection]
-        mask = (numbers.column.values < n) & (self.row_groups.ids < self.row_groups.count)
-        return values.take_rows(mask)
-
 
 class Uniques:
     """Distinct values of one column by group, nulls included."""

@@ -132,10 +132,6 @@ class DeviceIndex(Operators):
         names = list(name) if self.nlevels > 1 and isinstance(name, (list, tuple)) else [name]
         return self.of(self._levels, names, self._range, self._module)
 
-    def set_names(self, names: Any) -> DeviceIndex:
-        """Rename the levels."""
-        return self.rename(names)
-
     def copy(self, deep: bool = False) -> DeviceIndex:  # noqa: ARG002, FBT001, FBT002
         """Return another index of the same immutable labels."""
         return self.of(self._levels, self.names, self._range, self._module)
@@ -171,11 +167,6 @@ class DeviceIndex(Operators):
         if self._range is not None:
             return self._range.step > 0
         return transform.monotonic(self.column)
-
-    @property
-    def is_monotonic_decreasing(self) -> bool:
-        """True if no label is larger than the one before."""
-        return transform.monotonic(self.column, descending=True)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.to_pandas())
@@ -273,10 +264,6 @@ class DeviceIndex(Operators):
 
         grouped = group_rows([sort_keys.encode(level) for level in self.levels], sort=False)
         return self.take(grouped.first)
-
-    def isin(self, values: Any) -> Any:
-        """Return (n,) bool of labels that are among ``values``."""
-        return transform.is_in(self.column, values)
 
     def get_slice_bound(self, label: Any, side: str) -> int:
         """Count the labels before the ``side`` ("left" or "right") of a label in a sorted index."""

@@ -118,16 +118,6 @@ def extreme(column: Column, *, largest: bool = False, skipna: bool = True) -> An
     return scalar(defined, keys.argmax() if largest else keys.argmin())
 
 
-def place(column: Column, *, largest: bool = False) -> int:
-    """Find the first row of the smallest or largest value; raise ValueError if all are null."""
-    nulls = column.nulls()
-    keys = sort_keys.ascending(column)
-    keys = ~keys if largest else keys
-    if not len(column) or bool(nulls.all()):
-        raise ValueError(f"attempt to get {'argmax' if largest else 'argmin'} of an empty sequence")
-    return int(column.xp.where(nulls, keys[~nulls].max(), keys).argmin())
-
-
 def any_true(column: Column, *, skipna: bool = True) -> bool:
     """Return whether a value is not 0; nulls count only if ``skipna`` is false."""
     nulls = column.nulls()
@@ -352,23 +342,7 @@ def group_median(column: Column, by: Groups) -> Column:
     return _floats(medians, column, empty)
 
 
-def group_any(column: Column, by: Groups) -> Column:
-    """Return whether any value is not 0."""
-    values, defined = _zero_filled(column)
-    true = (values != 0) if defined is None else defined & (values != 0)
-    return Column(by.tally(true) > 0, as_nullable(bool, column.dtype))
-
-
-def group_all(column: Column, by: Groups) -> Column:
-    """Return whether no value is 0."""
-    values, defined = _zero_filled(column)
-    false = (values == 0) if defined is None else defined & (values == 0)
-    return Column(by.tally(false) == 0, as_nullable(bool, column.dtype))
-
-
 AGGREGATIONS: dict[str, Callable[..., Column]] = {
-    "all": group_all,
-    "any": group_any,
     "count": group_count,
     "first": group_first,
     "last": partial(group_first, last=True),

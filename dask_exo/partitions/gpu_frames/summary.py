@@ -67,14 +67,6 @@ class SummaryOfSeries(Values):
         """Compute the median."""
         return self.quantile()
 
-    def idxmin(self, **_: Any) -> Any:
-        """Find the label of the smallest value."""
-        return self._index[reductions.place(self.column)]
-
-    def idxmax(self, **_: Any) -> Any:
-        """Find the label of the largest value."""
-        return self._index[reductions.place(self.column, largest=True)]
-
     def agg(self, func: Any) -> Any:
         """Reduce values by names of aggregations."""
         if isinstance(func, str):
@@ -96,11 +88,6 @@ class SummaryOfSeries(Values):
         start = {name: getattr(self, name)() for name in ("count", "mean", "std", "min")}
         summary = {**start, **dict(zip(labels, quantiles, strict=True)), "max": self.max()}
         return pd.Series(summary, name=self.name, dtype=np.float64)
-
-    @property
-    def is_unique(self) -> bool:
-        """True if no value occurs twice."""
-        return reductions.distinct(self.column, dropna=False) == len(self)
 
     @property
     def is_monotonic_increasing(self) -> bool:
