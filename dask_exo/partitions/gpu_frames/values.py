@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.partitions.gpu.arrays import host
 from dask_exo.partitions.gpu_frames import transform
 from dask_exo.partitions.gpu_frames.column import (
     CATEGORY,
@@ -26,7 +25,7 @@ from dask_exo.partitions.gpu_frames.column import (
     unsupported,
 )
 from dask_exo.partitions.gpu_frames.elementwise import Operators
-from dask_exo.partitions.gpu_frames.interop import map_distinct, recategorize
+from dask_exo.partitions.gpu_frames.interop import map_distinct, recode
 from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask
 
 
@@ -147,21 +146,30 @@ _STRINGS = frozenset(
         *("swapcase", "title", "translate", "upper", "wrap", "zfill"),
     )
 )
-Like = Callable[[Column], Any]
 
 
-class Strings:
+class ColumnAccessor:
+    """Functions of a column of one kind; ``like`` makes a series of a result."""
+
+    _name: str
+    _kinds: str
+    _needed: str
+
+    def __init__(self, column: Column, like: Callable[[Column], Any]) -> None:
+        if column.kind not in self._kinds:
+            raise AttributeError(
+                f"Can only use .{self._name} accessor with {self._needed}, not {column.dtype}"
+            )
+        self._column, self._like = column, like
+
+
+class Strings(ColumnAccessor):
     """``.str``: functions of pandas that map a string to a value.
 
     Functions run on the host, once for each distinct string.
     """
 
-    def __init__(self, column: Column, like: Like) -> None:
-        if column.kind != TEXT:
-            raise AttributeError(
-                f"Can only use .str accessor with string values, not {column.dtype}"
-            )
-        self._column, self._like = column, like
+    _name, _kinds, _needed = "str", TEXT, "string values"
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in _STRINGS:
@@ -182,13 +190,10 @@ class Strings:
         return self._like(map_distinct(self._column, lambda values: values.str[place]))
 
 
-class Times:
+class Times(ColumnAccessor):
     """``.dt``: fields of times, computed on the GPU."""
 
-    def __init__(self, column: Column, like: Like) -> None:
-        if column.kind not in "mM":
-            raise AttributeError(f"Can only use .dt accessor with times, not {column.dtype}")
-        self._column, self._like = column, like
+    _name, _kinds, _needed = "dt", "mM", "times"
 
     def __getattr__(self, name: str) -> Any:
         column = self._column
@@ -200,13 +205,15 @@ class Times:
         return self._like(fields[name](column))
 
 
-class Categories:
-    """``.cat``: the categories of a column."""
+_CATEGORIES = frozenset(
+    f"{change}_categories" for change in ("add", "remove", "rename", "reorder", "set")
+) | {"as_ordered", "as_unordered"}
 
-    def __init__(self, column: Column, like: Like) -> None:
-        if column.kind != CATEGORY:
-            raise AttributeError(f"Can only use .cat accessor with a category, not {column.dtype}")
-        self._column, self._like = column, like
+
+class Categories(ColumnAccessor):
+    """``.cat``: the categories of a column, which functions of pandas change on the host."""
+
+    _name, _kinds, _needed = "cat", CATEGORY, "a category"
 
     @property
     def categories(self) -> pd.Index:
@@ -226,33 +233,19 @@ class Categories:
         codes = self._like(Column(self._column.values.astype(dtype), np.dtype(dtype)))
         return codes.rename(None)
 
-    def set_categories(self, new_categories: Any, ordered: bool | None = None) -> Any:  # noqa: FBT001
-        """Set other categories; values that are not among them become null."""
-        new_categories = getattr(new_categories, "array", new_categories)
-        is_ordered = self.ordered if ordered is None else ordered
-        dtype = pd.CategoricalDtype(new_categories, is_ordered)
-        return self._like(recategorize(self._column, dtype))
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in _CATEGORIES:
+            raise unsupported(f".cat.{name}")
 
-    def as_ordered(self) -> Any:
-        """Make the categories ordered."""
-        return self.set_categories(self.categories, ordered=True)
+        def run(*args: Any, **options: Any) -> Any:
+            args = tuple(getattr(argument, "array", argument) for argument in args)
+            one_each = pd.Categorical.from_codes(
+                range(len(self.categories)), dtype=self._column.dtype
+            )
+            changed = getattr(one_each, name)(*args, **options)
+            return self._like(Column(recode(self._column, changed.codes), changed.dtype))
 
-    def as_unordered(self) -> Any:
-        """Make the categories unordered."""
-        return self.set_categories(self.categories, ordered=False)
-
-    def add_categories(self, new_categories: Any) -> Any:
-        """Add categories."""
-        new = [new_categories] if isinstance(new_categories, str) else list(new_categories)
-        return self.set_categories(self.categories.append(pd.Index(new)))
-
-    def remove_unused_categories(self) -> Any:
-        """Remove categories that no row has."""
-        used = self._column.xp.unique(self._column.values)
-        return self.set_categories(self.categories[host(used[used >= 0])])
-
-    def __getattr__(self, name: str) -> Any:
-        raise unsupported(f".cat.{name}")
+        return run
 
 
 _INT32 = np.dtype(np.int32)
