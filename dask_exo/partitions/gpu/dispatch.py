@@ -20,7 +20,6 @@ from dask.dataframe.dispatch import (
     group_split_dispatch,
     grouper_dispatch,
     hash_object_dispatch,
-    is_categorical_dtype_dispatch,
     make_meta_dispatch,
     make_meta_obj,
     meta_nonempty,
@@ -125,10 +124,6 @@ def _percentile(series: Any, q: Any, interpolation: str = "linear") -> tuple[Any
     return values, len(column)
 
 
-def _is_categorical(obj: Any) -> bool:
-    return isinstance(getattr(obj, "dtype", obj), pd.CategoricalDtype)
-
-
 def _categories(categories: Any = None, ordered: bool = False) -> pd.CategoricalDtype:  # noqa: FBT001, FBT002
     return pd.CategoricalDtype(getattr(categories, "array", categories), ordered)
 
@@ -151,7 +146,6 @@ _OF_ALL: list[tuple[Any, Any]] = [
     (categorical_dtype_dispatch, _categories),
     (concat_dispatch, _concat),
     (hash_object_dispatch, hashes),
-    (is_categorical_dtype_dispatch, _is_categorical),
     (make_meta_dispatch, _empty),
     (make_meta_obj, _of_description),
     (meta_nonempty, _with_rows),

@@ -354,20 +354,6 @@ class DeviceFrame(Values, SummaryOfFrame):
 
         return merge(self, right, how, on, **options)
 
-    def join(
-        self,
-        other: Any,
-        on: Any = None,
-        how: Any = "left",
-        lsuffix: str = "",
-        rsuffix: str = "",
-        **_: Any,
-    ) -> DeviceFrame:
-        """Join with another frame on its index."""
-        keys: dict[str, Any] = {"left_index": True} if on is None else {"left_on": on}
-        suffixes = (lsuffix, rsuffix)
-        return self.merge(other, how, right_index=True, suffixes=suffixes, **keys)
-
 
 def _of_series(data: dict[Any, Any]) -> DeviceFrame:
     first = next(v for v in data.values() if isinstance(v, DeviceSeries))

@@ -242,10 +242,6 @@ class DeviceIndex(Operators):
 
     isnull = isna
 
-    def notna(self) -> Any:
-        """Return (n,) bool of labels that are not null."""
-        return ~self.column.nulls()
-
     def min(self) -> Any:
         """Find the smallest label."""
         return reductions.extreme(self.column)
@@ -253,10 +249,6 @@ class DeviceIndex(Operators):
     def max(self) -> Any:
         """Find the largest label."""
         return reductions.extreme(self.column, largest=True)
-
-    def nunique(self, dropna: bool = True) -> int:  # noqa: FBT001, FBT002
-        """Count distinct labels."""
-        return reductions.distinct(self.column, dropna=dropna)
 
     def unique(self) -> DeviceIndex:
         """Return distinct labels, in order of appearance."""

@@ -67,14 +67,6 @@ class SummaryOfSeries(Values):
         """Compute the median."""
         return self.quantile()
 
-    def agg(self, func: Any) -> Any:
-        """Reduce values by names of aggregations."""
-        if isinstance(func, str):
-            return getattr(self, func)()
-        return pd.Series({name: getattr(self, name)() for name in func}, name=self.name)
-
-    aggregate = agg
-
     def describe(self, percentiles: Any = None, **_: Any) -> pd.Series:
         """Summarize the values, on the host."""
         shares = [0.25, 0.5, 0.75] if percentiles is None else sorted({*percentiles, 0.5})
@@ -115,25 +107,6 @@ class SummaryOfFrame(RowsOfFrame):
         if pd.api.types.is_scalar(q):
             return pd.Series(quantiles, name=q).set_axis(frame.labels)
         return pd.DataFrame(quantiles).set_axis(frame.labels, axis=1)
-
-    def agg(self, func: Any, **_: Any) -> Any:
-        """Reduce columns by names of aggregations."""
-        if isinstance(func, str):
-            return getattr(self, func)()
-        if isinstance(func, dict):
-            results = {label: self[label].agg(how) for label, how in func.items()}
-            has_series = any(isinstance(result, pd.Series) for result in results.values())
-            return pd.DataFrame(results) if has_series else pd.Series(results)
-        return pd.DataFrame({label: series.agg(list(func)) for label, series in self.items()})
-
-    aggregate = agg
-
-    def describe(self, percentiles: Any = None, **options: Any) -> pd.DataFrame:
-        """Summarize columns of numbers, or all columns if there are none."""
-        numbers = self.select_dtypes("number")
-        frame = numbers if len(numbers.labels) else self
-        summaries = [series.describe(percentiles, **options) for _, series in frame.items()]
-        return pd.concat(summaries, axis=1)
 
 
 def _of_series(name: str) -> Callable[..., Any]:
