@@ -112,16 +112,9 @@ class Column:
                     f"convert it before with .astype('boolean')"
                 )
             column = Column(self.values.astype(np.float64), np.dtype(np.float64))
-        if not len(column):
-            return column.all_null(len(rows))
-        result = column.take(self.xp.where(missing, 0, rows))
-        return result.with_nulls(missing)
-
-    def all_null(self, length: int) -> Column:
-        """Make a column of nulls."""
-        xp = self.xp
-        values = xp.zeros(length, self.values.dtype)
-        return replace(self, values=values, valid=None).with_nulls(xp.ones(length, bool))
+        if not len(column):  # all rows are missing: one value stands for them
+            column = replace(column, values=self.xp.zeros(1, column.values.dtype), valid=None)
+        return column.take(self.xp.where(missing, 0, rows)).with_nulls(missing)
 
     def with_nulls(self, missing: Any) -> Column:
         """Set rows to null, in a dtype that can hold nulls."""

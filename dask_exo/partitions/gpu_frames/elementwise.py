@@ -33,6 +33,7 @@ from dask_exo.partitions.gpu_frames.column import (
 from dask_exo.partitions.gpu_frames.interop import recategorize, search, unify
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
 
 def _result_dtype(name: str, left: Any, right: Any) -> Any:
@@ -272,29 +273,18 @@ class Operators:
 
     __hash__ = None  # type: ignore[assignment]  # equality is row by row
 
-    __add__, __radd__ = _dunder("add"), _dunder("add", reflected=True)
-    __sub__, __rsub__ = _dunder("sub"), _dunder("sub", reflected=True)
-    __mul__, __rmul__ = _dunder("mul"), _dunder("mul", reflected=True)
-    __truediv__, __rtruediv__ = _dunder("truediv"), _dunder("truediv", reflected=True)
-    __floordiv__, __rfloordiv__ = _dunder("floordiv"), _dunder("floordiv", reflected=True)
-    __mod__, __rmod__ = _dunder("mod"), _dunder("mod", reflected=True)
-    __pow__, __rpow__ = _dunder("pow"), _dunder("pow", reflected=True)
-    __and__, __rand__ = _dunder("and_"), _dunder("and_", reflected=True)
-    __or__, __ror__ = _dunder("or_"), _dunder("or_", reflected=True)
-    __xor__, __rxor__ = _dunder("xor"), _dunder("xor", reflected=True)
-    __eq__, __ne__ = _dunder("eq"), _dunder("ne")
-    __lt__, __le__ = _dunder("lt"), _dunder("le")
-    __gt__, __ge__ = _dunder("gt"), _dunder("ge")
 
-    add, radd = _method("add"), _method("add", reflected=True)
-    sub, rsub = _method("sub"), _method("sub", reflected=True)
-    mul, rmul = _method("mul"), _method("mul", reflected=True)
-    div = truediv = _method("truediv")
-    rdiv = rtruediv = _method("truediv", reflected=True)
-    floordiv, rfloordiv = _method("floordiv"), _method("floordiv", reflected=True)
-    mod, rmod = _method("mod"), _method("mod", reflected=True)
-    pow, rpow = _method("pow"), _method("pow", reflected=True)
-    eq, ne, lt, le, gt, ge = map(_method, ("eq", "ne", "lt", "le", "gt", "ge"))
+for _name in _ARITHMETIC:
+    setattr(Operators, _name, _method(_name))
+    setattr(Operators, f"r{_name}", _method(_name, reflected=True))
+for _name in (*_ARITHMETIC, "and_", "or_", "xor"):
+    setattr(Operators, f"__{_name.rstrip('_')}__", _dunder(_name))
+    setattr(Operators, f"__r{_name.rstrip('_')}__", _dunder(_name, reflected=True))
+for _name in COMPARISONS:
+    setattr(Operators, _name, _method(_name))
+    setattr(Operators, f"__{_name}__", _dunder(_name))
+for _name in ("div", "rdiv"):  # other names of truediv
+    setattr(Operators, _name, getattr(Operators, _name.replace("div", "truediv")))
 
 
 def refuse(owner: object, kind: type, name: str) -> Any:

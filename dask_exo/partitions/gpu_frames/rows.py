@@ -47,18 +47,9 @@ class LabelledRows:
 
     arrays: list[Column]
     _index: DeviceIndex
-
-    def _with(self, columns: Sequence[Column], index: DeviceIndex | None = None) -> Any:
-        """Replace the columns, and the index; names stay."""
-        raise NotImplementedError
-
-    def _named(self) -> list[tuple[Any, Column]]:
-        """Return the names and columns."""
-        raise NotImplementedError
-
-    def to_pandas(self) -> Any:
-        """Copy to pandas, on the host."""
-        raise NotImplementedError
+    _with: Callable[..., Any]  # replaces the columns, and the index; names stay
+    _named: Callable[[], list[tuple[Any, Column]]]  # returns names and columns
+    to_pandas: Callable[[], Any]
 
     def each(self, change: Callable[[Column], Column]) -> Any:
         """Apply a function to each column."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -220,9 +220,8 @@ class DeviceSeries(SummaryOfSeries):
 
     def between(self, left: Any, right: Any, inclusive: Any = "both") -> Any:
         """Return whether values are between two bounds."""
-        low = self >= left if inclusive in ("both", "left") else self > left
-        high = self <= right if inclusive in ("both", "right") else self < right
-        return low & high
+        low = self.apply_operator("ge" if inclusive in ("both", "left") else "gt", left)
+        return low & self.apply_operator("le" if inclusive in ("both", "right") else "lt", right)
 
     def fillna(self, value: Any = None, **_: Any) -> DeviceSeries:
         """Replace nulls by a value."""
@@ -262,19 +261,14 @@ class DeviceSeries(SummaryOfSeries):
             return self.numbered()
         return self.to_frame(name).reset_index(level, drop=drop)
 
-    def sort_values(
-        self,
-        ascending: bool = True,  # noqa: FBT001, FBT002
-        na_position: Any = "last",
-        ignore_index: bool = False,  # noqa: FBT001, FBT002
-        **_: Any,
-    ) -> DeviceSeries:
-        """Sort rows by the values in a stable way."""
-        keys = sort_keys.encode(
-            self.column, descending=not ascending, nulls_first=na_position == "first"
-        )
-        ordered: DeviceSeries = self.take_rows(arrays.argsort(keys))
-        return ordered.numbered() if ignore_index else ordered
+    def _as_frame(self, change: Callable[[Any], Any]) -> DeviceSeries:
+        """Apply a function to a frame of the only column "x"."""
+        frame = change(self.to_frame("x"))
+        return self._with(frame.arrays, frame.index)
+
+    def sort_values(self, **options: Any) -> DeviceSeries:
+        """Sort rows by the values in a stable way; see `DeviceFrame.sort_values`."""
+        return self._as_frame(lambda frame: frame.sort_values("x", **options))
 
     def nlargest(self, n: int = 5, keep: Any = "first") -> DeviceSeries:  # noqa: ARG002
         """Return the rows with the largest values."""
@@ -289,10 +283,9 @@ class DeviceSeries(SummaryOfSeries):
         nulls = self.column.nulls()
         return self.take_rows(~nulls) if bool(nulls.any()) else self
 
-    def drop_duplicates(self, keep: Any = "first", ignore_index: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002
-        """Drop rows whose values another row has; see `DeviceFrame.duplicated`."""
-        rest = self.to_frame("x").drop_duplicates(keep=keep, ignore_index=ignore_index)
-        return self._with(rest.arrays, rest.index)
+    def drop_duplicates(self, **options: Any) -> DeviceSeries:
+        """Drop rows whose values another row has; see `DeviceFrame.drop_duplicates`."""
+        return self._as_frame(lambda frame: frame.drop_duplicates(**options))
 
     def searchsorted(self, value: Any, side: Any = "left") -> Any:
         """Count the sorted values before each of (m,) others; nulls are last."""
