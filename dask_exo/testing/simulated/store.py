@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dask_exo.testing.simulated.tasks import Channels, SimTask
 
-PENDING, MEMORY, RESTORED, SPILLED, FAILED, FREED = range(6)
+PENDING, MEMORY, RESTORED, SPILLED, FAILED, FREED = range(6)  # RESTORED: in memory and on disk
 
 
 class StoreTotals:
@@ -46,24 +46,17 @@ class StoreTotals:
         self.peak_live = max(self.peak_live, self.live)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SimValue:
-    """One value of the cluster.
+    """One value of the cluster."""
 
-    ``refs`` counts its handles; without one it is freed. ``size`` is 0 until it exists, and
-    ``store`` that of the driver. RESTORED is in memory and on disk. ``value`` of a failed one is
-    the exception. ``copies`` are other nodes that have fetched it.
-    """
-
-    __slots__ = ("copies", "refs", "size", "state", "store", "task", "value")
-
-    def __init__(self, store: NodeStore, task: SimTask | None) -> None:
-        self.refs = 1
-        self.size = 0
-        self.state = PENDING
-        self.store = store
-        self.task = task
-        self.value: Any = None
-        self.copies: set[NodeStore] | None = None
+    store: NodeStore  # that of the driver until it exists
+    task: SimTask | None
+    refs: int = 1  # its handles; without one it is freed
+    size: int = 0  # until it exists
+    state: int = PENDING
+    value: Any = None  # the exception of a failed one
+    copies: set[NodeStore] | None = None  # other nodes that have fetched it
 
 
 class IndexedSimValue(SimValue):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
@@ -111,55 +111,36 @@ def slowness(stragglers: Stragglers | None, seed: int, ids: set[str]) -> Callabl
 WAITING, READY, FETCHING, RUNNING, DONE = range(5)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SimTask:
-    """One submitted call, from its submission to its end.
+    """One submitted call, from its submission to its end."""
 
-    Attributes
-    ----------
-    args, outputs
-        Refs among arguments are handles, so that their values stay; missing outputs.
-    missing
-        Number of arguments that do not exist yet, while WAITING.
-    number
-        Place in the queue; number of the awaited event, while FETCHING or RUNNING.
-    step, serial, starts
-        Outputs of this run so far; number among all calls; number of runs.
-    reserved, is_waiting, delay
-        Bytes of store reserved for its outputs; whether it waits for that room while other values
-        are spilled; seconds for which it has waited.
-    """
-
-    __slots__ = (
-        "args", "count", "delay", "fn", "inputs", "is_waiting", "machine", "missing", "moved",
-        "number", "outputs", "pinned", "produce", "reserved", "restored", "seconds", "serial",
-        "sizes", "start", "starts", "state", "step", "target", "values", "waiters",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        produce: Produce,
-        count: int,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        target: SimNode | None,
-    ) -> None:
-        self.produce = produce
-        self.count = count
-        self.fn = fn
-        self.args = args
-        self.target = target
-        self.state = WAITING
-        self.missing = self.number = self.step = self.serial = self.starts = 0
-        self.moved = self.restored = self.reserved = 0
-        self.is_waiting = False
-        self.start = self.seconds = self.delay = 0.0
-        self.sizes: Sequence[int] = ()
-        self.outputs: list[SimValue | None] = []
-        self.waiters: dict[SimValue, list[SimTask]] = {}
-        self.machine: SimNode | None = None
-        self.pinned: list[tuple[NodeStore, SimValue]] = []
-        self.inputs: list[Any] = []
-        self.values: Iterator[Any] | None = None
+    produce: Produce
+    count: int  # of outputs
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]  # refs among them are handles, so that their values stay
+    target: SimNode | None  # the requested node
+    serial: int = 0  # among all calls
+    state: int = WAITING
+    missing: int = 0  # arguments that do not exist yet, while WAITING
+    number: int = 0  # place in the queue; the awaited event, while FETCHING or RUNNING
+    outputs: list[SimValue | None] = field(default_factory=list)  # missing ones
+    waiters: dict[SimValue, list[SimTask]] = field(default_factory=dict)  # for an output
+    # of the last run
+    starts: int = 0  # its number
+    machine: SimNode | None = None
+    start: float = 0.0
+    seconds: float = 0.0
+    sizes: Sequence[int] = ()
+    inputs: list[Any] = field(default_factory=list)
+    values: Iterator[Any] | None = None
+    step: int = 0  # outputs so far
+    pinned: list[tuple[NodeStore, SimValue]] = field(default_factory=list)
+    moved: int = 0  # bytes
+    restored: int = 0
+    reserved: int = 0  # bytes of store for its outputs
+    is_waiting: bool = False  # for that room, while other values are spilled
+    delay: float = 0.0  # seconds for which it has waited
 
     def price(self, cost: CostModel, slowness: Callable[[str], float]) -> None:
         """Set the duration and output sizes of a starting task by the cost model."""
@@ -186,18 +167,18 @@ class SimTask:
             self.outputs, self.args = [], ()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SimNode:
     """A simulated node: its store, its running tasks, and those queued for it."""
 
-    def __init__(self, node: Node, index: int, store: NodeStore) -> None:
-        self.node = node
-        self.index = index
-        self.store = store
-        self.io: NodeIO | None = None
-        self.alive = True
-        self.peak = 0  # of the stores it had before its deaths
-        self.running: dict[SimTask, None] = {}
-        self.queue: deque[SimTask] = deque()
+    node: Node
+    index: int
+    store: NodeStore
+    io: NodeIO | None = None
+    alive: bool = True
+    peak: int = 0  # of the stores it had before its deaths
+    running: dict[SimTask, None] = field(default_factory=dict)
+    queue: deque[SimTask] = field(default_factory=deque)
 
     @property
     def free(self) -> int:
