@@ -6,7 +6,7 @@ way and at the same time as with Dask's dispatch functions: when its package is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -22,39 +22,19 @@ from dask_exo.partitions.kernels.sort_keys import SortKey
 
 
 class Kernels(Protocol):
-    """Functions that split and sort rows of one kind of frame.
+    """Functions that split and sort rows of one kind of frame, each as that of pandas in `_HOST`.
 
     Arrays are in the memory of the frame: on the host, or on its GPU.
     """
 
-    def partition_ids(self, frame: Any, column: Any, npartitions: int) -> Any:
-        """Implement `dask_exo.partitions.protocol.partition_ids`."""
-
-    def partition_column(self, frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
-        """Implement `dask_exo.partitions.protocol.partition_column`."""
-
-    def counting_argsort(self, ids: Any, count: int) -> tuple[Any, np.ndarray]:
-        """Implement `dask_exo.partitions.kernels.argsort.counting_argsort`.
-
-        Offsets are on the host.
-        """
-
-    def to_wire(
-        self, frame: Any, order: Any, *, ignore_index: bool = False
-    ) -> wire_format.WireRows:
-        """Implement `dask_exo.partitions.wire_format.to_wire`; rows are in host memory."""
-
-    def checksum(self, frame: Any, columns: Any) -> tuple[tuple[str, ...], int]:
-        """Implement `dask_exo.partitions.protocol.checksum`."""
-
-    def recode(self, frame: Any, keys: Sequence[SortKey]) -> Any:
-        """Implement `dask_exo.partitions.kernels.sort_keys.recode`."""
-
-    def sort(self, frame: Any, keys: Sequence[SortKey]) -> Any:
-        """Implement `dask_exo.partitions.kernels.sort_keys.sort`."""
-
-    def array(self, frame: Any, values: np.ndarray) -> Any:
-        """Copy an array of the host to the memory of the frame."""
+    partition_ids: Callable[[Any, Any, int], Any]  # (frame, column, npartitions)
+    partition_column: Callable[[Any, Any, Any], tuple[int, Any] | None]  # (frame, column, ids)
+    counting_argsort: Callable[[Any, int], tuple[Any, np.ndarray]]  # offsets are on the host
+    to_wire: Callable[..., wire_format.WireRows]  # rows are in host memory
+    checksum: Callable[[Any, Any], tuple[tuple[str, ...], int]]  # (frame, columns)
+    recode: Callable[[Any, Sequence[SortKey]], Any]
+    sort: Callable[[Any, Sequence[SortKey]], Any]
+    array: Callable[[Any, np.ndarray], Any]  # copies an array of the host to the frame's memory
 
 
 Frame = Any
