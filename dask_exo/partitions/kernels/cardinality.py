@@ -120,11 +120,12 @@ def sketch(groups: pd.Index, numbers: np.ndarray, values: pd.Series) -> Sketch:
     """Sketch values of groups; ``numbers`` are the group of each, or -1. Nulls do not count."""
     mask = (numbers >= 0) & values.notna().to_numpy()
     hashes = pd.util.hash_pandas_object(values[mask], index=False, categorize=False).to_numpy()
-    # a one after the remaining bits ends the zeros
-    rest = (hashes << np.uint64(PRECISION)) | np.uint64(1 << (PRECISION - 1))
+    # a one after the remaining bits ends the zeros; as floats these numbers are exact
+    rest = (hashes << np.uint64(PRECISION) >> np.uint64(PRECISION - 1)) | np.uint64(1)
+    _, lengths = np.frexp(rest.astype("float64"))  # of the numbers in bits
     places = numbers[mask].astype("int64") * REGISTERS
     places += (hashes >> np.uint64(64 - PRECISION)).astype("int64")
-    return _largest(groups, places, _leading_zeros(rest) + 1)
+    return _largest(groups, places, LARGEST + 1 - lengths)
 
 
 def merge_sketches(sketches: Sequence[Sketch]) -> Sketch:
@@ -147,16 +148,6 @@ def _largest(groups: pd.Index, places: np.ndarray, ranks: np.ndarray) -> Sketch:
     last = np.append(places[1:] != places[:-1], True)[: len(places)]
     dtype = "uint32" if len(groups) * REGISTERS <= 1 << 32 else "uint64"
     return Sketch(groups, places[last].astype(dtype), packed[last].astype("uint8"))
-
-
-def _leading_zeros(x: np.ndarray) -> np.ndarray:
-    """Count leading zeros of (n,) nonzero 64-bit numbers."""
-    zeros = np.zeros(len(x), "uint8")
-    for bits in (32, 16, 8, 4, 2, 1):
-        is_zero = x < np.uint64(1 << (64 - bits))
-        zeros += np.uint8(bits) * is_zero
-        x = np.where(is_zero, x << np.uint64(bits), x)
-    return zeros
 
 
 def _estimates(histograms: np.ndarray) -> np.ndarray:
