@@ -52,23 +52,13 @@ class Blocks(Protocol):
 class Packed:
     """Rows for neighbouring reducers, one block after the other.
 
-    Attributes
-    ----------
-    rows : WireColumns, WireFrame or WireTable
-        (n,) rows, those of the first reducer first.
-    offsets : ndarray
-        (k + 1,) start of each of the k blocks, and the end.
-    partition_column : tuple, optional
-        Place and dtype of the column of partition numbers, which is the same number for all
-        rows of a block and therefore not sent.
-    first : int
-        Number of the first reducer.
+    The column of partition numbers is not sent: it is the same number for all rows of a block.
     """
 
-    rows: WireRows
-    offsets: np.ndarray
-    partition_column: tuple[int, Any] | None = None
-    first: int = 0
+    rows: WireRows  # (n,) those of the first reducer first
+    offsets: np.ndarray  # (k + 1,) start of each of the k blocks, and the end
+    partition_column: tuple[int, Any] | None = None  # place and dtype
+    first: int = 0  # number of the first reducer
 
     @property
     def nbytes(self) -> int:
@@ -188,14 +178,7 @@ Pickle = list[np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Pickled:
-    """Values for neighbouring reducers.
-
-    Attributes
-    ----------
-    pickles : list
-        (k,) pickles of each of the k blocks.
-    first : int
-        Number of the first reducer.
+    """Values for neighbouring reducers, beginning with number ``first``.
 
     Examples
     --------
@@ -204,7 +187,7 @@ class Pickled:
     (['a'], [], [1, 2, 1, 2])
     """
 
-    pickles: list[list[Pickle]]
+    pickles: list[list[Pickle]]  # of each of the k blocks
     first: int = 0
 
     @property

@@ -59,15 +59,6 @@ class MapStage:
 
     At most ``window`` calls are in flight, and a call should last for ``target`` seconds at least.
     Without a ``policy`` no call is late.
-
-    Attributes
-    ----------
-    calls, parts, nbytes, seconds, tally
-        Totals of the receipts of all finished calls.
-    rounds : int
-        Number of calls of `take`.
-    merges, merged : int
-        Merges that were submitted, and those that are known to be finished.
     """
 
     def __init__(
@@ -88,9 +79,11 @@ class MapStage:
         self._submitted = 0
         self._batch = 1
         self.policy = policy
-        self.calls = self.parts = self.nbytes = self.rounds = self.merges = self.merged = 0
-        self.seconds = 0.0
-        self.tally = Tally()
+        self.rounds = 0  # calls of `take`
+        self.merges = self.merged = 0  # submitted, and known to be finished
+        # totals of submitted calls, and of the receipts of finished ones
+        self.calls = self.parts = self.nbytes = 0
+        self.seconds, self.tally = 0.0, Tally()
 
     def __len__(self) -> int:
         """M."""

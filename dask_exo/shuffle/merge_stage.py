@@ -43,27 +43,16 @@ class MergeOutput(NamedTuple):
 class MergeTask:
     """A submitted merge.
 
-    Attributes
-    ----------
-    outputs : list of MergeOutput
-    submit : callable, optional
-        Submits the merge of some blocks; None if a block is passed through instead.
-    end : Ref
-        Its last output.
-    rows : list of MapOutput
-        Its inputs, while speculative attempts may replace them.
-    submitted : list of Ref
-        Blocks that it was submitted with, as long as reducers may have to read them instead.
-    since : float
-        Time of the submission.
+    It has its inputs, ``rows``, while speculative attempts may replace them, and the blocks that it
+    was ``submitted`` with as long as reducers may have to read them instead.
     """
 
     outputs: list[MergeOutput]
-    submit: Callable[..., list[Ref]] | None
-    end: Ref
+    submit: Callable[..., list[Ref]] | None  # None if a block is passed through instead
+    end: Ref  # its last output
     rows: list[MapOutput] = field(default_factory=list)
     submitted: list[Ref] = field(default_factory=list)
-    since: float = 0.0
+    since: float = 0.0  # time of the submission
 
     @property
     def blocks(self) -> list[int]:

@@ -35,25 +35,13 @@ MEMORY_MARGIN = 2  # times the memory, since sizes are estimated from the first 
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Result of a shuffle: its maps and merges have finished, its reducers have not started.
+    """Result of a shuffle: its maps and merges have finished, its reducers have not started."""
 
-    Attributes
-    ----------
-    inputs : list of ReducerInput
-        (R,) inputs of the reducers.
-    choice : Choice
-        Algorithm and why.
-    calls, nbytes : int
-        Totals of the map side.
-    tally : Tally
-        Rows and keys that the maps sent.
-    """
-
-    inputs: list[ReducerInput]
+    inputs: list[ReducerInput]  # (R,)
     choice: Choice
-    calls: int
-    nbytes: int
-    tally: Tally
+    calls: int  # of maps
+    nbytes: int  # of map outputs
+    tally: Tally  # rows and keys that the maps sent
 
 
 def run_shuffle(

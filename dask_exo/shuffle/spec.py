@@ -29,19 +29,7 @@ _WORD = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Sums over rows that a shuffle must not change.
-
-    Attributes
-    ----------
-    rows : int
-        Number of rows of frames, items of bags, or elements of arrays.
-    places : int
-        Sum over all rows of a hash of the reducer, modulo 2**64.
-    dtypes : tuple of str or None
-        Dtypes of the key columns in ``keys``; None if parts differ, so that sums cannot be
-        compared.
-    keys : int
-        Sum over the key columns of fixed width, modulo 2**64.
+    """Sums over rows that a shuffle must not change, modulo 2**64.
 
     Examples
     --------
@@ -51,10 +39,10 @@ class Tally:
     Tally(rows=1, places=3, dtypes=('int64',), keys=1)
     """
 
-    rows: int = 0
-    places: int = 0
-    dtypes: tuple[str, ...] | None = ()
-    keys: int = 0
+    rows: int = 0  # of frames; items of bags, elements of arrays
+    places: int = 0  # sum over all rows of a hash of the reducer
+    dtypes: tuple[str, ...] | None = ()  # of the key columns; None if parts differ
+    keys: int = 0  # sum over the key columns of fixed width; comparable if ``dtypes`` are equal
 
     def __add__(self, other: Tally) -> Tally:
         """Return the tally of the rows of both."""
@@ -108,91 +96,47 @@ Compute it again
 
 
 class MapOutput(list[Ref]):
-    """(W,) packed blocks of one map call.
-
-    Attributes
-    ----------
-    owned : (W,) ranges
-        Reducers whose blocks are packed together in each.
-    parts : int
-        Number of parts of the call.
-    sizes : tuple of int, (W,)
-        Bytes of each block, once the receipt is read.
-    final : bool
-        True once these refs stay. Until then a speculative attempt may replace them all.
-    """
+    """(W,) packed blocks of one map call, each for the reducers of one range in ``owned``."""
 
     def __init__(self, owned: Sequence[range], parts: int = 1) -> None:
         super().__init__()
         self.owned = tuple(owned)
-        self.parts = parts
-        self.sizes: tuple[int, ...] = ()
-        self.final = False
+        self.parts = parts  # number
+        self.sizes: tuple[int, ...] = ()  # bytes of each block, once the receipt is read
+        self.final = False  # until these refs stay: a speculative attempt may replace them all
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """Report of a map about itself, for the driver.
+    """Report of a map about itself, for the driver."""
 
-    Attributes
-    ----------
-    tally : Tally
-        Rows and keys that it sent.
-    nbytes : int
-        Bytes of its blocks.
-    seconds : float
-        Duration, without waiting for inputs.
-    detail : object, optional
-        Anything that the parts need; see `Parts.note_receipt`.
-    node : str, optional
-        Node that it ran on.
-    sizes : tuple of int, (W,)
-        Bytes of each block; empty if unknown.
-    """
-
-    tally: Tally = field(default_factory=Tally)
-    nbytes: int = 0
-    seconds: float = 0.0
-    detail: Any = None
-    node: str | None = field(default_factory=current_node)
-    sizes: tuple[int, ...] = ()
+    tally: Tally = field(default_factory=Tally)  # rows and keys that it sent
+    nbytes: int = 0  # of all blocks
+    seconds: float = 0.0  # without waiting for inputs
+    detail: Any = None  # anything that the parts need; see `Parts.note_receipt`
+    node: str | None = field(default_factory=current_node)  # where it ran
+    sizes: tuple[int, ...] = ()  # (W,) bytes of each block; empty if unknown
 
 
 @dataclass(frozen=True)
 class Spec:
     """Functions and places of one shuffle, for every algorithm.
 
-    Attributes
-    ----------
-    reducers : int
-        R, the number of output partitions.
-    nodes : tuple of Node
-        (W,) the nodes that reduce.
-    map : callable
-        ``map(owned, *call) -> (W packed blocks…, Receipt)`` with ``owned`` : (W,) ranges of
-        reducers and ``call`` the arguments from `Parts.call`.
-    merge : callable
-        ``merge(owned, *packed) -> iterator`` with a packed block for each of the ranges of reducers
-        in ``owned``: those blocks of every argument, in order.
-    slow : frozenset of str
-        Slow nodes, which get no reducers.
-    combines : bool
-        Whether ``merge`` returns a single block for each reducer, which it accepts as input, too.
-    workers : callable, optional
-        Runs the maps in place of `Futures.split`, if they need more than plain tasks have. There
-        are no speculative attempts then.
-    owned : tuple of range
-        (W,) the reducers of each node, in proportion to its slots.
+    ``map(owned, *call) -> (W packed blocks…, Receipt)`` takes (W,) ranges of reducers, and the
+    arguments from `Parts.call`. ``merge(owned, *packed) -> iterator`` yields a packed block for
+    each range of reducers in ``owned``: those blocks of every argument, in order. ``workers`` runs
+    the maps in place of `Futures.split`, if they need more than plain tasks have; there are no
+    speculative attempts then.
     """
 
-    reducers: int
-    nodes: tuple[Node, ...]
+    reducers: int  # R, the number of output partitions
+    nodes: tuple[Node, ...]  # (W,) that reduce
     map: Callable[..., Sequence[Any]]
     merge: Callable[..., Iterator[Any]]
-    slow: frozenset[str] = frozenset()
-    combines: bool = False
+    slow: frozenset[str] = frozenset()  # nodes that get no reducers
+    combines: bool = False  # ``merge`` returns one block a reducer, and accepts it as input, too
     workers: Callable[..., list[Ref]] | None = None
-    owned: tuple[range, ...] = field(init=False)
+    owned: Owned = field(init=False)  # the reducers of each node, in proportion to its slots
 
     def __post_init__(self) -> None:
         weights = [0 if node.id in self.slow else node.slots for node in self.nodes]

@@ -34,28 +34,16 @@ class SpeculativeAttempt:
 
 @dataclass(slots=True, eq=False)
 class MapAttempt:
-    """Map call in flight, for ``size`` parts.
-
-    Attributes
-    ----------
-    output : weak reference to MapOutput
-        Its blocks, as long as the algorithm holds them.
-    row : MapOutput or None
-        Its blocks, if a speculative attempt may replace them.
-    args : tuple
-        Arguments of the call, for a speculative attempt.
-    since : float or None
-        Estimated time when it got a slot: calls get slots in their order.
-    """
+    """Map call in flight, for ``size`` parts."""
 
     receipt: Ref
     size: int
     node: str | None
     owned: Owned
-    output: ref[MapOutput]
-    row: MapOutput | None = None
-    args: tuple[Any, ...] = ()
-    since: float | None = None
+    output: ref[MapOutput]  # its blocks, as long as the algorithm holds them
+    row: MapOutput | None = None  # its blocks, if a speculative attempt may replace them
+    args: tuple[Any, ...] = ()  # for a speculative attempt
+    since: float | None = None  # estimated time when it got a slot: calls get slots in their order
     late: bool = False
     copy: SpeculativeAttempt | None = None
 

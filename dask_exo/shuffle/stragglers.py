@@ -23,18 +23,10 @@ RECENT = 200  # last durations that count
 
 @dataclass(frozen=True)
 class SpeculationPolicy:
-    """Thresholds after which a call is late; see ``exo.yaml``.
+    """Thresholds after which a call is late; see ``exo.yaml``."""
 
-    Attributes
-    ----------
-    factor : float
-        A call is late after this many times the median duration of the finished calls.
-    floor : float
-        A call is never late before this many seconds.
-    """
-
-    factor: float = 2.0
-    floor: float = 2.0
+    factor: float = 2.0  # times the median duration of the finished calls
+    floor: float = 2.0  # seconds before which no call is late
 
     def allowance(self, usual: float, size: int = 1) -> float:
         """Return the seconds that a call of ``size`` parts may run.
