@@ -25,6 +25,8 @@ B = TypeVar("B", bound="Blocks")
 class Blocks(Protocol):
     """Blocks of neighbouring reducers in one object."""
 
+    __slots__ = ()
+
     @property
     def nbytes(self) -> int:
         """Approximate bytes in the object store."""
@@ -40,16 +42,16 @@ class Blocks(Protocol):
         ...
 
     @classmethod
-    def collect(cls: type[B], packed: Sequence[B], slots: Sequence[int]) -> B | None:
+    def collect(cls: type[B], packed: Sequence[B], slots: Sequence[int]) -> B | None:  # noqa: ARG003
         """Join blocks ``slots``, in ascending order, of all of ``packed``, if that saves work.
 
         The result counts slots from 0.
         """
-        ...
+        return None
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(Blocks):
     """Rows for neighbouring reducers, one block after the other.
 
     The column of partition numbers is not sent: it is the same number for all rows of a block.
@@ -129,7 +131,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class HeterogeneousBlocks:
+class HeterogeneousBlocks(Blocks):
     """Merged rows for neighbouring reducers that differ in their dtypes or categories.
 
     Each of the (k,) ``blocks`` has those of one reducer, beginning with number ``first``.
@@ -167,17 +169,13 @@ class HeterogeneousBlocks:
         """See `Blocks`."""
         return Packed.join(packed, slots)
 
-    @classmethod
-    def collect(cls, packed: Sequence[Any], slots: Sequence[int]) -> None:
-        """Return None: they cannot be one frame."""
-
 
 Pickle = list[np.ndarray]
 """A list of values as bytes: the pickle first, then the buffers that it refers to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pickled:
+class Pickled(Blocks):
     """Values for neighbouring reducers, beginning with number ``first``.
 
     Examples
@@ -221,10 +219,6 @@ class Pickled:
             [[arrays for p in packed for arrays in p.pickles[slot - p.first]] for slot in slots],
             slots.start,
         )
-
-    @classmethod
-    def collect(cls, packed: Sequence[Pickled], slots: Sequence[int]) -> None:
-        """Return None: values are unpickled one by one in any case."""
 
 
 def pack(
