@@ -25,9 +25,9 @@ from dask_exo.shuffle.spec import (
     ReducerGroup,
     ReducerInput,
     Spec,
-    group_by_refs,
     overlap,
     reducer_groups,
+    reducer_inputs,
 )
 
 
@@ -187,12 +187,7 @@ class MergeStage:
 
     def inputs(self, keep_alive: object = None) -> list[ReducerInput]:
         """Return the (R,) inputs of the reducers; ``keep_alive`` lives as long as they do."""
-        return [
-            ReducerInput(refs, slot, self._spec.place(group.w), keep_alive)
-            for group in self._groups
-            for slots, refs in group_by_refs(group.reducers, group.blocks)
-            for slot in slots
-        ]
+        return reducer_inputs(self._groups, self._spec, keep_alive)
 
     def _sizes_and_limit(
         self, rows: Sequence[MapOutput]

@@ -198,23 +198,27 @@ class ReducerGroup:
     blocks: list[BlockRefs | Ref]
 
 
-def reducer_inputs(rows: Sequence[MapOutput], spec: Spec) -> list[ReducerInput]:
-    """Return (R,) the inputs of the reducers without a merge."""
-    packings = [(owned, list(same)) for owned, same in groupby(rows, key=lambda row: row.owned)]
+def reducer_inputs(
+    groups: Sequence[ReducerGroup], spec: Spec, keep_alive: object = None
+) -> list[ReducerInput]:
+    """Return the (R,) inputs of the reducers; ``keep_alive`` lives as long as they do."""
     return [
-        ReducerInput(refs, slot, spec.place(w))
-        for w, mine in enumerate(spec.owned)
-        for slots, refs in group_by_refs(
-            mine,
-            [
-                BlockRefs(reducers, [row[i] for row in same])
-                for owned, same in packings
-                for i, reducers in enumerate(owned)
-                if overlap(reducers, mine)
-            ],
-        )
+        ReducerInput(refs, slot, spec.place(group.w), keep_alive)
+        for group in groups
+        for slots, refs in group_by_refs(group.reducers, group.blocks)
         for slot in slots
     ]
+
+
+def unmerged_inputs(rows: Sequence[MapOutput], spec: Spec) -> list[ReducerInput]:
+    """Return the (R,) inputs of the reducers without a merge."""
+    groups = reducer_groups(spec, spec.reducers)
+    for owned, same in groupby(rows, key=lambda row: row.owned):
+        packed = zip(owned, zip(*same, strict=True), strict=True)
+        blocks = [BlockRefs(reducers, list(refs)) for reducers, refs in packed]
+        for group in groups:
+            group.blocks += [b for b in blocks if overlap(b.reducers, group.reducers)]
+    return reducer_inputs(groups, spec)
 
 
 def group_by_refs(

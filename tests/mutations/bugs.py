@@ -39,15 +39,15 @@ BUGS = [
     Bug(
         "a shard is dropped",
         "shuffle/algorithms/simple.py",
-        "return reducer_inputs(rows, spec)",
-        "return reducer_inputs(rows[1:], spec)",
+        "return unmerged_inputs(rows, spec)",
+        "return unmerged_inputs(rows[1:], spec)",
         SHUFFLE,
     ),
     Bug(
         "a shard is doubled",
         "shuffle/algorithms/simple.py",
-        "return reducer_inputs(rows, spec)",
-        "return reducer_inputs([*rows, rows[0]], spec)",
+        "return unmerged_inputs(rows, spec)",
+        "return unmerged_inputs([*rows, rows[0]], spec)",
         SHUFFLE,
     ),
     Bug(

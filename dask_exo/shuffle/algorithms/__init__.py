@@ -73,7 +73,7 @@ def register(
         ``tune(shape, limits)`` returns knobs by name, besides those of `RoundKnobs`.
     avoids_slow_nodes : bool
         Whether it can take rows that are packed for different reducers, as `MergeStage` and
-        `reducer_inputs` can. Only then slow nodes get no work.
+        `unmerged_inputs` can. Only then slow nodes get no work.
     """
     name = (name or algorithm.__name__).replace("_", "-")
     entry = Algorithm(algorithm, cost, tune, avoids_slow_nodes)

@@ -14,7 +14,7 @@ from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import Limits, Shape, ShuffleCost, estimate
 from dask_exo.shuffle.map_stage import MapStage
-from dask_exo.shuffle.spec import ReducerInput, Spec, reducer_inputs
+from dask_exo.shuffle.spec import ReducerInput, Spec, unmerged_inputs
 
 AVOIDS_SLOW_NODES = True
 
@@ -23,7 +23,7 @@ def run(futures: Futures, maps: MapStage, spec: Spec) -> Steps[list[ReducerInput
     """Map every part; reducer ``r`` of node ``w`` reads object ``w`` of each."""
     rows = yield from maps.take(len(maps), allow_speculation=True)  # (M, W)
     yield from maps.finish()
-    return reducer_inputs(rows, spec)
+    return unmerged_inputs(rows, spec)
 
 
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:  # noqa: ARG001

@@ -19,7 +19,14 @@ from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle.choose import Limits, Shape, ShuffleCost, estimate_merging, round_knobs
 from dask_exo.shuffle.map_stage import MapStage
-from dask_exo.shuffle.spec import MapOutput, ReducerGroup, ReducerInput, Spec, reducer_groups
+from dask_exo.shuffle.spec import (
+    MapOutput,
+    ReducerGroup,
+    ReducerInput,
+    Spec,
+    reducer_groups,
+    reducer_inputs,
+)
 
 
 def run(
@@ -64,13 +71,13 @@ class ReducerStates:
         on_nodes = groupby(self._groups, key=lambda group: group.w)
         self._pending = [self._combine(w, list(groups)) for w, groups in on_nodes]
         self._rows = []
-        return self._inputs()
+        return reducer_inputs(self._groups, self._spec)
 
     def finish(self) -> Steps[list[ReducerInput]]:
         """Wait for all maps and states."""
         yield from self._maps.finish()
         yield self._pending
-        return self._inputs()
+        return reducer_inputs(self._groups, self._spec)
 
     def _combine(self, w: int, groups: list[ReducerGroup]) -> Ref:
         """Combine the round with the states of node ``w``, on that node; return the last state."""
@@ -82,13 +89,6 @@ class ReducerStates:
         for group, block in zip(groups, blocks, strict=True):
             group.blocks = [block] if combines else [*group.blocks, block]
         return blocks[-1]
-
-    def _inputs(self) -> list[ReducerInput]:
-        return [
-            ReducerInput(group.blocks, slot, self._spec.place(group.w))
-            for group in self._groups
-            for slot in group.reducers
-        ]
 
 
 def combine_states(
