@@ -320,27 +320,31 @@ def estimate(  # noqa: PLR0913  each is a number of its own
     return ShuffleCost(objects, objects * BOOKKEEPING, spilled, restored, sent, seconds)
 
 
-def estimate_merging(shape: Shape, merges: int, width: int, *, copies: int = 1) -> ShuffleCost:
+def estimate_merging(
+    shape: Shape, limits: Limits, *, per_merge: int | None = None, copies: int = 1
+) -> ShuffleCost:
     """Estimate the cost of an algorithm that merges the output of every map once.
 
-    Each reducer reads ``merges`` merged blocks, which ``width`` reducers share. There are
-    ``copies`` of the data at the same time.
+    A merge takes ``per_merge`` parts, by default those of a round. There are ``copies`` of the data
+    at the same time.
 
     Examples
     --------
     >>> shape = Shape(10**10, parts=100, reducers=100, nodes=1, slots=2, store=2 * 10**9)
-    >>> cost = estimate_merging(shape, merges=25, width=1)
+    >>> cost = estimate_merging(shape, Limits(), per_merge=4)
     >>> cost.objects, cost.restored // 10**9
-    (2700, 8)
+    (1450, 16)
     """
     m, r, w = shape.parts, shape.reducers, shape.nodes
+    knobs = round_knobs(shape, limits)
+    merges = -(-m // (per_merge or knobs.per_round))  # that each reducer reads
     return estimate(
         shape,
         passes=3,
-        objects=merging_objects(m, r, w, merges, width),
+        objects=merging_objects(m, r, w, merges, knobs.width),
         inputs=m * w + merges * r,
         spilled=shape.spilled(copies),
-        restored=shape.spilled() * width,
+        restored=shape.spilled() * knobs.width,
         sent=shape.sent,
     )
 

@@ -12,14 +12,7 @@ from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import (
-    Limits,
-    MergeLimits,
-    Shape,
-    ShuffleCost,
-    estimate_merging,
-    round_knobs,
-)
+from dask_exo.shuffle.choose import Limits, MergeLimits, Shape, ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
 from dask_exo.shuffle.spec import MapOutput, ReducerInput, Spec
@@ -54,5 +47,4 @@ def run(
 
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
-    knobs = round_knobs(shape, limits)
-    return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width, copies=2)
+    return estimate_merging(shape, limits, copies=2)

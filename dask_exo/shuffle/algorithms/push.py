@@ -17,14 +17,7 @@ from collections import deque
 
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import (
-    Limits,
-    MergeLimits,
-    Shape,
-    ShuffleCost,
-    estimate_merging,
-    round_knobs,
-)
+from dask_exo.shuffle.choose import Limits, MergeLimits, Shape, ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
 from dask_exo.shuffle.spec import ReducerInput, Spec
@@ -63,5 +56,4 @@ def run(  # noqa: PLR0913  its knobs are its keywords
 
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
-    knobs = round_knobs(shape, limits)
-    return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width)
+    return estimate_merging(shape, limits)

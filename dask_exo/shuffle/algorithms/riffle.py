@@ -25,7 +25,6 @@ from dask_exo.shuffle.choose import (
     Shape,
     ShuffleCost,
     estimate_merging,
-    round_knobs,
 )
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
@@ -67,8 +66,7 @@ def merge_all(
 
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
-    merges = -(-shape.parts // _factor(shape))
-    return estimate_merging(shape, merges, round_knobs(shape, limits).width)
+    return estimate_merging(shape, limits, per_merge=_factor(shape))
 
 
 def tune(shape: Shape, limits: Limits) -> Knobs:  # noqa: ARG001

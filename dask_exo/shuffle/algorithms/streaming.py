@@ -17,7 +17,7 @@ from typing import Any
 
 from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import Limits, Shape, ShuffleCost, estimate_merging, round_knobs
+from dask_exo.shuffle.choose import Limits, Shape, ShuffleCost, estimate_merging
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import (
     MapOutput,
@@ -41,8 +41,7 @@ def run(
 
 def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
-    knobs = round_knobs(shape, limits)
-    return estimate_merging(shape, -(-shape.parts // knobs.per_round), knobs.width)
+    return estimate_merging(shape, limits)
 
 
 class ReducerStates:
