@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from dask.utils import natural_sort_key
 
 from dask_exo.errors import InputError, ValidationError
 
@@ -84,14 +84,14 @@ def checksum(frames: Iterable[pd.DataFrame | pa.Table]) -> Checksum:
 
 
 def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1) -> Summary:
-    """Read the ``*.parquet`` files of a sorted output, in order of the numbers in their names.
+    """Read the ``*.parquet`` files of a sorted output, in natural order of their names.
 
     Rows must ascend by the keys ``by``, the most significant first, nulls last. Each of the
     parallel readers needs memory for about one row group. Raises `InputError` if there is no file
     or key, and `ValidationError` if a file cannot be read.
     """
     keys = [by] if isinstance(by, str) else list(by)
-    paths = sorted(Path(directory).glob("*.parquet"), key=_number)
+    paths = sorted(Path(directory).glob("*.parquet"), key=lambda path: natural_sort_key(path.name))
     if not paths:
         raise InputError(
             f"nothing to validate: no *.parquet in {str(directory)!r}; give another directory"
@@ -126,58 +126,46 @@ def require(summary: Summary, expected: Checksum, *, where: str | Path) -> None:
         )
 
 
+@dataclass
 class _Run:
-    """Checksum and order of consecutive rows."""
+    """Checksum and order of consecutive rows, which begin at a row of a part."""
 
-    def __init__(self) -> None:
-        self.checksum = Checksum()
-        self.duplicates = 0
-        self.disorder: Disorder | None = None
-        self.first: list[pa.Array] = []  # keys of the first row, and of the last
-        self.last: list[pa.Array] = []
-        self.part = ""
+    part: str = ""
+    start: int = 0
+    checksum: Checksum = Checksum()
+    duplicates: int = 0
+    disorder: Disorder | None = None
+    first: list[pa.Array] = field(default_factory=list)  # keys of the first row, and of the last
+    last: list[pa.Array] = field(default_factory=list)
 
     def append(self, other: _Run) -> None:
-        """Append the next part."""
-        if not other.first:
-            return
-        if self.last:
+        """Append the next rows."""
+        if self.last and other.first:
             greater, equal = _relation(self.last, other.first)
             self.duplicates += int(equal.sum())
             if greater.any() and self.disorder is None:
-                self.disorder = Disorder(other.part, 0)
+                self.disorder = Disorder(other.part, other.start)
         self.disorder = self.disorder or other.disorder
         self.checksum += other.checksum
         self.duplicates += other.duplicates
-        self.first, self.last = self.first or other.first, other.last
-
-    def extend(self, batch: pa.RecordBatch, keys: Sequence[str]) -> None:
-        """Append the next rows of the same part."""
-        columns = [_comparable(batch.column(name)) for name in keys]
-        if len(batch) == 0:
-            return
-        if self.last:  # one array with the row before: compare row i with row i - 1
-            columns = [pa.concat_arrays(pair) for pair in zip(self.last, columns, strict=True)]
-        size = len(columns[0]) - 1
-        greater, equal = _relation(
-            [c.slice(0, size) for c in columns], [c.slice(1) for c in columns]
-        )
-        self.duplicates += int(equal.sum())
-        if self.disorder is None and greater.any():
-            row = self.checksum.rows + int(greater.argmax()) + (0 if self.last else 1)
-            self.disorder = Disorder(self.part, row)
-        self.checksum += _checksum(pa.Table.from_batches([batch]))
-        self.first = self.first or [c.slice(0, 1) for c in columns]
-        self.last = [c.slice(size) for c in columns]
+        self.first, self.last = self.first or other.first, other.last or self.last
 
     def shrink(self) -> None:
         """Copy the two rows of keys: slices would keep whole batches in memory."""
         self.first, self.last = ([c.take([0]) for c in row] for row in (self.first, self.last))
 
 
+def _run(batch: pa.RecordBatch, keys: Sequence[str], part: str, start: int) -> _Run:
+    columns, size = [_comparable(batch.column(name)) for name in keys], len(batch) - 1
+    greater, equal = _relation([c.slice(0, size) for c in columns], [c.slice(1) for c in columns])
+    disorder = Disorder(part, start + int(greater.argmax()) + 1) if greater.any() else None
+    total = _checksum(pa.Table.from_batches([batch]))
+    first, last = [c.slice(0, 1) for c in columns], [c.slice(size) for c in columns]
+    return _Run(part, start, total, int(equal.sum()), disorder, first, last)
+
+
 def _read_part(path: Path, keys: Sequence[str]) -> _Run:
-    run = _Run()
-    run.part = path.name
+    run = _Run(path.name)
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             columns = file.schema_arrow.names
@@ -187,15 +175,12 @@ def _read_part(path: Path, keys: Sequence[str]) -> _Run:
                     f"no column {missing[0]!r} in {str(path)!r}: there are {', '.join(columns)}"
                 )
             for batch in file.iter_batches(_BATCH, use_threads=False):
-                run.extend(batch, keys)
+                if len(batch):
+                    run.append(_run(batch, keys, path.name, run.checksum.rows))
         run.shrink()
     except (OSError, pa.ArrowException) as error:
         raise ValidationError(f"cannot read {str(path)!r}: {error}. Sort it again") from error
     return run
-
-
-def _number(path: Path) -> tuple[list[int], str]:
-    return [int(digits) for digits in re.findall(r"\d+", path.name)], path.name
 
 
 def _comparable(column: pa.Array) -> pa.Array:
