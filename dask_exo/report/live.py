@@ -68,7 +68,7 @@ refresh();
 </script></body></html>"""
 
 
-class Live(contextlib.AbstractContextManager["Live"]):
+class Live:
     """The page, while the program runs, at ``url``, which has the token."""
 
     def __init__(self) -> None:
@@ -86,9 +86,6 @@ class Live(contextlib.AbstractContextManager["Live"]):
             target=self._server.serve_forever, name="dask_exo-live", daemon=True
         )
         self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """Stop the server and its observers."""

@@ -28,8 +28,9 @@ def notes(monkeypatch, tmp_path):
 
 @pytest.fixture
 def live():
-    with Live() as page:
-        yield page
+    page = Live()
+    yield page
+    page.stop()
 
 
 def read(url: str, path: str = "/", host: str | None = None) -> tuple[int, str]:
@@ -82,8 +83,9 @@ def test_nothing_is_recorded_until_somebody_looks(live) -> None:
 
 def test_at_its_end_nothing_is_left() -> None:
     before = set(threading.enumerate())
-    with Live() as page:
-        assert latest_url() == page.url
+    page = Live()
+    assert latest_url() == page.url
+    page.stop()
     assert set(threading.enumerate()) <= before
     assert not events.listening()
 
