@@ -53,11 +53,6 @@ def examine() -> Diagnosis:
     The cluster is joined, or a private one is started, as a computation would do it. On each of
     its machines one task collects facts, writes a file of 64 MB to the spill directory, and
     reads it back.
-
-    Examples
-    --------
-    >>> from dask_exo.cli.doctor import examine
-    >>> print(examine())  # doctest: +SKIP
     """
     return diagnose(gather())
 
@@ -113,7 +108,7 @@ def gather(futures: Futures | None = None) -> Facts:
     process, token = program(), on_ray.token()
     address, private, unreachable = "", True, ""
     spill: str | None = None
-    packages = _packages(process.required)
+    packages = ("dask-exo", *process.required)
     try:
         config = Config.current()
         spill = config.spill_directory if config.address is None else None
@@ -138,17 +133,13 @@ def program() -> ProgramFacts:
     required = {r.name: str(r.specifier) for r in requirements if r.marker is None}
     return ProgramFacts(
         {"python": metadata["Requires-Python"], **required},
-        versions(_packages(required)),
+        versions(["dask-exo", *required]),
         scheduler=_scheduler(dask.config.get("scheduler", None)),
         method=str(dask.config.get("dataframe.shuffle.method", None) or ""),
         algorithm=str(dask.config.get("exo.shuffle.algorithm")),
         algorithms=tuple(algorithms.names()),
         settings=settings(),
     )
-
-
-def _packages(required: Iterable[str]) -> tuple[str, ...]:
-    return ("dask-exo", *(name for name in required if name != "python"))
 
 
 def _scheduler(value: object) -> str:

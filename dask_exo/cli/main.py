@@ -316,7 +316,7 @@ def _sort_job(
 
     # raises errors in the arguments before a cluster is started
     sort.check(job.frame, job.by, output, overwrite=overwrite, nbytes=job.expected)
-    expected = summary = None
+    expected = None
     stages: Stages = []
     with contextlib.ExitStack() as stack:
         with _timed(stages, "start Ray"):
@@ -330,13 +330,13 @@ def _sort_job(
             sort.sort_to_parquet(
                 job.frame, job.by, output, overwrite=overwrite, nbytes=job.expected, **job.options
             )
-    if expected is not None:
-        with _timed(stages, "validate", job.nbytes):
-            summary = validate.validate(output, job.by, workers=slots)
-    _print_costs(job, stages, stats)
-    if summary is None or expected is None:
+    if expected is None:
+        _print_costs(job, stages, stats)
         click.echo("not validated")
         return
+    with _timed(stages, "validate", job.nbytes):
+        summary = validate.validate(output, job.by, workers=slots)
+    _print_costs(job, stages, stats)
     validate.require(summary, expected, where=output)
     click.echo(
         f"validated: {summary.rows:,} rows in order, checksum equal, "

@@ -30,7 +30,10 @@ def text(figures: Figures) -> str:
     """
     if not figures.runs:
         return "\n".join(advise(figures)) or "nothing has run on dask_exo in this process yet"
-    return "\n".join([*_totals(figures), *_shuffles(figures), *_work(figures), *_end(figures)])
+    failed = f", {figures.failed} failed" if figures.failed else ""
+    totals = [f"  {name:<20} {fact}" for name, fact in facts(figures)]
+    details = [*_shuffles(figures), *_work(figures), *_end(figures)]
+    return "\n".join([f"{figures.runs} computation(s){failed}", *totals, *details])
 
 
 def facts(figures: Figures) -> Iterator[tuple[str, str]]:
@@ -73,13 +76,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _totals(figures: Figures) -> Iterator[str]:
-    failed = f", {figures.failed} failed" if figures.failed else ""
-    yield f"{figures.runs} computation(s){failed}"
-    for name, fact in facts(figures):
-        yield f"  {name:<20} {fact}"
 
 
 def _shuffles(figures: Figures) -> Iterator[str]:
