@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import email.utils
+import functools
 import glob
 import hashlib
 import itertools
@@ -51,9 +52,9 @@ class Stamps:
     def __init__(self, excluded: str | None = None) -> None:
         self._excluded = None if excluded is None else os.path.realpath(excluded)
         self._known: dict[str, str | UnfollowableError] = {}
-        self._beginnings: dict[str, str] = {}
-        self._listings: dict[str, list[str]] = {}
-        self._folders: dict[str, Path | None] = {}
+        self._near = functools.cache(self._look_near)
+        self._names_in = functools.cache(_names_in)
+        self._is_file = functools.cache(os.path.isfile)
         self._pages = 0
 
     def of(self, name: str, systems: Sequence[AbstractFileSystem] = ()) -> str:
@@ -71,51 +72,28 @@ class Stamps:
         known = self._known[name]
         if isinstance(known, UnfollowableError):
             raise known
-        if known or not systems or "/" not in name:
-            return known
-        return stamp_in(systems, name)
+        return known or (stamp_in(systems, name) if "/" in name else "")
 
     def near(self, names: Iterable[str]) -> set[str]:
         """Return the stamps of files whose paths code may build from some strings."""
         names = {name for name in names if 1 < len(name) < MOST_LETTERS and "\n" not in name}
-        folders = {self._folder(name) for name in names}
-        siblings = {
-            str(folder / name)
-            for folder in folders
-            for name in names
-            if folder is not None and _FILE.fullmatch(name)
-        }
+        folders = {Path(name).parent for name in names if self._is_file(name)}
+        siblings = {str(f / name) for f in folders for name in names if _FILE.fullmatch(name)}
         return {self.of(name) for name in siblings} | {self._near(name) for name in names}
 
-    def _folder(self, name: str) -> Path | None:
-        """Return the directory of a file, if a string names one."""
-        if name not in self._folders:
-            self._folders[name] = Path(name).parent if Path(name).is_file() else None
-        return self._folders[name]
-
-    def _near(self, name: str) -> str:
+    def _look_near(self, name: str) -> str:
         """Return the stamp of all files that begin or end like a string."""
-        if name not in self._beginnings:
-            folder, base = os.path.split(name)
-            paths: list[str] = []
-            if name.startswith((".", "/")) and name.strip("./"):
-                paths = glob.glob(f"*{glob.escape(name)}")  # noqa: PTH207
-            stem = os.path.splitext(base)[0] or base  # noqa: PTH122
-            if stem and not (folder and is_common_directory(folder)):
-                paths += [str(Path(folder) / name) for name in self._beginning(folder, stem)]
-            self._beginnings[name] = self._several(name, iter(paths)) if paths else ""
-        return self._beginnings[name]
-
-    def _beginning(self, folder: str, stem: str) -> list[str]:
-        """Return the names in a directory that begin with ``stem``."""
-        if folder not in self._listings:
-            try:
-                self._listings[folder] = sorted(os.listdir(folder or "."))  # noqa: PTH208
-            except OSError:
-                self._listings[folder] = []
-        names = self._listings[folder]
-        start = bisect.bisect_left(names, stem)
-        return list(itertools.takewhile(lambda name: name.startswith(stem), names[start:]))
+        folder, base = os.path.split(name)
+        paths: list[str] = []
+        if name.startswith((".", "/")) and name.strip("./"):
+            paths = glob.glob(f"*{glob.escape(name)}")  # noqa: PTH207
+        stem = os.path.splitext(base)[0] or base  # noqa: PTH122
+        if stem and not (folder and is_common_directory(folder)):
+            names = self._names_in(folder or ".")
+            candidates = names[bisect.bisect_left(names, stem) :]
+            beginning = itertools.takewhile(lambda name: name.startswith(stem), candidates)
+            paths += [str(Path(folder) / name) for name in beginning]
+        return self._several(name, iter(paths)) if paths else ""
 
     def _look(self, name: str) -> str:
         if not name or len(name) > LONG or "\0" in name or _STAGED.search(name):
@@ -150,9 +128,8 @@ class Stamps:
     def _words(self, text: str) -> str:
         """Return the stamps of paths in a longer text, such as a command."""
         words = {word for word in _SEPARATOR.split(text) if word != text and "://" not in word}
-        return " ".join(
-            filter(None, [self.of(word) for word in sorted(words) if _FILE.search(word)])
-        )
+        stamps = [self.of(word) for word in sorted(words) if _FILE.search(word)]
+        return " ".join(filter(None, stamps))
 
     def _several(self, name: str, paths: Iterator[str]) -> str:
         digest, count = hashlib.sha256(), 0
@@ -167,6 +144,14 @@ class Stamps:
         if self._pages > MOST_PAGES:
             raise UnfollowableError(f"more than {MOST_PAGES} pages to check, such as {url}")
         return page_stamp(url)
+
+
+def _names_in(folder: str) -> list[str]:
+    """List a directory, sorted; nothing if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return []
 
 
 SMALL = 16 * 1024  # bytes up to which a file is read: as fast as its metadata
