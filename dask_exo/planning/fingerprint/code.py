@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import islice, takewhile
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -80,9 +81,9 @@ def _add_code(node: ObjectNode, function: types.FunctionType, code: CodeFacts) -
     node.effects |= code.effects
     space = function.__globals__
     file = str(space.get("__file__") or "")
-    node.literals += code.strings
+    node.literals.update(code.strings)
     if "__file__" in code.reads and file:
-        node.literals += _files_next_to(file, code.strings)
+        node.literals.update(_files_next_to(file, code.strings))
     for name in sorted(code.reads):
         if name in space:
             _variable(node, name, space[name], code)
@@ -330,9 +331,7 @@ def analyze(code: CodeType) -> CodeFacts:
 
 def _builds_strings(step: dis.Instruction) -> bool:
     adds = step.opname == "BINARY_OP" and step.argrepr in ("+", "%", "+=", "%=")
-    return (
-        adds or step.opname in _BUILDS or (isinstance(step.argval, str) and step.argval in _BUILDS)
-    )
+    return adds or not _BUILDS.isdisjoint((step.opname, step.argval))
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
@@ -367,12 +366,8 @@ def _constants(values: tuple[object, ...]) -> Iterator[object]:
 
 def _attribute_path(steps: list[dis.Instruction], start: int) -> AttributePath:
     """Return the attributes that follow a name."""
-    attributes = []
-    for step in steps[start:]:
-        if step.opname not in _ATTRIBUTES:
-            break
-        attributes.append(str(step.argval))
-    return tuple(attributes)
+    path = takewhile(lambda step: step.opname in _ATTRIBUTES, islice(steps, start, None))
+    return tuple(str(step.argval) for step in path)
 
 
 def _import(steps: list[dis.Instruction], i: int) -> Import:

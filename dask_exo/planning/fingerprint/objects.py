@@ -64,8 +64,8 @@ class ObjectNode:
     def __init__(self, *texts: object) -> None:
         self.texts = list(map(str, texts))
         self.inner: list[tuple[str, Any]] = []  # labels and objects
-        self.value_strings: list[str] = []  # strings among its values
-        self.literals: list[str] = []  # strings in its code
+        self.value_strings: set[str] = set()  # strings among its values
+        self.literals: set[str] = set()  # strings in its code
         self.systems: list[AbstractFileSystem] = []
         self.effects: set[str] = set()
 
@@ -79,7 +79,7 @@ class ObjectNode:
         self.texts.append(f"{label}={text}")
         if isinstance(value, (str, bytes, PurePath)):
             names = self.literals if literal else self.value_strings
-            names.append(os.fsdecode(value) if isinstance(value, bytes) else str(value))
+            names.add(os.fsdecode(value) if isinstance(value, bytes) else str(value))
         return self
 
     def all(self, values: Iterable[Any], label: str = "") -> Self:
@@ -87,6 +87,13 @@ class ObjectNode:
         for value in values:
             self.add(label, value)
         return self
+
+    def read_with(self, other: ObjectNode) -> None:
+        """Count what another object reads: strings, file systems and effects."""
+        self.value_strings |= other.value_strings
+        self.literals |= other.literals
+        self.systems += other.systems
+        self.effects |= other.effects
 
 
 def maybe(value: Any, name: str, default: Any = None) -> Any:
@@ -188,7 +195,7 @@ def _stands_for(node: ObjectNode, value: Any) -> ObjectNode:
     if isinstance(fragment := maybe(value, "fragment"), ds.Fragment):
         info = fragment.filesystem.get_file_info(fragment.path)
         node.texts.append(f"{info.path} {info.size} {info.mtime_ns}")
-        node.value_strings.append(fragment.path)
+        node.value_strings.add(fragment.path)
     attributes = maybe(value, "__dict__")
     if isinstance(attributes, dict) and "__wrapped__" in attributes:
         node.add("wrapped", attributes["__wrapped__"])
@@ -218,7 +225,7 @@ def _data(value: Any) -> ObjectNode | None:
             node = ObjectNode("data", tokenize(value, ensure_deterministic=True))
         except TokenizationError:
             return None
-        node.value_strings += [path for column in columns for path in _paths(column)]
+        node.value_strings.update(path for column in columns for path in _paths(column))
         return node
     if isinstance(value, pd.DataFrame):
         columns = [value.iloc[:, place] for place in range(value.shape[1])]
@@ -270,14 +277,6 @@ def _ufunc(value: np.ufunc) -> ObjectNode:
     raise UnfollowableError(f"numpy does not show what {value!r} calls")
 
 
-def _method(value: types.MethodType) -> ObjectNode:
-    return (
-        ObjectNode("method")
-        .add(value.__func__.__name__, value.__func__)
-        .add("self", value.__self__)
-    )
-
-
 def _described(value: Any, names: tuple[str, ...]) -> ObjectNode:
     """Describe an object by some of its attributes."""
     node = ObjectNode(type(value).__name__)
@@ -293,6 +292,7 @@ _ATTRIBUTES: dict[Any, tuple[str, ...]] = {
     functools._lru_cache_wrapper: ("__wrapped__",),
     np.vectorize: ("pyfunc", "otypes", "signature", "excluded"),
     (staticmethod, classmethod): ("__func__",),
+    types.MethodType: ("__func__", "__self__"),
     property: ("fget", "fset", "fdel"),
     AbstractFileSystem: ("__class__", "storage_args", "storage_options"),
     CoreExpr: ("__class__", "operands"),
@@ -305,7 +305,6 @@ KINDS: tuple[tuple[Any, Callable[[Any], ObjectNode | None]], ...] = (
     ((dict, types.MappingProxyType), _mapping),
     ((list, tuple), _sequence),
     (_DATA, _data),
-    (types.MethodType, _method),
     (_BUILTIN, _builtin),
     (np.ufunc, _ufunc),
     (weakref.ref, lambda value: ObjectNode("reference").add("", value())),
@@ -346,11 +345,14 @@ def _package(module: str, file: str | None) -> str | None:
     if file is None:
         return _PYTHON if module in sys.builtin_module_names or top in _FROZEN else None
     path = Path(file)
-    if any(path.is_relative_to(folder) for folder in _installed()):
+    if any(map(path.is_relative_to, _INSTALLED)):
         return _version(top)
-    return _PYTHON if any(path.is_relative_to(folder) for folder in _standard()) else None
+    return _PYTHON if any(map(path.is_relative_to, _STANDARD)) else None
 
 
+_INSTALLED = {*site.getsitepackages(), site.getusersitepackages()}
+_INSTALLED |= {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+_STANDARD = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 _PYTHON = f"python {platform.python_version()}"
 _FROZEN = {"builtins", "importlib", "zipimport", "_frozen_importlib", "_frozen_importlib_external"}
 
@@ -364,18 +366,6 @@ def _origin(module: str) -> str | None:
     return None if spec is None else spec.origin
 
 
-@lru_cache(1)
-def _installed() -> tuple[Path, ...]:
-    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    folders += [*site.getsitepackages(), site.getusersitepackages()]
-    return tuple({Path(folder) for folder in folders})
-
-
-@lru_cache(1)
-def _standard() -> tuple[Path, ...]:
-    return tuple({Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")})
-
-
 @lru_cache(10_000)
 def _version(top: str) -> str | None:
     """Return name and version of an installed package; None for files that are not of one."""
@@ -383,10 +373,8 @@ def _version(top: str) -> str | None:
         return f"{top} {metadata.version(top)}"
     except metadata.PackageNotFoundError:
         pass
-    names = _distributions().get(top, ())
-    return ", ".join(f"{name} {metadata.version(name)}" for name in sorted(names)) or None
+    names = sorted(set(_distributions().get(top, ())))
+    return ", ".join(f"{name} {metadata.version(name)}" for name in names) or None
 
 
-@lru_cache(1)
-def _distributions() -> dict[str, set[str]]:
-    return {top: set(names) for top, names in metadata.packages_distributions().items()}
+_distributions = lru_cache(1)(metadata.packages_distributions)

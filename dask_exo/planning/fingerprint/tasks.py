@@ -20,7 +20,6 @@ from importlib import metadata
 from typing import Any
 
 from dask.utils import key_split
-from fsspec import AbstractFileSystem
 
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef
 from dask_exo.execution.persisted import promised
@@ -72,12 +71,10 @@ def fingerprints(
 def _fingerprint(
     key: Key, node: GraphNode, known: Mapping[Key, Fingerprint], content: _Content
 ) -> Fingerprint:
-    sources: dict[Key, str] = {}
     for source in node.dependencies:
-        fingerprint = known[source]
-        if isinstance(fingerprint, NoFingerprint):
-            return fingerprint
-        sources[source] = fingerprint
+        if isinstance(reason := known[source], NoFingerprint):
+            return reason
+    sources = {source: str(known[source]) for source in node.dependencies}
     if isinstance(node, Alias):
         return sources[node.target]
     if (promise := promised(node)) is not None:
@@ -116,25 +113,23 @@ class _Content:
 
     def __init__(self, excluded: str | None) -> None:
         self._closures, self._stamps = Closures(), Stamps(excluded)
-        self._texts: dict[Closure, str] = {}
+        self._texts: dict[ObjectNode, str] = {}
 
     def of(self, node: GraphNode, sources: Mapping[Key, str]) -> str:
         """Return the text of a task; ``sources`` has the fingerprints of those that it reads."""
         names: list[str] = []
-        closures: list[Closure] = []
-        own_text = self._text(node, sources, names, closures)
-        systems = [fs for closure in closures for fs in closure.systems]
-        stamps = {self._stamps.of(name, systems) for name in names}
-        effects = {effect for closure in closures for effect in closure.effects}
-        if "environ" in effects or {"builds", "opens"} <= effects:
-            for closure in closures:
-                names += [*closure.value_strings, *closure.literals]
-            stamps |= set(_environment(names)) if "environ" in effects else set()
-            stamps |= self._stamps.near(names) if {"builds", "opens"} <= effects else set()
+        read = ObjectNode()
+        own_text = self._text(node, sources, names, read)
+        stamps = {self._stamps.of(name, read.systems) for name in names}
+        strings = {*names, *read.value_strings, *read.literals}
+        if "environ" in read.effects:
+            stamps.update(_environment(strings))
+        if {"builds", "opens"} <= read.effects:
+            stamps |= self._stamps.near(strings)
         return "\n".join([own_text, *sorted(stamps - {""})])
 
     def _text(
-        self, value: Any, sources: Mapping[Key, str], names: list[str], closures: list[Closure]
+        self, value: Any, sources: Mapping[Key, str], names: list[str], read: ObjectNode
     ) -> str:
         kind = type(value)
         if kind is str:
@@ -148,22 +143,22 @@ class _Content:
             return sources[value.target]
         if (components := _parts(value)) is not None:
             known_names = len(names)
-            texts = [self._text(item, sources, names, closures) for item in components]
+            texts = [self._text(item, sources, names, read) for item in components]
             if kind in _CONTAINERS:
                 _no_pages(names[known_names:])
             texts = sorted(texts) if kind in _SETS else texts
             return f"{kind.__name__}({', '.join(texts)})"
         closure = self._closures.of(value)
-        closures.append(closure)
+        read.read_with(closure)
         return self._whole(closure)
 
-    def _whole(self, closure: Closure) -> str:
+    def _whole(self, closure: ObjectNode) -> str:
         """Return the text of a closure and of the data that it names."""
         if closure not in self._texts:
             named = sorted(closure.value_strings | closure.literals)
             _no_pages(closure.literals if closure.systems else named)
             stamps = [self._stamps.of(name, closure.systems) for name in named]
-            self._texts[closure] = "\n".join([closure.digest, *filter(None, stamps)])
+            self._texts[closure] = "\n".join([*closure.texts, *filter(None, stamps)])
         return self._texts[closure]
 
 
@@ -217,19 +212,11 @@ _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _UNORDERED = (set, frozenset, weakref.WeakSet, *_WEAK)
 
 
-@dataclass(frozen=True, slots=True)
-class Closure:
-    """Everything that determines what an object does; see `ObjectNode` for strings in it."""
-
-    digest: str
-    value_strings: frozenset[str] = frozenset()
-    literals: frozenset[str] = frozenset()
-    systems: tuple[AbstractFileSystem, ...] = ()
-    effects: frozenset[str] = frozenset()
-
-
 class Closures:
     """Closures of the objects of one graph, each computed once by a walk over live objects.
+
+    The closure of an object is everything that determines what it does, as one node without inner
+    objects, whose text is a digest.
 
     A function counts with its bytecode, its defaults, its closed-over values and every global that
     it reads: functions, classes, values, attributes of modules, through all modules that are not
@@ -243,36 +230,36 @@ class Closures:
 
     def __init__(self) -> None:
         # with the objects, which keep their identities
-        self._known: dict[int, tuple[Any, Closure | UnfollowableError]] = {}
+        self._known: dict[int, tuple[Any, ObjectNode | UnfollowableError]] = {}
         self._nodes: dict[int, tuple[Any, ObjectNode]] = {}
         self._active: set[int] = set()
 
-    def of(self, value: Any) -> Closure:
+    def of(self, value: Any) -> ObjectNode:
         """Return the closure of an object, or raise `UnfollowableError`."""
         if id(value) in self._active:
-            return Closure("cycle")
-        if id(value) not in self._known:
-            nested = bool(self._active)
+            return ObjectNode("cycle")
+        closure: ObjectNode | UnfollowableError
+        if id(value) in self._known:
+            _, closure = self._known[id(value)]
+        else:
             self._active.add(id(value))
             try:
-                closure: Closure | UnfollowableError = self._walk(value)
+                closure = self._walk(value)
             except UnfollowableError as error:
                 closure = error
             finally:
                 self._active.discard(id(value))
-            if nested:  # it leaves out the object that contains it, which is only right here
-                return _unwrap(closure)
-            self._known[id(value)] = value, closure
-        return _unwrap(self._known[id(value)][1])
+            if not self._active:  # else it leaves out an object that contains it
+                self._known[id(value)] = value, closure
+        if isinstance(closure, UnfollowableError):
+            raise closure
+        return closure
 
-    def _walk(self, root: Any) -> Closure:
+    def _walk(self, root: Any) -> ObjectNode:
         places = {id(root): 0}
         queue: list[tuple[Any, int, str]] = [(root, 0, "")]  # object, its reader, its label
         digest = hashlib.sha256()
-        value_strings: set[str] = set()
-        literals: set[str] = set()
-        systems: list[AbstractFileSystem] = []
-        effects: set[str] = set()
+        closure = ObjectNode()
         for value, _, _ in queue:
             place = places[id(value)]
             try:
@@ -286,12 +273,9 @@ class Closures:
                     queue.append((inner, place, label))
                 numbers.append(places[id(inner)])
             digest.update(f"{node.texts} {numbers}\n".encode(errors="surrogatepass"))
-            value_strings.update(node.value_strings)
-            literals.update(node.literals)
-            systems += node.systems
-            effects |= node.effects
-        names = frozenset(value_strings), frozenset(literals)
-        return Closure(digest.hexdigest()[:32], *names, tuple(systems), frozenset(effects))
+            closure.read_with(node)
+        closure.texts = [digest.hexdigest()[:32]]
+        return closure
 
     def _node(self, value: Any) -> ObjectNode:
         if id(value) in self._nodes:
@@ -317,22 +301,13 @@ class Closures:
         for value in list(values):
             if (text := constant(value)) is not None:
                 digests.append(text)
-                node.value_strings += [value] if isinstance(value, str) else []
+                node.value_strings |= {value} if isinstance(value, str) else set()
                 continue
             inner = self.of(value)
-            digests.append(inner.digest)
-            node.value_strings += inner.value_strings
-            node.literals += inner.literals
-            node.systems += inner.systems
-            node.effects |= inner.effects
+            digests += inner.texts
+            node.read_with(inner)
         node.texts = ["set", *sorted(digests)]
         return node
-
-
-def _unwrap(closure: Closure | UnfollowableError) -> Closure:
-    if isinstance(closure, UnfollowableError):
-        raise closure
-    return closure
 
 
 def _path_to(queue: list[tuple[Any, int, str]], place: int) -> str:
