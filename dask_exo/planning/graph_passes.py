@@ -307,13 +307,8 @@ def _unpacked(key: Key, args: dict[str, Any], readers: dict[Key, dict[Number, Ke
     return Task(key, merge_chunk, *map(TaskRef, sources), **options)
 
 
-_ABOUT_UNPACKING = (
-    "shuffle_id_left",
-    "shuffle_id_right",
-    "output_partition",
-    "barrier_left",
-    "barrier_right",
-)
+_ABOUT_UNPACKING = {"shuffle_id_left", "shuffle_id_right", "barrier_left", "barrier_right"}
+_ABOUT_UNPACKING |= {"output_partition"}
 
 
 def _exchange(
@@ -368,15 +363,9 @@ def _not_understood(key: Key, reason: str) -> ShuffleMethodError:
     )
 
 
-PASSES: dict[str, Callable[[Graph], Graph]] = {"unfuse": unfuse, "p2p": p2p, "bag": bag}
-"""All passes over a graph by name, in their order."""
-
-
 def apply(graph: Graph) -> Graph:
     """Run all passes over a culled graph, which is not changed.
 
     Return the same graph if there is nothing to do; else it may have nodes that nothing reads.
     """
-    for run in PASSES.values():
-        graph = run(graph)
-    return graph
+    return bag(p2p(unfuse(graph)))
