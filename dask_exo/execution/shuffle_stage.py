@@ -181,7 +181,7 @@ class RunningShuffles:
     def _start(self, stage: Stage) -> RunningShuffle:
         config = self._config
         if not config.shuffle_integrity:
-            stage = replace(stage, partitioner=stage.partitioner.without_checks())
+            stage = replace(stage, partitioner=replace(stage.partitioner, checked=False))
         actors = None
         if stage.options.pool is not None:
             actors = MapActors(self._futures, self._pools, stage.options.pool)

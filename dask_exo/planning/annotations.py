@@ -66,8 +66,7 @@ def options_of(
     unknown = sorted((by_task.keys() | shared.keys()) - KNOWN)
     if unknown:
         warnings.warn(
-            f"annotations {unknown} are ignored: dask_exo supports {sorted(KNOWN)}",
-            stacklevel=4,
+            f"annotations {unknown} are ignored: dask_exo supports {sorted(KNOWN)}", stacklevel=4
         )
     if not by_task and not shared and not ResourceBoundFunction.used and not gpus:
         return {}

@@ -49,7 +49,7 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
     graph = cull(graph, names.values())
     passed = graph_passes.apply(placement.unfuse_mixed(graph, places))
     graph = graph if passed is graph else cull(passed, names.values())
-    return graph, names, placement.gpu_tasks(graph, places)
+    return graph, names, placement.gpu_tasks(graph, places, {})[0]
 
 
 def _future(key: Key) -> GraphNode:

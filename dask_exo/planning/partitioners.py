@@ -47,10 +47,6 @@ class Partitioner(abc.ABC):
         """Return a partitioner with only some of the outputs."""
         return replace(self, selected=tuple(self.numbers[j] for j in used))
 
-    def without_checks(self) -> Self:
-        """Return a partitioner that does not add up key hashes."""
-        return replace(self, checked=False)
-
     def with_merge_limit(self, limit: int) -> Self:  # noqa: ARG002  for those that can
         """Return a partitioner that assembles outputs above ``limit`` bytes a chunk at a time."""
         return self
@@ -84,9 +80,6 @@ class ShuffleNode(Task):
     """
 
     __slots__ = ()
-
-    def __init__(self, key: Any, func: Partitioner, /, *parts: Any) -> None:
-        super().__init__(key, func, *parts)
 
     @property
     def partitioner(self) -> Partitioner:

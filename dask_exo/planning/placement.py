@@ -7,7 +7,7 @@ inputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from dask_exo.dask_adapter import (
@@ -42,17 +42,12 @@ def gpu_placement(expr: CoreExpr) -> Places:
 
 def unfuse_mixed(graph: Graph, places: Places) -> Graph:
     """Unfuse the tasks that consist of tasks with and without a GPU."""
-    while mixed := _gpu_tasks(graph, places, {})[1]:
+    while mixed := gpu_tasks(graph, places, {})[1]:
         graph = expand(graph, mixed)
     return graph
 
 
-def gpu_tasks(graph: Graph, places: Places) -> Set[Key]:
-    """Return the tasks that need a GPU."""
-    return _gpu_tasks(graph, places, {})[0]
-
-
-def _gpu_tasks(
+def gpu_tasks(
     graph: Graph, places: Places, inputs_on_gpu: Mapping[Key, bool]
 ) -> tuple[set[Key], set[Key]]:
     """Return the tasks that need a GPU, and the fused ones in which only some inner tasks do.
@@ -72,7 +67,7 @@ def _gpu_tasks(
                 name: any(on_gpu[source] for source in _sources(value))
                 for name, value in zip(names, values, strict=True)
             }
-            inner_keys, _ = _gpu_tasks(inner, places, inputs)
+            inner_keys, _ = gpu_tasks(inner, places, inputs)
             if 0 < len(inner_keys) < sum(isinstance(task, Task) for task in inner.values()):
                 mixed.add(key)
         if inner_keys or on_gpu[key] or any(on_gpu[source] for source in node.dependencies):

@@ -21,6 +21,7 @@ from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, ord
 from dask_exo.execution.messages import is_picklable
 from dask_exo.execution.persisted import fetch
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
+from dask_exo.planning.graph_passes import final_target
 from dask_exo.planning.normalize import Graph, Key
 from dask_exo.planning.partitioners import ShuffleNode
 from dask_exo.planning.plan import Bundle, OutputKey, Plan, Stage
@@ -39,7 +40,7 @@ def plan(
     A literal of at most ``small`` bytes is copied into each task that reads it. With ``fuse``,
     tasks may run inside others, so that the driver does not see their values.
     """
-    aliases = _aliases(graph)
+    aliases = {key: final_target(graph, key) for key in graph if isinstance(graph[key], Alias)}
     literals = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
     promises = {
         key: node.args[0]
@@ -72,12 +73,8 @@ class _Planner:
     ) -> None:
         self.ranks: dict[Key, int] = order(graph)
         self.bundles: dict[Key, Bundle] = {}
-        self._graph, self._aliases, self._visible, self._literals = (
-            graph,
-            aliases,
-            visible,
-            literals,
-        )
+        self._graph, self._aliases = graph, aliases
+        self._visible, self._literals = visible, literals
         self._options = {**options, **_in_driver(graph, aliases, self.ranks, options)}
         self._readers: dict[Key, set[Key]] = defaultdict(set)
         self._outputs: dict[Key, OutputKey] = {}  # of a shuffle, by the task that takes it
@@ -150,11 +147,8 @@ class _Planner:
 
     def _private(self, source: Key, options: TaskOptions) -> bool:
         """Return whether only one node reads a bundle's value, with equal options."""
-        if (
-            source not in self.bundles
-            or self.bundles[source].options != options
-            or options.in_driver
-        ):
+        bundle = self.bundles.get(source)
+        if bundle is None or bundle.options != options or options.in_driver:
             return False
         return len(self._readers[source]) == 1 and source not in self._visible
 
@@ -211,14 +205,3 @@ def _literal(graph: Graph, aliases: dict[Key, Key], arg: Any) -> Any:
     if isinstance(arg, GraphNode):
         return arg.value if isinstance(arg, DataNode) else None
     return arg
-
-
-def _aliases(graph: Graph) -> dict[Key, Key]:
-    """Return the final target of each alias."""
-    targets: dict[Key, Key] = {}
-    for key, node in graph.items():
-        target: GraphNode | None = node
-        while isinstance(target, Alias):
-            targets[key] = target.target
-            target = graph.get(target.target)
-    return targets

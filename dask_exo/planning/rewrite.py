@@ -51,11 +51,7 @@ from dask_exo.partitions.kernels import array_join
 from dask_exo.partitions.kernels.groupby import partial_groups
 from dask_exo.partitions.kernels.hash_partition import assign_partitions
 from dask_exo.partitions.kernels.parquet import ParquetEngine
-from dask_exo.partitions.kernels.range_partition import (
-    partition_numbers,
-    sort_index,
-    summary,
-)
+from dask_exo.partitions.kernels.range_partition import partition_numbers, sort_index, summary
 from dask_exo.partitions.protocol import PARTITION_COLUMN
 from dask_exo.planning.partitioners import RowPartitioner, ShuffleNode, take
 from dask_exo.planning.reorder import NumberRows
@@ -142,12 +138,9 @@ def _drop_numbers(expr: CoreExpr) -> CoreExpr:
             {"drop_column": True, "meta": shuffle._meta.drop(columns=PARTITION_COLUMN)}
         )
         for parent in parents:
-            same = (
-                isinstance(parent.operand("columns"), list) and parent.columns == narrowed.columns
-            )
-            replacements[parent._name] = (
-                narrowed if same else Projection(narrowed, parent.operand("columns"))
-            )
+            columns = parent.operand("columns")
+            same = isinstance(columns, list) and parent.columns == narrowed.columns
+            replacements[parent._name] = narrowed if same else Projection(narrowed, columns)
     return _replace(expr, replacements) if replacements else expr
 
 
@@ -330,8 +323,5 @@ def _groups(expr: CoreExpr) -> bool:
     if type(expr) is not GroupByChunk:
         return False
     single = vars(SingleAggregation)["chunk"].__func__
-    return expr.chunk in (apply_funcs, mean_chunk) or _method(expr.chunk) is single
-
-
-def _method(function: Any) -> Any:
-    return getattr(function, "__func__", None)
+    method = getattr(expr.chunk, "__func__", None)
+    return expr.chunk in (apply_funcs, mean_chunk) or method is single
