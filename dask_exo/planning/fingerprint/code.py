@@ -345,9 +345,7 @@ def _text(code: CodeType) -> str:
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     constants = [repr(const) for const in _constants(code.co_consts)]
-    return (
-        f"{code.co_name} {code.co_code!r} {code.co_exceptiontable!r} {counts} {names} {constants}\n"
-    )
+    return f"{(code.co_name, code.co_code, code.co_exceptiontable, counts, names, constants)}\n"
 
 
 def _constants(values: tuple[object, ...]) -> Iterator[object]:

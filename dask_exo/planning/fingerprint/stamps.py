@@ -167,14 +167,11 @@ def file_stamp(path: str, status: os.stat_result | None = None) -> str:
             return f"{status.st_size} {hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+    state = f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
     log = f"{path}-wal"  # of a database, which writes there first
     if path.endswith(_DATABASES) and Path(log).exists():
-        return f"{_state(status)} {file_stamp(log)}"
-    return _state(status)
-
-
-def _state(status: os.stat_result) -> str:
-    return f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
+        return f"{state} {file_stamp(log)}"
+    return state
 
 
 def is_common_directory(path: str) -> bool:
@@ -245,10 +242,9 @@ def object_stamp(url: str, protocol: str) -> str:
         fs, path = url_to_fs(url)
         fs.invalidate_cache()
         if MAGIC.search(path) or fs.isdir(path):
-            files: Any = fs.glob(path) if MAGIC.search(path) else fs.find(path)
-            return " ".join(
-                f"{file} {fs.checksum(file)}" for file in at_most_files(url, iter(sorted(files)))
-            )
+            found: Any = fs.glob(path) if MAGIC.search(path) else fs.find(path)
+            files = at_most_files(url, iter(sorted(found)))
+            return " ".join(f"{file} {fs.checksum(file)}" for file in files)
         return str(fs.checksum(path)) if fs.exists(path) else ""
     except UnfollowableError:
         raise
