@@ -215,15 +215,10 @@ def _by_disk(graph: Graph, barrier: Key, collects: dict[Key, Task]) -> None:
         graph[part.key] = part
         parts.append(TaskRef(part.key))
     place = functools.partial(by_group, grouper=grouper, batch_size=batch_size)
-    slots = {j: slot for slot, j in enumerate(sorted({task.args[1] for task in collects.values()}))}
-    shuffle = ShuffleNode(
-        (f"exchange-groupby-{name}", 0),
-        ItemPartitioner(place=place, count=count, selected=tuple(slots)),
-        *parts,
-    )
-    graph[shuffle.key] = shuffle
-    for j, slot in slots.items():
-        graph[f"group-{name}", j] = Task((f"group-{name}", j), take, TaskRef(shuffle.key), slot)
+    numbers = tuple(sorted({task.args[1] for task in collects.values()}))
+    partitioner = ItemPartitioner(place=place, count=count, selected=numbers)
+    outputs = [(f"group-{name}", j) for j in numbers]
+    _add_shuffle(graph, f"exchange-groupby-{name}", partitioner, parts, outputs)
     for key, node in collects.items():
         graph[key] = Task(key, _groups, node.args[0], TaskRef((f"group-{name}", node.args[1])))
 
@@ -240,15 +235,20 @@ def _by_tasks(graph: Graph, token: str, radix: int, digits: int) -> None:
     selected = tuple(j for j, key in enumerate(outputs) if key in graph)
     if not all(key in graph for key in sources):
         return  # of an unknown form, but correct as it is
-    non_empty = [key for key in sources if graph[key] != DataNode(key, [])]
-    shuffle = ShuffleNode(
-        (f"exchange-groupby-{token}", 0),
-        ItemPartitioner(place=by_hash, count=len(places), selected=selected),
-        *(TaskRef(key) for key in non_empty),
-    )
+    non_empty = [TaskRef(key) for key in sources if graph[key] != DataNode(key, [])]
+    partitioner = ItemPartitioner(place=by_hash, count=len(places), selected=selected)
+    requested = [outputs[j] for j in selected]
+    _add_shuffle(graph, f"exchange-groupby-{token}", partitioner, non_empty, requested)
+
+
+def _add_shuffle(
+    graph: Graph, name: str, partitioner: Partitioner, parts: list[TaskRef], outputs: list[Key]
+) -> None:
+    """Put a `ShuffleNode` into a graph, and a task for each requested output."""
+    shuffle = ShuffleNode((name, 0), partitioner, *parts)
     graph[shuffle.key] = shuffle
-    for slot, j in enumerate(selected):
-        graph[outputs[j]] = Task(outputs[j], take, TaskRef(shuffle.key), slot)
+    for slot, key in enumerate(outputs):
+        graph[key] = Task(key, take, TaskRef(shuffle.key), slot)
 
 
 Number = Any  # of an output: an integer for frames, (ndim,) integers for arrays
@@ -321,10 +321,8 @@ def _exchange(
     for part in parts:
         graph[part.key] = _input(part.key, role_of.get(part.key), graph[part.key], spec)
     numbers = sorted(readers)
-    shuffle = ShuffleNode((f"exchange-p2p-{spec.id}", 0), _split(barrier, spec, numbers), *parts)
-    graph[shuffle.key] = shuffle
-    for slot, number in enumerate(numbers):
-        graph[readers[number]] = Task(readers[number], take, TaskRef(shuffle.key), slot)
+    partitioner, outputs = _split(barrier, spec, numbers), [readers[j] for j in numbers]
+    _add_shuffle(graph, f"exchange-p2p-{spec.id}", partitioner, parts, outputs)
 
 
 def _split(barrier: Key, spec: Any, numbers: list[Number]) -> Partitioner:
