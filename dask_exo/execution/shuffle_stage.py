@@ -57,26 +57,15 @@ class RunningShuffle:
 
     def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, PendingOutput]]:
         """Yield the outputs, which the tasks that read them assemble."""
-        nbytes, split, checkpoint = (
-            _output_bytes(shuffled),
-            _split(self.stage, shuffled),
-            self.checkpoint,
-        )
-        # the split numbers only the outputs that are read
-        for place, (key, column) in enumerate(
-            zip(self.stage.columns, shuffled.inputs, strict=True)
-        ):
+        nbytes, checkpoint = _output_bytes(shuffled), self.checkpoint
+        split = replace(self.stage.partitioner, limit=shuffled.choice.whole)
+        columns = zip(self.stage.columns, shuffled.inputs, strict=True)
+        for place, (key, column) in enumerate(columns):  # numbers of the outputs that are read
             partitioner = split
             if checkpoint is not None and key.slot in checkpoint.keys:
                 checkpoint_key = checkpoint.keys[key.slot]
                 partitioner = CheckpointingSplit(count=split.count, inner=split, key=checkpoint_key)
             yield key, PendingOutput(OutputKey(key.stage, place), column, partitioner, nbytes)
-
-
-def _split(stage: Stage, shuffled: Shuffled) -> Partitioner:
-    """Return the partitioner that assembles the outputs."""
-    split, whole = stage.partitioner, shuffled.choice.whole
-    return split if whole is None else split.with_merge_limit(whole)
 
 
 def _output_bytes(shuffled: Shuffled) -> int:
@@ -215,7 +204,7 @@ class RunningShuffles:
             self._futures,
             list(zip(stage.columns, shuffled.inputs, strict=True)),
             checkpoint,
-            (_split(stage, shuffled), self._config.settings),
+            (replace(stage.partitioner, limit=shuffled.choice.whole), self._config.settings),
             nbytes=_output_bytes(shuffled),
             window=window,
         )

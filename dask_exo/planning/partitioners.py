@@ -37,6 +37,7 @@ class Partitioner(abc.ABC):
     count: int  # outputs before any selection
     selected: tuple[int, ...] | None = None  # requested outputs, each once; None means all
     checked: bool = True  # add up key hashes, and not only counts
+    limit: int | None = None  # bytes above which an output is assembled a chunk at a time
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -46,10 +47,6 @@ class Partitioner(abc.ABC):
     def select(self, used: Sequence[int]) -> Self:
         """Return a partitioner with only some of the outputs."""
         return replace(self, selected=tuple(self.numbers[j] for j in used))
-
-    def with_merge_limit(self, limit: int) -> Self:  # noqa: ARG002  for those that can
-        """Return a partitioner that assembles outputs above ``limit`` bytes a chunk at a time."""
-        return self
 
     @abc.abstractmethod
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[Sequence[Blocks], Tally]:
@@ -109,11 +106,6 @@ class RowPartitioner(Partitioner):
     ignore_index: bool = False  # outputs get a new index
     drop: bool = False  # outputs lack the column of partition numbers
     runs: tuple[SortKey, ...] | None = None  # keys by which the rows of each input are sorted
-    limit: int | None = None
-
-    def with_merge_limit(self, limit: int) -> Self:
-        """See `Partitioner.with_merge_limit`; only sorted runs are merged by chunks."""
-        return replace(self, limit=limit) if self.runs else self
 
     def cut(self, parts: Sequence[Any], owned: Sequence[range]) -> tuple[list[Packed], Tally]:
         """See `Partitioner.cut`."""
@@ -247,9 +239,8 @@ class ChunkPartitioner(Partitioner):
 
     Examples
     --------
-    >>> halves = ChunkPartitioner.of(
-    ...     [[[(0, slice(0, 3))], [(0, slice(3, 4)), (1, slice(0, 2))]]], [(4, 2)]
-    ... )
+    >>> recipes = [[[(0, slice(0, 3))], [(0, slice(3, 4)), (1, slice(0, 2))]]]
+    >>> halves = ChunkPartitioner.of(recipes, [(4, 2)], [(0,), (1,)])
     >>> halves(Chunk((0,), np.arange(4)), Chunk((1,), np.arange(4, 6)))
     [array([0, 1, 2]), array([3, 4, 5])]
     """
@@ -262,13 +253,12 @@ class ChunkPartitioner(Partitioner):
         cls,
         recipes: Sequence[Sequence[Sequence[tuple[int, slice]]]],
         old: Sequence[Sequence[float]],
-        selected: Sequence[Index] | None = None,
+        selected: Sequence[Index],
     ) -> ChunkPartitioner:
         """Follow Dask's recipes.
 
         These have, for each axis and each new chunk along it, old chunks and slices of them;
-        ``old`` has the sizes of the old chunks. ``selected`` has the requested new chunks; None
-        means all.
+        ``old`` has the sizes of the old chunks. ``selected`` has the requested new chunks.
         """
         slices: list[list[list[ChunkSlice]]] = [[[] for _ in axis] for axis in old]
         for axis_slices, axis in zip(slices, recipes, strict=True):
@@ -277,9 +267,7 @@ class ChunkPartitioner(Partitioner):
                     axis_slices[source].append(ChunkSlice(chunk, place, region))
         grid = [[len(recipe) for recipe in axis] for axis in recipes]
         shape = [len(axis) for axis in grid]
-        numbers = None
-        if selected is not None:
-            numbers = tuple(int(np.ravel_multi_index(index, shape)) for index in selected)
+        numbers = tuple(int(np.ravel_multi_index(index, shape)) for index in selected)
         return cls(count=math.prod(shape), selected=numbers, slices=slices, grid=grid)
 
     def cut(self, parts: Sequence[Chunk], owned: Sequence[range]) -> tuple[list[Pickled], Tally]:
