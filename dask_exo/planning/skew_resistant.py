@@ -33,14 +33,7 @@ from dask_exo.dask_adapter import (
     concat_partitions,
 )
 from dask_exo.partitions.kernels import skew
-from dask_exo.partitions.kernels.skew import (
-    KEPT,
-    SPLITTING,
-    EdgeGroups,
-    KeyCounts,
-    Placement,
-    SpanningGroup,
-)
+from dask_exo.partitions.kernels.skew import KEPT, SPLITTING, KeyCounts, Placement
 from dask_exo.partitions.protocol import PARTITION_COLUMN
 from dask_exo.planning.reorder import PartitionTasks
 
@@ -169,7 +162,7 @@ class PlaceHeavyHitters(SkewResistant):
                 for i in range(frame.npartitions)
             ]
             refs = [task.ref() for task in counts]
-            total = Task((f"counts-{side}-{name}", 0), _merge_counts, *refs)
+            total = Task((f"counts-{side}-{name}", 0), skew.merge_counts, *refs)
             tasks += [*counts, total]
             sides.append(total.ref())
         return [*tasks, Task((name, 0), skew.place_keys, *sides, self.how, self.reducers)]
@@ -201,13 +194,7 @@ class SpreadRows(PartitionTasks):
     """
 
     _parameters = [  # noqa: RUF012
-        "frame",
-        "placement",
-        "reducers",
-        "is_left",
-        "preserved",
-        "keys",
-        "other_preserved",
+        *("frame", "placement", "reducers", "is_left", "preserved", "keys", "other_preserved"),
     ]
 
     @functools.cached_property
@@ -216,10 +203,8 @@ class SpreadRows(PartitionTasks):
         return meta.assign(**{COPY: np.zeros(len(meta), bool)}) if self.preserved else meta
 
     def _tasks(self) -> list[Task]:
-        placement, keys = (
-            TaskRef((self.placement._name, 0)),
-            self.keys if self.other_preserved else None,
-        )
+        placement = TaskRef((self.placement._name, 0))
+        keys = self.keys if self.other_preserved else None
         common = placement, self.reducers, self.is_left, self.preserved, keys
         return [
             Task((self._name, i), _spread, part, i, *common) for i, part in enumerate(self._inputs)
@@ -228,10 +213,6 @@ class SpreadRows(PartitionTasks):
 
 def _count(part: Any) -> KeyCounts:
     return skew.count_keys(part[PARTITION_COLUMN].to_numpy())
-
-
-def _merge_counts(*parts: KeyCounts) -> KeyCounts:
-    return skew.merge_counts(parts)
 
 
 def _spread(  # noqa: PLR0913, PLR0917  one for each operand
@@ -287,7 +268,7 @@ class GroupRanks(SkewResistant):
         edges = [
             Task((f"edges-{name}", i), skew.edge_groups, part, keys) for i, part in enumerate(parts)
         ]
-        spanning = Task((f"spans-{name}", 0), _spanning, *(task.ref() for task in edges))
+        spanning = Task((f"spans-{name}", 0), skew.spanning_groups, *(task.ref() for task in edges))
         span = spanning.ref()
         picks = [
             Task((f"pick-{name}", i), skew.pick_ranked_rows, part, keys, span, ranks, i)
@@ -299,10 +280,6 @@ class GroupRanks(SkewResistant):
             Task((name, i), skew.finish_quantiles, part, *common, i) for i, part in enumerate(parts)
         ]
         return [*edges, spanning, *picks, picked, *results]
-
-
-def _spanning(*edges: EdgeGroups | None) -> list[SpanningGroup]:
-    return skew.spanning_groups(edges)
 
 
 def _concat(*picked: Any) -> Any:

@@ -65,7 +65,7 @@ def test_ranks_of_groups_that_are_cut_anywhere(source, cuts, by) -> None:
     ordered = source.sort_values([*by, VALUE], ignore_index=True)
     limits = [0, *sorted(min(cut, len(ordered)) for cut in cuts), len(ordered)]
     parts = [ordered.iloc[a:b] for a, b in itertools.pairwise(limits)]
-    spanning = skew.spanning_groups([skew.edge_groups(part, by) for part in parts])
+    spanning = skew.spanning_groups(*(skew.edge_groups(part, by) for part in parts))
     picked = pd.concat(
         [skew.pick_ranked_rows(p, by, spanning, asked, j) for j, p in enumerate(parts)]
     )

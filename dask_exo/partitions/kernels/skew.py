@@ -90,7 +90,7 @@ def count_keys(hashes: np.ndarray) -> KeyCounts:
     return KeyCounts(counts.index.to_numpy(), counts.to_numpy() * step, len(hashes))
 
 
-def merge_counts(parts: Sequence[KeyCounts]) -> KeyCounts:
+def merge_counts(*parts: KeyCounts) -> KeyCounts:
     """Add the counts of several partitions."""
     keys, place = np.unique(np.concatenate([part.keys for part in parts]), return_inverse=True)
     weights = np.concatenate([part.counts for part in parts])
@@ -266,13 +266,13 @@ def edge_groups(part: pd.DataFrame, keys: list[str]) -> EdgeGroups | None:
     return EdgeGroups(first, last, count[0], count[1])
 
 
-def spanning_groups(edges: Sequence[EdgeGroups | None]) -> list[SpanningGroup]:
+def spanning_groups(*edges: EdgeGroups | None) -> list[SpanningGroup]:
     """Return the groups that are in more than one partition.
 
     Examples
     --------
     >>> first, last = EdgeGroups(("a",), ("b",), 4, 2), EdgeGroups(("b",), ("c",), 1, 5)
-    >>> spanning_groups([first, None, EdgeGroups(("b",), ("b",), 7, 7), last])
+    >>> spanning_groups(first, None, EdgeGroups(("b",), ("b",), 7, 7), last)
     [SpanningGroup(parts=[0, 2, 3], counts=[2, 7, 1])]
     """
     groups: list[SpanningGroup] = []

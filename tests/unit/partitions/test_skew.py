@@ -48,7 +48,7 @@ def test_pairs_meet_once_and_unmatched_rows_appear_once(lefts, rights, how, piec
         side: [np.array(one, np.int64) // same * 1_000_003 for one in lists]
         for side, lists in keys.items()
     }
-    counts = [skew.merge_counts([skew.count_keys(one) for one in side]) for side in sides.values()]
+    counts = [skew.merge_counts(*map(skew.count_keys, side)) for side in sides.values()]
     placed = skew.place_keys(*counts, how, pieces)
     ours, theirs = (
         dealt(sides[side], placed, pieces, left=side == "left",
@@ -108,7 +108,7 @@ def test_outputs_of_a_join_are_even_whatever_the_skew(exponent, pieces):
         chance = ranks**-exponent
         keys = rng.choice(ranks, 200_000, p=chance / chance.sum())
     left, right = (np.array_split(hashed(side), 8) for side in (keys, ranks))
-    counts = [skew.merge_counts([skew.count_keys(one) for one in side]) for side in (left, right)]
+    counts = [skew.merge_counts(*map(skew.count_keys, side)) for side in (left, right)]
     placed = skew.place_keys(*counts, "inner", pieces)
     sizes = np.array([len(one) for one in dealt(left, placed, pieces, left=True)])
     assert sizes.sum() == 200_000
@@ -117,7 +117,7 @@ def test_outputs_of_a_join_are_even_whatever_the_skew(exponent, pieces):
 
 def test_rare_keys_are_not_placed():
     rows = np.arange(100_000) * 7919
-    counts = skew.merge_counts([skew.count_keys(rows), skew.count_keys(rows)])
+    counts = skew.merge_counts(skew.count_keys(rows), skew.count_keys(rows))
     assert len(skew.place_keys(counts, counts, "inner", 50).keys) == 0
     assert skew.route_rows(rows, skew.place_keys(counts, counts, "inner", 50), 50,
                            left=True, number=0).rows is None  # fmt: skip
