@@ -41,7 +41,14 @@ from dask_exo.partitions.protocol import PARTITION_COLUMN
 
 
 class PartitionTasks(Expr):
-    """An expression with a task for each partition of its frame, and perhaps others."""
+    """An expression with a task for each partition of its frame, and perhaps others.
+
+    Its metadata is the operand ``meta``, unless a subclass computes it.
+    """
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.operand("meta")
 
     @property
     def _inputs(self) -> list[TaskRef]:
@@ -108,12 +115,7 @@ class SortRows(Reorder):
     """
 
     _parameters = [  # noqa: RUF012  as Dask's expressions have it
-        "frame",
-        "by",
-        "ascending",
-        "na_position",
-        "npartitions_out",
-        "ignore_index",
+        *("frame", "by", "ascending", "na_position", "npartitions_out", "ignore_index"),
     ]
 
     @functools.cached_property
@@ -208,10 +210,6 @@ class MergeRuns(PartitionTasks):
 
     _parameters = ["frame", "numbered", "keys", "meta"]  # noqa: RUF012
 
-    @functools.cached_property
-    def _meta(self) -> Any:
-        return self.operand("meta")
-
     def _tasks(self) -> list[Task]:
         labels, name, tasks = self._meta.columns, self._name, []
         starts: list[Any] = []
@@ -305,10 +303,6 @@ class MixRows(PartitionTasks):
     """Outputs of a shuffle by drawn numbers, each in random order."""
 
     _parameters = ["frame", "seed", "meta"]  # noqa: RUF012
-
-    @functools.cached_property
-    def _meta(self) -> Any:
-        return self.operand("meta")
 
     def _tasks(self) -> list[Task]:
         return [
