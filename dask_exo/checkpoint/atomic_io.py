@@ -17,8 +17,6 @@ from dask_exo.errors import CheckpointError
 
 Bytes = bytes | memoryview
 
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
 
 def located(url: str) -> tuple[AbstractFileSystem, str]:
     """Return the file system of a URL (a plain path is local), and the path in it."""
@@ -94,7 +92,7 @@ def make_private(path: str) -> None:
         raise CheckpointError(
             f"exo.checkpoint.path={path!r} cannot be used: {error.strerror}; name another directory"
         ) from error
-    if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise CheckpointError(
             f"exo.checkpoint.path={path!r} is not safe: it must belong to you, and nobody else may "
             f"write to it, since its files are unpickled; it belongs to user "

@@ -113,13 +113,10 @@ def bound_functions(value: object) -> Iterator[ResourceBoundFunction]:
     """Yield wrapped functions in a task: its function, and those among its arguments."""
     if isinstance(value, ResourceBoundFunction):
         yield value
-    elif isinstance(value, functools.partial):
-        for inner in (value.func, *value.args, *value.keywords.values()):
+    elif isinstance(value, (functools.partial, Task)):
+        keywords = value.kwargs if isinstance(value, Task) else value.keywords
+        for inner in (value.func, *value.args, *keywords.values()):
             yield from bound_functions(inner)
-    elif isinstance(value, Task):
-        for inner in (value.func, *value.args, *value.kwargs.values()):
-            if isinstance(inner, (ResourceBoundFunction, functools.partial, Task)):
-                yield from bound_functions(inner)
 
 
 def options_from(annotations: Mapping[str, Any]) -> TaskOptions:

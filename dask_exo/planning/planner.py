@@ -186,9 +186,7 @@ def _in_driver(
     for key in sorted(stores, key=ranks.__getitem__):
         node: Any = graph[key]
         values = [_literal(graph, aliases, arg) for arg in (*node.args[1:], *node.kwargs.values())]
-        ids = tuple(
-            id(value) for value in values if not isinstance(value, (tuple, bool, type(None)))
-        )
+        ids = tuple(id(v) for v in values if not isinstance(v, (tuple, bool, type(None))))
         if ids not in is_local:
             is_local[ids] = any(isinstance(v, np.ndarray) or not is_picklable(v) for v in values)
         stored = driver_keys.intersection(aliases.get(name, name) for name in node.dependencies)

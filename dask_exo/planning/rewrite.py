@@ -66,15 +66,8 @@ class ExoShuffle(PartitionsFiltered, Expr):
     """
 
     _parameters = [  # noqa: RUF012  as Dask's expressions have it
-        "frame",
-        "partitioning_index",
-        "npartitions_out",
-        "ignore_index",
-        "keys",
-        "meta",
-        "drop_column",
-        "runs",
-        "_partitions",
+        *("frame", "partitioning_index", "npartitions_out", "ignore_index", "keys", "meta"),
+        *("drop_column", "runs", "_partitions"),
     ]
     _defaults = {"runs": None, "_partitions": None}  # noqa: RUF012
 
