@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import psutil
@@ -227,13 +227,12 @@ def poll(url: str | None) -> Iterator[list[str]]:
         yield [*lines, now["footer"]]
 
 
-def watch(url: str | None, *, once: bool = False, stream: TextIO | None = None) -> None:
+def watch(url: str | None, *, once: bool = False) -> None:
     """Write the progress of a program, once or until it ends; see `poll`."""
-    out = sys.stdout if stream is None else stream
     for lines in poll(url):
-        text = "\n".join(lines) + "\n"
-        out.write(CLEAR + text if out.isatty() else text + "\n")
-        out.flush()
+        text = "\n".join(lines)
+        sys.stdout.write(f"{CLEAR}{text}\n" if sys.stdout.isatty() else f"{text}\n\n")
+        sys.stdout.flush()
         if once:
             return
         time.sleep(PAUSE)

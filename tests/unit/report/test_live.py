@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 import urllib.error
@@ -90,13 +89,13 @@ def test_at_its_end_nothing_is_left() -> None:
     assert not events.listening()
 
 
-def test_top_says_what_runs(live) -> None:
+def test_top_says_what_runs(live, capsys) -> None:
     events.emit(events.RunStarted({"map\x1b[2J": 9}, run=10**9))
     events.emit(events.TasksFinished("map\x1b[2J", 3, 1.0, 100, run=10**9))
-    out = io.StringIO()
-    watch(live.url, once=True, stream=out)
-    assert "3/9" in out.getvalue()
-    assert "\x1b" not in out.getvalue()
+    watch(live.url, once=True)
+    shown = capsys.readouterr().out
+    assert "3/9" in shown
+    assert "\x1b" not in shown
     result = CliRunner().invoke(main, ["top", "--once"])
     assert result.exit_code == 0, result.output
     assert "3/9" in result.output
