@@ -102,8 +102,7 @@ class Explanation:
 
     def svg(self) -> str:
         """Draw the graph as an ``<svg>`` element, with a box for each collection and shuffle."""
-        boxes = {group.key: self._box(group) for group in self.groups}
-        return svg(boxes, self.edges)
+        return svg({group.key: self._box(group) for group in self.groups}, self.edges)
 
     def to_json(self) -> str:
         """Return JSON, with sizes in bytes and times in seconds.

@@ -12,8 +12,6 @@ from typing import Any
 from dask_exo.errors import InputError
 
 IN_A_PAGE = re.compile(r"<script type='application/json' id='figures'>(.*?)</script>", re.DOTALL)
-HOUR = 3600.0
-TERABYTE = 1e12
 VERSION = 2  # of the format of `as_json`
 
 
@@ -146,7 +144,7 @@ class Figures:
     @property
     def node_hours(self) -> float:
         """Machines times hours."""
-        return self.nodes * self.seconds / HOUR
+        return self.nodes * self.seconds / 3600
 
     @property
     def cost(self) -> float | None:
@@ -158,7 +156,7 @@ class Figures:
         """Cost per shuffled terabyte; None without a price or shuffle."""
         if self.cost is None or not self.shuffled:
             return None
-        return self.cost / (self.shuffled / TERABYTE)
+        return self.cost / (self.shuffled / 1e12)
 
 
 DERIVED = ("tasks", "shuffled", "busy", "gpu_busy", "node_hours", "cost", "cost_per_terabyte")
