@@ -1,7 +1,7 @@
 """Array modules: the same code runs on numpy and on cupy, and only this module imports cupy.
 
 Code uses only what both modules have. cupy's ``argsort`` is always stable, its ``bincount`` sums
-float64 only, and its scattered minimum (`scatter_min`) takes uint64, but not int64.
+float64 only, and its ``minimum.at`` takes uint64, but not int64.
 
 References: cupy, ``cupy/_core/_routines_indexing.pyx``, ``cupy/_sorting/sort.py``.
 """
@@ -78,11 +78,6 @@ def installed() -> bool:
 def argsort(codes: Any) -> Any:
     """Argsort integers in a stable way."""
     return stable_argsort(codes) if isinstance(codes, np.ndarray) else codes.argsort()
-
-
-def scatter_min(out: Any, places: Any, values: Any) -> None:
-    """Set ``out[places]`` to the minimum with ``values``, in place; places may repeat."""
-    of(out).minimum.at(out, places, values)
 
 
 def spread(counts: Any) -> tuple[Any, Any]:

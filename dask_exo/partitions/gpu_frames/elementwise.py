@@ -64,12 +64,6 @@ def binary(name: str, left: Any, right: Any) -> Column:
         pandas does not support the operation of these dtypes.
     DeviceOperationError
         Only pandas supports it.
-
-    Examples
-    --------
-    >>> ones = Column(np.array([1, 2]), np.dtype("i8"))
-    >>> binary("truediv", ones, 2).values.tolist()
-    [0.5, 1.0]
     """
     dtype = _result_dtype(name, left, right)
     columns = [x for x in (left, right) if isinstance(x, Column)]

@@ -136,11 +136,6 @@ class DeviceIndex(Operators):
         """Return another index of the same immutable labels."""
         return self.of(self._levels, self.names, self._range, self._module)
 
-    def get_level_values(self, level: Any) -> DeviceIndex:
-        """Return the labels of one level, by number or name."""
-        place = self.place(level)
-        return self.of([self.levels[place]], [self.names[place]])
-
     def place(self, level: Any) -> int:
         """Return the number of a level, given by name or number."""
         if level in self.names:
@@ -252,9 +247,8 @@ class DeviceIndex(Operators):
 
     def unique(self) -> DeviceIndex:
         """Return distinct labels, in order of appearance."""
-        from dask_exo.partitions.gpu_frames.sort_keys import group_rows
-
-        grouped = group_rows([sort_keys.encode(level) for level in self.levels], sort=False)
+        keys = [sort_keys.encode(level) for level in self.levels]
+        grouped = sort_keys.group_rows(keys, sort=False)
         return self.take(grouped.first)
 
     def get_slice_bound(self, label: Any, side: str) -> int:

@@ -276,10 +276,11 @@ def group_extreme(column: Column, by: Groups, *, largest: bool = False) -> Colum
     xp = by.xp
     defined = ~column.nulls()
     keys = sort_keys.ascending(column)
-    keys = sort_keys.as_unsigned(~keys if largest else keys)[defined]
+    # cupy's scattered minimum takes uint64, but not int64
+    keys = (~keys if largest else keys)[defined].view(np.uint64) ^ sort_keys.TOP
     minima = xp.full(by.count + 1, np.uint64(2**64 - 1))
-    arrays.scatter_min(minima, by.ids[defined], keys)
-    keys = sort_keys.from_unsigned(minima[: by.count])
+    xp.minimum.at(minima, by.ids[defined], keys)
+    keys = (minima[: by.count] ^ sort_keys.TOP).view(np.int64)
     values = sort_keys.restore(~keys if largest else keys, column)
     extremes = Column(values, column.dtype, None, column.words)
     empty = by.tally(defined) == 0

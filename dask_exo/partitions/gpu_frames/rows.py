@@ -305,8 +305,8 @@ class RowsOfFrame(LabelledRows):
 class PositionSelector:
     """``iloc``."""
 
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
+    def __init__(self, owner: LabelledRows) -> None:
+        self._owner: Any = owner
 
     def __getitem__(self, key: Any) -> Any:
         owner = self._owner
@@ -320,11 +320,8 @@ class PositionSelector:
         return owner.take_rows(owner.positions(as_mask(key)))
 
 
-class LabelSelector:
+class LabelSelector(PositionSelector):
     """``loc``."""
-
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
 
     def __getitem__(self, key: Any) -> Any:
         owner = self._owner

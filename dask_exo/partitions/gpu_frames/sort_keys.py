@@ -17,7 +17,7 @@ from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames.column import Column
 
 _LAST = np.iinfo(np.int64).max
-_TOP = np.uint64(2**63)
+TOP = np.uint64(2**63)  # of the bits of a key
 _WIDTH = 2**64
 
 
@@ -25,7 +25,7 @@ def ascending(column: Column) -> Any:
     """Encode values as (n,) int64 in their order; codes of nulls are undefined."""
     values, kind = column.values, column.kind
     if kind == "u" and values.dtype.itemsize == 8:
-        return (values ^ _TOP).view(np.int64)
+        return (values ^ TOP).view(np.int64)
     if kind != "f":
         return values.astype(np.int64)
     # as integers, the bits of negative floats are in reverse; adding 0 makes -0.0 a 0.0
@@ -108,21 +108,11 @@ def steps(ordered: Any) -> Any:
     return xp.concatenate([xp.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]])
 
 
-def as_unsigned(codes: Any) -> Any:
-    """Map int64 to uint64 in the same order, for functions without a signed variant."""
-    return codes.view(np.uint64) ^ _TOP
-
-
-def from_unsigned(codes: Any) -> Any:
-    """Invert `as_unsigned`."""
-    return (codes ^ _TOP).view(np.int64)
-
-
 def restore(codes: Any, like: Column) -> Any:
     """Invert `ascending`."""
     dtype = like.values.dtype
     if like.kind == "u" and dtype.itemsize == 8:
-        return codes.view(np.uint64) ^ _TOP
+        return codes.view(np.uint64) ^ TOP
     if like.kind != "f":
         return codes.astype(dtype)
     return (codes ^ ((codes >> 63) & _LAST)).view(np.float64).astype(dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -48,11 +47,6 @@ def cast(column: Column, dtype: Any) -> Column:  # noqa: PLR0911  a case each
         A null or infinite value would become an integer.
     DeviceTypeError
         Columns on a GPU cannot have the dtype.
-
-    Examples
-    --------
-    >>> cast(Column(np.array([1.5, 2.0]), np.dtype("f8")), "int32").values.tolist()
-    [1, 2]
     """
     if dtype is str or (isinstance(dtype, str) and dtype == "str"):
         dtype = pd.StringDtype(na_value=np.nan)
@@ -125,12 +119,6 @@ def stack(columns: Sequence[Column]) -> Column:
     ------
     DeviceTypeError
         Only Python objects could hold the values of all dtypes.
-
-    Examples
-    --------
-    >>> one = Column(np.array([1]), np.dtype("i8"))
-    >>> stack([one, Column(np.array([0.5]), np.dtype("f8"))]).values.tolist()
-    [1.0, 0.5]
     """
     if len(columns) == 1:
         return columns[0]
@@ -161,16 +149,6 @@ def _common_dtype(a: Any, b: Any) -> Any:
     return pd.concat(ones, ignore_index=True).dtype
 
 
-def unary(column: Column, name: str) -> Column:
-    """Apply ``neg``, ``abs`` or ``invert`` of `operator`."""
-    if column.kind not in ("biu" if name == "invert" else "biufm"):
-        raise TypeError(f"bad operand type for {name}: {column.dtype}")
-    values = getattr(operator, name)(column.values)
-    if column.kind == "m":
-        values = column.xp.where(column.nulls(), column.values, values)
-    return replace(column, values=values)
-
-
 def rounded(column: Column, decimals: int = 0) -> Column:
     """Round floats to some decimals."""
     if column.kind != "f":
@@ -180,11 +158,13 @@ def rounded(column: Column, decimals: int = 0) -> Column:
 
 def ufunc(column: Column, name: str) -> Column:
     """Apply a unary function of numpy, such as ``sqrt``."""
-    if column.kind not in NUMBERS:
+    is_duration = column.kind == "m" and name in ("absolute", "negative")  # which keep nulls
+    if column.kind not in NUMBERS and not is_duration:
         raise TypeError(f"{name} does not work for dtype {column.dtype}")
     with np.errstate(all="ignore"):
         values = getattr(column.xp, name)(column.values)
-    return Column(values, as_nullable(values.dtype, column.dtype), column.valid)
+    dtype = column.dtype if is_duration else as_nullable(values.dtype, column.dtype)
+    return Column(values, dtype, column.valid)
 
 
 def constant(value: Any, length: int, xp: Any) -> Column:

@@ -42,14 +42,14 @@ class Values(Operators, LabelledRows):
         return self.each(lambda column: Column(flags(column), np.dtype(bool)))
 
     def __neg__(self) -> Any:
-        return self.each(lambda column: transform.unary(column, "neg"))
+        return self.each(lambda column: transform.ufunc(column, "negative"))
 
     def __invert__(self) -> Any:
-        return self.each(lambda column: transform.unary(column, "invert"))
+        return self.each(lambda column: transform.ufunc(column, "invert"))
 
     def abs(self) -> Any:
         """Return absolute values."""
-        return self.each(lambda column: transform.unary(column, "abs"))
+        return self.each(lambda column: transform.ufunc(column, "absolute"))
 
     def __abs__(self) -> Any:
         return self.abs()
@@ -289,18 +289,13 @@ def _field(compute: Callable[[Column], Any]) -> Callable[[Column], Column]:
 
 
 def _part(size: int, count: int) -> Callable[[Column], Any]:
-    """Compute a part of the day: units of ``size`` seconds, modulo ``count``."""
-    return lambda c: c.values // (size * SECOND[unit_of(c.dtype)]) % count
-
-
-def _fraction(steps: int, count: int) -> Callable[[Column], Any]:
-    """Compute a part of the second: units of 1 / ``steps`` seconds, modulo ``count``."""
+    """Compute a part of a time: units of ``size`` nanoseconds, modulo ``count``."""
 
     def run(column: Column) -> Any:
-        unit = SECOND[unit_of(column.dtype)]
-        if unit < steps:
-            return column.values * (steps // unit) % count
-        return column.values // (unit // steps) % count
+        step = 10**9 // SECOND[unit_of(column.dtype)]  # nanoseconds
+        if step > size:
+            return column.values * (step // size) % count
+        return column.values // (size // step) % count
 
     return run
 
@@ -323,11 +318,11 @@ FIELDS: dict[str, Callable[[Column], Column]] = {
     "weekday": _field(lambda c: (_days(c) + 3) % 7),
     "dayofyear": _field(_day_of_year),
     "day_of_year": _field(_day_of_year),
-    "hour": _field(_part(3600, 24)),
-    "minute": _field(_part(60, 60)),
-    "second": _field(_part(1, 60)),
-    "microsecond": _field(_fraction(10**6, 10**6)),
-    "nanosecond": _field(_fraction(10**9, 1000)),
+    "hour": _field(_part(3600 * 10**9, 24)),
+    "minute": _field(_part(60 * 10**9, 60)),
+    "second": _field(_part(10**9, 60)),
+    "microsecond": _field(_part(1000, 10**6)),
+    "nanosecond": _field(_part(1, 1000)),
 }
 """Fields of points in time."""
 
@@ -339,6 +334,6 @@ def _whole_days(column: Column) -> Column:
 
 DURATIONS: dict[str, Callable[[Column], Column]] = {
     "days": _whole_days,
-    "seconds": _field(_part(1, 86400)),
+    "seconds": _field(_part(10**9, 86400)),
 }
 """Fields of durations."""
