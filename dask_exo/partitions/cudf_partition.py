@@ -39,17 +39,15 @@ def checksum(frame: Any, columns: Any) -> tuple[tuple[str, ...], int]:
     return tuple(str(frame[name].dtype) for name in columns if name in frame.columns), 0
 
 
-def recode(frame: Any, keys: Sequence[SortKey]) -> Any:
-    """Raise `DeviceOperationError`; see `sort`."""
-    return sort(frame, keys)
-
-
 def sort(frame: Any, keys: Sequence[SortKey]) -> Any:
     """Raise `DeviceOperationError`: use the sort of Dask."""
     raise DeviceOperationError(
         f"ddf.exo.sort_values by {[key.name for key in keys]} does not support partitions of "
         f"{type(frame).__module__}: use ddf.sort_values, or .to_backend('exo-cupy') before"
     )
+
+
+recode = sort
 
 
 def array(frame: Any, values: np.ndarray) -> Any:

@@ -80,18 +80,6 @@ def _with_rows(meta: Any) -> Any:
     return to_device(meta_nonempty.dispatch(type(host))(host), arrays.HOST)
 
 
-def _concat(  # noqa: PLR0917  as Dask calls it
-    objects: Any,
-    axis: Any = 0,
-    join: str = "outer",
-    uniform: bool = False,  # noqa: ARG001, FBT001, FBT002
-    filter_warning: bool = True,  # noqa: ARG001, FBT001, FBT002
-    ignore_index: bool = False,  # noqa: FBT001, FBT002
-    **_: Any,
-) -> Any:
-    return concat(objects, axis, join, ignore_index=ignore_index)
-
-
 def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
     """Hash rows, as `pandas.util.hash_pandas_object`."""
     if isinstance(obj, DeviceIndex):
@@ -144,7 +132,7 @@ def _on_disk(_: Any) -> Any:
 
 _OF_ALL: list[tuple[Any, Any]] = [
     (categorical_dtype_dispatch, _categories),
-    (concat_dispatch, _concat),
+    (concat_dispatch, concat),
     (hash_object_dispatch, hashes),
     (make_meta_dispatch, _empty),
     (make_meta_obj, _of_description),

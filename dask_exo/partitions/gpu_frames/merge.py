@@ -22,7 +22,12 @@ from dask_exo.partitions.gpu_frames.transform import stack
 
 
 def concat(
-    objects: Sequence[Any], axis: Any = 0, join: str = "outer", *, ignore_index: bool = False
+    objects: Sequence[Any],
+    axis: Any = 0,
+    join: str = "outer",
+    *,
+    ignore_index: bool = False,
+    **_: Any,
 ) -> Any:
     """Concatenate along rows (axis 0) or columns (axis 1); missing columns become nulls."""
     if axis in (1, "columns"):
@@ -102,7 +107,7 @@ def merge(  # noqa: PLR0913  as pandas has them
         on = [label for label in left.columns if label in right.columns]
     left_names = _names(left, on if on is not None else left_on, from_index=left_index)
     right_names = _names(right, on if on is not None else right_on, from_index=right_index)
-    keys = _keys(left, left_names), _keys(right, right_names)
+    keys = left.key_columns(left_names), right.key_columns(right_names)
     rows = pairs(*keys, how)
     if how == "leftsemi":
         return left.take_rows(rows[0]).numbered()
@@ -119,7 +124,7 @@ def merge(  # noqa: PLR0913  as pandas has them
 
 
 def _names(frame: DeviceFrame, names: Any, *, from_index: bool) -> list[Any]:
-    """Return the labels of the keys; None is the index."""
+    """Return the labels of the keys; None is all levels of the index."""
     if from_index:
         return [None]
     labels = list(names) if isinstance(names, (list, tuple, pd.Index)) else [names]
@@ -127,12 +132,6 @@ def _names(frame: DeviceFrame, names: Any, *, from_index: bool) -> list[Any]:
         if name not in frame.columns and name not in frame.index.names:
             raise KeyError(name)
     return labels
-
-
-def _keys(frame: DeviceFrame, names: Sequence[Any]) -> list[Column]:
-    if list(names) == [None]:
-        return list(frame.index.levels)
-    return frame.key_columns(names)
 
 
 def _coalesce(left: Column, right: Column, rows: tuple[Any, Any]) -> Column:

@@ -249,7 +249,9 @@ class RowsOfFrame(LabelledRows):
         return ordered.numbered() if ignore_index else ordered
 
     def key_columns(self, names: Sequence[Any]) -> list[Column]:
-        """Return columns by label, or levels of the index by name."""
+        """Return columns by label, or levels of the index by name; all of them for ``[None]``."""
+        if list(names) == [None]:
+            return list(self._index.levels)
         return [
             self[name].column
             if name in self.labels
