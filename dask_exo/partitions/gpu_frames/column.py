@@ -147,13 +147,7 @@ for _name in ("values", "valid"):  # after the dataclass, which would take them 
 
 
 def kind_of(dtype: Any) -> str:
-    """Return the letter of a dtype, or raise `DeviceTypeError`; see `Column.kind`.
-
-    Examples
-    --------
-    >>> [kind_of(d) for d in (np.dtype("M8[us]"), pd.Int64Dtype(), pd.StringDtype())]
-    ['M', 'i', 'T']
-    """
+    """Return the letter of a dtype, or raise `DeviceTypeError`; see `Column.kind`."""
     if isinstance(dtype, pd.CategoricalDtype):
         return CATEGORY
     if isinstance(dtype, pd.StringDtype):
@@ -201,13 +195,7 @@ def is_nullable(dtype: Any) -> bool:
 
 
 def as_nullable(plain: Any, like: Any) -> Any:
-    """Return a dtype of numbers that is nullable in the way of another dtype.
-
-    Examples
-    --------
-    >>> as_nullable(np.float32, pd.Int64Dtype())
-    Float32Dtype()
-    """
+    """Return a dtype of numbers that is nullable in the way of another dtype."""
     plain = np.dtype(plain)
     if not is_nullable(like):
         return plain

@@ -286,15 +286,8 @@ class DeviceFrame(Values, SummaryOfFrame):
         """Insert a column at a position."""
         if column in self.labels and not allow_duplicates:
             raise ValueError(f"cannot insert {column}, already exists")
-        new_column = self._column(value)
-        labels = pd.DataFrame([], columns=self.labels)
-        labels.insert(loc, column, None, allow_duplicates)
-        if not len(self.labels):
-            labels.columns = pd.Index([column])
-        self.arrays, self.labels = (
-            [*self.arrays[:loc], new_column, *self.arrays[loc:]],
-            labels.columns,
-        )
+        self.arrays = [*self.arrays[:loc], self._column(value), *self.arrays[loc:]]
+        self.labels = self.labels.insert(loc, column) if len(self.labels) else pd.Index([column])
 
     def assign(self, **columns: Any) -> Any:
         """Add or replace columns."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property, reduce
+from operator import or_
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,27 +50,18 @@ class DeviceGroupBy:
                 f"use observed=True, or {ON_HOST}",
             )
         self._selection: Any = None
-        self._row_groups: Groups | None = None
 
     @property
     def grouping(self) -> SimpleNamespace:
         """Keys, under the name that Dask expects of cudf."""
         return SimpleNamespace(keys=self.keys)
 
-    @property
+    @cached_property
     def row_groups(self) -> Groups:
         """Groups of the rows."""
-        if self._row_groups is None:
-            columns = [key.column for key in self.keys]
-            nulls = None
-            if self._dropna:
-                nulls = columns[0].nulls()
-                for column in columns[1:]:
-                    nulls = nulls | column.nulls()
-            self._row_groups = group_rows(
-                [sort_keys.encode(c) for c in columns], nulls, sort=self._sort
-            )
-        return self._row_groups
+        columns = [key.column for key in self.keys]
+        nulls = reduce(or_, (column.nulls() for column in columns)) if self._dropna else None
+        return group_rows([sort_keys.encode(c) for c in columns], nulls, sort=self._sort)
 
     def __getitem__(self, key: Any) -> DeviceGroupBy:
         labels = self.obj.columns
@@ -78,9 +71,9 @@ class DeviceGroupBy:
         if missing := [name for name in names if name not in labels]:
             raise KeyError(f"Columns not found: {missing}")
         grouped = DeviceGroupBy.__new__(DeviceGroupBy)
+        _ = self.row_groups  # once for all selections
         grouped.__dict__.update(self.__dict__)
         grouped._selection = key
-        grouped._row_groups = self.row_groups
         return grouped
 
     def __getattr__(self, name: str) -> Any:

@@ -284,8 +284,6 @@ def group_extreme(column: Column, by: Groups, *, largest: bool = False) -> Colum
     values = sort_keys.restore(~keys if largest else keys, column)
     extremes = Column(values, column.dtype, None, column.words)
     empty = by.tally(defined) == 0
-    if not bool(empty.any()):
-        return extremes
     return extremes.take_or_null(xp.where(empty, -1, xp.arange(by.count)))
 
 

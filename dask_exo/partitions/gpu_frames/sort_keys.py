@@ -34,13 +34,7 @@ def ascending(column: Column) -> Any:
 
 
 def encode(column: Column, *, descending: bool = False, nulls_first: bool = False) -> Any:
-    """Encode one key as (n,) int64 in the requested order; all nulls are equal.
-
-    Examples
-    --------
-    >>> encode(Column(np.array([2.0, np.nan, -1.0]), np.dtype("f8"))).argsort().tolist()
-    [2, 0, 1]
-    """
+    """Encode one key as (n,) int64 in the requested order; all nulls are equal."""
     codes, nulls = ascending(column), column.nulls()
     if descending:
         codes = ~codes

@@ -149,13 +149,6 @@ def _common_dtype(a: Any, b: Any) -> Any:
     return pd.concat(ones, ignore_index=True).dtype
 
 
-def rounded(column: Column, decimals: int = 0) -> Column:
-    """Round floats to some decimals."""
-    if column.kind != "f":
-        return column
-    return replace(column, values=column.values.round(decimals))
-
-
 def ufunc(column: Column, name: str) -> Column:
     """Apply a unary function of numpy, such as ``sqrt``."""
     is_duration = column.kind == "m" and name in ("absolute", "negative")  # which keep nulls

@@ -8,6 +8,7 @@ References: H. Hinnant, "chrono-compatible low-level date algorithms" (2013), ``
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,9 @@ class Values(Operators, LabelledRows):
 
     def round(self, decimals: int = 0) -> Any:
         """Round floats to some decimals."""
-        return self.each(lambda column: transform.rounded(column, decimals))
+        return self.each(
+            lambda c: replace(c, values=c.values.round(decimals)) if c.kind == "f" else c
+        )
 
     def clip(self, lower: Any = None, upper: Any = None, **_: Any) -> Any:
         """Clip values to two bounds; nulls stay."""
@@ -252,13 +255,7 @@ _INT32 = np.dtype(np.int32)
 
 
 def civil(days: Any) -> tuple[Any, Any, Any]:
-    """Compute year, month and day of days since 1970-01-01.
-
-    Examples
-    --------
-    >>> [int(part[0]) for part in civil(np.array([11016]))]
-    [2000, 2, 29]
-    """
+    """Compute year, month and day of days since 1970-01-01."""
     days = days + 719468  # since 0000-03-01
     era = days // 146097  # of 400 years
     of_era = days - era * 146097
