@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from dask_exo.cluster.futures import current_node
+from dask_exo.cluster.futures import current_node, shares_process
 
 _numbers = count(1)
 _run: ContextVar[int] = ContextVar("run", default=0)
@@ -24,7 +25,8 @@ _run: ContextVar[int] = ContextVar("run", default=0)
 class CallSpan(NamedTuple):
     """Place and time of one call, as its process measured them.
 
-    ``node`` is empty if unknown; ``start`` is in seconds since 1970 by the clock of the node;
+    ``process`` is the number of a process, or of a thread of the driver. ``node`` is empty if
+    unknown; ``start`` is in seconds since 1970 by the clock of the node;
     ``rss`` is the memory of the process at the end in bytes, including pages of the object store.
     """
 
@@ -38,7 +40,8 @@ class CallSpan(NamedTuple):
 def call_span(seconds: float) -> CallSpan:
     """Return the span of a call of this process that ends now."""
     start, rss = wall_time() - seconds, _process().memory_info().rss
-    return CallSpan(current_node() or "", os.getpid(), start, seconds, rss)
+    process = threading.get_native_id() if shares_process() else os.getpid()
+    return CallSpan(current_node() or "", process, start, seconds, rss)
 
 
 def wall_time() -> float:

@@ -17,6 +17,7 @@ from dask_exo import events
 from dask_exo.checkpoint import CheckpointStore
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures
+from dask_exo.cluster.ownership import writable
 from dask_exo.cluster.waiting import fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import (
@@ -35,7 +36,6 @@ from dask_exo.execution.background import BackgroundRun
 from dask_exo.execution.loop import Run
 from dask_exo.execution.messages import paused_gc
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
-from dask_exo.partitions.ownership import writable
 from dask_exo.planning import inline
 from dask_exo.planning.annotations import options_of
 from dask_exo.planning.inline import fits_in_process

@@ -19,10 +19,10 @@ from dask.utils import format_bytes
 
 from dask_exo import validation
 from dask_exo.cli.validate import Checksum, checksum
+from dask_exo.cluster.ownership import PANDAS_3
 from dask_exo.dataframe.parquet_commit import LocalCommitter, check_target, publish
 from dask_exo.errors import ExoError, InputError, OutputError, SortKeyError
 from dask_exo.partitions.kernels.parquet import ParquetEngine
-from dask_exo.partitions.ownership import PANDAS_3
 from dask_exo.partitions.wire_format import to_wire
 
 ROW_GROUP = 2**17

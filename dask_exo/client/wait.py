@@ -12,12 +12,12 @@ from dask.utils import parse_timedelta
 
 from dask_exo.client.future import Future, failures, futures_in, map_nested, rebuild
 from dask_exo.cluster.futures import Ref
+from dask_exo.cluster.ownership import writable
 from dask_exo.cluster.waiting import fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import CancelledError
 from dask_exo.execution import persisted
 from dask_exo.execution.persisted import Local
-from dask_exo.partitions.ownership import writable
 
 ALL_COMPLETED = "ALL_COMPLETED"
 FIRST_COMPLETED = "FIRST_COMPLETED"

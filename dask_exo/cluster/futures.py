@@ -246,6 +246,7 @@ def default() -> Futures:
 
 
 _here: ContextVar[str | None] = ContextVar("here", default=None)
+_shared: ContextVar[bool] = ContextVar("shared", default=False)
 
 
 def current_node() -> str | None:
@@ -253,11 +254,20 @@ def current_node() -> str | None:
     return _here.get()
 
 
+def shares_process() -> bool:
+    """Return whether this task runs beside others, and its caller, in threads of one process.
+
+    Such a task must not change what is global to the process: settings, filters of warnings.
+    """
+    return _shared.get()
+
+
 @contextmanager
-def on_node(node: str) -> Iterator[None]:
-    """Set the result of `current_node`; for implementations of `Futures`."""
-    token = _here.set(node)
+def on_node(node: str, *, shared: bool = False) -> Iterator[None]:
+    """Set the results of `current_node`, `shares_process`; for implementations of `Futures`."""
+    tokens = _here.set(node), _shared.set(shared)
     try:
         yield
     finally:
-        _here.reset(token)
+        _here.reset(tokens[0])
+        _shared.reset(tokens[1])

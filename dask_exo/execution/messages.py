@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import cloudpickle
+import dask.config
 import numpy as np
 
+from dask_exo.cluster.futures import shares_process
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.dask_adapter import GraphNode
 from dask_exo.errors import Failure
@@ -135,6 +139,26 @@ def is_picklable(value: Any) -> bool:
     except Exception:  # noqa: BLE001  of any kind
         return False
     return True
+
+
+def driver_settings(settings: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """Set ``dask.config`` as in the driver; a thread of the driver's process has it already."""
+    return contextlib.nullcontext() if shares_process() else dask.config.set(settings)
+
+
+@contextlib.contextmanager
+def recorded_warnings() -> Iterator[list[warnings.WarningMessage]]:
+    """Record all warnings of a task, for the driver to repeat.
+
+    Filters of warnings are global, so those of a thread of the driver's process are not recorded:
+    the driver sees them as they are.
+    """
+    if shares_process():
+        yield []
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
 
 
 @contextlib.contextmanager

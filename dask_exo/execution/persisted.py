@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.ownership import writable
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import Task
 from dask_exo.errors import Failure
-from dask_exo.partitions.ownership import writable
 
 POLL = 0.02  # seconds between two checks of promises that another thread fulfils
 LONG = 1.0  # seconds of a wait after which it is watched

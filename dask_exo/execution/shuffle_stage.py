@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 import traceback
-import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import cloudpickle
-import dask.config
 from tlz import partition_all
 
 from dask_exo import events
@@ -341,8 +339,7 @@ def _write_outputs(data: bytes, outputs: Sequence[Output], *packed: Any) -> mess
             value, _ = split.assemble(packed, output.slot, output.place)
             output.checkpoint.write(value)
 
-    with dask.config.set(settings), warnings.catch_warnings(record=True) as records:
-        warnings.simplefilter("always")
+    with messages.driver_settings(settings), messages.recorded_warnings() as records:
         _, failure = catch_failure(outputs[0].checkpoint.group, write)
     return messages.JobReceipt(
         time.perf_counter() - start, warnings=distinct_warnings(records), failure=failure

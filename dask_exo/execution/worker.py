@@ -21,12 +21,13 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
-import dask.config
 import numpy as np
 from dask.sizeof import sizeof
 from dask.utils import format_bytes, key_split
 
 from dask_exo.cluster.failpoints import reach
+from dask_exo.cluster.futures import shares_process
+from dask_exo.cluster.ownership import is_plain_data, isolated, isolated_view, writable
 from dask_exo.cluster.task_status import OutputDigest, report_output
 from dask_exo.errors import Failure, StoreFullError
 from dask_exo.events import call_span
@@ -41,11 +42,12 @@ from dask_exo.execution.messages import (
     TaskCode,
     TaskWarning,
     Value,
+    driver_settings,
     paused_gc,
+    recorded_warnings,
 )
 from dask_exo.execution.persisted import substituting_values
 from dask_exo.partitions.digest import digest
-from dask_exo.partitions.ownership import is_plain_data, isolated, isolated_view, writable
 from dask_exo.planning.normalize import Key, group_of
 from dask_exo.shuffle.spec import Receipt
 
@@ -138,7 +140,7 @@ def _failed_map(owned: Sequence[range], failure: Failure | None) -> list[Any]:
 def running(data: bytes, args: Sequence[Any]) -> Iterator[TaskCode]:
     """Unpickle the code of a task, and set its ``dask.config`` as in the driver meanwhile."""
     code = load_call(data, args)
-    with dask.config.set(code.settings):
+    with driver_settings(code.settings):
         yield code
 
 
@@ -231,8 +233,7 @@ def _attempt(
         reach("made", job_copy.key)
         return value
 
-    with warnings.catch_warnings(record=True) as records:
-        warnings.simplefilter("always")
+    with recorded_warnings() as records:
         for _ in range(job.retries + 1):
             run = partial(write_or_copy, call, group_of(job.key), shared=shared)
             value, failure = catch_failure(job.key, run)
@@ -362,11 +363,12 @@ def write_or_copy(
     >>> write_or_copy(lambda prepare: np.add(x, 1, out=prepare(x)), "add")
     array([1., 1.])
     """
-    if not _writing_groups.isdisjoint((group, _ALL)):
+    if not _writing_groups.isdisjoint((group, _ALL)) or (
+        shares_process() and "torch" in sys.modules
+    ):
         return call(_copied)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", _PYTORCH)
+        with _errors_of_pytorch():
             return call(isolated if shared else _unchanged)
     except Exception as error:
         # of each complaint, whether it is a warning: the exceptions would hold this frame
@@ -379,6 +381,17 @@ def write_or_copy(
     if len(_writing_groups) < MOST_GROUPS:
         _writing_groups.add(group)
     return call(_copied)
+
+
+@contextlib.contextmanager
+def _errors_of_pytorch() -> Iterator[None]:
+    """Raise what PyTorch warns of, in a process of its own: filters of warnings are global."""
+    if shares_process():
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", _PYTORCH)
+        yield
 
 
 def _unchanged(value: Any) -> Any:

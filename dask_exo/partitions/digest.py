@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dask_exo.cluster.ownership import is_plain_data
 from dask_exo.partitions.kernels.argsort import is_arrow_string, string_buffers, to_large_string
-from dask_exo.partitions.ownership import is_plain_data
 
 _LANES = 512
 _WORD = 8  # bytes

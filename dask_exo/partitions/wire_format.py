@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from dask.sizeof import sizeof
 
+from dask_exo.cluster.ownership import PANDAS_3, is_plain_data
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.partitions import wire_dtypes
 from dask_exo.partitions.kernels.argsort import string_buffers
-from dask_exo.partitions.ownership import PANDAS_3, is_plain_data
 
 _INDEX = -1
 _PLAIN_INDEXES = frozenset({pd.Index, pd.RangeIndex, pd.DatetimeIndex, pd.TimedeltaIndex})

@@ -9,56 +9,14 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from dask_exo.cluster.futures import DiskUsage, Futures, Node, Ref, StoreUsage, SubmitOptions
+from dask_exo.cluster.local import CallVerbs, Produce
+from dask_exo.cluster.ownership import as_stored
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus
 from dask_exo.errors import WorkerLostError
-from dask_exo.partitions.ownership import as_stored
-
-Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
-"""Function that turns one call into ``count`` values: `result`, `returned` or `yielded`."""
-
-END = object()
-
-
-def name(fn: Callable[..., Any]) -> str:
-    """Return the name of a function, also behind `functools.partial`."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return str(getattr(fn, "__name__", type(fn).__name__))
-
-
-def result(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
-    """Produce the one value that ``fn`` returns."""
-    assert count == 1
-    yield fn(*args)
-
-
-def returned(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
-    """Produce the ``count`` values of the sequence that ``fn`` returns."""
-    values = list(fn(*args))
-    if len(values) != count:
-        raise ValueError(f"{name(fn)} returned {len(values)} values, submitted with count={count}")
-    yield from values
-
-
-def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
-    """Produce the ``count`` values that the generator function ``fn`` yields, one by one.
-
-    Raise `ValueError` in place of the first missing value; of the last one, if there are more.
-    """
-    values = iter(fn(*args))
-    for i in range(count):
-        if (value := next(values, END)) is END:
-            raise ValueError(f"{name(fn)} yielded {i} values, submitted with count={count}")
-        if i == count - 1 and next(values, END) is not END:
-            raise ValueError(f"{name(fn)} yielded more values, submitted with count={count}")
-        yield value
-    if not count:
-        next(values, END)  # it runs, though nobody could see an error
 
 
 class Died(BaseException):
@@ -142,48 +100,7 @@ class InlineRef:
         self.error: Exception | None = None
 
 
-class LocalFutures:
-    """The verbs of `Futures` that are equal on a cluster of this process, inline or simulated."""
-
-    _run: Callable[..., list[Any]]  # (produce, count, fn, args, node)
-
-    def submit(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
-    ) -> Ref:
-        """Start one task; return the ref of its result."""
-        return self._run(result, 1, fn, args, node)[0]
-
-    def split(
-        self,
-        count: int,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
-    ) -> list[Any]:
-        """Start one task that returns ``count`` values; return a ref for each."""
-        return self._run(returned, count, fn, args, node)
-
-    def stream(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
-    ) -> list[Any]:
-        """Start one task that yields ``count`` values; return a ref for each."""
-        return self._run(yielded, count, fn, args, node)
-
-    def disks(self) -> list[DiskUsage]:
-        """Return no directories: nothing is spilled to a real disk."""
-        return []
-
-    def memory(self) -> float | None:
-        """Return None: the tasks share the memory of this process."""
-        return None
-
-
-class InlineFutures(LocalFutures):
+class InlineFutures(CallVerbs):
     """Run each task at once, in the calling thread; implements `Futures`.
 
     No task sees what another does to a value that both take. A task that raises stores its
@@ -296,6 +213,14 @@ class InlineFutures(LocalFutures):
         """Return none: nothing is recomputed."""
         return []
 
+    def disks(self) -> list[DiskUsage]:
+        """Return no directories: nothing is spilled to a real disk."""
+        return []
+
+    def memory(self) -> float | None:
+        """Return None: the tasks share the memory of this process."""
+        return None
+
     def values_of(self, args: Sequence[Any]) -> list[Any]:
         """Return the arguments of a task, with values in place of refs."""
         return [as_stored(_value(a)) if isinstance(a, InlineRef) else a for a in args]
@@ -312,7 +237,9 @@ class InlineFutures(LocalFutures):
         count: int,
         fn: Callable[..., Any],
         args: Sequence[Any],
+        *,
         node: str | None,
+        options: SubmitOptions | None,  # noqa: ARG002  every task gets one slot
     ) -> list[InlineRef]:
         if node is not None and node not in self._ids:
             raise ValueError(f"no node is called {node!r}; there are {sorted(self._ids)}")

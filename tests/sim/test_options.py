@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import dask_exo
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node, StoreUsage
+from dask_exo.cluster.ownership import as_stored
 from dask_exo.cluster.resources import resources_of
 from dask_exo.cluster.task_status import Activity, TaskStatus
-from dask_exo.partitions.ownership import as_stored
 
 
 class Ref:

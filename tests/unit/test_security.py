@@ -17,7 +17,7 @@ PACKAGE = Path(dask_exo.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 UNPICKLES = {  # what was pickled by this program, or by one of its tasks
     "checkpoint/store.py", "client/submitter.py", "client/sync_primitives.py", "errors.py",
-    "partitions/wire_format.py", "partitions/ownership.py", "execution/worker.py",
+    "partitions/wire_format.py", "cluster/ownership.py", "execution/worker.py",
     "cluster/on_ray/translation.py", "pipeline/sources.py", "shuffle/blocks.py",
 }  # fmt: skip
 # from lists of arguments, without a shell

@@ -9,11 +9,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import dask
 import numpy as np
 
 from dask_exo.cluster.failpoints import reach
 from dask_exo.errors import Failure
+from dask_exo.execution.messages import driver_settings
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.shuffle import start_copy
@@ -112,7 +112,7 @@ class StageActor:
             funcs, total = self._functions(code), 0
             start_time = time.perf_counter()
             memory.begin()
-            with dask.config.set(code.settings):
+            with driver_settings(code.settings):
                 for i, (metadata, frame) in enumerate(_outputs(code, funcs, task, inputs)):
                     before = total
                     if code.nondeterminism != "ignore":
@@ -142,7 +142,7 @@ class StageActor:
     def _functions(self, code: StageCode) -> list[Callable[..., Any]]:
         funcs = self._funcs.get(code.key)
         if funcs is None:
-            with dask.config.set(code.settings):
+            with driver_settings(code.settings):
                 funcs = [transform.make() for transform in code.transforms]
             self._funcs[code.key] = funcs
         return funcs

@@ -18,10 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dask_exo.cluster.futures import FetchTimeoutError, Node, StoreUsage, SubmitOptions
+from dask_exo.cluster.futures import (
+    DiskUsage,
+    FetchTimeoutError,
+    Node,
+    StoreUsage,
+    SubmitOptions,
+)
+from dask_exo.cluster.local import CallVerbs, Produce
 from dask_exo.cluster.resources import resources_of
 from dask_exo.cluster.task_status import Activity, OutputDigest
-from dask_exo.testing.inline import InlineActor, LocalFutures, Produce
+from dask_exo.testing.inline import InlineActor
 from dask_exo.testing.simulated.cluster import SimCluster, plan_faults
 from dask_exo.testing.simulated.generators import (
     GeneratedValue,
@@ -48,7 +55,7 @@ from dask_exo.testing.simulated.tasks import (
 )
 
 
-class SimFutures(LocalFutures):
+class SimFutures(CallVerbs):
     """Run tasks on a simulated cluster with a virtual clock; implements `Futures`.
 
     Time passes only in `wait` and `get`. A task waits for its arguments, then for a slot: on the
@@ -281,13 +288,23 @@ class SimFutures(LocalFutures):
         """Return output digests of repeated calls; none if ``execute`` is off."""
         return list(self._cluster.repeats)
 
+    def disks(self) -> list[DiskUsage]:
+        """Return no directories: nothing is spilled to a real disk."""
+        return []
+
+    def memory(self) -> float | None:
+        """Return None: the tasks share the memory of this process."""
+        return None
+
     def _run(
         self,
         produce: Produce,
         count: int,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
+        *,
         node: str | None,
+        options: SubmitOptions | None,  # noqa: ARG002  every task gets one slot
     ) -> list[SimRef]:
         if node is not None and node not in self._machines:
             raise ValueError(f"no node is called {node!r}; there are {sorted(self._machines)}")

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from dask_exo.cluster.futures import Node, on_node
+from dask_exo.cluster.local import Produce, name, yielded
 from dask_exo.cluster.task_status import TaskStatus
 from dask_exo.errors import ExoError
-from dask_exo.testing.inline import Produce, name, yielded
 from dask_exo.testing.simulated.store import PENDING, NodeIO, NodeStore, SimRef, SimValue, fetched
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_exo.cluster.ownership import writable
 from dask_exo.cluster.resources import split_evenly
 from dask_exo.partitions import protocol
-from dask_exo.partitions.ownership import writable
 from dask_exo.shuffle.blocks import Packed, merge, pack, pickled
 
 DTYPES = {
