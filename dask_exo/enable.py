@@ -74,7 +74,7 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
             "num-gpus": num_gpus,
             "object-store-memory": object_store_memory,
             "spill-directory": spill_directory,
-            "scheduler.inline": False,  # a cluster that is started explicitly is used
+            "engine": "ray",  # a cluster that is started explicitly is used
         }
         settings = {f"exo.{k}": v for k, v in arguments.items() if v is not None}
         settings.update({f"exo.{k}": v for k, v in config.items()})

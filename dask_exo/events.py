@@ -74,8 +74,11 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True)
-class RanInline(Event):
-    """A small computation ran on Dask's threads, without a run on the cluster."""
+class EngineChosen(Event):
+    """The engine of a run, "local" or "ray", and the reason; empty if a cluster was given."""
+
+    engine: str
+    reason: str
 
 
 @dataclass(frozen=True)

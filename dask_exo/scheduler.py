@@ -11,17 +11,18 @@ import dask
 import dask.config
 from dask.callbacks import local_callbacks
 from dask.core import flatten
+from dask.system import CPU_COUNT
 from dask.utils import format_bytes
 
-from dask_exo import events
 from dask_exo.checkpoint import CheckpointStore
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures
-from dask_exo.cluster.ownership import writable
+from dask_exo.cluster.local import local_futures
+from dask_exo.cluster.ownership import owned
+from dask_exo.cluster.spilling import memory_limit
 from dask_exo.cluster.waiting import fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import (
-    CoreExpr,
     Task,
     collections_to_expr,
     convert_legacy_graph,
@@ -36,9 +37,8 @@ from dask_exo.execution.background import BackgroundRun
 from dask_exo.execution.loop import Run
 from dask_exo.execution.messages import paused_gc
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
-from dask_exo.planning import inline
 from dask_exo.planning.annotations import options_of
-from dask_exo.planning.inline import fits_in_process
+from dask_exo.planning.engine import ANY_ENGINE, EngineChoice, choose_engine
 from dask_exo.planning.normalize import Graph, Key, cull, normalize
 from dask_exo.planning.plan import Plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
@@ -48,6 +48,7 @@ from dask_exo.report.progress import Callbacks, showing
 from dask_exo.shuffle import algorithms
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
+MEMORY = 0.3  # of this machine, for values of the local engine; Ray's default for its store
 KEYWORDS = ("num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries")
 
 
@@ -99,15 +100,15 @@ class Scheduler:
             An exception of a task, with its own type and traceback.
         """
         config = _checked_config()
-        if self._in_process(dsk, config):
-            return _compute_in_process(dsk, keys)
+        choice = self._choose(dsk, config)
         with local_callbacks(kwargs.get("callbacks")) as active:
             callbacks, failed = Callbacks(list(active)), True
             try:
-                work, context, names = _prepare(dsk, keys, kwargs, config, callbacks)
+                work, context, names = _prepare(dsk, keys, kwargs, config, callbacks, engine=choice)
                 values = work.literals
                 if work.bundles or work.stages or work.promises:
-                    values = _run(work, context, self._cluster(config), config, callbacks)
+                    futures = self._futures_of(choice, config)
+                    values = _run(work, context, futures, callbacks)
                 failed = False
             finally:
                 callbacks.end(failed=failed)
@@ -120,8 +121,9 @@ class Scheduler:
         If a task fails, only the promises that need its value fail.
         """
         config = _checked_config()
-        work, context, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
-        futures = self._cluster(config)
+        choice = self._choose(dsk, config)
+        work, context, names = _prepare(dsk, keys, kwargs, config, Callbacks(()), engine=choice)
+        futures = self._futures_of(choice, config)
         promises = BackgroundRun(work, context, futures).start()
         for name, fingerprint in context.checkpoints.fingerprints.items():
             promises[name].fingerprint = fingerprint
@@ -156,29 +158,31 @@ class Scheduler:
 
     def _persisted(self, expr: Any, keys: list[Key], kwargs: Mapping[str, Any]) -> dict[Key, Any]:
         """Return the node of each key in the graph of a persisted collection."""
-        if self._in_process(expr, Config.current()):
-            return dict(zip(keys, _compute_in_process(expr, keys), strict=True))
         promises = self.start(expr, keys, **kwargs)
         return {key: Task(key, fetch, promise) for key, promise in promises.items()}
 
-    def _in_process(self, dsk: Any, config: Config) -> bool:
-        """Return True if a computation is too small to start Ray for it."""
-        if self._futures is not None or config.inline is False:
-            return False
-        if config.inline is True:
-            return True
-        if on_ray.running() or not isinstance(dsk, CoreExpr):
-            return False
-        # only tasks on Ray write checkpoints
-        return config.checkpoint_path is None and fits_in_process(dsk, config.inline_limit)
-
     def cluster(self) -> Futures:
         """Return the cluster, and start it if necessary."""
-        return self._cluster(Config.current())
+        config = Config.current()
+        engine = "local" if config.engine == "local" else "ray"
+        return self._futures_of(EngineChoice(engine, ""), config)
 
-    def _cluster(self, config: Config) -> Futures:
+    def futures_of(self, expr: Any, config: Config) -> tuple[Futures, EngineChoice]:
+        """Return where an expression would run, and why; start Ray if necessary."""
+        choice = self._choose(expr, config)
+        return self._futures_of(choice, config), choice
+
+    def _choose(self, dsk: Any, config: Config) -> EngineChoice:
+        if self._futures is not None:
+            return ANY_ENGINE
+        return choose_engine(dsk, config, running=on_ray.running())
+
+    def _futures_of(self, choice: EngineChoice, config: Config) -> Futures:
         if self._futures is not None:
             return self._futures
+        if choice.engine == "local":
+            memory = config.local_memory or int(MEMORY * memory_limit())
+            return local_futures(config.num_cpus or CPU_COUNT, memory, config.spill_directory)
         connect(config)
         on_ray.check_effect(config)
         return on_ray.RayFutures()
@@ -205,11 +209,6 @@ def _checked_config() -> Config:
     return config
 
 
-def _compute_in_process(dsk: Any, keys: Any) -> Any:
-    events.emit(events.RanInline())
-    return inline.compute(dsk, keys)
-
-
 def plan_of(dsk: Any, config: Config) -> Plan:
     """Plan an expression without a cluster."""
     prepared = _prepare(dsk, dsk.__dask_keys__(), {}, config, Callbacks(()))
@@ -228,7 +227,13 @@ class _Prepared(NamedTuple):
 
 
 def _prepare(
-    dsk: Any, keys: Any, kwargs: Mapping[str, Any], config: Config, callbacks: Callbacks
+    dsk: Any,
+    keys: Any,
+    kwargs: Mapping[str, Any],
+    config: Config,
+    callbacks: Callbacks,
+    *,
+    engine: EngineChoice = ANY_ENGINE,
 ) -> _Prepared:
     """Plan the arguments of a scheduler, with garbage collection paused."""
     with paused_gc():
@@ -248,7 +253,7 @@ def _prepare(
             options=options_of(dsk, graph, common, gpus, config.gpu_per_task),
             fuse=fuse,
         )
-        return _Prepared(work, PassContext(config, checkpoints, fuse=fuse), names)
+        return _Prepared(work, PassContext(config, checkpoints, engine=engine, fuse=fuse), names)
 
 
 def _resume(graph: Graph, keys: set[Key], config: Config) -> tuple[Graph, Checkpoints]:
@@ -282,10 +287,14 @@ class _CallbackWatcher(RunObserver):
 
 
 def _run(
-    work: Plan, context: PassContext, futures: Futures, config: Config, callbacks: Callbacks
+    work: Plan,
+    context: PassContext,
+    futures: Futures,
+    callbacks: Callbacks,
 ) -> dict[Any, Any]:
     """Run a plan; return the value of each result's source."""
     watcher = _CallbackWatcher(callbacks, futures) if callbacks else None
+    config = context.config
     with showing(config.progress), observed(futures) as sampler:
         run = Run.planned(work, context, futures, watcher=watcher, sampler=sampler)
         locations = run.results()
@@ -297,7 +306,8 @@ def _run(
             run.versions.compare()  # they may have been lost and recomputed just now
         values = {}
         for key, loc in locations.items():
-            value = writable(loc.value if isinstance(loc, Local) else values_of[loc.ref])
+            value = loc.value if isinstance(loc, Local) else values_of[loc.ref]
+            value = owned(value, shared=futures.shares_memory)
             if isinstance(value, Failure):  # a promise of a task that failed
                 value.reraise()
             values[work.results[key]] = value

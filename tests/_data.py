@@ -14,6 +14,7 @@ import pandas as pd
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
+from dask_exo.cluster.local import local_futures
 from dask_exo.testing import Call, Cost, InlineFutures, SimFutures
 
 NODES = {
@@ -27,7 +28,12 @@ ONE_TASK_PER_CALL = {"exo.scheduler.bundle-target": 0}
 
 
 def inline(nodes: int) -> Scheduler:
-    """Return a scheduler that runs all tasks in this process, on one to three nodes."""
+    """Return a scheduler that runs all tasks in this process, on one to three nodes.
+
+    With ``EXO_TEST_ENGINE=local`` in the environment it is the local engine, which is one node.
+    """
+    if os.environ.get("EXO_TEST_ENGINE") == "local":
+        return Scheduler(local_futures(2, 10**9, None))
     return Scheduler(InlineFutures(NODES[nodes]))
 
 

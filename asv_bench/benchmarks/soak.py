@@ -79,5 +79,5 @@ if __name__ == "__main__":
     parser.add_argument("--every", type=int, default=100)
     asked = parser.parse_args()
     cluster = dask_exo.enable(num_cpus=2, object_store_memory="300MB")
-    with cluster, dask.config.set({"exo.scheduler.inline": False}):
+    with cluster, dask.config.set({"exo.engine": "ray"}):
         main(asked.computes, asked.every)

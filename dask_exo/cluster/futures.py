@@ -119,6 +119,7 @@ class Futures(Protocol):
     """
 
     calls: int  # tasks submitted so far
+    shares_memory: bool  # `get` returns the objects that tasks read, and no copies
 
     @property
     def objects(self) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from dask_exo.cluster.futures import (
@@ -148,12 +148,14 @@ class LocalFutures(CallVerbs):
     [3, 2, 9]
     """
 
+    shares_memory = True
+
     def __init__(self, slots: int, memory: int, spill_directory: str | None = None) -> None:
         self.calls = self.objects = 0
         self._total = {"CPU": float(slots)}
         self._node = Node("local", slots, memory, None, self._total)
         self._store = SpillingStore(memory, spill_directory)
-        self._free = Counter[str](self._total)
+        self._free: dict[str, float] = dict(self._total)
         self._changed = threading.Condition()
         self._ready: dict[frozenset[tuple[str, float]], deque[LocalTask]] = {}
         self._tasks: dict[int, LocalTask] = {}  # unfinished ones, by the number of a ref
@@ -213,7 +215,7 @@ class LocalFutures(CallVerbs):
                 if task.state != "pending":
                     continue
                 task.state = "cancelled"
-            self._end(task, WorkerLostError("the task was cancelled"))
+            self._end(task, WorkerLostError("the task was cancelled before it ran: compute again"))
 
     def nodes(self) -> list[Node]:
         """Return this process as the only node."""
@@ -221,7 +223,8 @@ class LocalFutures(CallVerbs):
 
     def resources(self, *, free: bool = False) -> dict[str, float]:
         """See `Futures.resources`."""
-        return dict(self._free if free else self._total)
+        amounts = self._free if free else self._total
+        return {name: amounts[name] for name in self._total}
 
     def store(self) -> StoreUsage:
         """See `Futures.store`."""
@@ -306,7 +309,7 @@ class LocalFutures(CallVerbs):
                     task = waiting.popleft()
                     if task.state == "pending":
                         task.state = "running"
-                        self._free.subtract(task.needs)
+                        self._acquire(task.needs)
                         self._pool.submit(self._execute, task)
 
     def _execute(self, task: LocalTask) -> None:
@@ -318,10 +321,9 @@ class LocalFutures(CallVerbs):
         except Exception as caught:  # noqa: BLE001  raised where the value is read
             error = caught
         except BaseException as caught:  # noqa: BLE001
-            error = WorkerLostError(f"a task has raised {type(caught).__name__}: {caught}")
+            error = WorkerLostError(f"a task has raised {type(caught).__name__}: {caught}. Raise an Exception instead")
         _task.reset(token)
-        with self._changed:
-            self._free.update(task.needs)
+        self._release(task.needs)
         self._end(task, error)
 
     def _call(self, task: LocalTask) -> None:
@@ -355,6 +357,16 @@ class LocalFutures(CallVerbs):
         if dependents:
             self._dispatch()
 
+    def _acquire(self, needs: Resources) -> None:
+        for name, amount in needs.items():
+            self._free[name] = self._free.get(name, 0.0) - amount
+
+    def _release(self, needs: Resources) -> None:
+        with self._changed:
+            for name, amount in needs.items():
+                if name in self._free:  # not the turn of an actor that was stopped meanwhile
+                    self._free[name] += amount
+
     def _wait(self, met: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for a condition; a task that waits releases its resources meanwhile."""
         if met() or timeout == 0:
@@ -362,27 +374,27 @@ class LocalFutures(CallVerbs):
         task = _task.get()
         with self._changed:
             if task is not None:
-                self._free.update(task.needs)
+                self._release(task.needs)
                 self._dispatch()
             try:
                 return self._changed.wait_for(met, timeout)
             finally:
                 if task is not None:
-                    self._free.subtract(task.needs)
+                    self._acquire(task.needs)
 
     # -- actors
 
     def open(self, actor: str, needs: Resources) -> None:
         """Let an actor, which holds resources from now on, run its calls."""
         with self._changed:
-            self._free.subtract(needs)
-            self._free[actor] = 1
+            self._acquire(needs)
+            self._free[actor] = 1.0
         self._dispatch()
 
     def close(self, actor: str, needs: Resources) -> None:
         """Release what an actor holds; drop its calls that have not started."""
         with self._changed:
-            self._free.update(needs)
+            self._release(needs)
             del self._free[actor]
             waiting = self._ready.pop(frozenset({(actor, 1)}), ())
         self.cancel([ref for task in waiting for ref in task.refs])
@@ -487,3 +499,9 @@ class LocalActor:
     def retire(self) -> None:
         """Stop the actor after the calls that are ready."""
         self._start(result, 1, lambda *_: self.stop())
+
+
+@lru_cache(4)
+def local_futures(slots: int, memory: int, spill_directory: str | None) -> LocalFutures:
+    """Return the local engine with such settings."""
+    return LocalFutures(slots, memory, spill_directory)

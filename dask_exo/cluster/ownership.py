@@ -106,6 +106,15 @@ def _fixed_cells(value: Any) -> bool:
     return all(infer_dtype(column, skipna=True) in _FIXED_OBJECTS for column in objects)
 
 
+def owned(value: Any, *, shared: bool) -> Any:
+    """Return a value for the user, who may change it.
+
+    ``shared``: it is the object that tasks read, see `Futures.shares_memory`; else it comes from an
+    object store.
+    """
+    return isolated(value) if shared else writable(value)
+
+
 class _Owner(cloudpickle.Pickler):
     """Pickler that copies read-only arrays, so that they are writable."""
 

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 from dask.sizeof import sizeof
 from dask.utils import format_bytes
 
@@ -34,9 +35,9 @@ class StoredRef:
 
     def __init__(self) -> None:
         self.number = next(_numbers)
+        self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
-        self.done = False
         self.dependents: list[Any] = []  # tasks that wait for the value
         self.nbytes = 0
         self.file: Path | None = None  # that has the value, if it was spilled
@@ -54,13 +55,14 @@ class SpillingStore:
     """
 
     def __init__(self, limit: int, directory: str | None = None) -> None:
-        self.limit, self._parent = limit, directory
-        self._lock = threading.RLock()
-        self._in_memory: OrderedDict[int, weakref.ref[StoredRef]] = OrderedDict()  # oldest first
-        self._sizes: dict[int, tuple[int, Path | None]] = {}  # bytes and file of each
-        self._dropped: deque[tuple[int, weakref.ref[StoredRef]]] = deque()
+        self._limit, self._parent = limit, directory
         self._directory: Path | None = None
-        self._used = self._on_disk = self._spilled = self._restored = 0
+        self._lock = threading.RLock()
+        self._refs: dict[int, weakref.ref[StoredRef]] = {}  # by number, but those of small values
+        self._recent: OrderedDict[int, int] = OrderedDict()  # number → bytes, oldest first
+        self._files: dict[int, tuple[Path, int]] = {}  # number → file of a spilled value, its bytes
+        self._dropped: deque[int] = deque()  # numbers of refs that are no more
+        self._used = self._spilled = self._restored = 0
 
     def put(self, ref: StoredRef, value: Any) -> None:
         """Set the value of a ref; spill others if they take too much memory.
@@ -76,9 +78,10 @@ class SpillingStore:
             ref.value, ref.nbytes = value, nbytes
             if nbytes < SMALL:
                 return
-            key = ref.number
-            self._in_memory[key] = weakref.ref(ref, lambda gone: self._dropped.append((key, gone)))
-            self._sizes[key] = nbytes, None
+            # the callback runs at any moment, also while this thread holds the lock
+            number, dropped = ref.number, self._dropped
+            self._refs[number] = weakref.ref(ref, lambda _: dropped.append(number))
+            self._recent[number] = nbytes
             self._used += nbytes
             self._spill()
 
@@ -86,12 +89,11 @@ class SpillingStore:
         """Return the value of a ref, from its file if it was spilled."""
         with self._lock:
             if ref.file is None:
-                if ref.number in self._in_memory:
-                    self._in_memory.move_to_end(ref.number)
+                if ref.number in self._recent:
+                    self._recent.move_to_end(ref.number)
                 return ref.value
-            file = ref.file
             self._restored += ref.nbytes
-        return _read(file)
+        return _read(ref.file)
 
     def usage(self) -> StoreUsage:
         """Return the bytes in memory, and spilled and restored since the store began."""
@@ -105,47 +107,34 @@ class SpillingStore:
             return []
         disk = shutil.disk_usage(self._directory)
         room = max(0, disk.free - int((1 - FULL) * disk.total))
-        return [DiskUsage(str(self._directory), self._on_disk, self._spilled, room)]
-
-    def is_spilled(self, ref: StoredRef) -> bool:
-        """Return whether the value of a ref is in a file."""
-        return ref.file is not None
+        used = sum(nbytes for _, nbytes in self._files.copy().values())
+        return [DiskUsage(str(self._directory), used, self._spilled, room)]
 
     def _forget_dropped(self) -> None:
         """Subtract the values whose refs have been dropped; remove their files."""
         while self._dropped:
-            key, gone = self._dropped.popleft()
-            if self._in_memory.get(key) is gone:
-                del self._in_memory[key]
-            nbytes, file = self._sizes.pop(key)
-            if file is None:
-                self._used -= nbytes
-            else:
-                self._on_disk -= nbytes
-                file.unlink(missing_ok=True)
+            number = self._dropped.popleft()
+            del self._refs[number]
+            self._used -= self._recent.pop(number, 0)
+            if number in self._files:
+                self._files.pop(number)[0].unlink(missing_ok=True)
 
     def _spill(self) -> None:
         """Write the values that were used least recently, until the others fit."""
-        while self._used > self.limit and self._in_memory:
-            key, weak = self._in_memory.popitem(last=False)
-            ref = weak()
-            if ref is None:  # dropped a moment ago
-                self._forget_dropped()
+        while self._used > self._limit and self._recent:
+            number, nbytes = self._recent.popitem(last=False)
+            self._used -= nbytes
+            ref = self._refs[number]()
+            file = None if ref is None else self._write(ref.value, f"{number}.value")
+            if ref is None or file is None:  # dropped a moment ago; not data, such as a lock
                 continue
-            file = self._write(ref.value, f"{key}.value")
-            if file is None:  # not data, such as a lock: it stays in memory
-                continue
+            self._files[number] = file, nbytes
             ref.file, ref.value = file, None
-            self._sizes[key] = ref.nbytes, file
-            self._used -= ref.nbytes
-            self._on_disk += ref.nbytes
-            self._spilled += ref.nbytes
+            self._spilled += nbytes
 
     def _write(self, value: Any, name: str) -> Path | None:
         """Write a value to a file; return None if it cannot be pickled."""
-        from distributed.protocol.serialize import (
-            serialize_bytelist,  # takes 0.3 s, and few programs spill
-        )
+        from distributed.protocol.serialize import serialize_bytelist  # 0.3 s, few spill
 
         try:
             frames = serialize_bytelist(value, on_error="raise")
@@ -192,3 +181,42 @@ def usable(path: str) -> Path:
 def own(path: Path) -> Path:
     """Make a directory in a usable one that only this user can read."""
     return Path(tempfile.mkdtemp(prefix="exo-spill-", dir=path))
+
+
+_CONTAINER = Path("/sys/fs/cgroup")  # of a container, as it sees itself
+
+
+def used_share(group: Path = _CONTAINER) -> float:
+    """Return the used share of memory of the machine, or of a container with a limit."""
+    machine = psutil.virtual_memory()
+    shares = [1 - machine.available / machine.total]
+    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
+    if limit and used is not None:
+        # pages of files that can be dropped at any time count as used there
+        shares.append(max(0, used - _inactive(group / "memory.stat")) / limit)
+    return float(max(shares))
+
+
+def memory_limit(group: Path = _CONTAINER) -> int:
+    """Return the bytes of memory of the machine, or of a container with a limit."""
+    limit = _number(group / "memory.max")
+    total = int(psutil.virtual_memory().total)
+    return total if limit is None else min(limit, total)
+
+
+def _number(file: Path) -> int | None:
+    """Read a number; None if there is no file, or no limit."""
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _inactive(file: Path) -> int:
+    try:
+        lines = file.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    found = dict(line.split(maxsplit=1) for line in lines)
+    return int(found.get("inactive_file", 0))

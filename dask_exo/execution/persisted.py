@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.ownership import writable
+from dask_exo.cluster.ownership import owned
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
@@ -134,7 +134,7 @@ class Promise:
             return location.value
         assert self.futures is not None
         (value,) = fetch_values(self.futures, [location.ref], Config.current().stall_timeout)
-        return writable(value)
+        return owned(value, shared=self.futures.shares_memory)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "exo-promise", self.token

@@ -16,6 +16,7 @@ from dask_exo.config import Config
 from dask_exo.errors import DeviceError
 from dask_exo.execution.checkpoints import PartCheckpoint
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
+from dask_exo.planning.engine import ANY_ENGINE, EngineChoice
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, Plan, Stage
 from dask_exo.planning.resume import Checkpoints
@@ -28,6 +29,7 @@ class PassContext:
     config: Config
     checkpoints: Checkpoints
     nodes: Sequence[Node] = ()  # of the cluster; empty if there is none yet
+    engine: EngineChoice = ANY_ENGINE
     fuse: bool = True  # the driver need not see the values of tasks that run inside others
 
 

@@ -15,10 +15,6 @@ SKEWED = 4.0  # times the mean
 SHORT = 0.005  # seconds of a task
 LONG = 5.0  # times the mean of all tasks
 IDLE = 0.5  # share of slots or GPUs that were busy
-SMALL = (
-    "The data is so small that Dask's threads computed it, without Ray and without a report: "
-    "dask_exo.enable(), or exo.scheduler.inline: false, runs everything on Ray."
-)
 
 
 class Advice(NamedTuple):
@@ -37,7 +33,7 @@ def advise(figures: Figures) -> list[str]:
     Nothing stands out: slots were busy 95 % of the time.
     """
     if not figures.runs:
-        return [SMALL] if figures.inline else []
+        return []
     advice = [line for rule in RULES for line in rule(figures)]
     advice.sort(key=lambda advice: -advice[0])
     fine = f"Nothing stands out: slots were busy {_percent(figures.busy)} of the time."

@@ -139,6 +139,7 @@ class Collector:
         self._spilled_before = 0
         self._runs, self._merges = Counter[str](), Counter[Name]()
         self._resources = events.ResourcesSeen(0, 0, 0, 0.0)
+        self._engines: dict[str, str] = {}
         self._peak = self._peak_rss = 0
         self._rss: dict[tuple[str, int], int] = {}
         self._groups: dict[str, TaskGroup] = {}
@@ -198,8 +199,9 @@ class Collector:
             self._rows[event.run, name] = ProgressRow(name, total=count)
 
     @_note.register
-    def _(self, _event: events.RanInline) -> None:
-        self._runs["inline"] += 1
+    def _(self, event: events.EngineChosen) -> None:
+        if event.engine:
+            self._engines[event.engine] = event.reason
 
     @_note.register
     def _(self, event: events.ResourcesSeen) -> None:
@@ -339,7 +341,7 @@ class Collector:
             return Figures(
                 runs=self._runs["started"],
                 failed=self._runs["failed"],
-                inline=self._runs["inline"],
+                engines=dict(self._engines),
                 seconds=self.seconds,
                 nodes=resources.nodes,
                 slots=resources.slots,

@@ -42,6 +42,8 @@ def facts(figures: Figures) -> Iterator[tuple[str, str]]:
     yield "tasks", f"{figures.tasks:,} in {figures.calls:,} calls, {figures.objects:,} refs"
     cluster = f"{figures.nodes} node(s), {figures.slots} slots"
     yield "cluster", f"{cluster}, {format_bytes(figures.store)} object store"
+    for engine, reason in figures.engines.items():
+        yield "engine", f"{engine}: {reason}"
     yield "busy", f"{100 * figures.busy:.0f} % of the slots' time in tasks"
     if figures.gpu_busy is not None:
         yield "GPUs busy", f"{100 * figures.gpu_busy:.0f} % of {figures.gpus:g}"

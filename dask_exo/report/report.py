@@ -59,10 +59,6 @@ class _Last:
         if isinstance(event, events.RunStarted):
             with self._lock:
                 self._running[event.run] = Collector()
-        if isinstance(event, events.RanInline):
-            self.record = Collector()
-            self.record(event)
-            return
         record = self._running.get(event.run)
         if record is None:
             return
@@ -80,8 +76,7 @@ def last_report() -> Report:
     """Return a report of the last computation of this process, for a notebook or to print.
 
     Totals of every computation are counted at negligible cost. Only `performance_report` records
-    data of plots, the matrix of a shuffle, and exact spilling of short runs. For a small
-    computation that ran on Dask's threads the report says only that.
+    data of plots, the matrix of a shuffle, and exact spilling of short runs.
 
     Examples
     --------

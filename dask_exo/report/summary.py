@@ -12,7 +12,7 @@ from typing import Any
 from dask_exo.errors import InputError
 
 IN_A_PAGE = re.compile(r"<script type='application/json' id='figures'>(.*?)</script>", re.DOTALL)
-VERSION = 2  # of the format of `as_json`
+VERSION = 3  # of the format of `as_json`
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Figures:
 
     runs: int = 0  #: computations
     failed: int = 0  #: computations that raised
-    inline: int = 0  #: computations on Dask's threads
+    engines: Mapping[str, str] = field(default_factory=dict)  #: "local" or "ray" → why, at last
     seconds: float = 0.0  #: from the start of the first to the end of the last
     nodes: int = 0  #: machines of the cluster
     slots: int = 0  #: parallel tasks

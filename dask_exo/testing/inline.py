@@ -118,6 +118,8 @@ class InlineFutures(CallVerbs):
     (2, 3, 2)
     """
 
+    shares_memory = False
+
     def __init__(self, nodes: Sequence[Node] = (Node("inline", 1, 2**30),)) -> None:
         self.calls = 0
         self.objects = 0

@@ -219,7 +219,7 @@ def pipeline() -> typing.Iterator[tuple[str, bool]]:
 
 def main(engine: str) -> None:
     if engine == "threads":
-        dask.config.set({"exo.scheduler.inline": True})
+        dask.config.set({"exo.engine": "local"})
         found = [*delayed_values(), *bags(), *frames()]
     elif engine == "pipeline":
         found = [*pipeline()]
@@ -231,5 +231,5 @@ def main(engine: str) -> None:
 if __name__ == "__main__":
     settings = {"exo.num-cpus": 2, "exo.object-store-memory": "200MB", "exo.progress": False}
     settings["dataframe.convert-string"] = False
-    with dask.config.set({"scheduler": dask_exo.get, "exo.scheduler.inline": False, **settings}):
+    with dask.config.set({"scheduler": dask_exo.get, "exo.engine": "ray", **settings}):
         main(sys.argv[1])

@@ -144,8 +144,8 @@ def test_object_columns_are_equal_on_ray_and_threads(cells) -> None:
     column = pd.Series([CELLS[cells](i) for i in range(1000)], dtype=object)
     df = pd.DataFrame({"k": np.arange(1000) * 7 % 97, "n": range(1000), "o": column})
     found = []
-    for inline in (False, True):
-        with dask.config.set({"dataframe.convert-string": False, "exo.scheduler.inline": inline}):
+    for engine in ("ray", "local"):
+        with dask.config.set({"dataframe.convert-string": False, "exo.engine": engine}):
             ddf = dd.from_pandas(df, npartitions=5)
             found.append([ddf.shuffle("k").compute(), ddf.set_index("k").reset_index().compute()])
     for on_ray, in_threads in zip(*found, strict=True):

@@ -46,7 +46,7 @@ def test_refs_and_actors_inside_of_values_stay_alive(cluster) -> None:
     def read(held: dict[str, object]) -> list[object]:
         return [ray.get(held["ref"]), ray.get(held["actor"].count.remote())]
 
-    with dask.config.set({"exo.scheduler.inline": False}):
+    with dask.config.set({"exo.engine": "ray"}):
         held = dask.delayed(holding)().persist()
         assert dask.delayed(read)(held).compute() == [[1, 2], 7]
         found = held.compute()
@@ -55,5 +55,5 @@ def test_refs_and_actors_inside_of_values_stay_alive(cluster) -> None:
 
 def test_a_long_pickle_comes_back_whole(cluster) -> None:
     words = [f"word {i}" for i in range(100_000)]
-    with dask.config.set({"exo.scheduler.inline": False}):
+    with dask.config.set({"exo.engine": "ray"}):
         assert dask.delayed(lambda: [*words, {1}])().compute() == [*words, {1}]

@@ -19,8 +19,7 @@ import dask_exo
 from dask_exo import errors, pipeline
 from dask_exo.cli import sort, validate
 from dask_exo.client import Client
-from dask_exo.cluster import on_ray
-from dask_exo.cluster.on_ray import connection
+from dask_exo.cluster import on_ray, spilling
 from dask_exo.config import Config
 from dask_exo.errors import Failure
 from dask_exo.partitions.gpu import arrays
@@ -127,7 +126,7 @@ def configured(**keys: object) -> None:
 
 
 def unwritable() -> None:
-    connection.usable("/proc/nowhere")
+    spilling.usable("/proc/nowhere")
 
 
 def lacking() -> None:

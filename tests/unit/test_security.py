@@ -10,7 +10,7 @@ import pytest
 
 import dask_exo
 from dask_exo.client.future import Future
-from dask_exo.cluster.on_ray.connection import own, usable
+from dask_exo.cluster.spilling import own, usable
 from dask_exo.execution.persisted import Local, Promise
 
 PACKAGE = Path(dask_exo.__file__).parent

@@ -22,8 +22,9 @@ import ray
 from dask_exo.cluster.futures import DiskUsage
 from dask_exo.cluster.on_ray.tasks import forget
 from dask_exo.cluster.on_ray.translation import first_line
+from dask_exo.cluster.spilling import FULL, own, usable
 from dask_exo.config import Config, from_files, without_effect
-from dask_exo.errors import ClusterError, ConfigError, SpillError
+from dask_exo.errors import ClusterError, ConfigError
 
 # Large arrays reuse memory instead of fresh pages (3 → 12 GB/s measured). The two thresholds bound
 # that, so that a worker still returns the memory of a large partition.
@@ -290,29 +291,6 @@ def _spill_batch(store: int | None) -> int:
     return max(100 * 2**20, store // 4)
 
 
-FULL = 0.95  # of a disk: beyond it Ray writes nothing
-
-
-def usable(path: str) -> Path:
-    """Make a directory to spill to; raise `SpillError` if it cannot be written."""
-    directory = Path(path)
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory) as file:
-            file.write(b"exo")
-    except OSError as error:
-        raise SpillError(
-            f"exo.spill-directory={path!r} cannot be written: {error.strerror}. Name a directory "
-            f"on a disk with room for the data"
-        ) from error
-    return directory
-
-
-def own(path: Path) -> Path:
-    """Make a directory in a usable one that only this user can read."""
-    return Path(tempfile.mkdtemp(prefix="exo-spill-", dir=path))
-
-
 class Directory:
     """Spill directory of one node, whose files show how many bytes are spilled where.
 
@@ -349,35 +327,3 @@ def _files(folder: Path) -> dict[str, int]:
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 sizes[entry.name] = entry.stat().st_size
     return sizes
-
-
-_CONTAINER = Path("/sys/fs/cgroup")  # of a container, as it sees itself
-
-
-def used_share(group: Path = _CONTAINER) -> float:
-    """Return the used share of memory of the machine, or of a container with a limit."""
-    machine = psutil.virtual_memory()
-    shares = [1 - machine.available / machine.total]
-    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
-    if limit and used is not None:
-        # pages of files that can be dropped at any time count as used there
-        shares.append(max(0, used - _inactive(group / "memory.stat")) / limit)
-    return max(shares)
-
-
-def _number(file: Path) -> int | None:
-    """Read a number; None if there is no file, or no limit."""
-    try:
-        text = file.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _inactive(file: Path) -> int:
-    try:
-        lines = file.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    fields = dict(line.split(maxsplit=1) for line in lines)
-    return int(fields.get("inactive_file", 0))

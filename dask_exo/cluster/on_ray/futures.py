@@ -30,8 +30,9 @@ from dask_exo.cluster.futures import (
     on_node,
 )
 from dask_exo.cluster.on_ray import tasks
-from dask_exo.cluster.on_ray.connection import alive, disks, private, used_share
+from dask_exo.cluster.on_ray.connection import alive, disks, private
 from dask_exo.cluster.on_ray.translation import first_line, lost, sealed, translated
+from dask_exo.cluster.spilling import used_share
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, report_output
 from dask_exo.errors import ClusterError
 
@@ -128,6 +129,8 @@ def _named(task: Any, count: int, name: str) -> Any:
 
 class RayFutures:
     """`dask_exo.cluster.futures.Futures` on the Ray cluster that this process is connected to."""
+
+    shares_memory = False
 
     def __init__(self) -> None:
         self.calls = self.objects = 0

@@ -97,6 +97,8 @@ class SimFutures(CallVerbs):
     (120, {'a': 60})
     """
 
+    shares_memory = False
+
     def __init__(  # noqa: PLR0913 - each has a default, and names one thing that can vary
         self,
         nodes: Sequence[Node],

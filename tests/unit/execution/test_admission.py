@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
-from dask_exo.cluster.on_ray.connection import used_share
+from dask_exo.cluster.spilling import used_share
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
 from dask_exo.execution.accounting import INTERVAL, MemoryPressure
 from dask_exo.execution.admission import LoopState, admit, next_cpu_request
@@ -92,25 +92,17 @@ class Hungry(InlineFutures):
         super().__init__(NODES[1:])
         self.enough, self.deaths = enough, []
 
-    def _run(self, produce, count, fn, args, node):
-        slots = int((self._needs or {}).get("num_cpus") or 1)
+    def _run(self, produce, count, fn, args, **more):
+        slots = int((more["options"] or {}).get("num_cpus") or 1)
         heavy = fn.__name__ == "run_bundles"
         if not heavy or slots >= self.enough:
-            return super()._run(produce, count, fn, args, node)
+            return super()._run(produce, count, fn, args, **more)
         self.deaths.append(slots)
 
         def die(*args):
             raise OutOfMemoryError("the node is full")
 
-        return super()._run(produce, count, die, args, node)
-
-    def submit(self, fn, *args, node=None, options=None):
-        self._needs = options
-        return super().submit(fn, *args, node=node)
-
-    def split(self, count, fn, *args, node=None, options=None):
-        self._needs = options
-        return super().split(count, fn, *args, node=node)
+        return super()._run(produce, count, die, args, **more)
 
 
 @pytest.mark.parametrize(("enough", "deaths"), [(1, set()), (3, {1}), (8, {1, 4})])

@@ -332,17 +332,19 @@ def test_task_names_are_short_and_writes_are_true() -> None:
     assert "/spill" not in said
 
 
-def test_last_report_is_not_stale_after_a_run_on_threads(tmp_path) -> None:
-    compute(shuffled())
-    assert dask_exo.last_report().figures.runs == 1
-    small = dd.from_pandas(pd.DataFrame({"v": range(10)}), npartitions=2)
+@pytest.mark.parametrize("persist", [False, True])
+def test_a_report_says_everything_of_the_local_engine(tmp_path, persist) -> None:
     with (
-        dask.config.set({"exo.scheduler.inline": True, "scheduler": dask_exo.get}),
+        dask.config.set({"exo.engine": "local", "scheduler": dask_exo.get}),
         dask_exo.performance_report(tmp_path / "r.html") as report,
     ):
-        assert small.v.sum().compute() == 45
-    for one in (dask_exo.last_report(), report):
-        assert (one.figures.runs, one.figures.inline) == (0, 1)
-        assert "so small that Dask's threads computed it" in str(one)
-        assert "so small that Dask&#x27;s threads computed it" in one._repr_html_()
-    assert "so small that" in (tmp_path / "r.html").read_text()
+        rows = shuffled()
+        assert len((rows.persist() if persist else rows).compute())
+    reason = "exo.engine is 'local'"
+    for one in [report] if persist else [dask_exo.last_report(), report]:
+        figures = one.figures
+        assert figures.engines == {"local": reason}
+        assert min(figures.tasks, figures.calls, figures.work) > 0
+        assert [shuffle.rows for shuffle in figures.shuffles] == [len(rows)]
+        assert f"local: {reason}" in str(one)
+    assert "local: exo.engine is" in (tmp_path / "r.html").read_text()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import DiskUsage, Node
-from dask_exo.cluster.on_ray.connection import Directory, usable
+from dask_exo.cluster.on_ray.connection import Directory
+from dask_exo.cluster.spilling import usable
 from dask_exo.cluster.waiting import drive
 from dask_exo.errors import SpillError
 from dask_exo.report import recording

@@ -1,12 +1,8 @@
-"""Run small computations inline: on Dask's threads, which take less time than starting a cluster.
+"""Choose the engine of a computation: threads of this process, or Ray.
 
-A computation is small if its inputs are few bytes, in frames of this process or in files whose size
-is known, if it needs no GPU, and if it calls no user functions, whose duration does not follow from
-bytes.
-
-The graph is the one that a cluster would get. A `ShuffleNode` becomes plain tasks, a few for each
-thread. Dask's own shuffle for threads writes each partition to disk, which takes longer, and fails
-for columns of lists.
+Starting a private Ray takes longer than a small computation. A computation is small if its inputs
+are few bytes, in frames of this process or in files whose size is known. What follows from no
+bytes runs on Ray: functions of the user, which may hold the interpreter lock, and GPUs.
 """
 
 from __future__ import annotations
@@ -14,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-import dask.threaded
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from dask.dataframe import Aggregation
 from dask.sizeof import sizeof
-from dask.system import CPU_COUNT
-from dask.utils import key_split
+from dask.utils import format_bytes
 
+from dask_exo.config import Config
 from dask_exo.dask_adapter import (
     ArrowDatasetEngine,
     CoreExpr,
@@ -34,14 +29,10 @@ from dask_exo.dask_adapter import (
     FromPandas,
     GraphNode,
     ReadParquetFSSpec,
-    Task,
-    TaskRef,
     read_block_from_file,
     read_csv_block,
 )
 from dask_exo.execution.requests import ResourceBoundFunction
-from dask_exo.planning.normalize import Graph, Key, normalize
-from dask_exo.planning.partitioners import Partitioner, ShuffleNode, take
 from dask_exo.planning.placement import fused_from, gpu_placement, walk_fused
 
 FILES = 16  # that are opened at most: in an object store each takes a tenth of a second
@@ -54,35 +45,67 @@ LIBRARIES = {
 """Packages whose functions take time proportional to the bytes of their arguments."""
 
 
-def fits_in_process(expr: CoreExpr, limit: int) -> bool:
-    """Return whether threads of this process compute an expression faster than a cluster.
+class EngineChoice(NamedTuple):
+    """The engine of a computation, "local" or "ray", and the reason."""
 
-    All its sources together may have ``limit`` bytes in memory, as estimated.
+    engine: str
+    reason: str
+
+
+ANY_ENGINE = EngineChoice("", "no engine was chosen: a cluster was given")
+
+
+def choose_engine(expr: Any, config: Config, *, running: bool) -> EngineChoice:
+    """Choose the engine of an expression, or of another graph.
+
+    ``running`` says that this process is connected to a Ray cluster.
 
     Examples
     --------
     >>> import dask.dataframe as dd
     >>> import pandas as pd
     >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(1000)}), npartitions=2)
-    >>> fits_in_process(ddf.a.sum().expr, 10_000), fits_in_process(ddf.a.sum().expr, 1000)
-    (True, False)
+    >>> choose_engine(ddf.a.sum().expr, Config.current(), running=False)
+    EngineChoice(engine='local', reason='about 7.81 kiB of input')
+    >>> choose_engine(ddf.a.apply(print, meta=("a", int)).expr, Config.current(), running=False)
+    EngineChoice(engine='ray', reason='it calls functions of its own, whose time is not known')
     """
+    if config.engine != "auto":
+        return EngineChoice(config.engine, f"exo.engine is {config.engine!r}")
+    if running:
+        return EngineChoice("ray", "this process is connected to Ray")
+    if config.address is not None:
+        return EngineChoice("ray", f"exo.address is {config.address!r}")
+    if config.checkpoint_path is not None:
+        return EngineChoice("ray", "checkpoints are on")
+    if not isinstance(expr, CoreExpr):
+        return EngineChoice("ray", "the size of its input is not known")
+    return _choose(expr, config.local_limit)
+
+
+def _choose(expr: CoreExpr, limit: int) -> EngineChoice:
+    """Choose by the operations and the inputs of an expression."""
     nodes = {node._name: node for node in walk_fused(expr) if not fused_from(node)}.values()
     sources = [node for node in nodes if not node.dependencies()]
     measures = [one for one in map(_measure, sources) if one is not None]
     if not sources or len(measures) < len(sources):
-        return False
-    if gpu_placement(expr) or any(_calls_user_code(op) for node in nodes for op in node.operands):
-        return False
+        return EngineChoice("ray", "the size of its input is not known")
+    if gpu_placement(expr):
+        return EngineChoice("ray", "it uses GPUs")
+    if any(_calls_user_code(operand) for node in nodes for operand in node.operands):
+        return EngineChoice("ray", "it calls functions of its own, whose time is not known")
     total = 0
     for source, measure in zip(sources, measures, strict=True):
         try:
             nbytes = measure(source)
         except (OSError, pa.ArrowException):  # the task that reads it raises the reason
-            return False
-        if nbytes is None or (total := total + nbytes) > limit:
-            return False
-    return True
+            nbytes = None
+        if nbytes is None:
+            return EngineChoice("ray", "the size of its input is not known")
+        total += nbytes
+        if total > limit:
+            return EngineChoice("ray", f"more than {format_bytes(limit)} of input")
+    return EngineChoice("local", f"about {format_bytes(total)} of input")
 
 
 def _measure(source: Any) -> Callable[[Any], int | None] | None:
@@ -185,44 +208,3 @@ def _calls_user_code(value: Any) -> bool:
         module = getattr(value, "__module__", None) or type(value).__module__
         return module.partition(".")[0] not in LIBRARIES
     return any(map(_calls_user_code, islice(inside, ITEMS)))
-
-
-def compute(dsk: Any, keys: Any) -> Any:
-    """Compute ``keys`` of a graph or expression on threads of this process, in their shape."""
-    graph, names, _ = normalize(dsk, keys)
-    return dask.threaded.get(without_exchanges(graph, CPU_COUNT), _renamed(keys, names))
-
-
-def _renamed(keys: Any, names: dict[Key, Key]) -> Any:
-    return [_renamed(key, names) for key in keys] if isinstance(keys, list) else names[keys]
-
-
-def without_exchanges(graph: Graph, threads: int) -> Graph:
-    """Return a graph in which each shuffle is a set of plain tasks, for so many threads."""
-    shuffles = {key: node for key, node in graph.items() if isinstance(node, ShuffleNode)}
-    if not shuffles:
-        return graph
-    new: Graph = {key: node for key, node in graph.items() if key not in shuffles}
-    blocks: dict[Key, list[TaskRef]] = {}
-    for key, whole in shuffles.items():
-        name, parts = f"cut-{key_split(key)}", whole.args
-        count = min(len(parts), threads)
-        for i in range(count):
-            mine = parts[i * len(parts) // count : (i + 1) * len(parts) // count]
-            new[name, key, i] = Task((name, key, i), _cut, whole.partitioner, *mine)
-        blocks[key] = [TaskRef((name, key, i)) for i in range(count)]
-    for key, node in graph.items():
-        if isinstance(node, Task) and node.func is take:
-            shuffle, output = node.args
-            partitioner = shuffles[shuffle.key].partitioner
-            new[key] = Task(key, _assemble, partitioner, output, *blocks[shuffle.key])
-    return new
-
-
-def _cut(split: Partitioner, *parts: Any) -> Any:
-    (blocks,), _ = split.cut(parts, [range(len(split.numbers))])
-    return blocks
-
-
-def _assemble(split: Partitioner, output: int, *blocks: Any) -> Any:
-    return split.assemble(blocks, output, output)[0]

@@ -16,8 +16,6 @@ from dask.dataframe.dask_expr._shuffle import DiskShuffle
 from pandas.testing import assert_frame_equal
 
 import dask_exo
-from dask_exo.planning import inline
-from dask_exo.planning.normalize import normalize
 
 ROWS = 600
 COLUMNS = {
@@ -51,7 +49,7 @@ def threads():
     with dask.config.set(
         {
             "scheduler": dask_exo.get,
-            "exo.scheduler.inline": True,
+            "exo.engine": "local",
             "dataframe.convert-string": False,
         }
     ):
@@ -108,13 +106,3 @@ def test_a_frame_is_persisted_and_shuffled_again() -> None:
     df = frame()
     kept = dd.from_pandas(df, npartitions=5).shuffle("k").persist()
     same(kept.shuffle("n", npartitions=3).compute(), df)
-
-
-def test_no_task_is_for_one_map_and_one_reducer() -> None:
-    ddf = dd.from_pandas(frame(), npartitions=100).shuffle("k", npartitions=100).optimize()
-    graph, _, _ = normalize(ddf.expr, ddf.__dask_keys__())
-    plain = inline.without_exchanges(graph, 4)
-    new = [key for key in plain if str(key[0]).startswith("cut-")]
-    assert len(new) == 4
-    assert len(plain) == len(graph) - 1 + 4
-    assert max(len(node.dependencies) for node in plain.values()) <= 25  # parts of one cut

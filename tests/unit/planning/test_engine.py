@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dask_exo
-from dask_exo.planning.inline import fits_in_process
+from dask_exo.config import Config
+from dask_exo.planning.engine import choose_engine
 
 LIMIT = 10**6
 ROWS = 1000
@@ -28,9 +29,11 @@ def frame(rows: int = ROWS) -> pd.DataFrame:
 
 def is_small(ddf, limit: int = LIMIT) -> bool:
     """As the scheduler sees it; and what is fused, as ``persist`` does, is judged alike."""
-    found = fits_in_process(ddf.expr.optimize(fuse=False), limit)
-    assert fits_in_process(ddf.expr.optimize(), limit) == found
-    return found
+    with dask.config.set({"exo.local.limit": limit}):
+        config = Config.current()
+    choice = choose_engine(ddf.expr.optimize(fuse=False), config, running=False)
+    assert choose_engine(ddf.expr.optimize(), config, running=False) == choice
+    return choice.engine == "local"
 
 
 def least(ddf) -> int:
