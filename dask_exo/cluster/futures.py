@@ -1,9 +1,10 @@
 """The waist: the few verbs by which all code uses a cluster.
 
 Algorithms, policies and the driver loop see a cluster only through `Futures`.
-Three implementations exist: `dask_exo.cluster.on_ray.RayFutures` (a Ray cluster),
-`dask_exo.testing.InlineFutures` (plain calls) and `dask_exo.testing.SimFutures`
-(a simulated cluster with a virtual clock). The same code runs on all three.
+Four implementations exist: `dask_exo.cluster.on_ray.RayFutures` (a Ray cluster),
+`dask_exo.cluster.local.LocalFutures` (threads of this process), `dask_exo.testing.InlineFutures`
+(plain calls) and `dask_exo.testing.SimFutures` (a simulated cluster with a virtual clock). The same
+code runs on all of them.
 
 A *ref* names a value that may not exist yet. It is opaque and hashable, and may be an argument of
 later calls. Its value exists as long as a process holds the ref. References: distributed futures,

@@ -321,7 +321,9 @@ class LocalFutures(CallVerbs):
         except Exception as caught:  # noqa: BLE001  raised where the value is read
             error = caught
         except BaseException as caught:  # noqa: BLE001
-            error = WorkerLostError(f"a task has raised {type(caught).__name__}: {caught}. Raise an Exception instead")
+            error = WorkerLostError(
+                f"a task has raised {type(caught).__name__}: {caught}. Raise an Exception instead"
+            )
         _task.reset(token)
         self._release(task.needs)
         self._end(task, error)
