@@ -176,7 +176,7 @@ class Run:
                 self._watchdog.moved()
                 del self._promises[key]
                 try:
-                    location = promise.location()
+                    location = promise.location_on(self._futures)
                     if isinstance(location, Remote):
                         self.versions.record(location.digest)
                     self._queue.fulfil(key, location)
@@ -255,7 +255,7 @@ class Run:
         )
         jobs, args = build_jobs(bundles, self._values)
         code = messages.TaskCode(jobs, self._config.settings, self._config.compares)
-        data = serialize_call(code, args)
+        data = serialize_call(code, args, by_reference=self._futures.shares_memory)
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
         if bundles[0].group not in self._stats:
             self._probing.add(bundles[0].group)

@@ -32,6 +32,8 @@ LONG = 1.0  # seconds of a wait after which it is watched
 live_futures: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDictionary()
 """Live futures by key: a graph refers to them by key alone."""
 
+_promises: weakref.WeakSet[Promise] = weakref.WeakSet()
+
 _collected_refs: ContextVar[list[Ref] | None] = ContextVar("collected_refs", default=None)
 _substitutes: ContextVar[Sequence[Any]] = ContextVar("substitutes", default=())
 
@@ -74,6 +76,7 @@ class Promise:
         self.futures, self._location = futures, location
         self._error: BaseException | None = None
         self._known = threading.Event()
+        _promises.add(self)
         self.token = uuid.uuid4().hex
         self.fingerprint: str | None = None  # of its task, if checkpoints are on
         if location is not None:
@@ -101,6 +104,15 @@ class Promise:
             raise self._error
         assert self._location is not None
         return self._location
+
+    def location_on(self, futures: Futures) -> Local | Remote:
+        """Return `location`; a value that is stored elsewhere is copied to these futures."""
+        location, source = self.location(), self.futures
+        if isinstance(location, Local) or source is futures or source is None:
+            return location
+        if type(source) is type(futures) and not source.shares_memory:
+            return location
+        return Remote(futures.put(self._value()), location.nbytes)
 
     def pause(self) -> None:
         """Wait a moment, unless `location` returns at once."""
@@ -150,6 +162,11 @@ class Promise:
             return _with_value, (Failure.of(self.token, error), self.token)
         refs.append(location.ref)
         return _with_argument, (len(refs) - 1, self.token)
+
+
+def promises_exist() -> bool:
+    """Return whether this process has any promise."""
+    return len(_promises) > 0
 
 
 def fetch(promise: Promise) -> Any:

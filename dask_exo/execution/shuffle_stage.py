@@ -81,9 +81,11 @@ class StageMaps:
         accounting: ShuffleAccounting,
         config: Config,
         block: int,
+        *,
+        by_reference: bool,
     ) -> None:
         self._stage, self._values, self._accounting = stage, values, accounting
-        self._config, self._block = config, block
+        self._config, self._block, self._by_reference = config, block, by_reference
         self._observed = events.listening()
 
     def __len__(self) -> int:
@@ -94,8 +96,8 @@ class StageMaps:
         """Return the arguments of `run_map` for partitions ``start`` to ``stop``."""
         jobs, refs = build_jobs(self._stage.parts[start:stop], self._values)
         map_code = messages.MapCode(self._stage.partitioner, self._block, start, self._observed)
-        settings, compares = self._config.settings, self._config.compares
-        return serialize_call(messages.TaskCode(jobs, settings, compares, map_code), refs), *refs
+        code = messages.TaskCode(jobs, self._config.settings, self._config.compares, map_code)
+        return serialize_call(code, refs, by_reference=self._by_reference), *refs
 
     def note_receipt(self, receipt: Receipt) -> None:
         """Record what a map call assembled of an earlier shuffle; raise its failure."""
@@ -176,7 +178,14 @@ class RunningShuffles:
         workers = None if actors is None else actors.split
         spec = Spec(len(stage.columns), nodes, run_map, merge, workers=workers)
         block = int(BLOCK_SHARE * min(node.store for node in nodes))
-        maps = StageMaps(stage, self._values, self._accounting, config, block)
+        maps = StageMaps(
+            stage,
+            self._values,
+            self._accounting,
+            config,
+            block,
+            by_reference=self._futures.shares_memory,
+        )
         steps = run_shuffle(self._futures, maps, spec, limits_of(config), stage.label)
         shuffle = RunningShuffle(stage, steps, actors)
         if stage.checkpoint is not None:

@@ -15,7 +15,7 @@ from dask_exo.errors import ExoError, OutOfMemoryError, SerializationError
 from dask_exo.execution import messages
 from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.execution.admission import next_cpu_request
-from dask_exo.execution.persisted import Local, Remote, collecting_refs
+from dask_exo.execution.persisted import Local, Remote, collecting_refs, promises_exist
 from dask_exo.execution.ready_queue import HeldValues, Location
 from dask_exo.execution.worker import run_bundles
 from dask_exo.planning.normalize import Key
@@ -73,8 +73,16 @@ def build_jobs(
     return jobs, list(places)
 
 
-def serialize_call(code: messages.TaskCode, args: list[Ref]) -> bytes:
-    """Pickle the code of a task; append the refs of the promises in it to ``args``."""
+def serialize_call(
+    code: messages.TaskCode, args: list[Ref], *, by_reference: bool
+) -> bytes | messages.TaskCode:
+    """Pickle the code of a task; append the refs of the promises in it to ``args``.
+
+    For a task that shares the memory of the driver, ``by_reference``, return the code as it is,
+    unless it may contain promises.
+    """
+    if by_reference and not promises_exist():
+        return code
 
     def culprit() -> str:
         jobs = (job for job in code.jobs if not messages.is_picklable(job))
@@ -123,7 +131,7 @@ class TaskCall:
     """Bundles that run as one task."""
 
     bundles: list[Bundle]
-    data: bytes  # a pickled `TaskCode`
+    data: bytes | messages.TaskCode  # pickled, unless the task shares the driver's memory
     args: Sequence[Ref]  # inputs, held as long as the task may have to be resubmitted
     returned: list[Key]  # values that are read outside of the call
     small: int | None  # largest value, in bytes, to return in a receipt; None for all values

@@ -21,6 +21,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
+import cloudpickle
 import numpy as np
 from dask.sizeof import sizeof
 from dask.utils import format_bytes, key_split
@@ -56,11 +57,12 @@ T = TypeVar("T")
 MOST_WARNINGS = 20  # of one task
 
 
-def run_bundles(data: bytes, small: int | None, *args: Any) -> list[Any]:
+def run_bundles(data: bytes | TaskCode, small: int | None, *args: Any) -> list[Any]:
     """Run bundles; return the values that are read outside of the call, then the receipts.
 
-    ``data`` is a pickled `TaskCode`. None stands in for a value that is small or failed. A small
-    value, of at most ``small`` bytes, is in its receipt; if ``small`` is None, every value is.
+    ``data`` is a `TaskCode`, pickled if it comes from another process. None stands in for a value
+    that is small or failed. A small value, of at most ``small`` bytes, is in its receipt; if
+    ``small`` is None, every value is.
     """
     values: list[Any] = []
     receipts: list[JobReceipt] = []
@@ -91,11 +93,11 @@ def run_bundles(data: bytes, small: int | None, *args: Any) -> list[Any]:
     return receipts if small is None else [*values, receipts]
 
 
-def run_map(owned: Sequence[range], data: bytes, *args: Any) -> list[Any]:
+def run_map(owned: Sequence[range], data: bytes | TaskCode, *args: Any) -> list[Any]:
     """Run a map: compute some partitions, divide them; return W packed blocks, then a `Receipt`.
 
-    ``owned`` has the reducers of each of W nodes. ``data`` is a pickled `TaskCode` with a
-    `MapCode`.
+    ``owned`` has the reducers of each of W nodes. ``data`` is a `TaskCode` with a
+    `MapCode`, pickled as in `run_bundles`.
     """
     start = time.perf_counter()
     outcomes: list[JobOutcome] = []
@@ -137,21 +139,31 @@ def _failed_map(owned: Sequence[range], failure: Failure | None) -> list[Any]:
 
 
 @contextlib.contextmanager
-def running(data: bytes, args: Sequence[Any]) -> Iterator[TaskCode]:
+def running(data: bytes | TaskCode, args: Sequence[Any]) -> Iterator[TaskCode]:
     """Unpickle the code of a task, and set its ``dask.config`` as in the driver meanwhile."""
-    code = load_call(data, args)
+    code = load_call(data, args) if isinstance(data, bytes) else data
     with driver_settings(code.settings):
         yield code
 
 
-def load_call(data: bytes, args: Sequence[Any]) -> Any:
-    """Unpickle the content of a task; promises in it get their values from its arguments."""
+def load_call(data: Any, args: Sequence[Any]) -> Any:
+    """Unpickle the content of a task; promises in it get their values from its arguments.
+
+    Content that was not pickled is copied if that is possible.
+    """
+    if not isinstance(data, bytes):
+        try:
+            data = cloudpickle.dumps(data)
+        except Exception:  # noqa: BLE001  whatever a class raises in its own methods
+            return data
     with substituting_values(args), paused_gc():
         return pickle.loads(data)  # noqa: S301  our own driver's bytes
 
 
 def _report(code: TaskCode, values: Sequence[Any]) -> OutputDigest | None:
     """Report what a call has put into the store, by a digest if that is on."""
+    if shares_process():  # nothing is lost, so nothing is recomputed
+        return None
     number = digest(*values) if code.compares and values else None
     return report_output(key_split(code.jobs[0].key), len(code.jobs), number)
 
@@ -192,7 +204,7 @@ class JobOutcome:
     checkpoint_seconds: float = 0.0
 
 
-def run_jobs(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[JobOutcome]:
+def run_jobs(jobs: Sequence[Job], args: Sequence[Any], data: Any) -> Iterator[JobOutcome]:
     """Run jobs one after the other; drop each value after its last use in the call."""
     outputs: dict[int, Any] = {}
     arguments = CallArguments(jobs, args)
@@ -210,7 +222,7 @@ def run_jobs(jobs: Sequence[Job], args: Sequence[Any], data: bytes) -> Iterator[
 
 
 def _attempt(
-    jobs: Sequence[Job], i: int, arguments: CallArguments, outputs: Mapping[int, Any], data: bytes
+    jobs: Sequence[Job], i: int, arguments: CallArguments, outputs: Mapping[int, Any], data: Any
 ) -> JobOutcome:
     """Run job ``i``, with its retries.
 
@@ -222,6 +234,7 @@ def _attempt(
     value, failure, checkpoint_seconds = None, None, 0.0
     values = [arguments.args[s.place] for s in job.inputs.values() if isinstance(s, Argument)]
     shared = len(jobs) > 1 or job.retries > 0 or not all(map(is_plain_data, values))
+    shared |= shares_process()
     unused_jobs = iter([job])
 
     def call(prepare: Callable[[Any], Any]) -> Any:
