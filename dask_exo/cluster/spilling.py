@@ -31,7 +31,7 @@ _numbers = count()  # of refs
 class StoredRef:
     """Ref of a value of this process, or of the exception in its place."""
 
-    __slots__ = ("__weakref__", "dependents", "done", "error", "file", "nbytes", "number", "value")
+    __slots__ = ("__weakref__", "dependents", "done", "error", "number", "value")
 
     def __init__(self) -> None:
         self.number = next(_numbers)
@@ -39,8 +39,6 @@ class StoredRef:
         self.value: Any = None
         self.error: BaseException | None = None
         self.dependents: list[Any] = []  # tasks that wait for the value
-        self.nbytes = 0
-        self.file: Path | None = None  # that has the value, if it was spilled
 
 
 class SpillingStore:
@@ -60,7 +58,7 @@ class SpillingStore:
         self._lock = threading.RLock()
         self._refs: dict[int, weakref.ref[StoredRef]] = {}  # by number, but those of small values
         self._recent: OrderedDict[int, int] = OrderedDict()  # number → bytes, oldest first
-        self._files: dict[int, tuple[Path, int]] = {}  # number → file of a spilled value, its bytes
+        self._files: dict[int, tuple[Path, int]] = {}  # number → file of a value, its bytes
         self._dropped: deque[int] = deque()  # numbers of refs that are no more
         self._used = self._spilled = self._restored = 0
 
@@ -72,10 +70,10 @@ class SpillingStore:
         SpillError
             The disk is full, or the directory cannot be written.
         """
-        nbytes = sizeof(value)
+        nbytes = _size(value)
         with self._lock:
             self._forget_dropped()
-            ref.value, ref.nbytes = value, nbytes
+            ref.value = value
             if nbytes < SMALL:
                 return
             # the callback runs at any moment, also while this thread holds the lock
@@ -86,14 +84,23 @@ class SpillingStore:
             self._spill()
 
     def get(self, ref: StoredRef) -> Any:
-        """Return the value of a ref, from its file if it was spilled."""
+        """Return the value of a ref; read it back into memory if it was spilled."""
         with self._lock:
-            if ref.file is None:
-                if ref.number in self._recent:
-                    self._recent.move_to_end(ref.number)
+            if ref.number in self._recent:
+                self._recent.move_to_end(ref.number)
                 return ref.value
-            self._restored += ref.nbytes
-        return _read(ref.file)
+            if ref.number not in self._files:
+                return ref.value
+            file, nbytes = self._files[ref.number]
+            self._restored += nbytes
+        value = _read(file)
+        with self._lock:
+            if ref.number not in self._recent:
+                ref.value = value
+                self._recent[ref.number] = nbytes
+                self._used += nbytes
+                self._spill()
+        return value
 
     def usage(self) -> StoreUsage:
         """Return the bytes in memory, and spilled and restored since the store began."""
@@ -125,12 +132,15 @@ class SpillingStore:
             number, nbytes = self._recent.popitem(last=False)
             self._used -= nbytes
             ref = self._refs[number]()
-            file = None if ref is None else self._write(ref.value, f"{number}.value")
-            if ref is None or file is None:  # dropped a moment ago; not data, such as a lock
+            if ref is None:  # dropped a moment ago
                 continue
-            self._files[number] = file, nbytes
-            ref.file, ref.value = file, None
-            self._spilled += nbytes
+            if number not in self._files:
+                file = self._write(ref.value, f"{number}.value")
+                if file is None:  # not data, such as a lock: it stays in memory
+                    continue
+                self._files[number] = file, nbytes
+                self._spilled += nbytes
+            ref.value = None
 
     def _write(self, value: Any, name: str) -> Path | None:
         """Write a value to a file; return None if it cannot be pickled."""
@@ -155,6 +165,12 @@ class SpillingStore:
                 f"exo.spill-directory to a larger disk"
             ) from error
         return file
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of a value; blocks of a shuffle know their own."""
+    nbytes = getattr(value, "nbytes", 0)
+    return max(int(sizeof(value)), nbytes if isinstance(nbytes, int) else 0)
 
 
 def _read(file: Path) -> Any:
