@@ -6,16 +6,21 @@
 3
 """
 
-from dask_exo.client import Client, get_client
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dask_exo.config import register_defaults
 from dask_exo.dataframe.accessor import register_accessors
-from dask_exo.dataframe.explain import explain
 from dask_exo.dataframe.gpu_backend import register as register_backend
 from dask_exo.enable import disable, enable, get, register
 from dask_exo.execution.requests import options
 from dask_exo.report.progress import progress
 from dask_exo.report.report import last_report, performance_report
 from dask_exo.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from dask_exo.client import Client, get_client
+    from dask_exo.dataframe.explain import explain
 
 __all__ = [
     "Client",
@@ -31,7 +36,19 @@ __all__ = [
     "progress",
 ]
 
+_LATER = {
+    "Client": "dask_exo.client",
+    "get_client": "dask_exo.client",
+    "explain": "dask_exo.dataframe.explain",
+}  # names that not every program needs, and modules that take a while to import
+
 register_defaults()
 register()
 register_accessors()
 register_backend()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

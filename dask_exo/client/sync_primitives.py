@@ -12,6 +12,7 @@ import time
 import uuid
 import weakref
 from collections import deque
+from functools import cache
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -25,7 +26,10 @@ from dask_exo.execution.persisted import Promise, Remote
 Self = TypeVar("Self", bound="Semaphore")
 REFRESH = SyncService.lease / 6  # seconds between two signs of life
 
-_service = on_ray.Service("dask_exo.locks", SyncService)
+
+@cache
+def _service() -> on_ray.Service:
+    return on_ray.Service("dask_exo.locks", SyncService)
 
 
 class NamedPrimitive:
@@ -37,10 +41,10 @@ class NamedPrimitive:
     def __init__(self, name: str | None = None, client: object = None) -> None:
         self.name = name or f"{type(self).__name__.lower()}-{uuid.uuid4().hex}"
         if on_ray.running():
-            _service.start()  # an actor that the driver starts lives as long as the driver
+            _service().start()  # an actor that the driver starts lives as long as the driver
 
     def _call(self, method: str, *args: Any) -> Any:
-        return _service.call(method, self.name, *args)
+        return _service().call(method, self.name, *args)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return type(self).__name__, self.name
@@ -177,7 +181,7 @@ class _LeaseRenewal:
                     self._thread = None
                     return
             with contextlib.suppress(Exception):  # retried next time; otherwise the lease ends
-                _service.call("refresh", leases, timeout=REFRESH)
+                _service().call("refresh", leases, timeout=REFRESH)
 
 
 _renewal = _LeaseRenewal()

@@ -68,11 +68,6 @@ _cluster: Cluster | None = None
 _process: int | None = None  # id of the process that connected
 
 
-def running() -> bool:
-    """Return whether this process is connected to a Ray cluster."""
-    return bool(ray.is_initialized())
-
-
 def alive() -> list[dict[str, Any]]:
     """Return the live nodes, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"]]
