@@ -142,10 +142,16 @@ class Config:
         text = repr(keys)  # tells 1 from True, as the schema does
         values = _checked.get(text)
         if values is None:
-            check(keys)
+            if dict(_leaves(keys)) != _defaults():  # a check imports jsonschema
+                check(keys)
             _checked.clear()
             _checked[text] = values = _values(cls, dict(_leaves(keys)))
         return cls(cluster=_cluster(keys), settings=_settings(), **values)
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return dict(_leaves(_document("exo.yaml")["exo"]))
 
 
 _checked: dict[str, dict[str, Any]] = {}
@@ -169,7 +175,7 @@ def check(keys: Mapping[str, Any]) -> None:
     import jsonschema
 
     schema = _document("exo-schema.yaml")
-    known = sorted(key for key, _ in _leaves(_document("exo.yaml")["exo"]))
+    known = sorted(_defaults())
     for key in sorted(key for key, _ in _leaves(keys)):
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
@@ -188,7 +194,7 @@ def check(keys: Mapping[str, Any]) -> None:
 
 def _check_effect(values: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for a key that has no effect because of another one."""
-    defaults = dict(_leaves(_document("exo.yaml")["exo"]))
+    defaults = _defaults()
     for keys, other, needed in EFFECT:
         ignored = [key for key in keys if values[key] != defaults[key]]
         if ignored and values[other] != needed:
@@ -235,7 +241,7 @@ def settings() -> dict[str, Any]:
     ...     settings()["exo.shuffle.algorithm"]
     'push'
     """
-    defaults = dict(_leaves(_document("exo.yaml")["exo"]))
+    defaults = _defaults()
     current = dict(_leaves(_canonical(dask.config.get("exo"))))
     return {f"exo.{k}": v for k, v in current.items() if k not in defaults or v != defaults[k]}
 

@@ -61,7 +61,8 @@ def pytest_configure() -> None:
     if not THROUGH_EXO:
         return
     scheduler = Persisting() if os.environ.get("EXO_PERSIST") == "1" else counted
-    dask.config.set({"scheduler": scheduler, "exo.engine": "ray"})
+    engine = os.environ.get("EXO_ENGINE", "ray")
+    dask.config.set({"scheduler": scheduler, "exo.engine": engine})
     for name in list(named_schedulers):
         named_schedulers[name] = scheduler
 
