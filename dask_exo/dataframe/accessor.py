@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask.dataframe as dd
 from dask.dataframe.extensions import register_dataframe_accessor, register_series_accessor
@@ -14,8 +14,10 @@ from dask_exo.dataframe.merge import MergeMethods
 from dask_exo.dataframe.sort import SortMethods
 from dask_exo.dataframe.to_parquet import OutputMethods
 from dask_exo.execution.requests import options
-from dask_exo.pipeline import Pipeline, of
-from dask_exo.training import Epochs, EpochSpec, epochs
+
+if TYPE_CHECKING:
+    from dask_exo.pipeline import Pipeline
+    from dask_exo.training import Epochs
 
 _VALUES = "values"
 _OPTIONS = frozenset(inspect.signature(options).parameters)
@@ -98,6 +100,8 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
         Options are those of `dask_exo.pipeline.of`: ``memory``, ``target``, ``retries`` and
         ``on_error``.
         """
+        from dask_exo.pipeline import of  # few programs need it
+
         return of(self._frame, **options)
 
     def epochs(  # noqa: PLR0913  all by name
@@ -166,6 +170,8 @@ class FrameAccessor(Accessor, SortMethods, MergeMethods, OutputMethods):
         ([2], [2])
         """
         consumers = 1 if split is None else split
+        from dask_exo.training import EpochSpec, epochs  # few programs need it
+
         spec = EpochSpec(count, batch_size, seed, window, drop_last, consumers)
         shares = epochs(self._frame, spec, format)
         return shares[0] if split is None else shares
