@@ -307,8 +307,13 @@ def _unpacked(key: Key, args: dict[str, Any], readers: dict[Key, dict[Number, Ke
     return Task(key, merge_chunk, *map(TaskRef, sources), **options)
 
 
-_ABOUT_UNPACKING = {"shuffle_id_left", "shuffle_id_right", "barrier_left", "barrier_right"}
-_ABOUT_UNPACKING |= {"output_partition"}
+_ABOUT_UNPACKING = (
+    "shuffle_id_left",
+    "shuffle_id_right",
+    "output_partition",
+    "barrier_left",
+    "barrier_right",
+)
 
 
 def _exchange(
@@ -361,9 +366,15 @@ def _not_understood(key: Key, reason: str) -> ShuffleMethodError:
     )
 
 
+PASSES: dict[str, Callable[[Graph], Graph]] = {"unfuse": unfuse, "p2p": p2p, "bag": bag}
+"""All passes over a graph by name, in their order."""
+
+
 def apply(graph: Graph) -> Graph:
     """Run all passes over a culled graph, which is not changed.
 
     Return the same graph if there is nothing to do; else it may have nodes that nothing reads.
     """
-    return bag(p2p(unfuse(graph)))
+    for run in PASSES.values():
+        graph = run(graph)
+    return graph

@@ -1,13 +1,13 @@
 """Passes over a plan: each returns the plan to run instead, with the same results.
 
-A graph is cut into a plan before a cluster is needed. `run_passes` runs between that and
-the first task; nothing changes a plan afterwards.
+A graph is cut into a plan before a cluster is needed. All of `PASSES` run between that and the
+first task; nothing changes a plan afterwards.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -35,7 +35,7 @@ class PassContext:
 
 def run_passes(plan: Plan, context: PassContext) -> Plan:
     """Run all passes in their order; raise `DeviceError` if no node has the GPUs of a task."""
-    for run in (_attach_checkpoints, _check_gpus, _fuse_trees):
+    for run in PASSES.values():
         plan = run(plan, context)
     return plan
 
@@ -164,3 +164,11 @@ def _names_agree(bundles: list[Bundle]) -> bool:
     source_of: dict[Key, Key] = {}
     inputs = (item for bundle in bundles for item in bundle.inputs.items())
     return all(source_of.setdefault(name, source) == source for name, source in inputs)
+
+
+PASSES: dict[str, Callable[[Plan, PassContext], Plan]] = {
+    "attach checkpoints": _attach_checkpoints,
+    "check GPUs": _check_gpus,
+    "fuse trees": _fuse_trees,
+}
+"""All passes over a plan by name, in their order."""
