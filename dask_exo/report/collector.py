@@ -16,14 +16,17 @@ from dask.utils import format_bytes, key_split
 
 from dask_exo import events
 from dask_exo.events import CallSpan
-from dask_exo.report.plot_data import Sample, ShuffleMatrix, Spans, TaskSpan
 from dask_exo.report.render import duration
 from dask_exo.report.summary import (
     Figures,
     GpuShare,
+    Sample,
+    ShuffleMatrix,
     ShuffleSummary,
+    Spans,
     StageSummary,
     TaskGroup,
+    TaskSpan,
     TaskSummary,
 )
 

@@ -15,9 +15,8 @@ from bokeh.plotting import figure
 from dask.utils import format_bytes
 
 from dask_exo.report.collector import Collector
-from dask_exo.report.plot_data import Sample, ShuffleMatrix, TaskSpan
 from dask_exo.report.render import duration
-from dask_exo.report.summary import TaskGroup
+from dask_exo.report.summary import Sample, ShuffleMatrix, TaskGroup, TaskSpan
 
 COLORS = Category20[20]
 LONGEST = 48  # characters of a name

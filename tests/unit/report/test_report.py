@@ -23,15 +23,19 @@ from dask_exo.errors import MissingPackageError
 from dask_exo.events import CallSpan
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
-from dask_exo.report.plot_data import CELLS, ShuffleMatrix, Spans, TaskSpan, merge_spans
 from dask_exo.report.render import text
 from dask_exo.report.summary import (
+    CELLS,
     Figures,
+    ShuffleMatrix,
     ShuffleSummary,
+    Spans,
     StageSummary,
     TaskGroup,
+    TaskSpan,
     TaskSummary,
     from_json,
+    merge_spans,
     read_summary,
 )
 from tests._data import inline
