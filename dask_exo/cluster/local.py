@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import lru_cache, partial
+from itertools import count
 from typing import Any
 
 from dask_exo.cluster.futures import (
@@ -25,7 +26,7 @@ from dask_exo.cluster.futures import (
 )
 from dask_exo.cluster.ownership import as_stored
 from dask_exo.cluster.resources import Resources, fits, resources_of
-from dask_exo.cluster.spilling import SpillingStore, StoredRef
+from dask_exo.cluster.spilling import SpillingStore, StoredRef, used_share
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus
 from dask_exo.errors import WorkerLostError
 
@@ -34,6 +35,8 @@ Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
 
 THREADS = 10_000  # at most; tasks that wait for others do not count as running
 END = object()
+
+_actors = count()
 
 
 def name(fn: Callable[..., Any]) -> str:
@@ -235,8 +238,8 @@ class LocalFutures(CallVerbs):
         return self._store.disks()
 
     def memory(self) -> float | None:
-        """Return None: the limit of the store holds tasks back."""
-        return None
+        """See `Futures.memory`."""
+        return used_share()
 
     def activity(self, refs: Sequence[StoredRef]) -> Activity:
         """See `Futures.activity`."""
@@ -322,7 +325,7 @@ class LocalFutures(CallVerbs):
             error = caught
         except BaseException as caught:  # noqa: BLE001
             error = WorkerLostError(
-                f"a task has raised {type(caught).__name__}: {caught}. Raise an Exception instead"
+                f"a task raised {type(caught).__name__}: {caught}. Raise an Exception instead"
             )
         _task.reset(token)
         self._release(task.needs)
@@ -360,14 +363,13 @@ class LocalFutures(CallVerbs):
             self._dispatch()
 
     def _acquire(self, needs: Resources) -> None:
-        for name, amount in needs.items():
-            self._free[name] = self._free.get(name, 0.0) - amount
-
-    def _release(self, needs: Resources) -> None:
         with self._changed:
             for name, amount in needs.items():
                 if name in self._free:  # not the turn of an actor that was stopped meanwhile
-                    self._free[name] += amount
+                    self._free[name] -= amount
+
+    def _release(self, needs: Resources) -> None:
+        self._acquire({name: -amount for name, amount in needs.items()})
 
     def _wait(self, met: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for a condition; a task that waits releases its resources meanwhile."""
@@ -450,7 +452,7 @@ class LocalActor:
         self, futures: LocalFutures, needs: Resources, cls: type | None, args: Sequence[Any]
     ) -> None:
         self._futures, self._needs = futures, needs
-        self._name = f"actor {id(self)}"
+        self._name = f"actor {next(_actors)}"
         self._turn = {self._name: 1}
         self._instance: tuple[Any, ...] = ()
         self._open = self._stopped = False
