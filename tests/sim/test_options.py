@@ -64,6 +64,8 @@ class Worker:
 class Cluster:
     """One node; which of the tasks that could end does so next is chance."""
 
+    shares_memory = False
+
     def __init__(self, total, seed):
         self.total, self.random = total, random.Random(seed)
         self.workers, self.pending = [], []
