@@ -38,8 +38,8 @@ from dask_exo.execution.loop import Run
 from dask_exo.execution.messages import paused_gc
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch
 from dask_exo.planning.annotations import options_of
-from dask_exo.planning.engine import ANY_ENGINE, EngineChoice, choose_engine
 from dask_exo.planning.normalize import Graph, Key, cull, normalize
+from dask_exo.planning.placement import ANY_ENGINE, EngineChoice, choose_engine
 from dask_exo.planning.plan import Plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
 from dask_exo.planning.planner import plan

@@ -16,8 +16,8 @@ from dask_exo.config import Config
 from dask_exo.errors import DeviceError
 from dask_exo.execution.checkpoints import PartCheckpoint
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
-from dask_exo.planning.engine import ANY_ENGINE, EngineChoice
 from dask_exo.planning.normalize import Key
+from dask_exo.planning.placement import ANY_ENGINE, EngineChoice
 from dask_exo.planning.plan import Bundle, Plan, Stage
 from dask_exo.planning.resume import Checkpoints
 

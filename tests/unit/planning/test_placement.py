@@ -15,7 +15,7 @@ import pytest
 
 import dask_exo
 from dask_exo.config import Config
-from dask_exo.planning.engine import choose_engine
+from dask_exo.planning.placement import choose_engine
 
 LIMIT = 10**6
 ROWS = 1000
