@@ -41,6 +41,7 @@ _LATER = {
     "get_client": "dask_exo.client",
     "explain": "dask_exo.dataframe.explain",
 }  # names that not every program needs, and modules that take a while to import
+_PACKAGES = ("client", "pipeline", "training")  # the same
 
 register_defaults()
 register()
@@ -49,6 +50,8 @@ register_backend()
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)

@@ -162,7 +162,7 @@ class LocalFutures(CallVerbs):
         self._changed = threading.Condition()
         self._ready: dict[frozenset[tuple[str, float]], deque[LocalTask]] = {}
         self._tasks: dict[int, LocalTask] = {}  # unfinished ones, by the number of a ref
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dask_exo")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dask_exo-local")
 
     @property
     def now(self) -> float:

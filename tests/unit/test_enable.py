@@ -10,6 +10,7 @@ import pytest
 
 from dask_exo.cluster.on_ray import Cluster
 from dask_exo.errors import NotEnabledError
+from tests._data import run_python
 
 get_module = importlib.import_module("dask_exo.enable")
 
@@ -41,3 +42,11 @@ def test_blocks_of_enable_nest() -> None:
         assert dask.config.get("exo.shuffle.algorithm") == "push"
         assert dask.base.get_scheduler() is get_module.get
     assert dask.config.get("exo.shuffle.algorithm") == "auto"
+
+
+def test_packages_are_attributes_though_they_are_imported_late() -> None:
+    program = (
+        "import dask_exo; dask_exo.pipeline.of, dask_exo.client.Lock, dask_exo.training.spread"
+    )
+    done = run_python("-c", program)
+    assert done.returncode == 0, done.stderr
