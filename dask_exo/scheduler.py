@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import dask
@@ -17,7 +21,8 @@ from dask.utils import format_bytes
 from dask_exo.checkpoint import CheckpointStore
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import Futures
-from dask_exo.cluster.local import local_futures
+from dask_exo.cluster.handover import HandoverFutures
+from dask_exo.cluster.local import LocalFutures, local_futures
 from dask_exo.cluster.ownership import owned
 from dask_exo.cluster.spilling import memory_limit
 from dask_exo.cluster.waiting import fetch_values
@@ -60,8 +65,9 @@ class Scheduler:
     Parameters
     ----------
     futures : Futures, optional
-        Where to run. By default on Ray: on the cluster that this process is connected to, else
-        on the one that ``exo.address`` names, else on a private one that is started.
+        Where to run. By default ``exo.engine`` says: on threads of this process, or on Ray. That
+        is the cluster that this process is connected to, else the one that ``exo.address`` names,
+        else a private one that is started.
 
     Examples
     --------
@@ -100,15 +106,14 @@ class Scheduler:
             An exception of a task, with its own type and traceback.
         """
         config = _checked_config()
-        choice = self._choose(dsk, config)
         with local_callbacks(kwargs.get("callbacks")) as active:
             callbacks, failed = Callbacks(list(active)), True
             try:
-                work, context, names = _prepare(dsk, keys, kwargs, config, callbacks, engine=choice)
+                work, context, names = _prepare(dsk, keys, kwargs, config, callbacks)
                 values = work.literals
                 if work.bundles or work.stages or work.promises:
-                    futures = self._futures_of(choice, config)
-                    values = _run(work, context, futures, callbacks)
+                    futures, choice = self.where(dsk, work, config)
+                    values = _run(work, replace(context, engine=choice), futures, callbacks)
                 failed = False
             finally:
                 callbacks.end(failed=failed)
@@ -121,10 +126,9 @@ class Scheduler:
         If a task fails, only the promises that need its value fail.
         """
         config = _checked_config()
-        choice = self._choose(dsk, config)
-        work, context, names = _prepare(dsk, keys, kwargs, config, Callbacks(()), engine=choice)
-        futures = self._futures_of(choice, config)
-        promises = BackgroundRun(work, context, futures).start()
+        work, context, names = _prepare(dsk, keys, kwargs, config, Callbacks(()))
+        futures, choice = self.where(dsk, work, config, movable=False)
+        promises = BackgroundRun(work, replace(context, engine=choice), futures).start()
         for name, fingerprint in context.checkpoints.fingerprints.items():
             promises[name].fingerprint = fingerprint
         return {key: promises[name] for key, name in names.items()}
@@ -164,28 +168,27 @@ class Scheduler:
     def cluster(self) -> Futures:
         """Return the cluster, and start it if necessary."""
         config = Config.current()
-        engine = "local" if config.engine == "local" else "ray"
-        return self._futures_of(EngineChoice(engine, ""), config)
+        return self._futures or (_local(config) if config.engine == "local" else _on_ray(config))
 
-    def futures_of(self, expr: Any, config: Config) -> tuple[Futures, EngineChoice]:
-        """Return where an expression would run, and why; start Ray if necessary."""
-        choice = self._choose(expr, config)
-        return self._futures_of(choice, config), choice
+    def where(
+        self, dsk: Any, work: Plan, config: Config, *, movable: bool = True
+    ) -> tuple[Futures, EngineChoice]:
+        """Return where a computation with some plan would run, and why; start Ray if necessary.
 
-    def _choose(self, dsk: Any, config: Config) -> EngineChoice:
+        One that is ``movable`` may start on threads and move to Ray.
+        """
         if self._futures is not None:
-            return ANY_ENGINE
-        return choose_engine(dsk, config, running=on_ray.running())
-
-    def _futures_of(self, choice: EngineChoice, config: Config) -> Futures:
-        if self._futures is not None:
-            return self._futures
-        if choice.engine == "local":
-            memory = config.local_memory or int(MEMORY * memory_limit())
-            return local_futures(config.num_cpus or CPU_COUNT, memory, config.spill_directory)
-        connect(config)
-        on_ray.check_effect(config)
-        return on_ray.RayFutures()
+            return self._futures, ANY_ENGINE
+        choice = choose_engine(dsk, config, running=on_ray.running(), movable=movable)
+        options = [unit.options for units in (work.bundles, work.stages) for unit in units]
+        if config.engine == "auto" and any(one.needs or one.pool for one in options):
+            choice = EngineChoice("ray", "its functions request resources")
+        if choice.engine == "ray":
+            return _on_ray(config), choice
+        futures: Futures = _local(config)
+        if choice.may_move:
+            futures = HandoverFutures(_local(config), partial(_in_background, config))
+        return futures, choice
 
     def __repr__(self) -> str:
         """Return a short description."""
@@ -232,8 +235,6 @@ def _prepare(
     kwargs: Mapping[str, Any],
     config: Config,
     callbacks: Callbacks,
-    *,
-    engine: EngineChoice = ANY_ENGINE,
 ) -> _Prepared:
     """Plan the arguments of a scheduler, with garbage collection paused."""
     with paused_gc():
@@ -253,7 +254,7 @@ def _prepare(
             options=options_of(dsk, graph, common, gpus, config.gpu_per_task),
             fuse=fuse,
         )
-        return _Prepared(work, PassContext(config, checkpoints, engine=engine, fuse=fuse), names)
+        return _Prepared(work, PassContext(config, checkpoints, fuse=fuse), names)
 
 
 def _resume(graph: Graph, keys: set[Key], config: Config) -> tuple[Graph, Checkpoints]:
@@ -312,6 +313,34 @@ def _run(
                 value.reraise()
             values[work.results[key]] = value
         return values
+
+
+def _local(config: Config) -> LocalFutures:
+    """Return the engine on threads of this process."""
+    memory = config.local_memory or int(MEMORY * memory_limit())
+    return local_futures(config.num_cpus or CPU_COUNT, memory, config.spill_directory)
+
+
+def _on_ray(config: Config) -> Futures:
+    """Return Ray; connect to it if necessary."""
+    connect(config)
+    on_ray.check_effect(config)
+    return on_ray.RayFutures()
+
+
+def _in_background(config: Config) -> Future[Futures]:
+    """Connect to Ray in a thread of its own."""
+    cluster: Future[Futures] = Future()
+
+    def main() -> None:
+        try:
+            cluster.set_result(_on_ray(config))
+        except BaseException as error:  # noqa: BLE001  threads can do the work, too
+            cluster.set_exception(error)
+            sys.stderr.write(f"dask_exo: continues on threads: {error}\n")
+
+    threading.Thread(target=main, name="dask_exo-connect", daemon=True).start()
+    return cluster
 
 
 def connect(config: Config) -> on_ray.Cluster:

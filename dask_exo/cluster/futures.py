@@ -119,8 +119,13 @@ class Futures(Protocol):
     the inline implementation.
     """
 
-    calls: int  # tasks submitted so far
-    shares_memory: bool  # `get` returns the objects that tasks read, and no copies
+    @property
+    def calls(self) -> int:
+        """Tasks submitted so far."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if `get` returns the objects that tasks read, and no copies."""
 
     @property
     def objects(self) -> int:

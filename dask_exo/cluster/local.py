@@ -33,6 +33,7 @@ from dask_exo.errors import WorkerLostError
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
 """Function that turns one call into ``count`` values: `result`, `returned` or `yielded`."""
 
+LOCAL_NODE = "local"  # id of this process as a node
 THREADS = 10_000  # at most; tasks that wait for others do not count as running
 END = object()
 
@@ -156,7 +157,7 @@ class LocalFutures(CallVerbs):
     def __init__(self, slots: int, memory: int, spill_directory: str | None = None) -> None:
         self.calls = self.objects = 0
         self._total = {"CPU": float(slots)}
-        self._node = Node("local", slots, memory, None, self._total)
+        self._node = Node(LOCAL_NODE, slots, memory, None, self._total)
         self._store = SpillingStore(memory, spill_directory)
         self._free: dict[str, float] = dict(self._total)
         self._changed = threading.Condition()
@@ -229,6 +230,11 @@ class LocalFutures(CallVerbs):
         amounts = self._free if free else self._total
         return {name: amounts[name] for name in self._total}
 
+    @property
+    def busy(self) -> float:
+        """Slots of the tasks that run now."""
+        return self._total["CPU"] - self._free["CPU"]
+
     def store(self) -> StoreUsage:
         """See `Futures.store`."""
         return self._store.usage()
@@ -243,7 +249,7 @@ class LocalFutures(CallVerbs):
 
     def activity(self, refs: Sequence[StoredRef]) -> Activity:
         """See `Futures.activity`."""
-        return Activity([self._status(ref) for ref in refs], 0, {"local": self._total})
+        return Activity([self._status(ref) for ref in refs], 0, {LOCAL_NODE: self._total})
 
     def recomputed(self) -> list[OutputDigest]:
         """Return none: values of this process are not lost."""
@@ -255,7 +261,9 @@ class LocalFutures(CallVerbs):
         task = self._tasks.get(ref.number)
         if task is None:
             return TaskStatus("finished")
-        return TaskStatus("running" if task.state == "running" else "pending", task.needs, "local")
+        return TaskStatus(
+            "running" if task.state == "running" else "pending", task.needs, LOCAL_NODE
+        )
 
     def _value(self, ref: StoredRef) -> Any:
         if ref.error is not None:
@@ -319,7 +327,7 @@ class LocalFutures(CallVerbs):
         """Run a task in its thread."""
         token, error = _task.set(task), None
         try:
-            with on_node("local", shared=True):
+            with on_node(LOCAL_NODE, shared=True):
                 self._call(task)
         except Exception as caught:  # noqa: BLE001  raised where the value is read
             error = caught

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from dask.base import is_dask_collection
+from dask.base import get_scheduler, is_dask_collection
 from dask.utils import format_bytes, key_split, parse_bytes
 
-from dask_exo.cluster.futures import Futures, default
+from dask_exo.cluster.futures import Futures
 from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import InputError
@@ -19,7 +19,7 @@ from dask_exo.events import CheckpointSeen
 from dask_exo.planning.plan import GroupSummary, summarize
 from dask_exo.planning.skew_resistant import SkewResistant
 from dask_exo.report.render import Box, svg
-from dask_exo.scheduler import plan_of
+from dask_exo.scheduler import Scheduler, plan_of
 from dask_exo.shuffle.algorithms import choose_algorithm
 from dask_exo.shuffle.choose import Choice, Shape, ShuffleCost
 from dask_exo.shuffle.run_shuffle import limits_of
@@ -65,6 +65,8 @@ class Explanation:
         Collections with checkpoints, and how many partitions are stored.
     nodes, slots, store : int
         Machines of the cluster, concurrent tasks, and bytes of object store.
+    engine : str
+        Whether it runs on threads or on Ray, and why; empty if ``futures`` were given.
     """
 
     tasks: dict[str, int]
@@ -76,6 +78,7 @@ class Explanation:
     nodes: int
     slots: int
     store: int
+    engine: str = ""
 
     def __str__(self) -> str:
         """Return the totals, the groups of tasks, and the estimates of each shuffle, as text."""
@@ -84,6 +87,7 @@ class Explanation:
         memory = f"{format_bytes(self.store)} of object store"
         totals = f"{count:,} tasks, shuffles: {len(self.shuffles)}"
         lines = [f"{totals}, on {cluster} and {memory}"]
+        lines += [f"  {self.engine}"] if self.engine else []
         lines += [f"  {number:>7,}  {name}" for name, number in self.tasks.items()]
         with_requests = [group for group in self.groups if group.needs]
         lines += [f"  each task of {group.name} needs {group.needs}" for group in with_requests]
@@ -184,9 +188,12 @@ def explain(
     """
     _check(collections)
     size = None if nbytes is None else _size(nbytes)
-    config, futures = Config.current(), futures or default()
+    config = Config.current()
     expr = collections_to_expr(collections).optimize()
     plan = plan_of(expr, config)
+    current = get_scheduler()
+    scheduler = current if isinstance(current, Scheduler) and not futures else Scheduler(futures)
+    futures, engine = scheduler.where(expr, plan, config)
     nodes = futures.nodes()
     slots, store = sum(n.slots for n in nodes), sum(n.store for n in nodes)
     limits = limits_of(config)
@@ -205,7 +212,7 @@ def explain(
     groups, edges = summarize(plan)
     checkpoints = list(plan.seen)
     return Explanation(
-        tasks, shuffles, hitters, groups, edges, checkpoints, len(nodes), slots, store
+        tasks, shuffles, hitters, groups, edges, checkpoints, len(nodes), slots, store, str(engine)
     )
 
 

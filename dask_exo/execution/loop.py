@@ -32,6 +32,7 @@ from dask_exo.execution.accounting import (
 from dask_exo.execution.actor_pool import ActorPools, PooledActor
 from dask_exo.execution.admission import LoopState, admit, bottleneck
 from dask_exo.execution.batching import TaskStats, gather
+from dask_exo.execution.moving import mover_of
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote
 from dask_exo.execution.ready_queue import Consumer, HeldValues, ReadyQueue, RunAbandoned
 from dask_exo.execution.shuffle_stage import RunningShuffles
@@ -76,12 +77,13 @@ class Run:
         # a call may continue with tasks that its own values make ready, unless callbacks watch them
         self._follow = context.fuse
         self._watcher, self._consumer, self._sampler = watcher or RunObserver(), consumer, sampler
+        self._mover = mover_of(futures, plan)
         slots = sum(node.slots for node in nodes)
         store = sum(node.store for node in nodes)
         gpus = sum((node.resources or {}).get("GPU", 0.0) for node in nodes)
         resources = events.ResourcesSeen(len(nodes), slots, store, gpus)
         started = events.RunStarted(tasks_per_group(plan))
-        chosen = events.EngineChosen(*context.engine)
+        chosen = events.EngineChosen(context.engine.engine, context.engine.reason)
         self._first_events = (started, chosen, *plan.seen, resources)
         self._pools = ActorPools(futures, plan, nodes)
         self._budget = int(config.memory_fraction * store)
@@ -141,6 +143,8 @@ class Run:
                 self._launch()
                 if self._sampler is not None:
                     self._sampler.sample(self._progress)
+                if self._mover is not None:
+                    self._mover.consider(self._queue.unfinished)
                 runnable = self._queue.stages or self._shuffles.resumable
                 if self._unfinished and not runnable:
                     self._collect_finished(self._wait())
@@ -281,7 +285,7 @@ class Run:
         # values of other threads, and the consumer's interest in the results, have to be polled
         timeouts = [*self._shuffles.timeouts, self._pools.timeout()]
         timeouts.append(POLL if self._promises else LOOK if self._consumer else None)
-        timeouts.append(None if self._sampler is None else self._sampler.timeout)
+        timeouts += [each.timeout for each in (self._sampler, self._mover) if each is not None]
         timeout = min((t for t in timeouts if t is not None), default=None)
         done, pending = self._watchdog.wait(refs, timeout, self._name)
         if pending:

@@ -1,8 +1,9 @@
 """Placement: where a computation runs, on threads or on Ray, and which of its tasks need a GPU.
 
 Starting a private Ray takes longer than a small computation. A computation is small if its inputs
-are few bytes, in frames of this process or in files whose size is known. What follows from no
-bytes runs on Ray: functions of the user, which may hold the interpreter lock, and GPUs.
+are few bytes, in frames of this process or in files whose size is known. What no bytes tell, such
+as the time that a function of the user takes, is found out on threads: see
+`dask_exo.execution.moving`. Large inputs, GPUs and requests of resources need Ray.
 
 The metadata of an expression tells whether its partitions are on a GPU. Tasks are found by the
 names of expressions. Inner tasks of a layer, such as the steps of a tree, are placed with their
@@ -11,7 +12,8 @@ inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -166,19 +168,33 @@ def _on_gpu(graph: Graph, places: Places, inputs_on_gpu: Mapping[Key, bool]) -> 
 
 
 class EngineChoice(NamedTuple):
-    """The engine of a computation, "local" or "ray", and the reason."""
+    """The engine of a computation, "local" or "ray", and the reason.
+
+    One that ``may_move`` starts on threads, and moves to Ray when that is worth it.
+    """
 
     engine: str
     reason: str
+    may_move: bool = False
+
+    def __str__(self) -> str:
+        """Return where it runs and why; nothing if no engine was chosen."""
+        if not self.engine:
+            return ""
+        return f"on {'Ray' if self.engine == 'ray' else 'threads'}, since {self.reason}"
 
 
-ANY_ENGINE = EngineChoice("", "no engine was chosen: a cluster was given")
+UNKNOWN = "the size of its input is not known"
+ANY_ENGINE = EngineChoice("", "a cluster was given")
 
 
-def choose_engine(expr: Any, config: Config, *, running: bool) -> EngineChoice:
+def choose_engine(
+    expr: Any, config: Config, *, running: bool, movable: bool = True
+) -> EngineChoice:
     """Choose the engine of an expression, or of another graph.
 
-    ``running`` says that this process is connected to a Ray cluster.
+    ``running`` says that this process is connected to a Ray cluster. A computation that is not
+    ``movable`` starts on Ray unless it is known to be small.
 
     Examples
     --------
@@ -190,59 +206,60 @@ def choose_engine(expr: Any, config: Config, *, running: bool) -> EngineChoice:
     """
     if config.engine != "auto":
         return EngineChoice(config.engine, f"exo.engine is {config.engine!r}")
-    if running:
-        return EngineChoice("ray", "this process is connected to Ray")
-    if config.address is not None:
-        return EngineChoice("ray", f"exo.address is {config.address!r}")
-    if config.checkpoint_path is not None:
-        return EngineChoice("ray", "checkpoints are on")
-    if not isinstance(expr, CoreExpr):
-        return EngineChoice("ray", "the size of its input is not known")
-    return _choose(expr, config.local_limit)
+    needs_ray = {
+        "this process is connected to Ray": running,
+        f"exo.address is {config.address!r}": config.address is not None,
+        "checkpoints are on": config.checkpoint_path is not None,
+    }
+    for reason, holds in needs_ray.items():
+        if holds:
+            return EngineChoice("ray", reason)
+    known, doubt = 0, UNKNOWN
+    if isinstance(expr, CoreExpr):
+        if gpu_placement(expr):
+            return EngineChoice("ray", "it uses GPUs")
+        known, doubt = _examine(expr, config.local_limit)
+    if known > config.local_limit:
+        return EngineChoice("ray", f"its input has more than {format_bytes(config.local_limit)}")
+    if doubt and not movable:
+        return EngineChoice("ray", doubt)
+    return EngineChoice("local", doubt or f"its input has about {format_bytes(known)}", movable)
 
 
-def _choose(expr: CoreExpr, limit: int) -> EngineChoice:
-    """Choose by the operations and the inputs of an expression."""
+def _examine(expr: CoreExpr, limit: int) -> tuple[int, str]:
+    """Return the known bytes of an expression's inputs, and why its work may be larger, if so.
+
+    Nothing more is examined once there are more than ``limit`` bytes.
+    """
     nodes = {node._name: node for node in walk_fused(expr) if not fused_from(node)}.values()
     sources = [node for node in nodes if not node.dependencies()]
-    measures = [one for one in map(_measure, sources) if one is not None]
-    if not sources or len(measures) < len(sources):
-        return EngineChoice("ray", "the size of its input is not known")
-    if gpu_placement(expr):
-        return EngineChoice("ray", "it uses GPUs")
-    if any(_calls_user_code(operand) for node in nodes for operand in node.operands):
-        return EngineChoice("ray", "it calls functions of its own, whose time is not known")
-    total = 0
-    for source, measure in zip(sources, measures, strict=True):
-        try:
-            nbytes = measure(source)
-        except (OSError, pa.ArrowException):  # the task that reads it raises the reason
-            nbytes = None
+    known, doubt = 0, "" if sources else UNKNOWN
+    for source in sources:
+        nbytes = None
+        with contextlib.suppress(OSError, pa.ArrowException):  # raised by the task that reads it
+            nbytes = _measure(source)
         if nbytes is None:
-            return EngineChoice("ray", "the size of its input is not known")
-        total += nbytes
-        if total > limit:
-            return EngineChoice("ray", f"more than {format_bytes(limit)} of input")
-    return EngineChoice("local", f"about {format_bytes(total)} of input")
+            doubt = UNKNOWN
+        elif (known := known + nbytes) > limit:
+            return known, doubt
+    if not doubt and any(_calls_user_code(operand) for node in nodes for operand in node.operands):
+        doubt = "it calls functions of its own, whose time is not known"
+    return known, doubt
 
 
-def _measure(source: Any) -> Callable[[Any], int | None] | None:
-    """Return the function that estimates a source's bytes in memory, or None."""
+def _measure(source: Any) -> int | None:
+    """Estimate a source's bytes in memory; None if that is not possible."""
     if isinstance(source, FromPandas):
-        return _frame
+        return int(np.sum(source.frame.memory_usage(deep=False)))  # a Series has one number
     if isinstance(source, ReadParquetFSSpec) and source.engine is ArrowDatasetEngine:
-        return _parquet
+        return _parquet(source)
     if isinstance(source, FromMap) and getattr(source.func, "func", None) is read_csv_block:
-        return _csv
-    return _values if isinstance(source, DelayedExpr) else None
-
-
-def _frame(source: Any) -> int:
-    return int(np.sum(source.frame.memory_usage(deep=False)))  # a Series has one number
+        return _csv(source)
+    return _values(source) if isinstance(source, DelayedExpr) else None
 
 
 def _parquet(source: Any) -> int | None:
-    """Estimate from the footers of files and the columns that are read."""
+    """Estimate from the footers of some files and the columns that are read."""
     info, parts = source._dataset_info, source._plan["parts"]
     if source._plan["empty"]:
         return 0
@@ -254,13 +271,12 @@ def _parquet(source: Any) -> int | None:
             if not isinstance(path, str):
                 return None
             pieces.setdefault(path, []).append(groups)
-    if len(pieces) > FILES:
-        return None
     names = {*source.columns, *(info["index"] or ())}
-    return sum(
-        _read(_footer(info["fs"], path, info["checksum"]), groups, names)
-        for path, groups in pieces.items()
+    chosen = list(pieces)[:: -(-len(pieces) // FILES)]
+    total = sum(
+        _read(_footer(info["fs"], path, info["checksum"]), pieces[path], names) for path in chosen
     )
+    return total * len(pieces) // len(chosen)
 
 
 @lru_cache(16 * FILES)

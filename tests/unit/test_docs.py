@@ -37,7 +37,6 @@ def test_the_snippets_of_a_page_run(name, tmp_path, monkeypatch) -> None:
     assert found
     space: dict[str, object] = {"__name__": "snippet"}
     futures = InlineFutures()
-    monkeypatch.setattr("dask_exo.dataframe.explain.default", lambda: futures)
     with dask.config.set({"scheduler": Scheduler(futures)}):
         for runs, code in found:
             compiled = compile(code, f"{name}.md", "exec")

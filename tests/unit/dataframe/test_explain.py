@@ -210,8 +210,13 @@ def test_it_says_what_joins_do_with_frequent_keys() -> None:
 def test_what_cannot_be_explained_is_refused_without_a_cluster(
     monkeypatch, arguments, nbytes, message
 ) -> None:
-    monkeypatch.setattr(
-        "dask_exo.dataframe.explain.default", lambda: pytest.fail("asked for a cluster")
-    )
+    monkeypatch.setattr(Scheduler, "where", lambda *_: pytest.fail("asked for a cluster"))
     with pytest.raises(InputError, match=message):
         dask_exo.explain(*arguments, nbytes=nbytes)
+
+
+def test_the_engine_is_named_with_the_reason() -> None:
+    assert "on threads, since its input has about" in str(dask_exo.explain(frame()))
+    with dask.config.set({"exo.engine": "local"}):
+        assert dask_exo.explain(frame()).engine == "on threads, since exo.engine is 'local'"
+    assert dask_exo.explain(frame(), futures=machines(1)).engine == ""

@@ -1,9 +1,10 @@
-"""Which computations are too small for a cluster: the rest goes to Ray, whatever it is."""
+"""Which computations begin on threads, and which need Ray from the start."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import dask
@@ -16,6 +17,8 @@ import pytest
 import dask_exo
 from dask_exo.config import Config
 from dask_exo.planning.placement import choose_engine
+from dask_exo.scheduler import Scheduler, plan_of
+from dask_exo.testing import InlineFutures
 
 LIMIT = 10**6
 ROWS = 1000
@@ -31,8 +34,9 @@ def is_small(ddf, limit: int = LIMIT) -> bool:
     """As the scheduler sees it; and what is fused, as ``persist`` does, is judged alike."""
     with dask.config.set({"exo.local.limit": limit}):
         config = Config.current()
-    choice = choose_engine(ddf.expr.optimize(fuse=False), config, running=False)
-    assert choose_engine(ddf.expr.optimize(), config, running=False) == choice
+    one = partial(choose_engine, config=config, running=False, movable=False)
+    choice = one(ddf.expr.optimize(fuse=False))
+    assert one(ddf.expr.optimize()) == choice
     return choice.engine == "local"
 
 
@@ -110,12 +114,15 @@ def test_csv_counts_by_the_bytes_of_its_files(files: Path) -> None:
     assert nbytes <= least(cut) < 2 * nbytes
 
 
-def test_many_files_are_not_looked_at(tmp_path: Path) -> None:
-    for i in range(20):
-        frame(1).to_parquet(tmp_path / f"{i}.parquet")
-    ddf = dd.read_parquet(tmp_path)
-    assert not is_small(ddf)
-    assert is_small(ddf.partitions[:10])
+def test_of_many_files_some_are_opened(tmp_path: Path, monkeypatch) -> None:
+    for i in range(40):
+        frame(10).to_parquet(tmp_path / f"{i}.parquet")
+    opened: list[str] = []
+    original = pq.read_metadata
+    monkeypatch.setattr(pq, "read_metadata", lambda f: opened.append(f.path) or original(f))
+    ddf = dd.read_parquet(tmp_path)[["x"]]
+    assert least(ddf) == 40 * 10 * 8
+    assert len(opened) <= 16
 
 
 # What cannot be seen ------------------------------------------------------------------------------
@@ -182,6 +189,35 @@ def test_functions_of_the_user_go_to_the_cluster(files: Path) -> None:
         "converter": dd.read_csv(files / "*.csv", converters={"n": lambda text: int(text) + 1}),
     }
     assert [name for name, one in theirs.items() if is_small(one)] == []
+
+
+def test_what_is_not_known_is_found_out_on_threads(files: Path) -> None:
+    ddf = dd.from_pandas(frame(), npartitions=4)
+    meta = frame(0)
+    for unknown in [
+        dd.from_map(made, [1, 2], meta=meta).expr,
+        ddf.map_partitions(lambda part: part).expr,
+        dask.delayed(made)(1).dask,
+    ]:
+        choice = choose_engine(unknown, Config.current(), running=False)
+        assert (choice.engine, choice.may_move) == ("local", True)
+        assert choose_engine(unknown, Config.current(), running=True).engine == "ray"
+    large = dd.concat([ddf, dd.from_map(made, [1, 2], meta=meta)])
+    with dask.config.set({"exo.local.limit": LIMIT // 1000}):
+        assert choose_engine(large.expr, Config.current(), running=False).engine == "ray"
+
+
+def test_requests_of_resources_go_to_the_cluster(monkeypatch) -> None:
+    monkeypatch.setattr("dask_exo.scheduler._on_ray", lambda _: InlineFutures())
+    requested = dask_exo.options(num_cpus=2)(made)
+    for graph in [
+        dd.from_pandas(frame(), npartitions=4).map_partitions(requested, meta=frame(0)),
+        dd.from_map(requested, [1, 2], meta=frame(0)),
+    ]:
+        expr = graph.expr.optimize()
+        config = Config.current()
+        _, choice = Scheduler().where(expr, plan_of(expr, config), config)
+        assert choice == ("ray", "its functions request resources", False)
 
 
 def test_what_asks_for_a_gpu_goes_to_the_cluster() -> None:
