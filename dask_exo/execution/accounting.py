@@ -1,4 +1,4 @@
-"""Account of a run: rows of shuffles, digests of outputs, memory, object stores, and totals.
+"""Account of a run: rows of shuffles, digests of outputs, memory, object stores, time and totals.
 
 If a node is lost with a value that some tasks have read, the cluster recomputes the value for the
 others. If the second value differs, the result is one that no run without a fault could have. Such
@@ -12,15 +12,17 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from dask.utils import key_split
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, StoreUsage
+from dask_exo.cluster.handover import HandoverFutures
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.errors import ClusterError, IntegrityError, NonDeterminismError
 from dask_exo.execution import messages
-from dask_exo.execution.admission import write_seconds
+from dask_exo.execution.admission import Measured, reason_to_move, write_seconds
 from dask_exo.execution.persisted import Local, Remote
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Plan, Stage
@@ -28,6 +30,7 @@ from dask_exo.shuffle.spec import Tally, verify
 
 INTERVAL = 1.0  # seconds between two samples of memory or stores: on Ray, one takes 6 ms
 RETRY_INTERVAL = 30.0  # seconds after a sample of stores that did not answer, as while a node dies
+MOVE_INTERVAL = 0.5  # seconds between two measurements of work on threads
 TIGHT = 0.9  # of a machine's memory; Ray kills tasks at 0.95 of it by default
 
 
@@ -251,3 +254,63 @@ class MemoryPressure:
             self._tight = used is not None and used >= TIGHT
             self._until = self._futures.now + INTERVAL
         return self._tight
+
+
+def mover_of(futures: Futures, plan: Plan) -> Mover | None:
+    """Return a mover for a run that may move, else None."""
+    return Mover(futures, plan) if isinstance(futures, HandoverFutures) else None
+
+
+class Mover:
+    """Measures one computation on threads, and moves it to Ray if that is worth it."""
+
+    def __init__(self, futures: HandoverFutures, plan: Plan) -> None:
+        self._futures = futures
+        self._units = len(plan.bundles) + len(plan.stages)
+        parts = [part for stage in plan.stages for part in stage.parts]
+        self._samples = {bundle.group: bundle.nodes for bundle in [*plan.bundles, *parts]}
+        self._measured = Measured()
+        self._spilled = futures.local.store().spilled
+        self._begin = self._last = time.perf_counter()
+        self._cpu, self._busy = time.process_time(), 0.0
+        self._reason = ""
+        self._told = False
+
+    @property
+    def timeout(self) -> float | None:
+        """Return the seconds until the next measurement; None if there will be none."""
+        return None if self._told else MOVE_INTERVAL
+
+    def consider(self, left: int) -> None:
+        """Measure; move if that is worth it, and tell when it is done.
+
+        ``left`` is the number of bundles and shuffles that have not finished.
+        """
+        if not self._reason:
+            self._measure(left)
+            reason = reason_to_move(self._measured)
+            if reason and all(map(messages.is_picklable, self._samples.values())):
+                self._reason = reason
+                self._futures.move()
+        elif not self._told and not self._futures.shares_memory:
+            self._told = True
+            events.emit(events.EngineChosen("ray", f"{self._reason}: moved from threads"))
+
+    def _measure(self, left: int) -> None:
+        now, cpu, store = time.perf_counter(), time.process_time(), self._futures.local.store()
+        seconds, before = now - self._last, self._measured
+        self._measured = replace(
+            before,
+            seconds=now - self._begin,
+            done=self._units - left,
+            left=left,
+            spilled=store.spilled - self._spilled,
+        )
+        if self._busy >= 2:
+            self._measured = replace(
+                self._measured,
+                parallel=before.parallel + seconds,
+                held=before.held + seconds * self._busy,
+                cpu=before.cpu + cpu - self._cpu,
+            )
+        self._last, self._cpu, self._busy = now, cpu, self._futures.local.busy

@@ -1,8 +1,14 @@
-"""Decisions of the loop from numbers alone: to submit, on which actor, to write checkpoints."""
+"""Decisions of the loop from numbers alone: to submit, to write checkpoints, to move to Ray."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+START = 4.0  # seconds that a private Ray takes to start
+WORTH = 3 * START  # seconds of work that has to be left: on two cores, Ray halves them at best
+SAMPLE = 2.0  # seconds with several tasks at once that have to be measured
+HELD = 0.6  # share of its slots' processor time below which tasks hold each other back
+ONE_CORE = 0.8  # of a core; tasks that use less wait for something else
 
 
 @dataclass(frozen=True)
@@ -118,3 +124,45 @@ def single_write_seconds(nbytes: int, *, seconds: float, share: float) -> float 
     """
     cost = FILE + write_seconds(nbytes)
     return cost if cost <= share * seconds else None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds that a computation has run, and what its tasks did.
+
+    ``parallel`` are the seconds with several tasks at once, ``held`` the slots that they had, times
+    seconds, and ``cpu`` the processor time that they used meanwhile.
+    """
+
+    seconds: float = 0.0
+    parallel: float = 0.0
+    held: float = 0.0
+    cpu: float = 0.0
+    done: int = 0
+    left: int = 0
+    spilled: int = 0  # bytes
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that it will take at this pace; none are known before a task is done."""
+        return self.seconds * self.left / max(1, self.done)
+
+
+def reason_to_move(measured: Measured) -> str:
+    """Return why a computation should move to Ray; nothing if it should stay.
+
+    Examples
+    --------
+    >>> reason_to_move(Measured(seconds=5, parallel=4, held=8, cpu=4.1, done=10, left=100))
+    'its functions hold the interpreter lock'
+    >>> reason_to_move(Measured(seconds=5, parallel=4, held=8, cpu=7.7, done=10, left=100))
+    ''
+    """
+    if measured.remaining < WORTH:
+        return ""
+    if measured.spilled:
+        return "its values do not fit in memory beside the program"
+    enough = measured.parallel >= SAMPLE
+    if enough and ONE_CORE * measured.parallel <= measured.cpu <= HELD * measured.held:
+        return "its functions hold the interpreter lock"
+    return ""

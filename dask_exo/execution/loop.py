@@ -27,12 +27,12 @@ from dask_exo.execution.accounting import (
     RunObserver,
     ShuffleAccounting,
     StoreSampler,
+    mover_of,
     tasks_per_group,
 )
 from dask_exo.execution.actor_pool import ActorPools, PooledActor
 from dask_exo.execution.admission import LoopState, admit, bottleneck
 from dask_exo.execution.batching import TaskStats, gather
-from dask_exo.execution.moving import mover_of
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote
 from dask_exo.execution.ready_queue import Consumer, HeldValues, ReadyQueue, RunAbandoned
 from dask_exo.execution.shuffle_stage import RunningShuffles

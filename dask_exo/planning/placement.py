@@ -3,7 +3,7 @@
 Starting a private Ray takes longer than a small computation. A computation is small if its inputs
 are few bytes, in frames of this process or in files whose size is known. What no bytes tell, such
 as the time that a function of the user takes, is found out on threads: see
-`dask_exo.execution.moving`. Large inputs, GPUs and requests of resources need Ray.
+`dask_exo.execution.admission`. Large inputs, GPUs and requests of resources need Ray.
 
 The metadata of an expression tells whether its partitions are on a GPU. Tasks are found by the
 names of expressions. Inner tasks of a layer, such as the steps of a tree, are placed with their

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dask_exo.execution.moving import Measured, reason_to_move
+from dask_exo.execution.admission import Measured, reason_to_move
 
 LOCKED = Measured(seconds=4, parallel=3, held=6, cpu=3.1, done=10, left=90)
 
