@@ -13,10 +13,12 @@ Exoshuffle section 3.3.1.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from dask_exo.cluster.task_status import Activity, OutputDigest
@@ -63,6 +65,49 @@ class DiskUsage:
     used: int
     written: int  # since the cluster began
     room: int  # that may still be written before the disk counts as full
+
+
+Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
+"""Function that turns one call into ``count`` values: `result`, `returned` or `yielded`."""
+
+_END = object()
+
+
+def name(fn: Callable[..., Any]) -> str:
+    """Return the name of a function, also behind `functools.partial`."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def result(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
+    """Produce the one value that ``fn`` returns."""
+    assert count == 1
+    yield fn(*args)
+
+
+def returned(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
+    """Produce the ``count`` values of the sequence that ``fn`` returns."""
+    values = list(fn(*args))
+    if len(values) != count:
+        raise ValueError(f"{name(fn)} returned {len(values)} values, submitted with count={count}")
+    yield from values
+
+
+def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
+    """Produce the ``count`` values that the generator function ``fn`` yields, one by one.
+
+    Raise `ValueError` in place of the first missing value; of the last one, if there are more.
+    """
+    values = iter(fn(*args))
+    for i in range(count):
+        if (value := next(values, _END)) is _END:
+            raise ValueError(f"{name(fn)} yielded {i} values, submitted with count={count}")
+        if i == count - 1 and next(values, _END) is not _END:
+            raise ValueError(f"{name(fn)} yielded more values, submitted with count={count}")
+        yield value
+    if not count:
+        next(values, _END)  # it runs, though nobody could see an error
 
 
 class OutputStream(Protocol):
@@ -119,21 +164,29 @@ class Futures(Protocol):
     the inline implementation.
     """
 
-    @property
-    def calls(self) -> int:
-        """Tasks submitted so far."""
-
-    @property
-    def shares_memory(self) -> bool:
-        """True if `get` returns the objects that tasks read, and no copies."""
-
-    @property
-    def objects(self) -> int:
-        """Refs created so far, without those of generator tasks."""
+    calls: int  # tasks submitted so far
+    objects: int  # refs created so far, without those of generator tasks
+    shares_memory: bool  # `get` returns the objects that tasks read, and no copies
 
     @property
     def now(self) -> float:
-        """Seconds of the cluster's monotonic clock."""
+        """Seconds of the cluster's monotonic clock; by default that of this machine."""
+        return time.monotonic()
+
+    def call(
+        self,
+        produce: Produce,
+        count: int,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        *,
+        node: str | None = None,
+        options: SubmitOptions | None = None,
+    ) -> list[Ref]:
+        """Start one task of ``count`` values; return a ref for each.
+
+        `submit`, `split` and `stream` are this verb with a function to produce the values.
+        """
 
     def submit(
         self,
@@ -143,6 +196,7 @@ class Futures(Protocol):
         options: SubmitOptions | None = None,
     ) -> Ref:
         """Start one task; return the ref of its result."""
+        return self.call(result, 1, fn, args, node=node, options=options)[0]
 
     def split(
         self,
@@ -153,6 +207,7 @@ class Futures(Protocol):
         options: SubmitOptions | None = None,
     ) -> list[Ref]:
         """Start one task that returns a sequence of ``count`` values; return a ref for each."""
+        return self.call(returned, count, fn, args, node=node, options=options)
 
     def stream(
         self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
@@ -161,6 +216,7 @@ class Futures(Protocol):
 
         Each value is stored, and freed by the task, as it is yielded.
         """
+        return self.call(yielded, count, fn, args, node=node)
 
     def generate(
         self,
@@ -222,9 +278,11 @@ class Futures(Protocol):
 
     def disks(self) -> list[DiskUsage]:
         """Return the known spill directories; cheap enough to call every second."""
+        return []
 
     def memory(self) -> float | None:
         """Return the used share of memory of the fullest machine, if known."""
+        return None
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
         """Return the status of the tasks behind ``refs``; called if nothing finishes for long."""
@@ -234,6 +292,7 @@ class Futures(Protocol):
 
         The list only grows.
         """
+        return []
 
 
 _provider: Callable[[], Futures] | None = None

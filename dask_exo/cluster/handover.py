@@ -18,6 +18,7 @@ from dask_exo.cluster.futures import (
     Futures,
     Node,
     OutputStream,
+    Produce,
     Ref,
     StoreUsage,
     SubmitOptions,
@@ -30,7 +31,7 @@ from dask_exo.cluster.task_status import Activity, OutputDigest
 POLL = 0.01  # seconds between two looks at tasks of this process, while others run elsewhere
 
 
-class HandoverFutures:
+class HandoverFutures(Futures):
     """Run tasks on ``local`` until `move` has connected to another cluster; implements `Futures`.
 
     Refs of this process are `StoredRef`; all others belong to the other cluster.
@@ -58,54 +59,33 @@ class HandoverFutures:
         self._awaited = self._connect()
 
     @property
-    def shares_memory(self) -> bool:
+    def shares_memory(self) -> bool:  # type: ignore[override]
         """Return whether tasks run on threads of this process."""
         return self._cluster is None
 
     @property
-    def calls(self) -> int:
+    def calls(self) -> int:  # type: ignore[override]
         """See `Futures.calls`."""
         return sum(one.calls for one in self._both)
 
     @property
-    def objects(self) -> int:
+    def objects(self) -> int:  # type: ignore[override]
         """See `Futures.objects`."""
         return sum(one.objects for one in self._both)
 
-    @property
-    def now(self) -> float:
-        """Seconds of this machine's clock."""
-        return self.local.now
-
-    def submit(
+    def call(
         self,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,
-    ) -> Ref:
-        """See `Futures.submit`."""
-        target, inputs, node = self._place(args, node)
-        return target.submit(fn, *inputs, node=node, options=options)
-
-    def split(
-        self,
+        produce: Produce,
         count: int,
         fn: Callable[..., Any],
-        *args: Any,
+        args: Sequence[Any],
+        *,
         node: str | None = None,
         options: SubmitOptions | None = None,
     ) -> list[Ref]:
-        """See `Futures.split`."""
+        """See `Futures.call`."""
         target, inputs, node = self._place(args, node)
-        return target.split(count, fn, *inputs, node=node, options=options)
-
-    def stream(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
-    ) -> list[Ref]:
-        """See `Futures.stream`."""
-        target, inputs, node = self._place(args, node)
-        return target.stream(count, fn, *inputs, node=node)
+        return target.call(produce, count, fn, inputs, node=node, options=options)
 
     def generate(
         self,

@@ -19,95 +19,25 @@ from typing import Any
 from dask_exo.cluster.futures import (
     DiskUsage,
     FetchTimeoutError,
+    Futures,
     Node,
+    Produce,
     StoreUsage,
     SubmitOptions,
     on_node,
+    result,
+    returned,
 )
 from dask_exo.cluster.ownership import as_stored
 from dask_exo.cluster.resources import Resources, fits, resources_of
 from dask_exo.cluster.spilling import SpillingStore, StoredRef, used_share
-from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus
+from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import WorkerLostError
-
-Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]
-"""Function that turns one call into ``count`` values: `result`, `returned` or `yielded`."""
 
 LOCAL_NODE = "local"  # id of this process as a node
 THREADS = 10_000  # at most; tasks that wait for others do not count as running
-END = object()
 
 _actors = count()
-
-
-def name(fn: Callable[..., Any]) -> str:
-    """Return the name of a function, also behind `functools.partial`."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return str(getattr(fn, "__name__", type(fn).__name__))
-
-
-def result(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
-    """Produce the one value that ``fn`` returns."""
-    assert count == 1
-    yield fn(*args)
-
-
-def returned(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
-    """Produce the ``count`` values of the sequence that ``fn`` returns."""
-    values = list(fn(*args))
-    if len(values) != count:
-        raise ValueError(f"{name(fn)} returned {len(values)} values, submitted with count={count}")
-    yield from values
-
-
-def yielded(count: int, fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Any]:
-    """Produce the ``count`` values that the generator function ``fn`` yields, one by one.
-
-    Raise `ValueError` in place of the first missing value; of the last one, if there are more.
-    """
-    values = iter(fn(*args))
-    for i in range(count):
-        if (value := next(values, END)) is END:
-            raise ValueError(f"{name(fn)} yielded {i} values, submitted with count={count}")
-        if i == count - 1 and next(values, END) is not END:
-            raise ValueError(f"{name(fn)} yielded more values, submitted with count={count}")
-        yield value
-    if not count:
-        next(values, END)  # it runs, though nobody could see an error
-
-
-class CallVerbs:
-    """The verbs of `Futures` that start one call, by one method."""
-
-    _run: Callable[..., list[Any]]  # (produce, count, fn, args, node=node, options=options)
-
-    def submit(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,
-    ) -> Any:
-        """See `Futures.submit`."""
-        return self._run(result, 1, fn, args, node=node, options=options)[0]
-
-    def split(
-        self,
-        count: int,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,
-    ) -> list[Any]:
-        """See `Futures.split`."""
-        return self._run(returned, count, fn, args, node=node, options=options)
-
-    def stream(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
-    ) -> list[Any]:
-        """See `Futures.stream`."""
-        return self._run(yielded, count, fn, args, node=node, options=None)
 
 
 class LocalTask:
@@ -132,7 +62,7 @@ class LocalTask:
 _task: ContextVar[LocalTask | None] = ContextVar("task", default=None)
 
 
-class LocalFutures(CallVerbs):
+class LocalFutures(Futures):
     """Run tasks on threads of this process; implements `Futures`.
 
     Parameters
@@ -164,11 +94,6 @@ class LocalFutures(CallVerbs):
         self._ready: dict[frozenset[tuple[str, float]], deque[LocalTask]] = {}
         self._tasks: dict[int, LocalTask] = {}  # unfinished ones, by the number of a ref
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dask_exo-local")
-
-    @property
-    def now(self) -> float:
-        """Seconds of this machine's clock."""
-        return time.monotonic()
 
     def generate(
         self,
@@ -251,10 +176,6 @@ class LocalFutures(CallVerbs):
         """See `Futures.activity`."""
         return Activity([self._status(ref) for ref in refs], 0, {LOCAL_NODE: self._total})
 
-    def recomputed(self) -> list[OutputDigest]:
-        """Return none: values of this process are not lost."""
-        return []
-
     # -- tasks
 
     def _status(self, ref: StoredRef) -> TaskStatus:
@@ -270,16 +191,17 @@ class LocalFutures(CallVerbs):
             raise ref.error
         return self._store.get(ref)
 
-    def _run(
+    def call(
         self,
         produce: Produce,
         count: int,
         fn: Callable[..., Any],
         args: Sequence[Any],
         *,
-        node: str | None,  # noqa: ARG002  there is one
-        options: SubmitOptions | None,
+        node: str | None = None,  # noqa: ARG002  there is one
+        options: SubmitOptions | None = None,
     ) -> list[StoredRef]:
+        """See `Futures.call`."""
         return self.start(produce, count, fn, args, resources_of(options or {}))
 
     def start(

@@ -6,16 +6,14 @@ task is reached below the line that submitted the task.
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from dask_exo.cluster.futures import DiskUsage, Futures, Node, Ref, StoreUsage, SubmitOptions
-from dask_exo.cluster.local import CallVerbs, Produce
+from dask_exo.cluster.futures import Futures, Node, Produce, Ref, StoreUsage, SubmitOptions
 from dask_exo.cluster.ownership import as_stored
-from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus
+from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import WorkerLostError
 
 
@@ -100,7 +98,7 @@ class InlineRef:
         self.error: Exception | None = None
 
 
-class InlineFutures(CallVerbs):
+class InlineFutures(Futures):
     """Run each task at once, in the calling thread; implements `Futures`.
 
     No task sees what another does to a value that both take. A task that raises stores its
@@ -132,11 +130,6 @@ class InlineFutures(CallVerbs):
     def live(self) -> int:
         """Refs that somebody still holds, so that their values exist."""
         return len(self._held)
-
-    @property
-    def now(self) -> float:
-        """Seconds of this machine's clock."""
-        return time.monotonic()
 
     def generate(
         self,
@@ -211,18 +204,6 @@ class InlineFutures(CallVerbs):
             total.update(each)
         return dict(total)
 
-    def recomputed(self) -> list[OutputDigest]:
-        """Return none: nothing is recomputed."""
-        return []
-
-    def disks(self) -> list[DiskUsage]:
-        """Return no directories: nothing is spilled to a real disk."""
-        return []
-
-    def memory(self) -> float | None:
-        """Return None: the tasks share the memory of this process."""
-        return None
-
     def values_of(self, args: Sequence[Any]) -> list[Any]:
         """Return the arguments of a task, with values in place of refs."""
         return [as_stored(_value(a)) if isinstance(a, InlineRef) else a for a in args]
@@ -233,16 +214,17 @@ class InlineFutures(CallVerbs):
         self.objects += count
         return refs
 
-    def _run(
+    def call(
         self,
         produce: Produce,
         count: int,
         fn: Callable[..., Any],
         args: Sequence[Any],
         *,
-        node: str | None,
-        options: SubmitOptions | None,  # noqa: ARG002  every task gets one slot
+        node: str | None = None,
+        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> list[InlineRef]:
+        """Run a task; see `Futures.call`."""
         if node is not None and node not in self._ids:
             raise ValueError(f"no node is called {node!r}; there are {sorted(self._ids)}")
         self.calls += 1

@@ -23,11 +23,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from dask_exo.cluster.futures import (
     DiskUsage,
     FetchTimeoutError,
+    Futures,
     Node,
+    Produce,
     Ref,
     StoreUsage,
     SubmitOptions,
     on_node,
+    result,
+    returned,
 )
 from dask_exo.cluster.on_ray import tasks
 from dask_exo.cluster.on_ray.connection import alive, disks, private
@@ -127,7 +131,7 @@ def _named(task: Any, count: int, name: str) -> Any:
     return task.options(num_returns=count, name=name)
 
 
-class RayFutures:
+class RayFutures(Futures):
     """`dask_exo.cluster.futures.Futures` on the Ray cluster that this process is connected to."""
 
     shares_memory = False
@@ -136,43 +140,24 @@ class RayFutures:
         self.calls = self.objects = 0
         self._checked_options: list[dict[str, Any]] = []
 
-    @property
-    def now(self) -> float:
-        """Seconds of this machine's clock."""
-        return time.monotonic()
-
-    def submit(
+    def call(
         self,
-        fn: Callable[..., Any],
-        *args: Any,
-        node: str | None = None,
-        options: SubmitOptions | None = None,
-    ) -> Ref:
-        """See `Futures.submit`."""
-        return self.remote(_remote_call, 1, fn, args, self._options(node, options))
-
-    def split(
-        self,
+        produce: Produce,
         count: int,
         fn: Callable[..., Any],
-        *args: Any,
+        args: Sequence[Any],
+        *,
         node: str | None = None,
         options: SubmitOptions | None = None,
     ) -> list[Ref]:
-        """See `Futures.split`."""
+        """See `Futures.call`."""
         ray_options = self._options(node, options)
+        if produce is result:
+            return [self.remote(_remote_call, 1, fn, args, ray_options)]
         if count == 1:  # Ray would not unpack a list of one
             return [self.remote(_remote_call, 1, _only, (fn, *args), ray_options)]
-        refs: list[Ref] = self.remote(_remote_split, count, fn, args, ray_options)
-        return refs
-
-    def stream(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
-    ) -> list[Ref]:
-        """See `Futures.stream`."""
-        if count == 1:
-            return [self.remote(_remote_call, 1, _only, (fn, *args), self._options(node))]
-        refs: list[Ref] = self.remote(_remote_iterate, count, fn, args, self._options(node))
+        task = _remote_split if produce is returned else _remote_iterate
+        refs: list[Ref] = self.remote(task, count, fn, args, ray_options)
         return refs
 
     def generate(
@@ -216,9 +201,7 @@ class RayFutures:
                 task = task.options(**{"num_returns": count, "name": fn.__name__, **options})
             return task.remote(fn, *map(sealed, args), **more)
 
-    def _options(
-        self, node: str | None, options: SubmitOptions | None = None
-    ) -> dict[str, Any] | None:
+    def _options(self, node: str | None, options: SubmitOptions | None) -> dict[str, Any] | None:
         """Return Ray's options for a task; None if there are none."""
         if node is None and not options:
             return None

@@ -16,8 +16,7 @@ from functools import partial
 from itertools import count as count_up
 from typing import TYPE_CHECKING, Any
 
-from dask_exo.cluster.futures import Node
-from dask_exo.cluster.local import name, yielded
+from dask_exo.cluster.futures import Node, name, yielded
 from dask_exo.cluster.task_status import OutputDigest, collect_outputs
 from dask_exo.testing.simulated.store import (
     FAILED,

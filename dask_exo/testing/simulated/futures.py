@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dask_exo.cluster.futures import (
-    DiskUsage,
     FetchTimeoutError,
+    Futures,
     Node,
+    Produce,
     StoreUsage,
     SubmitOptions,
 )
-from dask_exo.cluster.local import CallVerbs, Produce
 from dask_exo.cluster.resources import resources_of
 from dask_exo.cluster.task_status import Activity, OutputDigest
 from dask_exo.testing.inline import InlineActor
@@ -55,7 +55,7 @@ from dask_exo.testing.simulated.tasks import (
 )
 
 
-class SimFutures(CallVerbs):
+class SimFutures(Futures):
     """Run tasks on a simulated cluster with a virtual clock; implements `Futures`.
 
     Time passes only in `wait` and `get`. A task waits for its arguments, then for a slot: on the
@@ -140,7 +140,7 @@ class SimFutures(CallVerbs):
         return self._cluster.now
 
     @property
-    def objects(self) -> int:
+    def objects(self) -> int:  # type: ignore[override]
         """Refs made."""
         return self.totals.objects
 
@@ -290,29 +290,24 @@ class SimFutures(CallVerbs):
         """Return output digests of repeated calls; none if ``execute`` is off."""
         return list(self._cluster.repeats)
 
-    def disks(self) -> list[DiskUsage]:
-        """Return no directories: nothing is spilled to a real disk."""
-        return []
-
-    def memory(self) -> float | None:
-        """Return None: the tasks share the memory of this process."""
-        return None
-
-    def _run(
+    def call(
         self,
         produce: Produce,
         count: int,
         fn: Callable[..., Any],
-        args: tuple[Any, ...],
+        args: Sequence[Any],
         *,
-        node: str | None,
-        options: SubmitOptions | None,  # noqa: ARG002  every task gets one slot
+        node: str | None = None,
+        options: SubmitOptions | None = None,  # noqa: ARG002  every task gets one slot
     ) -> list[SimRef]:
+        """Start a task; see `Futures.call`."""
         if node is not None and node not in self._machines:
             raise ValueError(f"no node is called {node!r}; there are {sorted(self._machines)}")
         self.calls += 1
         cluster = self._cluster
-        task = SimTask(produce, count, fn, args, None if node is None else self._machines[node])
+        task = SimTask(
+            produce, count, fn, tuple(args), None if node is None else self._machines[node]
+        )
         task.serial = self.calls
         outputs = [cluster.entry(task, i) for i in range(count)]
         task.outputs = list(outputs)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from dask_exo.cluster.futures import Node, on_node
-from dask_exo.cluster.local import Produce, name, yielded
+from dask_exo.cluster.futures import Node, Produce, name, on_node, yielded
 from dask_exo.cluster.task_status import TaskStatus
 from dask_exo.errors import ExoError
 from dask_exo.testing.simulated.store import PENDING, NodeIO, NodeStore, SimRef, SimValue, fetched

@@ -92,17 +92,17 @@ class Hungry(InlineFutures):
         super().__init__(NODES[1:])
         self.enough, self.deaths = enough, []
 
-    def _run(self, produce, count, fn, args, **more):
+    def call(self, produce, count, fn, args, **more):
         slots = int((more["options"] or {}).get("num_cpus") or 1)
         heavy = fn.__name__ == "run_bundles"
         if not heavy or slots >= self.enough:
-            return super()._run(produce, count, fn, args, **more)
+            return super().call(produce, count, fn, args, **more)
         self.deaths.append(slots)
 
         def die(*args):
             raise OutOfMemoryError("the node is full")
 
-        return super()._run(produce, count, die, args, **more)
+        return super().call(produce, count, die, args, **more)
 
 
 @pytest.mark.parametrize(("enough", "deaths"), [(1, set()), (3, {1}), (8, {1, 4})])
