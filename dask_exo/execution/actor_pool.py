@@ -146,10 +146,13 @@ class ActorPools:
         """Start the first actors of each pool while their inputs are being computed.
 
         Before a shuffle, start only as many as the user requested: the others would be idle until
-        its end.
+        its end. Those with GPUs all start at once, on at most half of the slots for tasks.
         """
         for request, unfinished in self._unfinished.items():
             early = request.min_actors if self._has_shuffles else max(request.min_actors, 1)
+            amounts = dict(request.amounts)
+            if "GPU" in amounts and not self._has_shuffles:
+                early = max(early, int(self._slots / 2 / max(amounts.get("CPU", 0), 0.5)))
             for _ in range(min(early, unfinished, self._width[request])):
                 if self._can_start(request):
                     self._start(request)
