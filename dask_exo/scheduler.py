@@ -179,11 +179,7 @@ class Scheduler:
         """
         if self._futures is not None:
             return self._futures, ANY_ENGINE
-        running, limit = (
-            on_ray.running(),
-            local_memory(config) // 2,
-        )  # a shuffle needs twice as much
-        choice = choose_engine(dsk, config, limit=limit, running=running, movable=movable)
+        choice = choose_engine(dsk, config, running=on_ray.running(), movable=movable)
         options = [unit.options for units in (work.bundles, work.stages) for unit in units]
         if config.engine == "auto" and any(one.needs or one.pool for one in options):
             choice = EngineChoice("ray", "its functions request resources")
@@ -321,13 +317,8 @@ def _run(
 
 def _local(config: Config) -> LocalFutures:
     """Return the engine on threads of this process."""
-    slots = config.num_cpus or CPU_COUNT
-    return local_futures(slots, local_memory(config), config.spill_directory)
-
-
-def local_memory(config: Config) -> int:
-    """Return the bytes of values that threads keep in memory."""
-    return config.local_memory or int(MEMORY * memory_limit())
+    memory = config.local_memory or int(MEMORY * memory_limit())
+    return local_futures(config.num_cpus or CPU_COUNT, memory, config.spill_directory)
 
 
 def _on_ray(config: Config) -> Futures:

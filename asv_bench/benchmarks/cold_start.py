@@ -1,14 +1,13 @@
 """From `python script.py` to the result, over Parquet files: fresh processes, in turns.
 
 ``python -m asv_bench.benchmarks.cold_start 10 170 --rounds 5`` prints medians for sizes in MB, with
-ratios to Dask's threads. Programs find bytecode, as after an installation. Engines are ``threads``
-(Dask's), ``auto``, ``local``, ``ray`` and ``LocalCluster``.
+ratios to Dask's threads. Engines are ``threads`` (Dask's), ``auto``, ``local``, ``ray`` and
+``LocalCluster``.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -70,14 +69,8 @@ def run(engine: str, job: str, path: Path, folder: Path) -> float:
     """Run one job in a fresh process; return its seconds."""
     script = folder / "script.py"
     script.write_text(PROGRAM.format(settings=SETTINGS[engine], path=str(path), job=JOBS[job]))
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     ended = subprocess.run(
-        [sys.executable, str(script)],
-        env={**env, "PYTHONPYCACHEPREFIX": str(folder.parent / "exo-bytecode")},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=900,
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=600
     )
     return float(ended.stdout.split()[1])
 

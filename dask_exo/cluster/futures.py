@@ -152,7 +152,7 @@ class Actor(Protocol):
         """Stop the actor and its unfinished calls. Its finished outputs stay."""
 
     def retire(self) -> None:
-        """Stop the actor as soon as it is idle."""
+        """Stop the actor as soon as it is idle; one without a class may serve an equal request."""
 
 
 class Futures(Protocol):
@@ -237,6 +237,10 @@ class Futures(Protocol):
         creates an instance ``cls(*args)``, and passes it to each call as first argument. It is not
         restarted.
         """
+
+    def stop_retired(self) -> None:
+        """Stop the actors that were retired and have not stopped: their resources are needed."""
+        return  # only Ray's take long to start
 
     def put(self, value: Any) -> Ref:
         """Store a value once, so that many tasks can read it by its ref; return a ref as it is."""

@@ -103,6 +103,10 @@ class HandoverFutures(Futures):
         target, inputs, _ = self._place(args, None)
         return target.actor(options, cls, *inputs)
 
+    def stop_retired(self) -> None:
+        """See `Futures.stop_retired`."""
+        self._both[-1].stop_retired()
+
     def put(self, value: Any) -> Ref:
         """See `Futures.put`."""
         return value if isinstance(value, StoredRef) else self._both[-1].put(value)

@@ -37,6 +37,7 @@ class PooledActor:
     request: Resources
     since: float
     calls: int = 0
+    failed: bool = False  # a call raised an exception, which may have left the GPU unusable
 
     @property
     def outgrown(self) -> bool:
@@ -94,6 +95,14 @@ class ActorPool:
         expired = expired[: max(0, len(self.actors) - keep)]
         self.stop(expired)
         return bool(expired)
+
+    def retire(self) -> None:
+        """Let idle actors go that the computation needs no more: another one may use their GPUs."""
+        for actor in self.idle:
+            if actor.request.get("GPU") and not actor.failed:
+                self.actors.remove(actor)
+                actor.handle.retire()
+        self.stop(self.idle)
 
     def stop(self, actors: Iterable[PooledActor]) -> None:
         """Stop actors of the pool."""
@@ -156,6 +165,7 @@ class ActorPools:
             for _ in range(min(early, unfinished, self._width[request])):
                 if self._can_start(request):
                     self._start(request)
+        self._futures.stop_retired()
 
     def acquire(
         self, request: ResourceRequest, *, may_queue: bool, nothing_else: bool
@@ -203,7 +213,7 @@ class ActorPools:
         """Record that ``count`` bundles or shuffles of a pool have finished."""
         self._unfinished[request] -= count
         if not self._unfinished[request]:
-            self._pools[request].stop_idle()
+            self._pools[request].retire()
 
     def timeout(self) -> float | None:
         """Stop actors that were idle for too long; return seconds until the next one is."""

@@ -310,6 +310,7 @@ class Run:
                 continue
             pool = call.bundles[0].options.pool
             if call.actor is not None and pool is not None:
+                call.actor.failed |= any(receipt.failure is not None for receipt in results)
                 self._pools.release(pool, call.actor, len(call.bundles))
             self._record(call, results)
 

@@ -202,7 +202,8 @@ def options(
 
     A class has one instance per actor, created with the further arguments in
     ``options(...)(Model, "weights.npy")``; the instance is called with each partition. The actors
-    run while there is work for them. Dask cannot infer what a class returns: give ``meta=``.
+    run while there is work for them; those with GPUs then wait 5 s for the next computation. Dask
+    cannot infer what a class returns: give ``meta=``.
 
     Parameters
     ----------

@@ -60,6 +60,8 @@ class Worker:
     def stop(self):
         self.cluster.workers.remove(self)
 
+    retire = stop
+
 
 class Cluster:
     """One node; which of the tasks that could end does so next is chance."""
@@ -86,6 +88,9 @@ class Cluster:
 
     def recomputed(self):
         return []
+
+    def stop_retired(self):
+        pass
 
     def activity(self, refs):
         """TaskOptions where nobody can go on: none of them does."""

@@ -9,10 +9,12 @@ import contextlib
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
+from weakref import WeakSet
 
 import grpc
 import ray
@@ -36,11 +38,13 @@ from dask_exo.cluster.futures import (
 from dask_exo.cluster.on_ray import tasks
 from dask_exo.cluster.on_ray.connection import alive, disks, private
 from dask_exo.cluster.on_ray.translation import first_line, lost, sealed, translated
+from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.spilling import used_share
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, report_output
 from dask_exo.errors import ClusterError
 
 ANSWER = 3.0  # seconds in which the nodes must report how full their stores are
+KEPT = 5.0  # seconds that a retired actor waits for an equal request
 REPLACED = 3  # restarts of an actor, and retries of a call, after a death
 
 
@@ -175,12 +179,19 @@ class RayFutures(Futures):
 
     def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> RayActor:
         """See `Futures.actor`."""
+        kept = _retired.take(options) if cls is None else None
+        if kept is not None:
+            return RayActor(self, kept, options)
         retries = 0 if cls else REPLACED
         with translated():
             process = _remote_process.options(
                 **options, max_restarts=retries, max_task_retries=retries
             ).remote(cls, *map(sealed, args))
-        return RayActor(self, process)
+        return RayActor(self, process, options, reusable=cls is None)
+
+    def stop_retired(self) -> None:
+        """See `Futures.stop_retired`."""
+        _retired.stop()
 
     def remote(
         self,
@@ -318,10 +329,14 @@ class RayFutures(Futures):
 
 
 class RayActor:
-    """`dask_exo.cluster.futures.Actor` on Ray."""
+    """`dask_exo.cluster.futures.Actor` on Ray; ``reusable``: it has no instance of a class."""
 
-    def __init__(self, futures: RayFutures, process: Any) -> None:
-        self._futures, self._process = futures, process
+    def __init__(
+        self, futures: RayFutures, process: Any, options: SubmitOptions, *, reusable: bool = True
+    ) -> None:
+        self._futures, self._process, self._reusable = futures, process, reusable
+        self.options = dict(options)
+        _retired.running.add(self)
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
         """See `Actor.submit`."""
@@ -343,8 +358,8 @@ class RayActor:
 
     def stop(self) -> None:
         """See `Actor.stop`."""
-        with contextlib.suppress(Exception):  # it has died, or Ray is gone
-            ray.kill(self._process)
+        _retired.running.discard(self)
+        _kill(self._process)
 
     def retire(self) -> None:
         """See `Actor.retire`.
@@ -352,5 +367,71 @@ class RayActor:
         An actor whose last value has been taken may not have ended its call yet: if its process
         were killed, that value would be lost.
         """
+        if self._reusable and _retired.keep(self, self._process):
+            return
+        _retired.running.discard(self)
         with contextlib.suppress(Exception):  # it has died
             self._process.__ray_terminate__.remote()
+
+
+def _kill(process: Any) -> None:
+    with contextlib.suppress(Exception):  # it has died, or Ray is gone
+        ray.kill(process)
+
+
+class _Retired:
+    """Processes of retired actors, which wait for an equal request of the next computation.
+
+    Ray starts a new process for each actor, which takes seconds. ``running`` are the other actors.
+    """
+
+    def __init__(self) -> None:
+        self.running = WeakSet[RayActor]()
+        self._lock = threading.Lock()
+        self._kept: list[tuple[Any, dict[str, Any], Any]] = []  # with options and _session()
+        self._timer = threading.Timer(0, self.stop)
+
+    def take(self, options: SubmitOptions) -> Any:
+        """Return the process of an actor with equal options; None if there is none."""
+        with self._lock:
+            for entry in self._kept:
+                if entry[1:] == (options, _session()):
+                    self._kept.remove(entry)
+                    return entry[0]
+        return None
+
+    def keep(self, actor: RayActor, process: Any) -> bool:
+        """Keep the process of an actor, unless another actor may wait for its resources."""
+        with self._lock:
+            needed = Counter[str]()
+            for options in (
+                *(a.options for a in self.running),
+                *(entry[1] for entry in self._kept),
+            ):
+                needed.update(resources_of(options))
+            if not fits(ray.cluster_resources(), needed):
+                return False
+            self.running.discard(actor)
+            self._kept.append((process, actor.options, _session()))
+            self._timer.cancel()
+            self._timer = threading.Timer(KEPT, self.stop)
+            self._timer.daemon = True
+            self._timer.start()
+        return True
+
+    def stop(self) -> None:
+        """Stop all that are kept."""
+        with self._lock:
+            kept = self._kept.copy()
+            self._kept.clear()
+        for process, _, session in kept:
+            if ray.is_initialized() and session == _session():  # Ray would start a new cluster
+                _kill(process)
+
+
+_retired = _Retired()
+
+
+def _session() -> Any:
+    """Return what tells a connection to Ray from another one."""
+    return ray._private.worker.global_worker.current_cluster_and_job

@@ -59,6 +59,7 @@ class StageActorPools:
         }
         self._sizes: dict[tuple[PoolKey, bool], int] | None = None
         self._last_resize = now()
+        futures.stop_retired()
         self._total = Counter(futures.resources())  # the most since an actor died
         self._prestarted = {
             i: 0 for i in range(len(stages)) if may_prestart(i, self._keys, stateless)

@@ -53,3 +53,26 @@ def test_actors_started_before_the_request_grew_are_outgrown(pool):
     pool.request = {"CPU": 1.0}
     pool.add(3)
     assert [actor.outgrown for actor in pool.actors] == [True, True, True, False]
+
+
+class Actor:
+    """An actor that records how it was let go."""
+
+    def __init__(self, ends: list[str]):
+        self.retire = lambda: ends.append("retired")
+        self.stop = lambda: ends.append("stopped")
+
+
+@pytest.mark.parametrize(
+    ("amounts", "ends"),
+    [({"CPU": 1.0}, ["stopped"] * 2), ({"GPU": 1.0}, ["retired", "stopped"])],
+)
+def test_actors_with_gpus_that_did_not_fail_may_serve_the_next_computation(amounts, ends):
+    got: list[str] = []
+    pool = ActorPool(amounts, lambda actor: actor.stop(), lambda: 0.0)
+    actors = [pool.add(Actor(got)) for _ in range(3)]
+    actors[1].failed = True
+    actors[2].calls = 1
+    pool.retire()
+    assert got == ends
+    assert pool.actors == [actors[2]]
