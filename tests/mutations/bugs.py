@@ -88,7 +88,7 @@ BUGS = [
     Bug(
         "null keys are sorted among the others",
         "partitions/kernels/sort_keys.py",
-        "return np.where(nulls, place, codes)",
+        "return xp.where(nulls, np.int64(place), codes)",
         "return codes",
         ORDER,
     ),

@@ -24,7 +24,7 @@ from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
 from dask_exo.partitions.gpu_frames.interop import encode, look_up, recategorize
-from dask_exo.partitions.kernels.sort_keys import SortKey
+from dask_exo.partitions.kernels.sort_keys import SortKey, pack
 from dask_exo.partitions.protocol import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
 from dask_exo.partitions.wire_format import WireColumns, dump_schema, load_schema
 
@@ -259,7 +259,7 @@ def recode(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
 
 def sort(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
     """Sort a frame by the keys; return the frame itself if it is sorted."""
-    codes = sort_keys.pack(
+    codes = pack(
         [
             sort_keys.encode(
                 _key_column(frame, key),

@@ -19,6 +19,7 @@ from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, concat_indexes, numbered
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 from dask_exo.partitions.gpu_frames.transform import stack
+from dask_exo.partitions.kernels.sort_keys import pack, ranks
 
 
 def concat(
@@ -219,7 +220,7 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
     if how == "right":
         return pairs(right, left, "left")[::-1]
     columns = [stack([a, b]) for a, b in zip(left, right, strict=True)]
-    keys = _numbers(sort_keys.pack([sort_keys.encode(column) for column in columns]))
+    keys = _numbers(pack([sort_keys.encode(column) for column in columns]))
     xp, n = arrays.of(keys), len(left[0])
     left_keys, right_keys = keys[:n], keys[n:]
     count_of_key = xp.bincount(right_keys, minlength=int(keys.max()) + 1 if len(keys) else 0)
@@ -248,4 +249,4 @@ def _numbers(keys: Any) -> Any:
     low = int(keys.min())
     if int(keys.max()) - low < _SPARSE * len(keys):
         return keys - low
-    return sort_keys.ranks(keys)
+    return ranks(keys)

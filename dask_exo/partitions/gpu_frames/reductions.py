@@ -26,6 +26,7 @@ from dask_exo.partitions.gpu_frames.column import (
 )
 from dask_exo.partitions.gpu_frames.interop import to_array
 from dask_exo.partitions.gpu_frames.sort_keys import Groups, group_rows
+from dask_exo.partitions.kernels.sort_keys import TOP
 
 
 def scalar(column: Column, row: int = 0) -> Any:
@@ -277,10 +278,10 @@ def group_extreme(column: Column, by: Groups, *, largest: bool = False) -> Colum
     defined = ~column.nulls()
     keys = sort_keys.ascending(column)
     # cupy's scattered minimum takes uint64, but not int64
-    keys = (~keys if largest else keys)[defined].view(np.uint64) ^ sort_keys.TOP
+    keys = (~keys if largest else keys)[defined].view(np.uint64) ^ TOP
     minima = xp.full(by.count + 1, np.uint64(2**64 - 1))
     xp.minimum.at(minima, by.ids[defined], keys)
-    keys = (minima[: by.count] ^ sort_keys.TOP).view(np.int64)
+    keys = (minima[: by.count] ^ TOP).view(np.int64)
     values = sort_keys.restore(~keys if largest else keys, column)
     extremes = Column(values, column.dtype, None, column.words)
     empty = by.tally(defined) == 0

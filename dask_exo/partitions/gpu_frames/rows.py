@@ -16,6 +16,7 @@ from dask_exo.partitions.gpu_frames.column import ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import binary
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
 from dask_exo.partitions.gpu_frames.sort_keys import group_rows
+from dask_exo.partitions.kernels.sort_keys import pack
 
 
 def as_mask(condition: Any) -> Any:
@@ -161,7 +162,7 @@ class LabelledRows:
     def sort_index(self, ascending: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
         """Sort rows by the index."""
         keys = [sort_keys.encode(level, descending=not ascending) for level in self._index.levels]
-        return self.take_rows(arrays.argsort(sort_keys.pack(keys)))
+        return self.take_rows(arrays.argsort(pack(keys)))
 
     def sample(
         self,
@@ -245,7 +246,7 @@ class RowsOfFrame(LabelledRows):
             sort_keys.encode(column, descending=not flag, nulls_first=na_position == "first")
             for column, flag in zip(self.key_columns(names), flags, strict=True)
         ]
-        ordered = self.take_rows(arrays.argsort(sort_keys.pack(keys)))
+        ordered = self.take_rows(arrays.argsort(pack(keys)))
         return ordered.numbered() if ignore_index else ordered
 
     def key_columns(self, names: Sequence[Any]) -> list[Column]:

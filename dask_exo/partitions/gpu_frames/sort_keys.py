@@ -15,101 +15,29 @@ import numpy as np
 
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames.column import Column
-
-_LAST = np.iinfo(np.int64).max
-TOP = np.uint64(2**63)  # of the bits of a key
-_WIDTH = 2**64
+from dask_exo.partitions.kernels.sort_keys import directed, of_numbers, pack, to_numbers
 
 
 def ascending(column: Column) -> Any:
     """Encode values as (n,) int64 in their order; codes of nulls are undefined."""
-    values, kind = column.values, column.kind
-    if kind == "u" and values.dtype.itemsize == 8:
-        return (values ^ TOP).view(np.int64)
-    if kind != "f":
-        return values.astype(np.int64)
-    # as integers, the bits of negative floats are in reverse; adding 0 makes -0.0 a 0.0
-    bits = (values.astype(np.float64) + 0.0).view(np.int64)
-    return bits ^ ((bits >> 63) & _LAST)
+    return of_numbers(column.values)
+
+
+def restore(codes: Any, like: Column) -> Any:
+    """Invert `ascending`."""
+    return to_numbers(codes, like.values.dtype)
 
 
 def encode(column: Column, *, descending: bool = False, nulls_first: bool = False) -> Any:
     """Encode one key as (n,) int64 in the requested order; all nulls are equal."""
     codes, nulls = ascending(column), column.nulls()
-    if descending:
-        codes = ~codes
-    return _place(codes, nulls, first=nulls_first) if bool(nulls.any()) else codes
-
-
-def _place(codes: Any, nulls: Any, *, first: bool) -> Any:
-    """Give nulls a code before or after all others."""
-    xp = arrays.of(codes)
-    defined = codes[~nulls]
-    if not len(defined):
-        return xp.zeros(len(codes), np.int64)
-    place = int(defined.min()) - 1 if first else int(defined.max()) + 1
-    if not -_LAST <= place <= _LAST:
-        codes = codes.copy()
-        codes[~nulls] = defined = ranks(defined)
-        place = -1 if first else int(defined.max()) + 1
-    return xp.where(nulls, np.int64(place), codes)
-
-
-def pack(keys: Sequence[Any]) -> Any:
-    """Combine codes of several keys to one array; the first key is the most significant.
-
-    Examples
-    --------
-    >>> pack([np.array([1, 0, 1]), np.array([5, 9, 4])]).argsort().tolist()
-    [1, 2, 0]
-    """
-    codes = keys[0]
-    for minor in keys[1:]:
-        codes = _pack(codes, minor)
-    return codes
-
-
-def _pack(major: Any, minor: Any) -> Any:
-    if not len(major):
-        return major
-    if _range(major) * _range(minor) >= _WIDTH // 2:
-        major, minor = ranks(major), ranks(minor)
-    return (major - major.min()) * _range(minor) + (minor - minor.min())
-
-
-def _range(codes: Any) -> int:
-    return int(codes.max()) - int(codes.min()) + 1
-
-
-def ranks(codes: Any) -> Any:
-    """Return ranks without gaps, equal for equal codes.
-
-    Examples
-    --------
-    >>> ranks(np.array([70, -5, 70, 8])).tolist()
-    [2, 0, 2, 1]
-    """
-    xp = arrays.of(codes)
-    order = arrays.argsort(codes)
-    result = xp.empty(len(codes), np.int64)
-    result[order] = xp.cumsum(steps(codes[order]), dtype=np.int64) - 1
-    return result
+    return directed(codes, nulls, descending=descending, nulls_first=nulls_first)
 
 
 def steps(ordered: Any) -> Any:
     """Return (n,) bool of sorted codes that differ from the one before; the first does."""
     xp = arrays.of(ordered)
     return xp.concatenate([xp.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]])
-
-
-def restore(codes: Any, like: Column) -> Any:
-    """Invert `ascending`."""
-    dtype = like.values.dtype
-    if like.kind == "u" and dtype.itemsize == 8:
-        return codes.view(np.uint64) ^ TOP
-    if like.kind != "f":
-        return codes.astype(dtype)
-    return (codes ^ ((codes >> 63) & _LAST)).view(np.float64).astype(dtype)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ meaning, and only among rows that are encoded together. Databases call them norm
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,10 +20,11 @@ import pyarrow.compute as pc
 from pandas.api.types import infer_dtype, union_categoricals
 
 from dask_exo.errors import SortKeyError
+from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.kernels.argsort import is_arrow_string, stable_argsort
 
 _LAST = np.iinfo(np.int64).max
-_TOP = np.uint64(2**63)
+TOP = np.uint64(2**63)  # of the bits of a key
 _WIDTH = 2**64
 
 
@@ -42,31 +44,44 @@ def encode(values: Sequence[pd.Series], keys: Sequence[SortKey]) -> np.ndarray:
 
     ``values`` has (n,) values of each key. Raises `SortKeyError` if they cannot be compared.
     """
-    codes = _encode_key(values[0], keys[0])
-    for minor, key in zip(values[1:], keys[1:], strict=True):
-        codes = _pack(codes, _encode_key(minor, key))
-    return codes
+    return pack(_encode_key(column, key) for column, key in zip(values, keys, strict=True))
 
 
-def _pack(major: np.ndarray, minor: np.ndarray) -> np.ndarray:
-    """Combine two arrays to one; ``major`` counts first."""
+def pack(codes: Iterable[Any]) -> Any:
+    """Combine codes of several keys to one array; the first key is the most significant.
+
+    Examples
+    --------
+    >>> pack([np.array([1, 0, 1]), np.array([5, 9, 4])]).argsort().tolist()
+    [1, 2, 0]
+    """
+    return functools.reduce(_pack, codes)
+
+
+def _pack(major: Any, minor: Any) -> Any:
     if not len(major):
         return major
     if _range(major) * _range(minor) >= _WIDTH // 2:
-        major = _dense(major)
+        major = ranks(major)
         if _range(major) == len(major):  # no ties: the minor key does not matter
             return major
-        minor = _dense(minor)
+        minor = ranks(minor)
     return (major - major.min()) * _range(minor) + (minor - minor.min())
 
 
-def _range(codes: np.ndarray) -> int:
+def _range(codes: Any) -> int:
     return int(codes.max()) - int(codes.min()) + 1
 
 
-def _dense(codes: np.ndarray) -> np.ndarray:
-    """Return ranks without gaps."""
-    return np.unique(codes, return_inverse=True)[1]
+def ranks(codes: Any) -> Any:
+    """Return ranks without gaps, equal for equal codes.
+
+    Examples
+    --------
+    >>> ranks(np.array([70, -5, 70, 8])).tolist()
+    [2, 0, 2, 1]
+    """
+    return arrays.of(codes).unique(codes, return_inverse=True)[1]
 
 
 def _encode_key(values: pd.Series, key: SortKey) -> np.ndarray:
@@ -77,22 +92,25 @@ def _encode_key(values: pd.Series, key: SortKey) -> np.ndarray:
             f"the values of sort key {key.name!r} ({values.dtype}) have no common order: {error}; "
             f"convert the column with .astype(...), or .fillna(...) it"
         ) from error
-    if not key.ascending:
+    return directed(codes, nulls, descending=not key.ascending, nulls_first=key.nulls_first)
+
+
+def directed(codes: Any, nulls: Any, *, descending: bool, nulls_first: bool) -> Any:
+    """Turn ascending codes into the requested order; give nulls a code before or after all."""
+    if descending:
         codes = ~codes
-    return _place(codes, nulls, first=key.nulls_first) if nulls.any() else codes
-
-
-def _place(codes: np.ndarray, nulls: np.ndarray, *, first: bool) -> np.ndarray:
-    """Give nulls a code before or after all others."""
+    if not bool(nulls.any()):
+        return codes
+    xp = arrays.of(codes)
     valid = codes[~nulls]
     if not len(valid):
-        return np.zeros(len(codes), np.int64)
-    place = int(valid.min()) - 1 if first else int(valid.max()) + 1
+        return xp.zeros(len(codes), np.int64)
+    place = int(valid.min()) - 1 if nulls_first else int(valid.max()) + 1
     if not -_LAST <= place <= _LAST:
-        codes = np.zeros(len(codes), np.int64)
-        codes[~nulls] = valid = _dense(valid)
-        place = -1 if first else int(valid.max()) + 1
-    return np.where(nulls, place, codes)
+        codes = xp.zeros(len(codes), np.int64)
+        codes[~nulls] = valid = ranks(valid)
+        place = -1 if nulls_first else int(valid.max()) + 1
+    return xp.where(nulls, np.int64(place), codes)
 
 
 def _comparable(values: pd.Series) -> tuple[np.ndarray, np.ndarray]:
@@ -118,17 +136,31 @@ def _of_numpy(values: np.ndarray, nulls: np.ndarray) -> np.ndarray:
     kind, size = values.dtype.kind, values.dtype.itemsize
     if kind in "mM":
         return values.view(np.int64)
-    if kind == "u" and size == 8:
-        return (values ^ _TOP).view(np.int64)
-    if kind in "biu":
-        return values.astype(np.int64)
-    if kind == "f" and size <= 8:
-        # as integers, the bits of negative floats are in reverse; adding 0 makes -0.0 a 0.0
-        bits = (values.astype(np.float64) + 0.0).view(np.int64)
-        return bits ^ ((bits >> 63) & _LAST)
+    if kind in "biu" or (kind == "f" and size <= 8):
+        return of_numbers(values)
     ranks = np.zeros(len(values), np.int64)
     ranks[~nulls] = _object_ranks(values[~nulls])
     return ranks
+
+
+def of_numbers(values: Any) -> Any:
+    """Encode numbers as int64 in their order."""
+    if values.dtype.kind == "u" and values.dtype.itemsize == 8:
+        return (values ^ TOP).view(np.int64)
+    if values.dtype.kind != "f":
+        return values.astype(np.int64)
+    # as integers, the bits of negative floats are in reverse; adding 0 makes -0.0 a 0.0
+    bits = (values.astype(np.float64) + 0.0).view(np.int64)
+    return bits ^ ((bits >> 63) & _LAST)
+
+
+def to_numbers(codes: Any, dtype: np.dtype) -> Any:
+    """Invert `of_numbers`."""
+    if dtype == np.uint64:
+        return codes.view(np.uint64) ^ TOP
+    if dtype.kind != "f":
+        return codes.astype(dtype)
+    return (codes ^ ((codes >> 63) & _LAST)).view(np.float64).astype(dtype)
 
 
 def _object_ranks(values: np.ndarray) -> np.ndarray:
