@@ -52,34 +52,33 @@ def concat(frames: Sequence[Frame], *, ignore_index: bool = False) -> Frame:
     return frames[0] if len(frames) == 1 else concat_partitions(list(frames), ignore_index)
 
 
-def partition_ids(frame: Frame, column: Any, npartitions: int) -> np.ndarray:
-    """Compute the partition number of each row, as Dask's task shuffle does.
+def partition_ids(frame: Any, column: Any, npartitions: int) -> Any:
+    """Compute the partition number of each row of any kind of frame, as Dask's task shuffle does.
 
     ``column`` is `PARTITION_COLUMN` or `JOIN_PARTITION_COLUMN`, or the columns to hash. The result
     has the smallest unsigned type.
     """
     columns = [column] if isinstance(column, str) else list(column)
     if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
-        ids = np.asarray(frame[columns[0]])
+        ids = frame[columns[0]]
     else:
         ids = hash_object_dispatch(frame[columns] if columns else frame, index=False)
+    ids = getattr(ids, "values", ids)
     dtype = np.min_scalar_type(max(npartitions - 1, 0))
     if len(ids) and (ids.min() < 0 or ids.max() >= npartitions):
         ids = ids % npartitions
     return ids.astype(dtype)
 
 
-def partition_column(frame: Frame, column: Any, ids: np.ndarray) -> tuple[int, Any] | None:
+def partition_column(frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
     """Return position and dtype of `PARTITION_COLUMN`, or None if ``ids`` do not restore it."""
-    if (
-        column not in (PARTITION_COLUMN, [PARTITION_COLUMN])
-        or list(frame.columns).count(PARTITION_COLUMN) != 1
-    ):
+    labels = list(frame.columns)
+    if column not in (PARTITION_COLUMN, [PARTITION_COLUMN]) or labels.count(PARTITION_COLUMN) != 1:
         return None
     numbers = frame[PARTITION_COLUMN]
-    if not isinstance(numbers.dtype, np.dtype) or not np.array_equal(numbers.to_numpy(), ids):
+    if not isinstance(numbers.dtype, np.dtype) or not bool((numbers.values == ids).all()):
         return None
-    return int(frame.columns.get_loc(PARTITION_COLUMN)), numbers.dtype
+    return labels.index(PARTITION_COLUMN), numbers.dtype
 
 
 def checksum(frame: Frame, columns: Sequence[Any]) -> tuple[tuple[str, ...], int]:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.errors import SortKeyError
+from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays, memory
 from dask_exo.partitions.gpu_frames import interop, sort_keys
 from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, Column
@@ -25,8 +25,10 @@ from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
 from dask_exo.partitions.gpu_frames.interop import encode, look_up, recategorize
 from dask_exo.partitions.kernels.sort_keys import SortKey, pack
-from dask_exo.partitions.protocol import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
 from dask_exo.partitions.wire_format import WireColumns, dump_schema, load_schema
+
+partition_column = protocol.partition_column
+partition_ids = protocol.partition_ids
 
 
 class PackedFrame(NamedTuple):
@@ -187,29 +189,6 @@ def to_wire(
     layout = Layout(frame.labels, tuple(places), dtypes, names, module or frame.module)
     rows = [block() if callable(block) else block for block in blocks]
     return WireColumns(len(order), rows, dump_schema(layout))
-
-
-def partition_ids(frame: Any, column: Any, npartitions: int) -> Any:
-    """Implement `dask_exo.partitions.protocol.partition_ids`, on the GPU."""
-    columns = [column] if isinstance(column, str) else list(column)
-    if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
-        ids = frame[columns[0]].values
-    else:
-        hashes = hash_object_dispatch(frame[columns] if columns else frame, index=False)
-        ids = getattr(hashes, "values", hashes)
-    dtype = np.min_scalar_type(max(npartitions - 1, 0))
-    return (ids % npartitions).astype(dtype)
-
-
-def partition_column(frame: Any, column: Any, ids: Any) -> tuple[int, Any] | None:
-    """Implement `dask_exo.partitions.protocol.partition_column`."""
-    labels = list(frame.columns)
-    if column not in (PARTITION_COLUMN, [PARTITION_COLUMN]) or labels.count(PARTITION_COLUMN) != 1:
-        return None
-    numbers = frame[PARTITION_COLUMN]
-    if not isinstance(numbers.dtype, np.dtype) or not bool((numbers.values == ids).all()):
-        return None
-    return labels.index(PARTITION_COLUMN), numbers.dtype
 
 
 def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
