@@ -99,10 +99,6 @@ class DeviceFrame(Values, SummaryOfFrame):
         return frame
 
     @property
-    def _constructor(self) -> type[DeviceFrame]:
-        return DeviceFrame
-
-    @property
     def columns(self) -> pd.Index:
         """(c,) labels of the columns."""
         return self.labels
@@ -123,11 +119,6 @@ class DeviceFrame(Values, SummaryOfFrame):
     def shape(self) -> tuple[int, int]:
         """Numbers of rows and columns."""
         return len(self), len(self.arrays)
-
-    @property
-    def size(self) -> int:
-        """Number of cells."""
-        return len(self) * len(self.arrays)
 
     @property
     def nbytes(self) -> int:
@@ -160,9 +151,6 @@ class DeviceFrame(Values, SummaryOfFrame):
         if method != "__call__" or options or len(inputs) != 1:
             return NotImplemented
         return self.each(lambda column: transform.ufunc(column, ufunc.__name__))
-
-    def __repr__(self) -> str:
-        return f"DeviceFrame on {self.module}:\n{self.to_pandas()!r}"
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.labels)
@@ -334,12 +322,6 @@ class DeviceFrame(Values, SummaryOfFrame):
         empty = pd.DataFrame({i: pd.Series([], dtype=c.dtype) for i, c in enumerate(self.arrays)})
         places = empty.select_dtypes(include, exclude).columns
         return self.choose_columns(list(places))
-
-    def groupby(self, by: Any = None, **options: Any) -> Any:
-        """Group rows; see `DeviceGroupBy`."""
-        from dask_exo.partitions.gpu_frames.groupby import DeviceGroupBy
-
-        return DeviceGroupBy(self, by, **options)
 
     def merge(self, right: Any, how: Any = "inner", on: Any = None, **options: Any) -> DeviceFrame:
         """Join with another frame; see `dask_exo.partitions.gpu_frames.merge.merge`."""

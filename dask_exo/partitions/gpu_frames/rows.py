@@ -76,6 +76,9 @@ class LabelledRows:
             f"the truth of a {type(self).__name__} is ambiguous: use .empty, .any() or .all()"
         )
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} on {self.module}:\n{self.to_pandas()!r}"
+
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.module, normalize_token(self.to_pandas())
 
@@ -102,6 +105,15 @@ class LabelledRows:
     def module(self) -> str:
         """Name of the array module."""
         return self._index.module
+
+    @property
+    def size(self) -> int:
+        """Number of cells."""
+        return len(self) * len(self.arrays)
+
+    @property
+    def _constructor(self) -> type[Any]:
+        return type(self)
 
     @property
     def empty(self) -> bool:
@@ -175,6 +187,12 @@ class LabelledRows:
         places = pd.Series(np.arange(len(self)))
         sample = places.sample(n=n, frac=frac, replace=replace, random_state=random_state)
         return self.take(sample.to_numpy())
+
+    def groupby(self, by: Any = None, **options: Any) -> Any:
+        """Group rows; see `DeviceGroupBy`."""
+        from dask_exo.partitions.gpu_frames.groupby import DeviceGroupBy
+
+        return DeviceGroupBy(self, by, **options)
 
 
 class RowsOfFrame(LabelledRows):

@@ -73,10 +73,6 @@ class DeviceSeries(SummaryOfSeries):
         return DeviceSeries.of, (self.column, self._index, self.name)
 
     @property
-    def _constructor(self) -> type[DeviceSeries]:
-        return DeviceSeries
-
-    @property
     def _constructor_expanddim(self) -> Any:
         from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 
@@ -93,11 +89,6 @@ class DeviceSeries(SummaryOfSeries):
     def shape(self) -> tuple[int]:
         """Number of rows."""
         return (len(self),)
-
-    @property
-    def size(self) -> int:
-        """Number of rows."""
-        return len(self)
 
     @property
     def nbytes(self) -> int:
@@ -163,9 +154,6 @@ class DeviceSeries(SummaryOfSeries):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.to_pandas())
-
-    def __repr__(self) -> str:
-        return f"DeviceSeries on {self.module}:\n{self.to_pandas()!r}"
 
     def __getattr__(self, name: str) -> Any:
         return refuse(self, pd.Series, name)
@@ -304,9 +292,3 @@ class DeviceSeries(SummaryOfSeries):
         keys = values.values.astype(np.int64) if is_coded else sort_keys.ascending(values)
         counts = xp.searchsorted(keys[: len(column)], keys[len(column) :], side=side)
         return int(counts[0]) if is_scalar else counts
-
-    def groupby(self, by: Any = None, **options: Any) -> Any:
-        """Group rows; see `DeviceGroupBy`."""
-        from dask_exo.partitions.gpu_frames.groupby import DeviceGroupBy
-
-        return DeviceGroupBy(self, by, **options)
