@@ -73,13 +73,6 @@ class LocalFutures(Futures):
         Bytes of values that stay in memory; the others are spilled to files.
     spill_directory : str, optional
         By default one for temporary files.
-
-    Examples
-    --------
-    >>> f = LocalFutures(slots=2, memory=2**30)
-    >>> low, high = f.split(2, divmod, 17, 5)
-    >>> f.get([low, high, f.submit(pow, low, high)])
-    [3, 2, 9]
     """
 
     shares_memory = True

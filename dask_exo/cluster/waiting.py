@@ -106,20 +106,6 @@ class Watchdog:
     """Waits on behalf of one loop, and detects stalls.
 
     It checks the cluster's activity when nothing has happened for ``limit`` seconds, if given.
-
-    Examples
-    --------
-    >>> from dask_exo.testing import Cost, NodeDeath, SimFutures
-    >>> node = Node("a", slots=1, store=100)
-    >>> f = SimFutures([node], lambda call: Cost(5000, 1), faults=[NodeDeath(7000, "a")])
-    >>> first, second = f.submit(pow, 2, 5), f.submit(pow, 2, 6)
-    >>> watchdog = Watchdog(f, limit=60)
-    >>> watchdog.wait([first]) == ([first], []), f.now  # a running task is no stall
-    (True, 5000.0)
-    >>> watchdog.wait([second])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    dask_exo.errors.StalledError: nothing has happened for 60 s. Waiting for 1 task: ...
     """
 
     def __init__(self, futures: Futures, limit: float | None) -> None:
@@ -245,13 +231,6 @@ def fetch_values(
     ------
     StalledError
         A value was spilled, and is not restored.
-
-    Examples
-    --------
-    >>> from dask_exo.testing import InlineFutures
-    >>> f = InlineFutures()
-    >>> fetch_values(f, [f.submit(pow, 2, 5), f.put("x")], limit=60)
-    [32, 'x']
     """
     if not limit:
         return futures.get(refs)

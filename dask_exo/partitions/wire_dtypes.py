@@ -77,12 +77,6 @@ def encode(columns: Sequence[Any], order: np.ndarray) -> tuple[Any, Any]:
 
     Only numpy dtypes may have more than one column. The second value is the argument of `decode`:
     the dtype of the columns, or their `FixedWidth`.
-
-    Examples
-    --------
-    >>> array, dtype = encode([pd.Series([1, 2])], np.array([1, 0, 1]))
-    >>> array.tolist(), dtype
-    ([[2, 1, 2]], dtype('int64'))
     """
     fixed_width = FixedWidth.of(columns[0])
     if fixed_width is not None:

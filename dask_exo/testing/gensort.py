@@ -49,11 +49,6 @@ def records(
     + skew)`` of a uniform ``u``, a power law with many low and equal keys (at skew 9 every
     hundredth ``key_hi`` is 0). The skew is rounded to sixteenths, for which multiplications and
     square roots are equal on every machine.
-
-    Examples
-    --------
-    >>> records(0, 2, seed=7, columns=["key_lo"]).equals(records(0, 2, seed=7)[["key_lo"]])
-    True
     """
     if not skew >= 0:
         raise ValueError(f"skew must be 0 or more, not {skew!r}")

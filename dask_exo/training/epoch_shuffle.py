@@ -205,13 +205,7 @@ def locate_rows(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
 
 
 def skip_rows(spans: Sequence[RowSpan[Part]], rows: int) -> list[RowSpan[Part]]:
-    """Return spans without their first ``rows``.
-
-    Examples
-    --------
-    >>> skip_rows([RowSpan(0, 2, 3), RowSpan(2, 0, 2)], 2)
-    [RowSpan(part=2, start=1, stop=2)]
-    """
+    """Return spans without their first ``rows``."""
     remaining = []
     for span in spans:
         skipped = min(rows, span.stop - span.start)

@@ -57,12 +57,6 @@ def assign_partitions(  # noqa: PLR0917  as Dask calls it
     """Add the column ``name`` with the partition of each row, as ``AssignPartitioningIndex``.
 
     Dask itself handles keys other than a list of columns.
-
-    Examples
-    --------
-    >>> rows = pd.DataFrame({"k": [1, 2, 1]})
-    >>> assign_partitions(rows, ["k"], "to", 100, rows.head(0), False).to.tolist()
-    [73, 62, 73]
     """
     if index_shuffle or not _is_supported(frame, keys, meta):
         return AssignPartitioningIndex.operation(
@@ -144,14 +138,7 @@ State = list[np.ndarray]
 
 
 def hash_strings(values: pa.Array | pa.ChunkedArray, *, block: int = _BLOCK) -> np.ndarray:
-    """Compute (n,) uint64 hashes of strings, ``block`` at a time, as `pandas.util.hash_array`.
-
-    Examples
-    --------
-    >>> texts = pd.array(["a", "shuffle", None], dtype="str")
-    >>> (hash_strings(pa.array(texts)) == hash_array(texts)).all().item()
-    True
-    """
+    """Compute (n,) uint64 hashes of strings, ``block`` at a time, as `pandas.util.hash_array`."""
     texts = to_large_string(values)
     words, starts, lengths = string_words(texts, "<u8")
     hashes = np.empty(len(texts), np.uint64)

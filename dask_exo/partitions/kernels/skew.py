@@ -77,13 +77,7 @@ class Placement(NamedTuple):
 
 
 def count_keys(hashes: np.ndarray) -> KeyCounts:
-    """Count the keys in a sample of rows, given their hashes.
-
-    Examples
-    --------
-    >>> count_keys(np.array([7, 5, 7, 7, 3, 5]))
-    KeyCounts(keys=array([5, 7]), counts=array([2, 3]), rows=6)
-    """
+    """Count the keys in a sample of rows, given their hashes."""
     step = max(1, len(hashes) // SAMPLE)
     counts = pd.Series(hashes[::step]).value_counts().head(MOST)
     counts = counts[counts > 1].sort_index()
