@@ -175,12 +175,7 @@ class FrameAccessor(Accessor, SortMethods, OutputMethods):
                 "reset_index() it first"
             )
         merged = self._frame.merge(
-            right,
-            how=how,
-            **keys,
-            suffixes=suffixes,
-            indicator=indicator,
-            npartitions=npartitions,
+            right, how=how, **keys, suffixes=suffixes, indicator=indicator, npartitions=npartitions
         ).expr
         if isinstance(merged, Merge):
             return new_collection(SpreadMerge(*merged.operands))

@@ -32,10 +32,7 @@ class GroupBy(OnlineGroupBy):
     """Groups of a Dask dataframe; see ``ddf.exo.groupby``."""
 
     def agg(
-        self,
-        spec: Mapping[Any, str | Sequence[str]],
-        *,
-        npartitions: int | None = None,
+        self, spec: Mapping[Any, str | Sequence[str]], *, npartitions: int | None = None
     ) -> dd.DataFrame:
         """Aggregate; a group with most of the rows does not make one partition larger.
 

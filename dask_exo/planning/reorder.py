@@ -115,7 +115,7 @@ class SortRows(Reorder):
     """
 
     _parameters = [  # noqa: RUF012  as Dask's expressions have it
-        *("frame", "by", "ascending", "na_position", "npartitions_out", "ignore_index"),
+        *("frame", "by", "ascending", "na_position", "npartitions_out", "ignore_index")
     ]
 
     @functools.cached_property

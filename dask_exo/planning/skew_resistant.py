@@ -194,7 +194,7 @@ class SpreadRows(PartitionTasks):
     """
 
     _parameters = [  # noqa: RUF012
-        *("frame", "placement", "reducers", "is_left", "preserved", "keys", "other_preserved"),
+        *("frame", "placement", "reducers", "is_left", "preserved", "keys", "other_preserved")
     ]
 
     @functools.cached_property

@@ -33,12 +33,7 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def records(
-    start: int,
-    count: int,
-    *,
-    seed: int,
-    skew: float = 0.0,
-    columns: Sequence[str] | None = None,
+    start: int, count: int, *, seed: int, skew: float = 0.0, columns: Sequence[str] | None = None
 ) -> pd.DataFrame:
     """Return rows ``start`` to ``start + count`` of the records of a seed, indexed by row number.
 

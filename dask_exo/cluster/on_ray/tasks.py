@@ -201,10 +201,7 @@ def check_submit_options(options: SubmitOptions) -> None:
 
 
 _BOTH = hasattr(ray.ObjectRefGenerator, "_get_next_ref_n")  # Ray 2.60; before, one at a time
-STREAMING = {
-    "num_returns": "streaming",
-    "_generator_backpressure_num_objects": 2 if _BOTH else 1,
-}
+STREAMING = {"num_returns": "streaming", "_generator_backpressure_num_objects": 2 if _BOTH else 1}
 """Options of a generator task, which stops when it is one pair ahead of its reader."""
 
 

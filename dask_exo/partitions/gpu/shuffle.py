@@ -241,9 +241,7 @@ def sort(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
     codes = pack(
         [
             sort_keys.encode(
-                _key_column(frame, key),
-                descending=not key.ascending,
-                nulls_first=key.nulls_first,
+                _key_column(frame, key), descending=not key.ascending, nulls_first=key.nulls_first
             )
             for key in keys
         ]

@@ -16,14 +16,7 @@ import pandas as pd
 
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import sort_keys
-from dask_exo.partitions.gpu_frames.column import (
-    CATEGORY,
-    TEXT,
-    TIMES,
-    Column,
-    as_nullable,
-    only,
-)
+from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, TIMES, Column, as_nullable, only
 from dask_exo.partitions.gpu_frames.interop import to_array
 from dask_exo.partitions.gpu_frames.sort_keys import Groups, group_rows
 from dask_exo.partitions.kernels.sort_keys import TOP

@@ -13,12 +13,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
-from dask_exo.dask_adapter import (
-    apply_func_to_column,
-    apply_funcs,
-    mean_chunk,
-    sum_of_squares,
-)
+from dask_exo.dask_adapter import apply_func_to_column, apply_funcs, mean_chunk, sum_of_squares
 from dask_exo.partitions.kernels import argsort, cardinality
 
 WORTH = 0.75  # groups a row; above it, sending all rows is faster
@@ -96,12 +91,7 @@ def _of_function(_: str, func: Any, arguments: dict[str, Any]) -> PartialColumn:
 
 
 def _of_chunk(
-    frame: pd.DataFrame,
-    by: tuple[Any, ...],
-    *,
-    chunk: Any,
-    columns: Any,
-    **options: Any,
+    frame: pd.DataFrame, by: tuple[Any, ...], *, chunk: Any, columns: Any, **options: Any
 ) -> list[PartialColumn]:
     if columns is None:
         columns = [name for name in frame.columns if name not in by]

@@ -48,11 +48,7 @@ def _rows(frame: pd.DataFrame, at: np.ndarray) -> pa.Table:
 
 
 def dictionaries(
-    rows: int,
-    take: Callable[[np.ndarray], pa.Table],
-    *,
-    group: int = ROW_GROUP,
-    page: int = PAGE,
+    rows: int, take: Callable[[np.ndarray], pa.Table], *, group: int = ROW_GROUP, page: int = PAGE
 ) -> list[str] | bool:
     """Choose the columns that a dictionary makes smaller; True for all if that is not known.
 

@@ -232,10 +232,7 @@ def sort(frame: Any, keys: Sequence[SortKey]) -> Any:
 
 
 def locate(
-    values: Sequence[Any],
-    bounds: Sequence[pd.Series],
-    keys: Sequence[SortKey],
-    after: np.ndarray,
+    values: Sequence[Any], bounds: Sequence[pd.Series], keys: Sequence[SortKey], after: np.ndarray
 ) -> np.ndarray:
     """Count the rows before each of k bounds, in sorted rows of any kind of frame.
 
