@@ -428,7 +428,5 @@ class LocalActor:
         self._start(result, 1, lambda *_: self.stop())
 
 
-@lru_cache(4)
-def local_futures(slots: int, memory: int, spill_directory: str | None) -> LocalFutures:
-    """Return the local engine with such settings."""
-    return LocalFutures(slots, memory, spill_directory)
+local_futures = lru_cache(4)(LocalFutures)
+"""Function that returns the local engine with some settings."""

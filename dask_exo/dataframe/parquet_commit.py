@@ -30,6 +30,7 @@ from dask_exo.checkpoint import atomic_io
 from dask_exo.errors import InputError, OutputError, OutputExistsError
 
 OLD = ".old"
+METADATA = ("_metadata", "_common_metadata")  # files of Parquet
 
 
 def publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
@@ -88,7 +89,8 @@ def check_target(target: Path, *, overwrite: bool) -> None:
             f"(overwrite=True, --overwrite)"
         )
     foreign = [] if target.is_dir() or not target.exists() else [target]
-    foreign += [file for file in target.rglob("*") if file.is_file() and not _is_parquet(file)]
+    files = (file for file in target.rglob("*") if file.is_file())
+    foreign += [file for file in files if file.suffix != ".parquet" and file.name not in METADATA]
     if foreign:  # replacing would remove it
         raise OutputError(
             f"will not overwrite {str(target)!r}: {foreign[0].name!r} is not a Parquet file; "
@@ -133,10 +135,6 @@ class LocalCommitter:
     def abandon(self) -> None:
         """Delete the staged files."""
         remove(self._temporary)
-
-
-def _is_parquet(file: Path) -> bool:
-    return file.suffix == ".parquet" or file.name in ("_metadata", "_common_metadata")
 
 
 COMMIT = "_exo_commit.json"

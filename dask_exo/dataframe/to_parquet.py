@@ -26,11 +26,12 @@ from pandas.api.types import is_object_dtype
 from dask_exo import validation
 from dask_exo.checkpoint import atomic_io
 from dask_exo.config import Config
-from dask_exo.dask_adapter import Expr, Task, TaskRef, new_collection
+from dask_exo.dask_adapter import Task, new_collection
 from dask_exo.dataframe.parquet_commit import LocalCommitter, ObjectStoreCommitter, committed
 from dask_exo.errors import OutputError
 from dask_exo.execution.checkpoints import CheckpointMark
 from dask_exo.partitions.kernels import parquet
+from dask_exo.planning.reorder import PartitionTasks
 from dask_exo.planning.resume import CheckpointExpr
 
 
@@ -180,7 +181,7 @@ class WriteOptions:
     compression: str
 
 
-class WriteParts(Expr):
+class WriteParts(PartitionTasks):
     """The receipts of partitions that are written into a folder."""
 
     _parameters = ["frame", "staging", "options"]  # noqa: RUF012  as Dask's expressions have it
@@ -189,17 +190,13 @@ class WriteParts(Expr):
     def _meta(self) -> pd.DataFrame:
         return receipt([])
 
-    def _divisions(self) -> Any:
-        return (None,) * (self.frame.npartitions + 1)
-
-    def _layer(self) -> dict[Any, Any]:
+    def _tasks(self) -> list[Task]:
         name, checkpoint = self._name, CheckpointMark(Staged(self.staging))
         tasks = []
-        for i in range(self.frame.npartitions):
-            part = TaskRef((self.frame._name, i))
+        for i, part in enumerate(self._inputs):
             written = Task((f"written-{name}", i), write_part, part, i, self.staging, self.options)
             tasks += [written, Task((name, i), checkpoint, written.ref())]
-        return {task.key: task for task in tasks}
+        return tasks
 
 
 @dataclass(frozen=True)

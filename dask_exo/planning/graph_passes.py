@@ -303,17 +303,9 @@ def _unpacked(key: Key, args: dict[str, Any], readers: dict[Key, dict[Number, Ke
     sources = [readers[barrier][number] for barrier, number in _reads(args)]
     if len(sources) == 1:
         return Alias(key, sources[0])
-    options = {name: value for name, value in args.items() if name not in _ABOUT_UNPACKING}
+    about_unpacking = ("shuffle_id_", "output_partition", "barrier_")
+    options = {name: arg for name, arg in args.items() if not name.startswith(about_unpacking)}
     return Task(key, merge_chunk, *map(TaskRef, sources), **options)
-
-
-_ABOUT_UNPACKING = (
-    "shuffle_id_left",
-    "shuffle_id_right",
-    "output_partition",
-    "barrier_left",
-    "barrier_right",
-)
 
 
 def _exchange(

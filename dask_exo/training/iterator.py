@@ -85,8 +85,10 @@ class Epochs(Iterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, as numbers and text."""
-        position = {"epoch": self.epoch, "batches": self.batches, "steps": self.steps}
-        return {**position, "of": self._identity}
+        return {**self._position(), "of": self._identity}
+
+    def _position(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "batches": self.batches, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume after the batch at which ``state`` was taken.
@@ -111,7 +113,7 @@ class Epochs(Iterator[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         args = (self._source.remote(), self._spec, self._format, self._consumer, self._identity)
-        return _restore, (args, self.state_dict())
+        return Epochs, args, self._position()
 
 
 def _steps(
@@ -136,12 +138,6 @@ def _steps(
             for batch in prefetch(batches, pool):
                 done += 1
                 yield epoch, done, steps, batch
-
-
-def _restore(args: tuple[Any, ...], state: dict[str, Any]) -> Epochs:
-    restored = Epochs(*args)
-    restored.load_state_dict(state)
-    return restored
 
 
 def epochs(

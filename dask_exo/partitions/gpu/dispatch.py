@@ -59,10 +59,6 @@ def to_device(part: Any, module: str) -> Any:
     return index_from_pandas(part, module) if isinstance(part, pd.Index) else part
 
 
-def _on_host(part: Any, **_: Any) -> Any:
-    return part.to_pandas()
-
-
 def _empty(part: Any, index: Any = None) -> Any:  # noqa: ARG001
     rows = slice(0, 0)
     empty = part.take(rows) if isinstance(part, DeviceIndex) else part.take_rows(rows)
@@ -138,7 +134,7 @@ _OF_ALL: list[tuple[Any, Any]] = [
     (make_meta_obj, _of_description),
     (meta_nonempty, _with_rows),
     (percentile_lookup, _percentile),
-    (to_pandas_dispatch, _on_host),
+    (to_pandas_dispatch, lambda part, **_: part.to_pandas()),
     (tolist_dispatch, lambda part: part.to_pandas().tolist()),
     (union_categoricals_dispatch, _union),
 ]

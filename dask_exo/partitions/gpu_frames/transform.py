@@ -74,7 +74,8 @@ def _to_number(column: Column, dtype: Any) -> Column:
     if is_nullable(dtype):
         nulls = column.nulls()
         values = column.xp.where(nulls, column.values.dtype.type(0), column.values)
-        _check_whole(values, plain)
+        if plain.kind in "iu" and values.dtype.kind == "f" and bool((values % 1 != 0).any()):
+            raise TypeError(f"cannot safely cast non-equivalent {values.dtype} to {plain}")
         valid = ~nulls if bool(nulls.any()) else None
         return Column(values.astype(plain), dtype, valid)
     if column.nullable and plain.kind == "f":
@@ -83,11 +84,6 @@ def _to_number(column: Column, dtype: Any) -> Column:
     if plain.kind in "iu" or column.nullable:
         column = _without_nulls(column, dtype)
     return Column(column.values.astype(plain), dtype)
-
-
-def _check_whole(values: Any, dtype: np.dtype) -> None:
-    if dtype.kind in "iu" and values.dtype.kind == "f" and bool((values % 1 != 0).any()):
-        raise TypeError(f"cannot safely cast non-equivalent {values.dtype} to {dtype}")
 
 
 def _without_nulls(column: Column, dtype: Any) -> Column:

@@ -308,14 +308,12 @@ def recode(frame: Any, keys: Sequence[SortKey]) -> Any:
     for key in keys:
         if key.dtype is not None and len(frame):
             values = frame.index if key.column is None else frame[key.column]
-            if not _is_same(values.dtype, key.dtype):
-                frame = _with(frame, key, values)
+            # dtypes that are not ordered compare equal whatever the order of their categories
+            same = values.dtype == key.dtype and values.dtype.categories.equals(
+                key.dtype.categories
+            )
+            frame = frame if same else _with(frame, key, values)
     return frame
-
-
-def _is_same(dtype: object, expected: pd.CategoricalDtype) -> bool:
-    # dtypes that are not ordered compare equal whatever the order of their categories
-    return dtype == expected and dtype.categories.equals(expected.categories)  # type: ignore[attr-defined]
 
 
 def _with(frame: Any, key: SortKey, values: pd.Series | pd.Index) -> Any:

@@ -103,10 +103,8 @@ class SimCluster:
             return IndexedSimValue(self.driver, task, index)
         return SimValue(self.driver, task)
 
-    def step(self) -> bool:
-        """Let the next event happen; return whether there was one."""
-        if not self.events:
-            return False
+    def step(self) -> None:
+        """Let the next event happen."""
         time, number, event = heapq.heappop(self.events)
         if not isinstance(event, SimTask):
             self.now = time
@@ -118,7 +116,6 @@ class SimCluster:
             elif (machine := event.machine) is not None and machine.io is not None:
                 machine.io.arrived(event)
                 self.fill(machine)
-        return True
 
     def plan(self, time: float, event: SimTask | Callable[[], None]) -> int:
         """Schedule an event; return its number."""
