@@ -23,11 +23,8 @@ _FIXED_OBJECTS = frozenset(
     {"empty", "string", "bytes", "integer", "floating", "boolean", "decimal"}
 )
 _OBJECT = np.dtype(object)
-PANDAS_3 = int(pd.__version__.split(".")[0]) >= 3
-_COPY_ON_WRITE = PANDAS_3
-
-
-_COPY_ON_WRITE_KINDS = frozenset({pd.DataFrame, pd.Series} if _COPY_ON_WRITE else ())
+PANDAS_3 = int(pd.__version__.split(".")[0]) >= 3  # which copies on write
+_COPY_ON_WRITE_KINDS = frozenset({pd.DataFrame, pd.Series} if PANDAS_3 else ())
 
 
 def is_plain_data(value: Any) -> bool:
@@ -80,7 +77,7 @@ def isolated(value: Any) -> Any:
         return value
     if kind is np.ndarray and not value.flags.writeable and not value.dtype.hasobject:
         return value.view()
-    if _COPY_ON_WRITE and _fixed_cells(value):
+    if PANDAS_3 and _fixed_cells(value):
         return value.copy(deep=False)
     if kind is dict and all(map(_COPY_ON_WRITE_KINDS.__contains__, map(type, value.values()))):
         return {key: isolated(item) for key, item in value.items()}

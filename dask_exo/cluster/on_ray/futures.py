@@ -20,6 +20,7 @@ import grpc
 import ray
 import ray.exceptions
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray.experimental import get_local_object_locations
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dask_exo.cluster.futures import (
@@ -310,7 +311,8 @@ class RayFutures(Futures):
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
         """See `Futures.activity`."""
-        spilled = set(tasks.on_disk(self.wait(refs, timeout=0)[0]))
+        finished = self.wait(refs, timeout=0)[0]
+        spilled = {r for r, at in get_local_object_locations(finished).items() if at["did_spill"]}
         activity = tasks.activity([ref.task_id().binary() for ref in refs])
         statuses = [
             TaskStatus("spilled") if ref in spilled else status
@@ -338,14 +340,10 @@ class RayActor:
         self.options = dict(options)
         _retired.running.add(self)
 
-    def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
-        """See `Actor.submit`."""
-        return self._futures.remote(self._process.call, 1, fn, args, {})
-
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """See `Actor.split`."""
         if count == 1:  # Ray would not unpack a list of one
-            return [self.submit(_only, fn, *args)]
+            return [self._futures.remote(self._process.call, 1, _only, (fn, *args), {})]
         refs: list[Ref] = self._futures.remote(self._process.split, count, fn, args, {})
         return refs
 

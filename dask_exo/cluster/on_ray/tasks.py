@@ -25,7 +25,7 @@ import ray
 import ray.exceptions
 from ray._private.state import available_resources_per_node, state
 from ray.core.generated import common_pb2, gcs_pb2
-from ray.experimental import get_local_object_locations, internal_kv
+from ray.experimental import internal_kv
 
 from dask_exo.cluster.futures import Ref, SubmitOptions
 from dask_exo.cluster.on_ray.translation import lost
@@ -113,11 +113,6 @@ def activity(tasks: Sequence[bytes]) -> Activity:
     """Return the status of tasks, by their ids; see `dask_exo.cluster.futures.Futures.activity`."""
     alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     return replace(judge(tasks, _events(), alive), free=available_resources_per_node())
-
-
-def on_disk(refs: Sequence[Any]) -> list[Any]:
-    """Return the refs of this process whose values were spilled, as far as known."""
-    return [ref for ref, at in get_local_object_locations(list(refs)).items() if at["did_spill"]]
 
 
 def judge(
