@@ -195,14 +195,6 @@ def choose_engine(
 
     ``running`` says that this process is connected to a Ray cluster. A computation that is not
     ``movable`` starts on Ray unless it is known to be small.
-
-    Examples
-    --------
-    >>> import dask.dataframe as dd
-    >>> import pandas as pd
-    >>> ddf = dd.from_pandas(pd.DataFrame({"a": range(1000)}), npartitions=2)
-    >>> choose_engine(ddf.a.sum().expr, Config.current(), running=False).engine
-    'local'
     """
     if config.engine != "auto":
         return EngineChoice(config.engine, f"exo.engine is {config.engine!r}")

@@ -30,13 +30,7 @@ RUN = 256  # neighbours
 
 
 def estimate_distinct(values: pd.DataFrame | pd.Series | pd.Index) -> float:
-    """Estimate the number of distinct rows of at least `SAMPLE`.
-
-    Examples
-    --------
-    >>> 15_000 < estimate_distinct(pd.Index(np.arange(100_000) % 20_000)) < 25_000
-    True
-    """
+    """Estimate the number of distinct rows of at least `SAMPLE`."""
     samples = spread_rows(len(values)), neighbour_rows(len(values))
     return distinct_of_repeats(
         len(values), *(int(values.take(at).duplicated().sum()) for at in samples)
@@ -91,15 +85,7 @@ STANDARD_ERROR = 1.04 / np.sqrt(REGISTERS)  # relative
 
 @dataclass(frozen=True)
 class Sketch:
-    """Registers of some groups.
-
-    Examples
-    --------
-    >>> values = pd.Series([1, 2, 2, 1, None])
-    >>> one = sketch(pd.Index(["de", "fr"]), np.array([0, 0, 0, 1, 1]), values)
-    >>> merge_sketches([one, one]).counts().round(2).to_dict()
-    {'de': 2.0, 'fr': 1.0}
-    """
+    """Registers of some groups."""
 
     groups: pd.Index  # (G,)
     places: np.ndarray  # (n,) ascending numbers of registers that are not empty

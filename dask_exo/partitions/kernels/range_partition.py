@@ -108,11 +108,6 @@ def sample_size(runs: int, pieces: int) -> int:
     would not fit one task, their number keeps the standard deviation of the error near 2.5 %: runs
     are sampled at different offsets, so that their errors average out. The maximum is four million
     rows in all.
-
-    Examples
-    --------
-    >>> sample_size(100, 100), sample_size(1000, 1000)
-    (800, 380)
     """
     even = math.ceil(12 * pieces / math.sqrt(runs))
     count = min(8 * pieces, max(2**17 // runs, even))
