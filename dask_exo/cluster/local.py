@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count
 from typing import Any
@@ -40,23 +41,17 @@ THREADS = 10_000  # at most; tasks that wait for others do not count as running
 _actors = count()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LocalTask:
     """A call on its way: it waits for ``missing`` arguments, then for its resources."""
 
-    __slots__ = ("args", "fn", "missing", "needs", "produce", "refs", "state")
-
-    def __init__(
-        self,
-        produce: Produce,
-        fn: Callable[..., Any],
-        args: Sequence[Any],
-        refs: Sequence[StoredRef],
-        needs: Resources,
-    ) -> None:
-        self.produce, self.fn, self.args, self.refs = produce, fn, args, refs
-        self.needs = needs
-        self.missing = 0
-        self.state = "pending"
+    produce: Produce
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+    refs: Sequence[StoredRef]
+    needs: Resources
+    missing: int = 0
+    state: str = "pending"
 
 
 _task: ContextVar[LocalTask | None] = ContextVar("task", default=None)

@@ -124,10 +124,9 @@ class SpreadMerge(Merge):
 class JoinOutputs(BlockwiseMerge):
     """The join of each pair of outputs; equal keys may be in several here, too."""
 
-    @property
-    def unique_partition_mapping_columns_from_shuffle(self) -> set[Any]:
-        """See `SpreadMerge`."""
-        return set()
+    unique_partition_mapping_columns_from_shuffle = (
+        SpreadMerge.unique_partition_mapping_columns_from_shuffle
+    )
 
 
 class PlaceHeavyHitters(SkewResistant):

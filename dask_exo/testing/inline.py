@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dask_exo.cluster.futures import Futures, Node, Produce, Ref, StoreUsage, SubmitOptions
@@ -84,14 +85,12 @@ class InlineActor:
         self.stop()
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class InlineRef:
     """The value of a call, or the exception that it raised; held only by this ref."""
 
-    __slots__ = ("__weakref__", "error", "value")
-
-    def __init__(self) -> None:
-        self.value: Any = None
-        self.error: Exception | None = None
+    value: Any = None
+    error: Exception | None = None
 
 
 class InlineFutures(Futures):

@@ -90,7 +90,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-_CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
+_AS_THEY_ARE = frozenset({type(None), bool, int, float, str, bytes, ray.ObjectRef})
 _LONG = 65_536  # bytes of a pickle that is not copied into another
 _REDUCERS = [*cloudpickle.Pickler.dispatch_table.maps, *ray.cloudpickle.Pickler.dispatch_table.maps]
 
@@ -134,8 +134,5 @@ def sealed(value: Any) -> Any:
     Refs stay as they are: Ray must see them among the arguments of a task.
     """
     kind = type(value)
-    if kind in _CONSTANTS or kind is ray.ObjectRef:
-        return value
-    if kind is np.ndarray and not value.dtype.hasobject:
-        return value
-    return _Sealed(value)
+    is_plain_array = kind is np.ndarray and not value.dtype.hasobject
+    return value if is_plain_array or kind in _AS_THEY_ARE else _Sealed(value)

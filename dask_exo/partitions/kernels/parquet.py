@@ -34,9 +34,8 @@ class ParquetEngine(ArrowDatasetEngine):
         if not overrides and isinstance(df, pd.DataFrame):
             group = kwargs.get("row_group_size") or ROW_GROUP
             page = kwargs.get("dictionary_pagesize_limit") or PAGE
-            with contextlib.suppress(
-                pa.ArrowException, TypeError, ValueError
-            ):  # the writer raises it
+            # the writer raises these
+            with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
                 kwargs["use_dictionary"] = dictionaries(
                     len(df), lambda at: _rows(df, at), group=group, page=page
                 )
