@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from dask.utils import key_split
+from tlz import groupby
 
 from dask_exo.dask_adapter import Alias, GraphNode
 from dask_exo.events import CheckpointSeen
@@ -137,9 +138,7 @@ def summarize(plan: Plan) -> tuple[list[GroupSummary], list[tuple[str, str]]]:
     Each group is after those that it reads, as far as there is such an order. An edge has the keys
     of two groups: the second reads values of the first.
     """
-    members: dict[str, list[Bundle]] = {}
-    for bundle in plan.bundles:
-        members.setdefault(bundle.group, []).append(bundle)
+    members: dict[str, list[Bundle]] = groupby(operator.attrgetter("group"), plan.bundles)
     group_of_value = {bundle.key: bundle.group for bundle in plan.bundles}
     for stage in plan.stages:
         group_of_value |= dict.fromkeys(stage.columns, str(stage.key))

@@ -7,10 +7,11 @@ task is reached below the line that submitted the task.
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tlz import merge_with
 
 from dask_exo.cluster.futures import Futures, Node, Produce, Ref, StoreUsage, SubmitOptions
 from dask_exo.cluster.ownership import as_stored
@@ -194,10 +195,7 @@ class InlineFutures(Futures):
 
     def resources(self, *, free: bool = False) -> dict[str, float]:  # noqa: ARG002  none is in use
         """Return the resources of all nodes together."""
-        total = Counter[str]()
-        for each in self._resources().values():
-            total.update(each)
-        return dict(total)
+        return dict(merge_with(sum, list(self._resources().values())))
 
     def values_of(self, args: Sequence[Any]) -> list[Any]:
         """Return the arguments of a task, with values in place of refs."""

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from tlz import merge_with
+
 from dask_exo.cluster.resources import fits
 from dask_exo.cluster.task_status import TaskStatus
 from dask_exo.errors import ValueLostError, WorkerLostError
@@ -270,11 +272,9 @@ class SimGenerators:
 
     def resources(self, *, free: bool) -> dict[str, float]:
         """Return the amounts of all live nodes together."""
-        total = Counter[str]()
-        for machine in self.cluster.machines:
-            if machine.alive:
-                total.update(self._free[machine] if free else self.whole(machine))
-        return dict(total)
+        alive = [machine for machine in self.cluster.machines if machine.alive]
+        each = [self._free[machine] if free else self.whole(machine) for machine in alive]
+        return dict(merge_with(sum, each))
 
     def acquire(self, process: SimStream | SimActor) -> None:
         """Begin a task or an actor as soon as a node has its resources."""

@@ -229,14 +229,7 @@ AHEAD_FRACTION = 0.5  # of the store, for arguments of all tasks, before more ar
 
 
 class Channel:
-    """Bytes one after another, at one rate.
-
-    Examples
-    --------
-    >>> disk = Channel(rate=10)
-    >>> disk.use(now=0, nbytes=50), disk.use(now=1, nbytes=20), disk.use(now=9, nbytes=10)
-    (5.0, 7.0, 10.0)
-    """
+    """Bytes one after another, at one rate."""
 
     __slots__ = ("free", "rate")
 
